@@ -1,24 +1,24 @@
 //! Targets for the receiving side.
 
-use crate::play::{Answer, Server, play};
+use crate::play::{ResponseTiming, Server, play};
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{HeadIndex, Limits, Version};
 
-/// A head: an accepted head is also accepted by another parser, with the same parts, and feeding
-/// one byte at a time gives the same events as all at once.
+/// A head. If it is accepted, another parser accepts it too, with the same parts. Feeding it byte
+/// by byte gives the same events as all at once.
 pub fn head(data: &[u8]) {
     let limits = Limits { fields_max: FIELDS_MAX, ..Limits::DEFAULT };
-    same_in_pieces(&limits, data, SECURE, &(0..data.len()).collect::<Vec<_>>());
+    assert_same_when_split(&limits, data, TLS_SERVER, &(0..data.len()).collect::<Vec<_>>());
     let mut head = HeadIndex::new();
     let mut connection = Connection::new(&limits);
     let (used, event) = connection.receive(&limits, data, &mut head);
     connection.assert_invariants();
     if let Event::Head(framing) = event {
-        compare(&data[usize::from(framing.skip)..used], &head);
+        compare_with_oracle(&data[usize::from(framing.skip)..used], &head);
     }
 }
 
-fn compare(bytes: &[u8], head: &HeadIndex) {
+fn compare_with_oracle(bytes: &[u8], head: &HeadIndex) {
     // The oracle does not accept a minor version above 1, which this parser treats as 1.
     let mut bytes = bytes.to_vec();
     let minor = usize::from(head.target.end) + " HTTP/1.".len();
@@ -32,44 +32,48 @@ fn compare(bytes: &[u8], head: &HeadIndex) {
     assert_eq!(reference.path.map(str::as_bytes), Some(head.target.slice(bytes)));
     assert_eq!(reference.version, Some(u8::from(head.version == Version::Http11)));
     assert_eq!(reference.headers.len(), head.fields.len());
-    for (theirs, ours) in reference.headers.iter().zip(&head.fields) {
-        assert_eq!(theirs.name.as_bytes(), ours.name.slice(bytes));
-        assert_eq!(theirs.value, ours.value.slice(bytes));
+    for (expected, actual) in reference.headers.iter().zip(&head.fields) {
+        assert_eq!(expected.name.as_bytes(), actual.name.slice(bytes));
+        assert_eq!(expected.value, actual.value.slice(bytes));
     }
 }
 
 /// A whole connection. Bits of the first byte choose the limits, when the response is sent, and a
 /// prefix for the rest of the input, so that mutation can concentrate on content.
 pub fn body(data: &[u8]) {
-    let Some((way, rest)) = data.split_first() else { return };
-    let limits = if way & 1 == 0 { Limits::DEFAULT } else { SMALL };
-    let answer = [Answer::Late, Answer::Early, Answer::Unwanted][usize::from(way >> 1 & 3) % 3];
-    let server = Server { answer, is_secure: way & 4 == 0 };
-    let before: &[u8] = match way >> 2 & 3 {
+    let Some((options, rest)) = data.split_first() else { return };
+    let limits = if options & 1 == 0 { Limits::DEFAULT } else { SMALL_LIMITS };
+    let timing = [
+        ResponseTiming::AfterRequest,
+        ResponseTiming::AfterHead,
+        ResponseTiming::AfterHeadDiscardingBody,
+    ][usize::from(options >> 1 & 3) % 3];
+    let server = Server { timing, is_secure: options & 4 == 0 };
+    let prefix: &[u8] = match options >> 2 & 3 {
         0 => b"",
         1 => b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
         2 => b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n",
         _ => b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
     };
-    let bytes = [before, rest].concat();
-    same_in_pieces(&limits, &bytes, server, &(0..bytes.len()).collect::<Vec<_>>());
+    let bytes = [prefix, rest].concat();
+    assert_same_when_split(&limits, &bytes, server, &(0..bytes.len()).collect::<Vec<_>>());
     // Splits at positions that the input itself determines.
-    let step = usize::from(way >> 4) + 2;
+    let step = usize::from(options >> 4) + 2;
     let cuts: Vec<_> = (0..bytes.len()).step_by(step).collect();
-    same_in_pieces(&limits, &bytes, server, &cuts);
+    assert_same_when_split(&limits, &bytes, server, &cuts);
 }
 
-fn same_in_pieces(limits: &Limits, bytes: &[u8], server: Server, cuts: &[usize]) {
-    let whole = play(limits, bytes, &[], server);
-    let pieces = play(limits, bytes, cuts, server);
-    assert_eq!(whole, pieces, "the events do not depend on the cuts");
+fn assert_same_when_split(limits: &Limits, bytes: &[u8], server: Server, cuts: &[usize]) {
+    let expected = play(limits, bytes, &[], server);
+    let actual = play(limits, bytes, cuts, server);
+    assert_eq!(expected, actual, "the events do not depend on the cuts");
 }
 
-const SECURE: Server = Server { answer: Answer::Late, is_secure: true };
+const TLS_SERVER: Server = Server { timing: ResponseTiming::AfterRequest, is_secure: true };
 
 const FIELDS_MAX: usize = 64;
 
-const SMALL: Limits = Limits {
+const SMALL_LIMITS: Limits = Limits {
     head_bytes_max: 200,
     request_line_bytes_max: 60,
     field_bytes_max: 80,

@@ -26,11 +26,11 @@ pub fn requests() -> Vec<Vec<u8>> {
     inputs.filter(|bytes| !bytes.is_empty() && bytes.len() <= SEED_BYTES_MAX).collect()
 }
 
-/// The same with a first byte for each way to run a connection.
+/// The same, after a byte that selects the options of the connection.
 #[must_use]
 pub fn connections() -> Vec<Vec<u8>> {
-    let ways = requests().into_iter().zip((0..=255_u8).cycle());
-    ways.map(|(bytes, way)| [&[way], bytes.as_slice()].concat()).collect()
+    let seeds = requests().into_iter().zip((0..=255_u8).cycle());
+    seeds.map(|(bytes, options)| [&[options], bytes.as_slice()].concat()).collect()
 }
 
 /// The same for responses, where any bytes are valid input.
@@ -39,7 +39,7 @@ pub fn responses() -> Vec<Vec<u8>> {
     connections()
 }
 
-fn cases(folder: &str) -> Vec<Case> {
+fn load_cases(folder: &str) -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto/cases").join(folder);
     let mut paths: Vec<_> = std::fs::read_dir(folder)
         .expect("the case files are beside the sources")
@@ -51,8 +51,8 @@ fn cases(folder: &str) -> Vec<Case> {
     files.flat_map(|file| parse(&file)).collect()
 }
 
-/// The frames of every HTTP/2 case, after a byte for each way to run a connection: as bytes, and in
-/// the packed form that the target expands to complete frames.
+/// The frames of every HTTP/2 case, after a byte that selects the options of the connection: as
+/// bytes, and in the packed form that the target expands to complete frames.
 ///
 /// # Panics
 ///
@@ -61,14 +61,14 @@ fn cases(folder: &str) -> Vec<Case> {
 pub fn frames() -> Vec<Vec<u8>> {
     let hello = wire::bytes(["hello"].iter()).len();
     let mut seeds = Vec::new();
-    for (case, way) in cases("h2").iter().zip((0..=255_u8).cycle()) {
+    for (case, options) in load_cases("h2").iter().zip((0..=255_u8).cycle()) {
         let bytes = wire::bytes(case.texts("send"));
         if bytes.len() > SEED_BYTES_MAX {
             continue;
         }
         let Some(frames) = bytes.get(hello..) else { continue };
-        seeds.push([&[way & !1], frames].concat());
-        seeds.push([&[way | 1], crate::h2::pack(frames).as_slice()].concat());
+        seeds.push([&[options & !1], frames].concat());
+        seeds.push([&[options | 1], crate::h2::pack(frames).as_slice()].concat());
     }
     seeds
 }
@@ -80,7 +80,7 @@ pub fn frames() -> Vec<Vec<u8>> {
 /// If the case files are not beside the sources.
 #[must_use]
 pub fn blocks() -> Vec<Vec<u8>> {
-    let lines = cases("h2");
+    let lines = load_cases("h2");
     let blocks = lines.iter().flat_map(|case| case.texts("send")).filter(|line| {
         let is_plain = !line.contains("+pad") && !line.contains("+priority");
         line.starts_with("headers") && is_plain
@@ -89,8 +89,8 @@ pub fn blocks() -> Vec<Vec<u8>> {
     bytes.filter(|bytes| bytes.len() <= SEED_BYTES_MAX).map(|bytes| bytes[9..].to_vec()).collect()
 }
 
-/// The frames of every WebSocket case, after a byte for each way to run a connection: as bytes, and
-/// in the packed form that the target expands to complete frames.
+/// The frames of every WebSocket case, after a byte that selects the options of the connection: as
+/// bytes, and in the packed form that the target expands to complete frames.
 ///
 /// # Panics
 ///
@@ -98,20 +98,22 @@ pub fn blocks() -> Vec<Vec<u8>> {
 #[must_use]
 pub fn messages() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for case in cases("ws") {
-        let has = |word| case.text("way").is_some_and(|way| way.contains(word));
-        let bits = [(has("client"), 2), (has("compresses"), 4), (has("closes"), 8)];
-        let way = bits.iter().filter(|(is, _)| *is).fold(0, |way, (_, bit)| way | bit);
-        let bytes = notation::bytes(case.texts("send"), !has("client"));
+    for case in load_cases("ws") {
+        let has_option = |word| case.text("way").is_some_and(|options| options.contains(word));
+        let bits =
+            [(has_option("client"), 2), (has_option("compresses"), 4), (has_option("closes"), 8)];
+        let options =
+            bits.iter().filter(|(is_set, _)| *is_set).fold(0, |options, (_, bit)| options | bit);
+        let bytes = notation::bytes(case.texts("send"), !has_option("client"));
         if bytes.len() > SEED_BYTES_MAX {
             continue;
         }
-        for way in [way, way | 16] {
-            seeds.push([&[way], bytes.as_slice()].concat());
+        for options in [options, options | 16] {
+            seeds.push([&[options], bytes.as_slice()].concat());
         }
-        let is_sound = !case.texts("send").any(|line| line.starts_with("raw"));
-        if is_sound {
-            let mut packed = vec![way | 1];
+        let is_well_formed = !case.texts("send").any(|line| line.starts_with("raw"));
+        if is_well_formed {
+            let mut packed = vec![options | 1];
             for frame in notation::frames(&bytes) {
                 packed.extend([frame.first, u8::try_from(frame.payload.len()).unwrap_or(0)]);
                 packed.extend(frame.payload);
@@ -136,7 +138,7 @@ pub fn compressed() -> Vec<Vec<u8>> {
         "permessage-deflate; server_no_context_takeover; client_max_window_bits=\"12\"",
         "foo; a=\"b, \\\"c\", permessage-deflate; server_max_window_bits=8, permessage-deflate",
     ];
-    let cases = cases("ws");
+    let cases = load_cases("ws");
     let bytes = cases.iter().map(|case| notation::bytes(case.texts("send"), true));
     let frames = bytes.filter(|bytes| bytes.first() == Some(&0xC1)).filter_map(|bytes| {
         let mut frames = notation::frames(&bytes);
@@ -148,10 +150,10 @@ pub fn compressed() -> Vec<Vec<u8>> {
     pairs.map(|(payload, offer)| [offer.as_bytes(), &[0], &payload].concat()).collect()
 }
 
-/// Longer cases exercise limits and only slow mutation down.
+/// The maximum size of a seed. Longer cases exercise limits, and would only slow mutation down.
 const SEED_BYTES_MAX: usize = 1500;
 
-/// Route tables and paths: bytes that the router's own target decodes to both.
+/// Route tables and paths, as bytes that the router's target decodes.
 #[must_use]
 pub fn routes() -> Vec<Vec<u8>> {
     let texts = [
@@ -246,7 +248,7 @@ pub fn certificates() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A DER item.
+/// Writes a DER value.
 fn der(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
     let content = pieces.concat();
     let length = u8::try_from(content.len()).map_or_else(

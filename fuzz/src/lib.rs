@@ -2,8 +2,8 @@
 //!
 //! There are two ways to run a target. `cargo run -p peregrine-fuzz --release -- head --seconds 60
 //! --seed 1` mutates the crates' case files with stable Rust alone. The binaries in `fuzz_targets`
-//! are for libFuzzer (feature `libfuzzer`); built without it, they replay the files named on their
-//! command line.
+//! are for libFuzzer (feature `libfuzzer`); built without it, they replay the files that are passed
+//! as arguments.
 //!
 //! To add a target, write its function in a file and add its line to [`TARGETS`].
 
@@ -95,7 +95,7 @@ mod tests {
     use super::{TARGETS, mutate::Mutator};
 
     #[test]
-    fn every_target_holds_on_its_seeds_and_some_mutations() {
+    fn every_target_passes_on_its_seeds_and_some_mutations() {
         for target in TARGETS {
             let seeds = (target.seeds)();
             assert!(seeds.len() > 10, "{} has too few seeds", target.name);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_inputs() {
+    fn the_same_seed_generates_the_same_inputs() {
         let inputs = |seed| {
             let mut mutator = Mutator::new((TARGETS[0].seeds)(), seed);
             (0..50).map(|_| mutator.next().to_vec()).collect::<Vec<_>>()

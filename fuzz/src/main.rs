@@ -9,18 +9,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
-    match options(std::env::args().skip(1)) {
+    match parse_options(std::env::args().skip(1)) {
         Ok((target, duration, seed)) => run(target, duration, seed),
-        Err(fault) => {
+        Err(error) => {
             let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-            eprintln!("{fault}\nusage: fuzz TARGET [--seconds N] [--seed N]");
+            eprintln!("{error}\nusage: fuzz TARGET [--seconds N] [--seed N]");
             eprintln!("targets: {}", names.join(", "));
             ExitCode::from(2)
         }
     }
 }
 
-fn options(
+fn parse_options(
     mut arguments: impl Iterator<Item = String>,
 ) -> Result<(&'static Target, Duration, u64), String> {
     let name = arguments.next().ok_or("no target")?;
@@ -47,7 +47,7 @@ fn run(target: &Target, duration: Duration, seed: u64) -> ExitCode {
         let input = mutator.next();
         executions += 1;
         if catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err() {
-            let path = keep(target.name, seed, executions, input);
+            let path = save_input(target.name, seed, executions, input);
             eprintln!("{} failed at execution {executions}; the input:", target.name);
             eprintln!("{}", input.escape_ascii());
             eprintln!("saved to {}", path.display());
@@ -59,11 +59,11 @@ fn run(target: &Target, duration: Duration, seed: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn keep(name: &str, seed: u64, execution: u64, input: &[u8]) -> PathBuf {
+fn save_input(name: &str, seed: u64, execution: u64, input: &[u8]) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts").join(name);
     let path = folder.join(format!("{seed}-{execution}"));
-    let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
-    if let Err(error) = kept {
+    let saved = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
+    if let Err(error) = saved {
         eprintln!("the input could not be saved: {error}");
     }
     path

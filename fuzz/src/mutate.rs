@@ -1,6 +1,6 @@
-//! A simple mutator: changes inputs, joins them, and keeps some of the results.
+//! A simple mutator: changes inputs, splices them, and adds some of the results to its pool.
 
-/// Generates inputs from seeds; the same number gives the same inputs.
+/// Generates inputs from initial inputs; the same random seed gives the same sequence.
 pub struct Mutator {
     pool: Vec<Vec<u8>>,
     random: Random,
@@ -8,11 +8,11 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// A mutator of these seeds.
+    /// Creates a mutator of the inputs in `pool`, with `number` as the random seed.
     ///
     /// # Panics
     ///
-    /// If there are no seeds.
+    /// If `pool` is empty.
     #[must_use]
     pub fn new(pool: Vec<Vec<u8>>, number: u64) -> Self {
         assert!(!pool.is_empty(), "there is at least one seed");
@@ -26,7 +26,7 @@ impl Mutator {
         self.input.clear();
         self.input.extend_from_slice(&self.pool[seed]);
         for _ in 0..=self.random.below(6) {
-            self.change();
+            self.mutate_once();
         }
         self.input.truncate(INPUT_BYTES_MAX);
         if self.random.below(512) == 0 {
@@ -41,7 +41,7 @@ impl Mutator {
         &self.input
     }
 
-    fn change(&mut self) {
+    fn mutate_once(&mut self) {
         let length = self.input.len();
         let at = self.random.below(length + 1);
         let end = at + self.random.below(length - at + 1).min(64);
@@ -51,8 +51,8 @@ impl Mutator {
             2 => drop(self.input.drain(at..end)),
             3 => {
                 let copy = self.input[at..end].to_vec();
-                let to = self.random.below(length + 1);
-                self.input.splice(to..to, copy);
+                let insert_at = self.random.below(length + 1);
+                self.input.splice(insert_at..insert_at, copy);
             }
             4 => {
                 let other = self.random.below(self.pool.len());
@@ -61,24 +61,24 @@ impl Mutator {
                 self.input.splice(at.., other[from..].iter().copied());
             }
             5 => {
-                let byte = TELLING_BYTES[self.random.below(TELLING_BYTES.len())];
+                let byte = SPECIAL_BYTES[self.random.below(SPECIAL_BYTES.len())];
                 self.input.insert(at, byte);
             }
             _ => {
-                let word = TELLING_WORDS[self.random.below(TELLING_WORDS.len())];
-                let replaced = if self.random.below(2) == 0 { at } else { end };
-                self.input.splice(at..replaced, word.iter().copied());
+                let word = SPECIAL_WORDS[self.random.below(SPECIAL_WORDS.len())];
+                let replaced_end = if self.random.below(2) == 0 { at } else { end };
+                self.input.splice(at..replaced_end, word.iter().copied());
             }
         }
     }
 }
 
-/// A small random number generator: xorshift with a multiplication.
+/// A small random number generator: xorshift64*.
 struct Random(u64);
 
 impl Random {
     fn new(number: u64) -> Self {
-        // Zero would stay zero; the multiplication also separates neighbouring numbers.
+        // The state must not be zero; the multiplication separates the sequences of similar seeds.
         Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -101,8 +101,8 @@ impl Random {
 /// The longest input, in bytes.
 pub const INPUT_BYTES_MAX: usize = 4096;
 const POOL_MAX: usize = 4096;
-const TELLING_BYTES: &[u8] = b"\r\n\t\0 :;,=\"\\/?#%*[]@019afx\x7f\x80\xff";
-const TELLING_WORDS: &[&[u8]] = &[
+const SPECIAL_BYTES: &[u8] = b"\r\n\t\0 :;,=\"\\/?#%*[]@019afx\x7f\x80\xff";
+const SPECIAL_WORDS: &[&[u8]] = &[
     b"\r\n",
     b"\r\n\r\n",
     b"\n\n",

@@ -20,47 +20,50 @@ pub fn response(data: &[u8]) {
     let (_, event) = connection.receive(&limits, request, &mut head);
     assert!(matches!(event, Event::Head(_)));
     let mut interim = Vec::new();
-    connection.send_interim(103, borrowed(&fields), &mut interim);
+    connection.send_interim(103, borrow_fields(&fields), &mut interim);
     if !interim.is_empty() {
-        let early = read(&interim, false).expect("an interim response is complete");
-        assert_eq!((early.status, early.length), (103, interim.len()));
-        assert!(early.values("content-length").is_empty());
-        assert!(early.values("transfer-encoding").is_empty());
+        let response = read(&interim, false).expect("an interim response is complete");
+        assert_eq!((response.status, response.length), (103, interim.len()));
+        assert!(response.values("content-length").is_empty());
+        assert!(response.values("transfer-encoding").is_empty());
     }
     let (mut out, date) = (Vec::new(), Date::from_unix_seconds(0));
-    let mode = connection.send_response(status, borrowed(&fields), length, &date, &mut out);
+    let framing = connection.send_response(status, borrow_fields(&fields), length, &date, &mut out);
     let mut content = Vec::new();
     while !script.rest.is_empty() {
-        let part = script.part();
-        let taken = connection.send_data(part, &mut out);
-        content.extend_from_slice(&part[..taken]);
+        let chunk = script.take_bytes();
+        let written = connection.send_data(chunk, &mut out);
+        content.extend_from_slice(&chunk[..written]);
         connection.assert_invariants();
     }
-    connection.finish(borrowed(&trailers), &mut out);
+    connection.finish(borrow_fields(&trailers), &mut out);
     connection.assert_invariants();
-    let Some(read) = read(&out, request.starts_with(b"HEAD")) else {
+    let Some(response) = read(&out, request.starts_with(b"HEAD")) else {
         assert_eq!(
             connection.next_action(),
             NextAction::Close,
             "a truncated response closes the connection"
         );
-        assert!(matches!(mode, BodyFraming::Exact(_)));
+        assert!(matches!(framing, BodyFraming::Exact(_)));
         return;
     };
-    assert_eq!(read.length, out.len(), "nothing follows the response");
-    assert_eq!(read.status, if (200..1000).contains(&status) { status } else { 500 });
-    assert_eq!(read.values("date").len(), 1);
-    assert_eq!(read.content, content);
-    assert!(mode != BodyFraming::CloseDelimited || connection.next_action() == NextAction::Close);
-    let says_close = read.values("connection").iter().any(|value| value.starts_with(b"close"));
+    assert_eq!(response.length, out.len(), "nothing follows the response");
+    assert_eq!(response.status, if (200..1000).contains(&status) { status } else { 500 });
+    assert_eq!(response.values("date").len(), 1);
+    assert_eq!(response.content, content);
+    assert!(
+        framing != BodyFraming::CloseDelimited || connection.next_action() == NextAction::Close
+    );
+    let announces_close =
+        response.values("connection").iter().any(|value| value.starts_with(b"close"));
     assert_eq!(
-        says_close,
+        announces_close,
         connection.next_action() == NextAction::Close,
-        "the connection closes if the response says so"
+        "the connection closes if and only if the response announces it"
     );
 }
 
-fn borrowed(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+fn borrow_fields(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
 }
 
@@ -75,23 +78,23 @@ impl<'data> Script<'data> {
         *first
     }
 
-    /// The number of bytes that the next byte gives, up to 63.
-    fn part(&mut self) -> &'data [u8] {
+    /// Takes as many bytes as the next byte says, up to 63.
+    fn take_bytes(&mut self) -> &'data [u8] {
         let length = usize::from(self.byte() % 64).min(self.rest.len());
-        let (part, rest) = self.rest.split_at(length);
+        let (bytes, rest) = self.rest.split_at(length);
         self.rest = rest;
-        part
+        bytes
     }
 
     fn fields(&mut self) -> Vec<Field> {
         let count = self.byte() % 6;
-        (0..count).map(|_| (self.name(), self.part().to_vec())).collect()
+        (0..count).map(|_| (self.name(), self.take_bytes().to_vec())).collect()
     }
 
-    /// A name that the state machine knows, or any bytes.
+    /// A name from [`NAMES`], or arbitrary bytes.
     fn name(&mut self) -> Vec<u8> {
         let choice = usize::from(self.byte());
-        NAMES.get(choice % 16).map_or_else(|| self.part().to_vec(), |name| name.to_vec())
+        NAMES.get(choice % 16).map_or_else(|| self.take_bytes().to_vec(), |name| name.to_vec())
     }
 }
 

@@ -2,10 +2,11 @@
 
 use peregrine_web::trace::TraceContext;
 
-/// A context that is accepted is valid by a slow, literal reading, and survives a round trip.
+/// A context that is accepted is valid according to a slow, literal parser, and survives a round
+/// trip.
 ///
 /// # Panics
-/// If it is not.
+/// If it is not valid, or does not survive.
 pub fn trace(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
     let (parent, states) = (lines.next().unwrap_or_default(), lines);
@@ -13,9 +14,9 @@ pub fn trace(data: &[u8]) {
     let context = TraceContext::parse(parent, states.iter().copied());
     assert_eq!(context.is_some(), is_valid(parent), "{:?}", String::from_utf8_lossy(parent));
     let Some(context) = context else { return };
-    let written = context.traceparent();
-    let again = TraceContext::parse(written.as_bytes(), context.state().map(str::as_bytes));
-    assert_eq!(again.as_ref(), Some(&context));
+    let text = context.traceparent();
+    let reparsed = TraceContext::parse(text.as_bytes(), context.state().map(str::as_bytes));
+    assert_eq!(reparsed.as_ref(), Some(&context));
     assert!(context.trace_id() != [0; 16] && context.span_id() != [0; 8]);
     // Values that are set in fields must be valid.
     context.inject(&mut http::HeaderMap::new());
@@ -30,7 +31,7 @@ fn is_valid(parent: &[u8]) -> bool {
     // A later version may append anything.
     let text = String::from_utf8_lossy(parent);
     let parts: Vec<_> = text.splitn(5, '-').collect();
-    let [version, trace, span, flags, rest @ ..] = &parts[..] else { return false };
+    let [version, trace, span, flags, further_parts @ ..] = &parts[..] else { return false };
     let is_hex = |part: &str, digits: usize| {
         part.len() == digits && part.chars().all(|digit| "0123456789abcdef".contains(digit))
     };
@@ -41,7 +42,7 @@ fn is_valid(parent: &[u8]) -> bool {
         && is_hex(span, 16)
         && span.contains(|digit| digit != '0')
         && is_hex(flags, 2)
-        && (rest.is_empty() || *version != "00")
+        && (further_parts.is_empty() || *version != "00")
 }
 
 /// The initial inputs for mutation.

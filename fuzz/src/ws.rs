@@ -2,7 +2,7 @@
 
 use crate::inflater::Inflater;
 use crate::notation::MASK;
-use crate::ws_play::{Way, play};
+use crate::ws_play::{EndpointOptions, play};
 use peregrine_proto::ws::deflate::{DeflateConfig, Offer, negotiate};
 use peregrine_proto::ws::frame::{self, Opcode, flag};
 use peregrine_proto::ws::{Connection, Event, Limits, MessagePayload, Role, WebSocketError};
@@ -12,31 +12,31 @@ use peregrine_proto::ws::{Connection, Event, Limits, MessagePayload, Role, WebSo
 /// Close frame was sent before.
 pub fn ws(data: &[u8]) {
     let Some((bits, rest)) = data.split_first() else { return };
-    let way = Way {
+    let options = EndpointOptions {
         is_client: bits & 2 != 0,
-        compresses: bits & 4 != 0,
-        closes: bits & 8 != 0,
-        in_pieces: false,
+        has_compression: bits & 4 != 0,
+        sent_close: bits & 8 != 0,
+        is_streaming: false,
     };
-    let limits = if bits & 16 == 0 { Limits::DEFAULT } else { small() };
+    let limits = if bits & 16 == 0 { Limits::DEFAULT } else { small_limits() };
     let mut bytes = Vec::new();
     if bits & 1 == 0 {
         bytes.extend_from_slice(rest);
     } else {
-        unpack(rest, way.is_client, &mut bytes);
+        unpack(rest, options.is_client, &mut bytes);
     }
-    let whole = play(&limits, way, &bytes, &[]);
+    let expected = play(&limits, options, &bytes, &[]);
     let single: Vec<_> = (0..bytes.len()).collect();
-    let some: Vec<_> = (0..bytes.len()).step_by(usize::from(bits >> 5) + 2).collect();
-    for cuts in [single, some, Vec::new()] {
-        for in_pieces in [false, true] {
-            let parts = play(&limits, Way { in_pieces, ..way }, &bytes, &cuts);
-            assert_eq!(whole, parts, "the events do not depend on the cuts");
+    let steps: Vec<_> = (0..bytes.len()).step_by(usize::from(bits >> 5) + 2).collect();
+    for cuts in [single, steps, Vec::new()] {
+        for is_streaming in [false, true] {
+            let actual = play(&limits, EndpointOptions { is_streaming, ..options }, &bytes, &cuts);
+            assert_eq!(expected, actual, "the events do not depend on the cuts");
         }
     }
 }
 
-fn small() -> Limits {
+fn small_limits() -> Limits {
     Limits {
         message_bytes_max: 40,
         frame_bytes_max: 30,
@@ -64,39 +64,43 @@ pub fn deflate(data: &[u8]) {
         Some(at) => (&data[..at], &data[at + 1..]),
         None => (data, &[][..]),
     };
-    offer(value);
-    inflate(payload);
-    round_trip(payload);
+    check_negotiation(value);
+    check_inflate(payload);
+    check_round_trip(payload);
 }
 
-fn offer(value: &[u8]) {
-    let all = DeflateConfig {
+fn check_negotiation(value: &[u8]) {
+    let full_config = DeflateConfig {
         server_no_context_takeover: false,
         client_no_context_takeover: false,
         server_max_window_bits: 8..=15,
         client_max_window_bits: 15,
     };
-    for wishes in [DeflateConfig::default(), all.clone()] {
-        let Some(agreed) = negotiate([value], &wishes) else { continue };
-        for bits in [agreed.server_max_window_bits, agreed.client_max_window_bits] {
+    for config in [DeflateConfig::default(), full_config.clone()] {
+        let Some(params) = negotiate([value], &config) else { continue };
+        for bits in [params.server_max_window_bits, params.client_max_window_bits] {
             assert!((8..=15).contains(&bits), "a window has 8 to 15 bits");
         }
-        assert!(wishes.server_max_window_bits.contains(&agreed.server_max_window_bits));
-        // A negotiated result is itself a valid offer of the same.
-        let text = agreed.to_string();
-        assert_eq!(negotiate([text.as_bytes()], &all), Some(agreed), "{text}");
+        assert!(config.server_max_window_bits.contains(&params.server_max_window_bits));
+        // The negotiated parameters are a valid offer of themselves.
+        let text = params.to_string();
+        assert_eq!(negotiate([text.as_bytes()], &full_config), Some(params), "{text}");
     }
     let _ = Offer::default().parse_response([value]);
 }
 
-/// The result of decompressing the bytes.
-fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>, WebSocketError> {
+/// Receives a compressed message with this payload.
+fn inflate_message(
+    limits: &Limits,
+    payload: &[u8],
+    is_streaming: bool,
+) -> Result<Vec<u8>, WebSocketError> {
     let compression = Some(Inflater::new(true, true));
     let mut connection = Connection::new(limits, Role::Client(|| MASK), compression);
-    if in_pieces {
+    if is_streaming {
         connection = connection.streaming();
     }
-    let (mut bytes, mut out, mut at, mut whole) = (Vec::new(), Vec::new(), 0, Vec::new());
+    let (mut bytes, mut out, mut at, mut message) = (Vec::new(), Vec::new(), 0, Vec::new());
     let flags = flag::FIN | flag::RSV1;
     frame::write_frame(Opcode::Binary, flags, None, payload, &mut bytes);
     loop {
@@ -105,52 +109,59 @@ fn inflated(limits: &Limits, payload: &[u8], in_pieces: bool) -> Result<Vec<u8>,
         connection.assert_invariants();
         match event {
             Event::Binary(bytes) => return Ok(bytes.into_owned()),
-            Event::Chunk { bytes, is_final: last, .. } => {
-                whole.extend_from_slice(&bytes);
-                assert!(whole.len() as u64 <= limits.message_bytes_max, "the limit is kept");
-                if last {
-                    return Ok(whole);
+            Event::Chunk { bytes, is_final, .. } => {
+                message.extend_from_slice(&bytes);
+                assert!(message.len() as u64 <= limits.message_bytes_max, "the limit is kept");
+                if is_final {
+                    return Ok(message);
                 }
             }
-            Event::Error(reject) => return Err(reject),
+            Event::Error(error) => return Err(error),
             other => panic!("one message was sent: {other:?}"),
         }
     }
 }
 
-fn inflate(payload: &[u8]) {
+fn check_inflate(payload: &[u8]) {
     let limits = Limits { message_bytes_max: 50_000, ..Limits::DEFAULT };
-    let whole = inflated(&limits, payload, false);
-    assert_eq!(inflated(&limits, payload, true), whole, "pieces give the same message");
-    if let Ok(whole) = &whole {
-        let least = Limits { message_bytes_max: whole.len() as u64, ..limits };
-        let longest = payload.len() as u64 <= least.message_bytes_max * 2;
+    let expected = inflate_message(&limits, payload, false);
+    assert_eq!(
+        inflate_message(&limits, payload, true),
+        expected,
+        "streaming yields the same message"
+    );
+    if let Ok(message) = &expected {
+        let exact_limits = Limits { message_bytes_max: message.len() as u64, ..limits };
+        let fits = payload.len() as u64 <= exact_limits.message_bytes_max * 2;
         assert!(
-            !longest || inflated(&least, payload, false).is_ok(),
+            !fits || inflate_message(&exact_limits, payload, false).is_ok(),
             "a message of exactly the limit is accepted"
         );
-        if let Some(less) = least.message_bytes_max.checked_sub(1) {
-            let less = Limits { message_bytes_max: less, ..limits };
-            assert_eq!(inflated(&less, payload, false), Err(WebSocketError::MessageTooLong));
+        if let Some(smaller) = exact_limits.message_bytes_max.checked_sub(1) {
+            let smaller_limits = Limits { message_bytes_max: smaller, ..limits };
+            assert_eq!(
+                inflate_message(&smaller_limits, payload, false),
+                Err(WebSocketError::MessageTooLong)
+            );
         }
     }
 }
 
-fn round_trip(content: &[u8]) {
+fn check_round_trip(content: &[u8]) {
     let limits = Limits { compress_bytes_min: 0, ..Limits::DEFAULT };
     let mut server = Connection::new(&limits, Role::Server, Some(Inflater::new(false, false)));
     let mut client =
         Connection::new(&limits, Role::Client(|| MASK), Some(Inflater::new(false, false)));
     let (mut bytes, mut out) = (Vec::new(), Vec::new());
-    let (one, two) = content.split_at(content.len() / 2);
+    let (first, second) = content.split_at(content.len() / 2);
     server
         .send(&limits, MessagePayload::Binary(content), &mut bytes)
         .expect("the WebSocket is open");
     server
-        .send_fragment(MessagePayload::Binary(one), false, &mut bytes)
+        .send_fragment(MessagePayload::Binary(first), false, &mut bytes)
         .expect("the WebSocket is open");
     server
-        .send_fragment(MessagePayload::Binary(two), true, &mut bytes)
+        .send_fragment(MessagePayload::Binary(second), true, &mut bytes)
         .expect("the WebSocket is open");
     let mut at = 0;
     for _ in 0..2 {

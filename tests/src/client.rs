@@ -91,11 +91,11 @@ pub fn receive(mut peer: TcpStream) -> String {
 
 /// The first value of a header field in a response.
 #[must_use]
-pub fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
-    let head = answer.split("\r\n\r\n").next()?;
+pub fn field<'t>(response: &'t str, name: &str) -> Option<&'t str> {
+    let head = response.split("\r\n\r\n").next()?;
     head.split("\r\n").find_map(|line| {
-        let (said, value) = line.split_once(": ")?;
-        said.eq_ignore_ascii_case(name).then_some(value)
+        let (field_name, value) = line.split_once(": ")?;
+        field_name.eq_ignore_ascii_case(name).then_some(value)
     })
 }
 
@@ -103,10 +103,10 @@ pub fn field<'t>(answer: &'t str, name: &str) -> Option<&'t str> {
 ///
 /// # Panics
 /// If it does not hold in time.
-pub fn wait_for(mut what: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !what() {
-        assert!(begun.elapsed() < PATIENCE, "the condition never holds");
+pub fn wait_for(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "the condition never holds");
         sleep(Duration::from_millis(5));
     }
 }

@@ -10,7 +10,7 @@ pub trait Harness {
     /// The driver.
     type Driver: Driver;
     /// The address that a peer connects to.
-    type Place: Clone;
+    type ServerAddress: Clone;
     /// A peer.
     type Peer: Peer + 'static;
 
@@ -19,18 +19,24 @@ pub trait Harness {
     fn check(&self, case: impl AsyncFn(Self::Driver));
 
     /// Binds a new socket, and returns it with its address.
-    fn bind(&self, driver: &Self::Driver) -> (<Self::Driver as Driver>::Socket, Self::Place);
+    fn bind(
+        &self,
+        driver: &Self::Driver,
+    ) -> (<Self::Driver as Driver>::Socket, Self::ServerAddress);
 
     /// A peer that is connected, or at least in the backlog.
-    fn connect(&self, driver: &Self::Driver, place: &Self::Place) -> Self::Peer;
+    fn connect(&self, driver: &Self::Driver, server_address: &Self::ServerAddress) -> Self::Peer;
 
     /// The size of a send that cannot complete before the peer reads.
     fn large(&self) -> usize;
 
     /// Listens on a new address.
-    fn listen(&self, driver: &Self::Driver) -> (<Self::Driver as Driver>::Listener, Self::Place) {
-        let (socket, place) = self.bind(driver);
-        (driver.listen(socket).expect("a bound socket can listen"), place)
+    fn listen(
+        &self,
+        driver: &Self::Driver,
+    ) -> (<Self::Driver as Driver>::Listener, Self::ServerAddress) {
+        let (socket, server_address) = self.bind(driver);
+        (driver.listen(socket).expect("a bound socket can listen"), server_address)
     }
 
     /// Both ends of one connection.
@@ -39,8 +45,8 @@ pub trait Harness {
         driver: &Self::Driver,
     ) -> impl Future<Output = (<Self::Driver as Driver>::Stream, Self::Peer)> {
         async {
-            let (listener, place) = self.listen(driver);
-            let peer = self.connect(driver, &place);
+            let (listener, server_address) = self.listen(driver);
+            let peer = self.connect(driver, &server_address);
             (accept(&listener).await, peer)
         }
     }
@@ -107,7 +113,7 @@ pub trait Peer {
     }
 }
 
-/// How many consecutive failed attempts are still considered chance.
+/// How many consecutive failed attempts to accept are tolerated.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Accepts one connection, retrying: one failed attempt does not mean that the next one fails.

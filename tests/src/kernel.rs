@@ -33,7 +33,7 @@ pub struct Kernel<D> {
 
 /// The address of a listening socket.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum ServerAddress {
     /// TCP.
     Tcp(SocketAddr),
     /// A Unix domain socket.
@@ -62,19 +62,19 @@ impl<D> Kernel<D> {
     /// # Panics
     /// If the machine has no free port.
     #[must_use]
-    pub fn socket(&self) -> (Socket, Place) {
+    pub fn socket(&self) -> (Socket, ServerAddress) {
         match &self.folder {
             None => {
                 let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
                 let address = listener.local_addr().expect("a bound socket has an address");
-                (Socket::Tcp(listener), Place::Tcp(address))
+                (Socket::Tcp(listener), ServerAddress::Tcp(address))
             }
             #[cfg(unix)]
             Some(folder) => {
                 let number = folder.path().read_dir().expect("the folder exists").count();
                 let path = folder.path().join(number.to_string());
                 let listener = UnixListener::bind(&path).expect("the name is new");
-                (Socket::Unix(listener), Place::Unix(path))
+                (Socket::Unix(listener), ServerAddress::Unix(path))
             }
             #[cfg(not(unix))]
             Some(_) => panic!("this system has no Unix sockets"),
@@ -84,7 +84,7 @@ impl<D> Kernel<D> {
 
 impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
     type Driver = D;
-    type Place = Place;
+    type ServerAddress = ServerAddress;
     type Peer = ThreadPeer;
 
     fn check(&self, case: impl AsyncFn(D)) {
@@ -96,7 +96,7 @@ impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
                 std::process::abort();
             }
         });
-        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             D::run(&Options::default(), async |driver: D| {
                 // Peers respond from their own threads, which the driver does not know about.
                 let _hold = driver.keep_awake();
@@ -106,7 +106,7 @@ impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
         }));
         drop(done);
         watchdog.join().expect("the watchdog does not panic");
-        if let Err(panic) = checked {
+        if let Err(panic) = result {
             std::panic::resume_unwind(panic);
         }
     }
@@ -116,12 +116,12 @@ impl<D: Driver<Socket = Socket>> Harness for Kernel<D> {
         32 << 20
     }
 
-    fn bind(&self, _driver: &D) -> (Socket, Place) {
+    fn bind(&self, _driver: &D) -> (Socket, ServerAddress) {
         self.socket()
     }
 
-    fn connect(&self, _driver: &D, place: &Place) -> ThreadPeer {
-        ThreadPeer::connect(place)
+    fn connect(&self, _driver: &D, server_address: &ServerAddress) -> ThreadPeer {
+        ThreadPeer::connect(server_address)
     }
 }
 
@@ -133,13 +133,13 @@ enum Blocking {
 }
 
 impl Blocking {
-    fn connect(place: &Place) -> io::Result<Self> {
-        match place {
-            Place::Tcp(address) => TcpStream::connect(address).map(Self::Tcp),
+    fn connect(server_address: &ServerAddress) -> io::Result<Self> {
+        match server_address {
+            ServerAddress::Tcp(address) => TcpStream::connect(address).map(Self::Tcp),
             #[cfg(unix)]
-            Place::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            ServerAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
             #[cfg(not(unix))]
-            Place::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+            ServerAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -176,7 +176,7 @@ impl Blocking {
     }
 }
 
-type Order = Box<dyn FnOnce(&mut Blocking) + Send>;
+type Command = Box<dyn FnOnce(&mut Blocking) + Send>;
 
 /// A blocking socket with one thread per direction.
 pub struct ThreadPeer {
@@ -188,25 +188,26 @@ pub struct ThreadPeer {
 
 /// The thread of one direction.
 struct Side {
-    orders: Option<mpsc::Sender<Order>>,
+    commands: Option<mpsc::Sender<Command>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Side {
     fn new(mut socket: Blocking) -> Self {
-        let (orders, inbox) = mpsc::channel::<Order>();
-        let thread = thread::spawn(move || inbox.into_iter().for_each(|order| order(&mut socket)));
-        Self { orders: Some(orders), thread: Some(thread) }
+        let (commands, inbox) = mpsc::channel::<Command>();
+        let thread =
+            thread::spawn(move || inbox.into_iter().for_each(|command| command(&mut socket)));
+        Self { commands: Some(commands), thread: Some(thread) }
     }
 
-    /// The result of `work`, which the thread runs after all earlier orders.
-    fn ask<T: Send + 'static>(
+    /// The result of `work`, which the thread runs after all earlier commands.
+    fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Blocking) -> T + Send + 'static,
-    ) -> Answer<T> {
+    ) -> CommandResult<T> {
         let slot = Arc::new(Mutex::new((None, None::<Waker>)));
-        let answer = Answer { slot: Arc::clone(&slot) };
-        let order: Order = Box::new(move |socket| {
+        let output = CommandResult { slot: Arc::clone(&slot) };
+        let command: Command = Box::new(move |socket| {
             let result = work(socket);
             let mut slot = slot.lock().expect("the mutex is not poisoned");
             slot.0 = Some(result);
@@ -214,13 +215,13 @@ impl Side {
                 waker.wake();
             }
         });
-        let orders = self.orders.as_ref().expect("the peer is alive");
-        orders.send(order).expect("the thread is alive");
-        answer
+        let commands = self.commands.as_ref().expect("the peer is alive");
+        commands.send(command).expect("the thread is alive");
+        output
     }
 
     fn end(&mut self) {
-        drop(self.orders.take());
+        drop(self.commands.take());
         if let Some(thread) = self.thread.take() {
             thread.join().expect("a peer's thread does not panic");
         }
@@ -228,11 +229,11 @@ impl Side {
 }
 
 /// A result that a thread will provide.
-struct Answer<T> {
+struct CommandResult<T> {
     slot: Arc<Mutex<(Option<T>, Option<Waker>)>>,
 }
 
-impl<T> Future for Answer<T> {
+impl<T> Future for CommandResult<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -253,8 +254,8 @@ impl ThreadPeer {
     /// # Panics
     /// If no socket listens there.
     #[must_use]
-    pub fn connect(place: &Place) -> Self {
-        let socket = Blocking::connect(place).expect("the server accepts connections");
+    pub fn connect(server_address: &ServerAddress) -> Self {
+        let socket = Blocking::connect(server_address).expect("the server accepts connections");
         let clone = || socket.try_clone().expect("a descriptor is free");
         Self { reader: Side::new(clone()), writer: Side::new(clone()), control: socket }
     }
@@ -262,7 +263,7 @@ impl ThreadPeer {
 
 impl Peer for ThreadPeer {
     async fn send(&self, bytes: Vec<u8>) -> io::Result<()> {
-        self.writer.ask(move |socket| socket.write_all(&bytes)).await
+        self.writer.run(move |socket| socket.write_all(&bytes)).await
     }
 
     async fn recv(&self) -> io::Result<Vec<u8>> {
@@ -272,11 +273,11 @@ impl Peer for ThreadPeer {
             bytes.truncate(filled);
             Ok(bytes)
         };
-        self.reader.ask(read).await
+        self.reader.run(read).await
     }
 
     async fn half_close(&self) -> io::Result<()> {
-        self.writer.ask(|socket| socket.shutdown(Shutdown::Write)).await
+        self.writer.run(|socket| socket.shutdown(Shutdown::Write)).await
     }
 
     async fn reset(mut self) -> bool {

@@ -17,8 +17,8 @@ const PIPE_BYTES_MAX: usize = 4096;
 /// A case that runs longer on the virtual clock hangs, waiting in small steps.
 const CASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Repeats each case for every seed of a range, on a network that splits, delays and disturbs but
-/// loses nothing.
+/// Repeats each case for every seed of a range, on a network that splits and delays data but loses
+/// nothing.
 pub struct Simulated {
     seeds: Range<u64>,
 }
@@ -46,7 +46,7 @@ pub fn multiplied(seeds: Range<u64>) -> Range<u64> {
 
 impl Harness for Simulated {
     type Driver = Sim;
-    type Place = u64;
+    type ServerAddress = u64;
     type Peer = Client;
 
     fn check(&self, case: impl AsyncFn(Sim)) {
@@ -77,8 +77,8 @@ impl Harness for Simulated {
         (port, id)
     }
 
-    fn connect(&self, driver: &Sim, place: &u64) -> Client {
-        driver.network().connect_to(*place)
+    fn connect(&self, driver: &Sim, server_address: &u64) -> Client {
+        driver.network().connect_to(*server_address)
     }
 }
 

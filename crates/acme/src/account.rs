@@ -18,10 +18,12 @@ impl StoredAccount {
         let Value::Object(members) = serde_json::to_value(credentials)? else {
             return Err(serde::ser::Error::custom("an account is not a map"));
         };
-        let mut kept = Self(members);
-        kept.0.insert(EXTERNAL_ACCOUNT_KEY.to_owned(), settings.external_account_id.clone().into());
-        kept.set_contacts(settings);
-        Ok(kept)
+        let mut stored = Self(members);
+        stored
+            .0
+            .insert(EXTERNAL_ACCOUNT_KEY.to_owned(), settings.external_account_id.clone().into());
+        stored.set_contacts(settings);
+        Ok(stored)
     }
 
     fn parse(bytes: &[u8]) -> serde_json::Result<Self> {
@@ -34,14 +36,14 @@ impl StoredAccount {
     }
 
     fn has_contacts(&self, contacts: &[String]) -> bool {
-        self.0.get(CONTACTS_KEY).is_some_and(|known| *known == Value::from(contacts))
+        self.0.get(CONTACTS_KEY).is_some_and(|stored| *stored == Value::from(contacts))
     }
 
-    /// Whether it is bound to another external account than the settings name. An account is bound
-    /// only on creation.
+    /// Whether the account is bound to another external account than the one in the settings. An
+    /// account is bound only on creation.
     fn has_other_external_account(&self, settings: &AcmeSettings) -> bool {
-        let Some(wanted) = &settings.external_account_id else { return false };
-        self.0.get(EXTERNAL_ACCOUNT_KEY).is_some_and(|bound| bound.as_str() != Some(wanted))
+        let Some(expected) = &settings.external_account_id else { return false };
+        self.0.get(EXTERNAL_ACCOUNT_KEY).is_some_and(|stored| stored.as_str() != Some(expected))
     }
 
     /// The credentials for the current directory URL, since one storage may serve two URLs.
@@ -51,34 +53,34 @@ impl StoredAccount {
         serde_json::from_value(Value::Object(members))
     }
 
-    fn store(&self, stored: &ScopedStorage) -> Result<(), OrderFailure> {
+    fn store(&self, storage: &ScopedStorage) -> Result<(), OrderFailure> {
         let bytes = serde_json::to_vec(&self.0);
         let bytes =
             bytes.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
-        stored.store_account(&bytes).map_err(|error| OrderFailure::storage("the account", &error))
+        storage.store_account(&bytes).map_err(|error| OrderFailure::storage("the account", &error))
     }
 }
 
-/// Loads the account. With `may_make`, which requires the lock, a missing account, or one that does
-/// not match the settings, is created, and changed contacts are sent to the directory.
+/// Loads the account. If `may_create`, which requires the lock, a missing account or one that does
+/// not match the settings is created, and changed contacts are sent to the directory.
 pub(crate) async fn load_or_create_account(
     settings: &AcmeSettings,
-    may_make: bool,
+    may_create: bool,
 ) -> Result<Option<Account>, OrderFailure> {
-    let kept =
+    let stored =
         settings.storage.account().map_err(|error| OrderFailure::storage("the account", &error))?;
-    let read = kept.map(|bytes| {
-        let kept = StoredAccount::parse(&bytes)?;
-        kept.credentials(&settings.directory).map(|credentials| (kept, credentials))
+    let parsed = stored.map(|bytes| {
+        let stored = StoredAccount::parse(&bytes)?;
+        stored.credentials(&settings.directory).map(|credentials| (stored, credentials))
     });
-    match read {
-        Some(Ok((kept, _))) if kept.has_other_external_account(settings) => tracing::info!(
+    match parsed {
+        Some(Ok((stored, _))) if stored.has_other_external_account(settings) => tracing::info!(
             target: "peregrine", directory = settings.directory, external = settings.external_account_id,
             "the stored ACME account belongs to another external account; a new one is created"),
-        Some(Ok((kept, credentials))) => {
-            let account = builder(settings).from_credentials(credentials).await?;
-            if may_make && !kept.has_contacts(&settings.contacts) {
-                update_contacts(settings, &account, kept).await?;
+        Some(Ok((stored, credentials))) => {
+            let account = account_builder(settings).from_credentials(credentials).await?;
+            if may_create && !stored.has_contacts(&settings.contacts) {
+                update_contacts(settings, &account, stored).await?;
             }
             return Ok(Some(account));
         }
@@ -86,10 +88,10 @@ pub(crate) async fn load_or_create_account(
             "the stored ACME account cannot be used; a new one is created"),
         None => {}
     }
-    if may_make { create_account(settings).await.map(Some) } else { Ok(None) }
+    if may_create { create_account(settings).await.map(Some) } else { Ok(None) }
 }
 
-fn builder(settings: &AcmeSettings) -> AccountBuilder {
+fn account_builder(settings: &AcmeSettings) -> AccountBuilder {
     Account::builder_with_http(settings.client.http())
 }
 
@@ -97,23 +99,24 @@ async fn create_account(settings: &AcmeSettings) -> Result<Account, OrderFailure
     // Authorities limit the number of accounts: do not create one that cannot be stored.
     settings.storage.probe().map_err(|error| OrderFailure::storage("the account", &error))?;
     let contact: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
-    let new = NewAccount {
+    let new_account = NewAccount {
         contact: &contact,
         terms_of_service_agreed: true,
         only_return_existing: false,
     };
-    let (url, external) = (settings.directory.clone(), settings.external_account_binding.as_ref());
-    let made = builder(settings).create(&new, url, external).await;
-    let (account, credentials) = made.map_err(|error| match OrderFailure::from(error) {
+    let (url, external_account) =
+        (settings.directory.clone(), settings.external_account_binding.as_ref());
+    let result = account_builder(settings).create(&new_account, url, external_account).await;
+    let (account, credentials) = result.map_err(|error| match OrderFailure::from(error) {
         failure @ OrderFailure { reason: FailureReason::Rejected, .. } => {
             OrderFailure { reason: FailureReason::Account, ..failure }
         }
         failure => failure,
     })?;
-    let kept = StoredAccount::new(&credentials, settings);
-    let kept =
-        kept.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
-    kept.store(&settings.storage)?;
+    let stored = StoredAccount::new(&credentials, settings);
+    let stored =
+        stored.map_err(|error| OrderFailure::new(FailureReason::Account, error.to_string()))?;
+    stored.store(&settings.storage)?;
     tracing::info!(target: "peregrine", directory = settings.directory, account = account.id(),
         "an ACME account was created");
     Ok(account)
@@ -123,15 +126,15 @@ async fn create_account(settings: &AcmeSettings) -> Result<Account, OrderFailure
 async fn update_contacts(
     settings: &AcmeSettings,
     account: &Account,
-    mut kept: StoredAccount,
+    mut stored: StoredAccount,
 ) -> Result<(), OrderFailure> {
     let contacts: Vec<_> = settings.contacts.iter().map(String::as_str).collect();
     match account.update_contacts(&contacts).await {
         Ok(()) => {
             tracing::info!(target: "peregrine", account = account.id(), ?contacts,
                 "the contacts of the ACME account were changed");
-            kept.set_contacts(settings);
-            if let Err(failure) = kept.store(&settings.storage) {
+            stored.set_contacts(settings);
+            if let Err(failure) = stored.store(&settings.storage) {
                 tracing::error!(target: "peregrine", error = failure.message,
                     "the contacts sent to the authority cannot be stored, and will be sent again");
             }
@@ -148,17 +151,17 @@ async fn update_contacts(
 }
 
 /// Removes an account that the directory does not know, unless another instance has replaced it.
-pub(crate) fn remove_account(stored: &ScopedStorage, id: Option<&str>) {
-    let is_other = |bytes: Vec<u8>| {
-        let kept = StoredAccount::parse(&bytes).ok()?;
-        Some(kept.0.get("id")?.as_str()? != id?)
+pub(crate) fn remove_account(storage: &ScopedStorage, id: Option<&str>) {
+    let has_other_id = |bytes: Vec<u8>| {
+        let stored = StoredAccount::parse(&bytes).ok()?;
+        Some(stored.0.get("id")?.as_str()? != id?)
     };
-    if stored.account().ok().flatten().and_then(is_other) == Some(true) {
+    if storage.account().ok().flatten().and_then(has_other_id) == Some(true) {
         return;
     }
     tracing::warn!(target: "peregrine", account = id,
         "the authority does not know the ACME account; a new one is created");
-    if let Err(error) = stored.remove_account() {
+    if let Err(error) = storage.remove_account() {
         tracing::error!(target: "peregrine", %error, "the ACME account cannot be deleted from the storage");
     }
 }

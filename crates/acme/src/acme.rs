@@ -28,7 +28,8 @@ pub const LETS_ENCRYPT_STAGING: &str = LetsEncrypt::Staging.url();
 /// How the authority verifies that a name belongs to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the [`Tls`].
+    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the
+    /// [`TlsConfig`].
     TlsAlpn01,
     /// With a request to port 80 (RFC 8555, section 8.3), which must reach any listener of the
     /// server. The application does not see the request.
@@ -137,7 +138,7 @@ impl Acme {
     }
 
     /// Stores account and certificates in this directory, which is created if it is missing; see
-    /// [`DirStorage`]. Instances that share it share the certificates, and answer each other's
+    /// [`DirStorage`]. Instances that share it share the certificates, and respond to each other's
     /// challenges.
     #[doc(alias = "cache")]
     #[doc(alias = "DirCache")]
@@ -174,8 +175,8 @@ impl Acme {
         self
     }
 
-    /// Creates a `Tls` with the stored certificates. A server that uses it obtains and renews them
-    /// while it runs.
+    /// Creates a `TlsConfig` with the stored certificates. A server that uses it obtains and renews
+    /// them while it runs.
     ///
     /// # Errors
     /// If a setting is invalid, or the storage cannot be written.
@@ -206,27 +207,31 @@ impl Acme {
         }
         let contacts = self.contacts.iter().map(|contact| check_contact(contact));
         let contacts = contacts.collect::<Result<_, _>>()?;
-        let external_id = self.external_account_binding.as_ref().map(|(id, _)| id.clone());
-        let external = self.external_account_binding.map(|(id, key)| {
-            let key = base64url(&key).ok_or(AcmeSetupError::InvalidExternalAccountKey)?;
+        let external_account_id = self.external_account_binding.as_ref().map(|(id, _)| id.clone());
+        let external_account_binding = self.external_account_binding.map(|(id, key)| {
+            let key = decode_base64url(&key).ok_or(AcmeSetupError::InvalidExternalAccountKey)?;
             Ok::<_, AcmeSetupError>(ExternalAccountKey::new(id, &key))
         });
-        let external = external.transpose()?;
+        let external_account_binding = external_account_binding.transpose()?;
         let client = AcmeHttpClient::new(&self.roots)?;
         let storage = PanicSafeStorage::new(self.storage.ok_or(AcmeSetupError::NoStorage)?);
-        let stored = ScopedStorage::new(storage, &self.directory);
-        check_storage(&stored, &self.storage_name)?;
+        let scoped_storage = ScopedStorage::new(storage, &self.directory);
+        check_storage(&scoped_storage, &self.storage_name)?;
         let challenges = ChallengeResponses::new()?;
-        let lookup = Box::new(StorageChallengeLookup::new(stored.clone(), &challenges));
-        let has = |kind| self.challenges.contains(&kind);
-        challenges.set_remote_lookup(lookup, has(Challenge::TlsAlpn01), has(Challenge::Http01));
+        let lookup = Box::new(StorageChallengeLookup::new(scoped_storage.clone(), &challenges));
+        let is_enabled = |kind| self.challenges.contains(&kind);
+        challenges.set_remote_lookup(
+            lookup,
+            is_enabled(Challenge::TlsAlpn01),
+            is_enabled(Challenge::Http01),
+        );
         let settings = AcmeSettings {
             directory: self.directory,
             contacts,
-            external_account_binding: external,
-            external_account_id: external_id,
+            external_account_binding,
+            external_account_id,
             client,
-            storage: stored,
+            storage: scoped_storage,
             challenges: self.challenges,
             profile: self.profile,
             retry_backoff: self.retry_backoff,
@@ -234,9 +239,10 @@ impl Acme {
         let shared = AcmeShared::new(settings, names, Arc::clone(&challenges));
         let mut tls = TlsConfig::with_provider(challenges, Arc::clone(&shared) as _)?;
         for name in shared.domains() {
-            if let Some(read) = shared.settings.storage.certificate(&name) {
-                tls =
-                    tls.with_certificate(Certificate::from_pem(&read.pem, &read.pem).label(&name))?;
+            if let Some(stored) = shared.settings.storage.certificate(&name) {
+                tls = tls.with_certificate(
+                    Certificate::from_pem(&stored.pem, &stored.pem).label(&name),
+                )?;
             }
         }
         Ok((tls, AcmeHandle::new(shared)))
@@ -269,31 +275,33 @@ impl fmt::Debug for Acme {
 /// Normalizes a name.
 // RFC 1035 §2.3.1 and §2.3.4: letters, digits and hyphens, and the length limits.
 pub(crate) fn check_domain(name: &str) -> Result<String, AcmeSetupError> {
-    let bad = |cause| Err(AcmeSetupError::InvalidDomain { name: name.to_owned(), cause });
-    let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    if clean.starts_with("*.") {
-        return bad("wildcards need the challenge dns-01, which a server cannot answer; \
-            name each host, or obtain it with certbot or lego, and use Tls::from_pem_files");
+    let invalid = |cause| Err(AcmeSetupError::InvalidDomain { name: name.to_owned(), cause });
+    let normalized = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    if normalized.starts_with("*.") {
+        return invalid(
+            "wildcards need the challenge dns-01, which a server cannot answer; \
+            name each host, or obtain it with certbot or lego, and use TlsConfig::from_pem_files",
+        );
     }
-    if clean.parse::<IpAddr>().is_ok() {
-        return bad("it is an IP address; use DNS names");
+    if normalized.parse::<IpAddr>().is_ok() {
+        return invalid("it is an IP address; use DNS names");
     }
-    if !clean.is_ascii() {
-        return bad("it is not ASCII; use its encoded form (xn--...)");
+    if !normalized.is_ascii() {
+        return invalid("it is not ASCII; use its encoded form (xn--...)");
     }
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_label_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label.bytes().all(is_letter)
+            && label.bytes().all(is_label_byte)
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    if clean.len() > 253 || !clean.split('.').all(is_label) {
-        return bad(
+    if normalized.len() > 253 || !normalized.split('.').all(is_label) {
+        return invalid(
             "it is not a DNS name; use the form www.example.org, without scheme, port or path",
         );
     }
-    Ok(clean)
+    Ok(normalized)
 }
 
 // RFC 8555 §6.1: all communication uses HTTPS.
@@ -304,11 +312,13 @@ fn is_directory_url(url: &str) -> bool {
 /// The `mailto:` URL of an address.
 fn check_contact(contact: &str) -> Result<String, AcmeSetupError> {
     let address = contact.strip_prefix("mailto:").unwrap_or(contact);
-    let is_plain =
+    let is_valid_part =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
     match address.split_once('@') {
         // RFC 8555 §7.3: one address, without header fields.
-        Some((user, host)) if is_plain(user) && is_plain(host) && !address.contains([',', '?']) => {
+        Some((user, host))
+            if is_valid_part(user) && is_valid_part(host) && !address.contains([',', '?']) =>
+        {
             Ok(format!("mailto:{address}"))
         }
         _ => Err(AcmeSetupError::BadContact { contact: contact.to_owned() }),
@@ -317,22 +327,22 @@ fn check_contact(contact: &str) -> Result<String, AcmeSetupError> {
 
 /// Checks the storage. A temporary error is only logged, and stored certificates are served; any
 /// other error is returned.
-fn check_storage(stored: &ScopedStorage, place: &str) -> Result<(), AcmeSetupError> {
-    let Err(error) = stored.probe() else { return Ok(()) };
+fn check_storage(storage: &ScopedStorage, location: &str) -> Result<(), AcmeSetupError> {
+    let Err(error) = storage.probe() else { return Ok(()) };
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::TimedOut => {
-            tracing::error!(target: "peregrine", place, %error,
+            tracing::error!(target: "peregrine", place = location, %error,
                 "the ACME storage is currently not writable; stored certificates are served");
             Ok(())
         }
-        _ => Err(AcmeSetupError::Storage { what: place.to_owned(), error }),
+        _ => Err(AcmeSetupError::Storage { what: location.to_owned(), error }),
     }
 }
 
 /// Decodes base64url, with or without padding; the standard alphabet is accepted too, since some
 /// authorities show it.
-fn base64url(text: &str) -> Option<Vec<u8>> {
-    let (mut bits, mut count, mut bytes) = (0_u32, 0_u32, Vec::new());
+fn decode_base64url(text: &str) -> Option<Vec<u8>> {
+    let (mut bits, mut bit_count, mut bytes) = (0_u32, 0_u32, Vec::new());
     for byte in text.trim().trim_end_matches('=').bytes() {
         let value = match byte {
             b'A'..=b'Z' => byte - b'A',
@@ -343,24 +353,24 @@ fn base64url(text: &str) -> Option<Vec<u8>> {
             _ => return None,
         };
         bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
+        bit_count += 6;
+        if bit_count >= 8 {
+            bit_count -= 8;
+            bytes.push((bits >> bit_count) as u8);
         }
     }
     // The leftover bits must be fewer than those of one character.
-    (count < 6 && !bytes.is_empty()).then_some(bytes)
+    (bit_count < 6 && !bytes.is_empty()).then_some(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn fault(change: impl FnOnce(Acme) -> Acme) -> String {
-        let folder = tempfile::tempdir().expect("a directory");
-        let acme = Acme::new(["a.test"]).state_dir(folder.path());
-        change(acme)
+    fn build_error(configure: impl FnOnce(Acme) -> Acme) -> String {
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
+        let acme = Acme::new(["a.test"]).state_dir(dir.path());
+        configure(acme)
             .build_with_handle()
             .map(|_| ())
             .expect_err("the setting is invalid")
@@ -368,48 +378,54 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_cannot_be_used_is_an_error_that_names_it_and_the_remedy() {
-        let none: [&str; 0] = [];
-        let long = format!("{}.test", "a".repeat(64));
+    fn an_invalid_setting_is_an_error_that_names_it_and_the_fix() {
+        let no_domains: [&str; 0] = [];
+        let long_domain = format!("{}.test", "a".repeat(64));
         for (text, expected) in [
-            (fault(|_| Acme::new(none)), "name one"),
-            (fault(|_| Acme::new(["a.test"])), "Acme::folder"),
-            (fault(|acme| Acme { domains: vec!["*.a.test".to_owned()], ..acme }), "dns-01"),
-            (fault(|acme| Acme { domains: vec!["127.0.0.1".to_owned()], ..acme }), "address"),
-            (fault(|acme| Acme { domains: vec!["bücher.test".to_owned()], ..acme }), "xn--"),
-            (fault(|acme| Acme { domains: vec!["https://a.test".to_owned()], ..acme }), "scheme"),
-            (fault(|acme| Acme { domains: vec!["a..test".to_owned()], ..acme }), "\"a..test\""),
-            (fault(|acme| Acme { domains: vec!["-a.test".to_owned()], ..acme }), "DNS name"),
-            (fault(|acme| Acme { domains: vec![long], ..acme }), "DNS name"),
-            (fault(|acme| acme.directory_url("http://ca.test/dir")), "https://"),
-            (fault(|acme| acme.directory_url("ca.test")), "\"ca.test\""),
-            (fault(|acme| acme.contact("nobody")), "\"nobody\""),
-            (fault(|acme| acme.contact("a@b, c@d")), "admin@example.org"),
-            (fault(|acme| acme.challenges(&[])), "Challenge::TlsAlpn01"),
-            (fault(|acme| acme.external_account_binding("id", "no key!")), "base64url"),
-            (fault(|acme| acme.ca_file("/no/such.pem")), "/no/such.pem"),
-            (fault(|acme| acme.state_dir("/proc/no/folder")), "/proc/no/folder"),
+            (build_error(|_| Acme::new(no_domains)), "name one"),
+            (build_error(|_| Acme::new(["a.test"])), "Acme::state_dir"),
+            (build_error(|acme| Acme { domains: vec!["*.a.test".to_owned()], ..acme }), "dns-01"),
+            (build_error(|acme| Acme { domains: vec!["127.0.0.1".to_owned()], ..acme }), "address"),
+            (build_error(|acme| Acme { domains: vec!["bücher.test".to_owned()], ..acme }), "xn--"),
+            (
+                build_error(|acme| Acme { domains: vec!["https://a.test".to_owned()], ..acme }),
+                "scheme",
+            ),
+            (
+                build_error(|acme| Acme { domains: vec!["a..test".to_owned()], ..acme }),
+                "\"a..test\"",
+            ),
+            (build_error(|acme| Acme { domains: vec!["-a.test".to_owned()], ..acme }), "DNS name"),
+            (build_error(|acme| Acme { domains: vec![long_domain], ..acme }), "DNS name"),
+            (build_error(|acme| acme.directory_url("http://ca.test/dir")), "https://"),
+            (build_error(|acme| acme.directory_url("ca.test")), "\"ca.test\""),
+            (build_error(|acme| acme.contact("nobody")), "\"nobody\""),
+            (build_error(|acme| acme.contact("a@b, c@d")), "admin@example.org"),
+            (build_error(|acme| acme.challenges(&[])), "Challenge::TlsAlpn01"),
+            (build_error(|acme| acme.external_account_binding("id", "no key!")), "base64url"),
+            (build_error(|acme| acme.ca_file("/no/such.pem")), "/no/such.pem"),
+            (build_error(|acme| acme.state_dir("/proc/no/folder")), "/proc/no/folder"),
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
     }
 
     #[test]
-    fn names_are_one_however_they_are_written() {
-        let folder = tempfile::tempdir().expect("a directory");
+    fn equal_names_in_different_notations_are_merged() {
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
         let names = ["A.test", "a.test.", "b.test", "xn--bcher-kva.test"];
         let (tls, handle) = Acme::new(names)
-            .state_dir(folder.path())
+            .state_dir(dir.path())
             .build_with_handle()
             .expect("the settings are valid");
         assert!(tls.status().certificates.is_empty());
-        let found: Vec<_> =
+        let domains: Vec<_> =
             handle.status().domains.into_iter().map(|status| status.domain).collect();
-        assert_eq!(found, ["a.test", "b.test", "xn--bcher-kva.test"]);
+        assert_eq!(domains, ["a.test", "b.test", "xn--bcher-kva.test"]);
     }
 
     #[test]
-    fn keys_are_read_in_both_alphabets() {
+    fn decodes_base64_in_both_alphabets() {
         for (text, expected) in [
             ("AQID", Some(&[1, 2, 3][..])),
             ("AQIDBA", Some(&[1, 2, 3, 4])),
@@ -421,7 +437,7 @@ mod tests {
             ("AQIDB", None),
             ("A QID", None),
         ] {
-            assert_eq!(base64url(text).as_deref(), expected, "{text}");
+            assert_eq!(decode_base64url(text).as_deref(), expected, "{text}");
         }
     }
 }

@@ -26,29 +26,29 @@ pub struct AcmeClientThread {
 }
 
 impl AcmeClient {
-    /// One supplier for each distinct ACME configuration among these TLS configurations.
+    /// One client for each distinct ACME configuration among these TLS configurations.
     #[must_use]
-    pub fn for_listeners<'t>(all: impl Iterator<Item = &'t TlsConfig>) -> Vec<Self> {
-        let mut suppliers: Vec<Self> = Vec::new();
-        for tls in all {
+    pub fn for_listeners<'t>(configs: impl Iterator<Item = &'t TlsConfig>) -> Vec<Self> {
+        let mut clients: Vec<Self> = Vec::new();
+        for tls in configs {
             let Some(shared) = AcmeShared::from_tls(tls) else { continue };
-            let known = suppliers.iter_mut().find(|known| Arc::ptr_eq(&known.shared, &shared));
-            match known {
-                None => suppliers.push(Self { shared, configs: vec![tls.clone()] }),
-                Some(known) if known.configs.iter().any(|other| other.ptr_eq(tls)) => {}
-                Some(known) => known.configs.push(tls.clone()),
+            let client = clients.iter_mut().find(|client| Arc::ptr_eq(&client.shared, &shared));
+            match client {
+                None => clients.push(Self { shared, configs: vec![tls.clone()] }),
+                Some(client) if client.configs.iter().any(|other| other.ptr_eq(tls)) => {}
+                Some(client) => client.configs.push(tls.clone()),
             }
         }
-        suppliers
+        clients
     }
 
-    /// The challenges to answer.
+    /// The responses to the pending challenges.
     #[must_use]
     pub fn challenge_responses(&self) -> Arc<ChallengeResponses> {
         Arc::clone(&self.shared.challenges)
     }
 
-    /// Works from when `begin` completes until `end` does.
+    /// Starts the thread, which runs from when `begin` completes until `end` completes.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -57,10 +57,10 @@ impl AcmeClient {
         begin: impl Future<Output = ()> + Send + 'static,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<AcmeClientThread> {
-        let (sender, dropped) = oneshot::channel::<()>();
-        let (tell, ended) = mpsc::channel();
-        let body = move || {
-            let _end = StoppedOnDrop(tell);
+        let (stop_sender, stop_receiver) = oneshot::channel::<()>();
+        let (stopped_sender, stopped) = mpsc::channel();
+        let thread_body = move || {
+            let _stopped = StoppedOnDrop(stopped_sender);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = match runtime {
                 Ok(runtime) => runtime,
@@ -71,29 +71,29 @@ impl AcmeClient {
             };
             runtime.block_on(async {
                 let mut end = pin!(async {
-                    tokio::select! { () = end => {}, _ = dropped => {} }
+                    tokio::select! { () = end => {}, _ = stop_receiver => {} }
                 });
                 tokio::select! { biased; () = &mut end => return, () = begin => {} }
-                let mut work = RenewalLoop::new(self.shared, self.configs);
-                // An order in progress is abandoned: its responses are withdrawn, the lock is
+                let mut renewal_loop = RenewalLoop::new(self.shared, self.configs);
+                // An order in progress is abandoned: its responses are removed, the lock is
                 // released, and the next process resumes it from the storage.
-                tokio::select! { biased; () = end => {}, () = work.run() => {} }
+                tokio::select! { biased; () = end => {}, () = renewal_loop.run() => {} }
             });
             // A pending DNS lookup may take long.
             runtime.shutdown_background();
         };
-        thread::Builder::new().name("peregrine-acme".to_owned()).spawn(body)?;
-        Ok(AcmeClientThread { stop: Some(sender), stopped: ended })
+        thread::Builder::new().name("peregrine-acme".to_owned()).spawn(thread_body)?;
+        Ok(AcmeClientThread { stop: Some(stop_sender), stopped })
     }
 }
 
 /// Signals the end of the thread, even by a panic.
-struct StoppedOnDrop(#[expect(dead_code, reason = "its drop tells")] mpsc::Sender<()>);
+struct StoppedOnDrop(#[expect(dead_code, reason = "its drop signals the end")] mpsc::Sender<()>);
 
 impl Drop for StoppedOnDrop {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Not expected, as panics of the work are caught.
+            // Not expected, because panics of the renewal loop are caught.
             tracing::error!(target: "peregrine",
                 "the ACME thread has panicked; no certificate will be renewed before a restart");
         }

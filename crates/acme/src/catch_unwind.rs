@@ -1,4 +1,4 @@
-//! Turns panics into results, so that the ACME thread survives them.
+//! Turns panics into results, so that the ACME thread continues after a panic.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,18 +40,20 @@ mod tests {
     use std::future::ready;
 
     #[test]
-    fn a_panic_is_a_result_and_takes_nothing_away_but_its_own() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    fn a_panic_becomes_an_error_and_does_not_affect_other_futures() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("the runtime can be created");
         let mut count = 0;
         runtime.block_on(async {
-            for at in 0..3 {
+            for index in 0..3 {
                 let result = CatchUnwind::new(async {
                     count += 1;
                     tokio::task::yield_now().await;
-                    assert!(at == 1, "on purpose, {at}");
-                    ready(at).await
+                    assert!(index == 1, "on purpose, {index}");
+                    ready(index).await
                 });
-                let expected = if at == 1 { Ok(1) } else { Err(format!("on purpose, {at}")) };
+                let expected = if index == 1 { Ok(1) } else { Err(format!("on purpose, {index}")) };
                 assert_eq!(result.await, expected);
             }
         });

@@ -1,5 +1,5 @@
 //! Looks up the challenge responses of other instances: an authority's request can reach any
-//! instance that shares the storage, whichever ordered.
+//! instance that shares the storage, not only the one that ordered.
 
 use crate::catch_unwind;
 use crate::challenge_responses::tls_alpn_certificate;
@@ -22,14 +22,14 @@ const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
 const WAITERS_MAX: usize = 4096;
 
 /// The responses of other instances. All of them are in one entry of the storage, so that the
-/// content of a request never reaches the storage, and one read serves all waiting requests. A read
-/// counts only for requests that arrived before it began, so responses stored before a request are
-/// found.
+/// content of a request never reaches the storage, and one read serves all waiting requests. A
+/// request waits for a read that starts after its arrival, so it finds each response that was
+/// stored before.
 pub(crate) struct StorageChallengeLookup(Arc<Inner>);
 
 struct Inner {
     storage: ScopedStorage,
-    /// Where found responses are published; it owns this.
+    /// Where found responses are published. Weak, because it owns this lookup.
     challenges: Weak<ChallengeResponses>,
     state: Mutex<State>,
     /// The number of the last completed read.
@@ -47,14 +47,9 @@ struct State {
 }
 
 impl StorageChallengeLookup {
-    pub(crate) fn new(stored: ScopedStorage, challenges: &Arc<ChallengeResponses>) -> Self {
-        let (state, done) = (Mutex::default(), watch::Sender::new(0));
-        Self(Arc::new(Inner {
-            storage: stored,
-            challenges: Arc::downgrade(challenges),
-            state,
-            completed: done,
-        }))
+    pub(crate) fn new(storage: ScopedStorage, challenges: &Arc<ChallengeResponses>) -> Self {
+        let (state, completed) = (Mutex::default(), watch::Sender::new(0));
+        Self(Arc::new(Inner { storage, challenges: Arc::downgrade(challenges), state, completed }))
     }
 }
 
@@ -65,14 +60,14 @@ impl RemoteChallengeLookup for StorageChallengeLookup {
             return Box::pin(ready(()));
         }
         let mut state = lock(&inner.state);
-        let number = state.started + 1;
-        state.requested = number;
+        let read_number = state.started + 1;
+        state.requested = read_number;
         if !state.is_running {
             let worker = Arc::clone(inner);
-            let begun = thread::Builder::new()
+            let spawned = thread::Builder::new()
                 .name("peregrine-answers".to_owned())
                 .spawn(move || worker.run());
-            if let Err(error) = begun {
+            if let Err(error) = spawned {
                 tracing::error!(target: "peregrine", %error,
                     "the challenge responses of other instances cannot be looked up");
                 return Box::pin(ready(()));
@@ -80,29 +75,30 @@ impl RemoteChallengeLookup for StorageChallengeLookup {
             state.is_running = true;
         }
         drop(state);
-        let mut done = inner.completed.subscribe();
-        Box::pin(async move { drop(done.wait_for(|done| *done >= number).await) })
+        let mut completed = inner.completed.subscribe();
+        Box::pin(async move { drop(completed.wait_for(|number| *number >= read_number).await) })
     }
 }
 
 impl Inner {
-    /// Reads as long as requests wait.
+    /// Reads the storage as long as requests wait.
     fn run(&self) {
         loop {
-            let begun_at = lock(&self.state).started_at;
-            let next = begun_at.map(|at| at + LOOKUP_INTERVAL);
+            let started_at = lock(&self.state).started_at;
+            let next_read_at = started_at.map(|at| at + LOOKUP_INTERVAL);
             thread::sleep(
-                next.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now())),
+                next_read_at
+                    .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now())),
             );
-            let number = {
+            let read_number = {
                 let mut state = lock(&self.state);
                 state.started_at = Some(Instant::now());
                 state.started += 1;
                 state.started
             };
             // Waiting requests are always notified.
-            let looked = catch_unwind(AssertUnwindSafe(|| self.lookup()));
-            let cause = match looked {
+            let result = catch_unwind(AssertUnwindSafe(|| self.lookup()));
+            let cause = match result {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(panic) => Some(catch_unwind::panic_message(panic.as_ref()).to_owned()),
@@ -111,9 +107,9 @@ impl Inner {
                 tracing::error!(target: "peregrine", cause,
                     "the challenge responses of other instances cannot be read");
             }
-            self.completed.send_replace(number);
+            self.completed.send_replace(read_number);
             let mut state = lock(&self.state);
-            if state.requested <= number {
+            if state.requested <= read_number {
                 state.is_running = false;
                 return;
             }
@@ -122,17 +118,19 @@ impl Inner {
 
     fn lookup(&self) -> io::Result<()> {
         let Some(challenges) = self.challenges.upgrade() else { return Ok(()) };
-        let found = self.storage.challenge_responses(SystemTime::now())?;
-        let shown = |answer: &ChallengeResponse| {
+        let responses = self.storage.challenge_responses(SystemTime::now())?;
+        let tls_alpn_entry = |response: &ChallengeResponse| {
             let (chain, key) =
-                tls_alpn_certificate(&answer.domain, &answer.key_authorization).ok()?;
-            Some((answer.domain.clone(), chain, key))
+                tls_alpn_certificate(&response.domain, &response.key_authorization).ok()?;
+            Some((response.domain.clone(), chain, key))
         };
-        let names = found.iter().filter(|answer| answer.is_tls_alpn).filter_map(shown);
-        let by_request = found.iter().filter(|answer| !answer.is_tls_alpn);
-        let told =
-            |answer: &ChallengeResponse| (answer.token.clone(), answer.key_authorization.clone());
-        challenges.replace_remote(names, by_request.map(told));
+        let tls_alpn_entries =
+            responses.iter().filter(|response| response.is_tls_alpn).filter_map(tls_alpn_entry);
+        let http01_responses = responses.iter().filter(|response| !response.is_tls_alpn);
+        let http01_entry = |response: &ChallengeResponse| {
+            (response.token.clone(), response.key_authorization.clone())
+        };
+        challenges.replace_remote(tls_alpn_entries, http01_responses.map(http01_entry));
         Ok(())
     }
 }
@@ -145,12 +143,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A storage with one entry, which counts reads.
-    struct Counting {
+    struct CountingStorage {
         value: Mutex<Vec<u8>>,
         reads: Arc<AtomicUsize>,
     }
 
-    impl Storage for Counting {
+    impl Storage for CountingStorage {
         fn load(&self, _: &str) -> io::Result<Option<Vec<u8>>> {
             assert!(
                 self.reads.fetch_add(1, Ordering::Relaxed) > 0,
@@ -174,43 +172,45 @@ mod tests {
     }
 
     #[test]
-    fn questions_in_a_crowd_cost_few_looks_and_each_finds_what_was_stored_before_it() {
+    fn concurrent_lookups_share_reads_and_find_earlier_responses() {
         let reads = Arc::new(AtomicUsize::new(0));
-        let storage = Counting { value: Mutex::default(), reads: Arc::clone(&reads) };
-        let stored =
+        let storage = CountingStorage { value: Mutex::default(), reads: Arc::clone(&reads) };
+        let scoped_storage =
             ScopedStorage::new(PanicSafeStorage::new(Arc::new(storage)), "https://ca.test/");
         let challenges = ChallengeResponses::new().expect("the challenges can be created");
-        let lookup = StorageChallengeLookup::new(stored.clone(), &challenges);
+        let lookup = StorageChallengeLookup::new(scoped_storage.clone(), &challenges);
         challenges.set_remote_lookup(Box::new(lookup), true, true);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let ask = |token: &str| runtime.block_on(challenges.remote_http01(token));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("the runtime can be created");
+        let lookup_token = |token: &str| runtime.block_on(challenges.remote_http01(token));
         // A storage that panics yields nothing, and is read again the next time.
-        assert_eq!(ask("token"), None);
-        let answer = ChallengeResponse::http01("a.test", "token", "token.thumb");
-        stored
-            .store_challenge_response(answer, SystemTime::now())
+        assert_eq!(lookup_token("token"), None);
+        let response = ChallengeResponse::http01("a.test", "token", "token.thumb");
+        scoped_storage
+            .store_challenge_response(response, SystemTime::now())
             .expect("the storage accepts all values");
-        let begun = reads.load(Ordering::Relaxed);
-        assert_eq!(ask("token").as_deref(), Some("token.thumb"));
-        assert_eq!(reads.load(Ordering::Relaxed), begun + 1);
-        let crowd = (0..200).map(|number| {
+        let reads_before = reads.load(Ordering::Relaxed);
+        assert_eq!(lookup_token("token").as_deref(), Some("token.thumb"));
+        assert_eq!(reads.load(Ordering::Relaxed), reads_before + 1);
+        let lookups = (0..200).map(|index| {
             let challenges = Arc::clone(&challenges);
-            async move { challenges.remote_http01(&format!("garbage-{number}")).await }
+            async move { challenges.remote_http01(&format!("garbage-{index}")).await }
         });
         let local = tokio::task::LocalSet::new();
-        let all: Vec<_> = crowd.map(|one| local.spawn_local(one)).collect();
+        let tasks: Vec<_> = lookups.map(|task| local.spawn_local(task)).collect();
         runtime.block_on(local.run_until(async {
-            for one in all {
-                assert_eq!(one.await.expect("the task does not panic"), None);
+            for task in tasks {
+                assert_eq!(task.await.expect("the task does not panic"), None);
             }
         }));
         // All requests arrive before the first read for them begins, since reads begin one second
         // apart.
-        assert_eq!(reads.load(Ordering::Relaxed), begun + 2);
+        assert_eq!(reads.load(Ordering::Relaxed), reads_before + 2);
         // A removed response cannot be found.
-        stored
+        scoped_storage
             .remove_challenge_response("token", SystemTime::now())
             .expect("the storage accepts all values");
-        assert_eq!(ask("token"), None);
+        assert_eq!(lookup_token("token"), None);
     }
 }

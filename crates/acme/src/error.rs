@@ -64,7 +64,7 @@ impl fmt::Display for AcmeSetupError {
             }
             Self::NoStorage => f.write_str(
                 "ACME has no storage for its account and certificates, and authorities limit the number of \
-                 orders; set Acme::folder to a directory that survives a restart",
+                 orders; set Acme::state_dir to a directory that survives a restart",
             ),
             Self::NoChallenge => f.write_str(
                 "ACME has no kind of challenge; enable Challenge::TlsAlpn01 or Challenge::Http01",
@@ -87,7 +87,7 @@ impl fmt::Display for AcmeSetupError {
             }
             Self::NoRoots => f.write_str(
                 "this system has no trusted CA certificates, so the directory cannot be \
-                 verified; install ca-certificates, or name a file with Acme::root_file",
+                 verified; install ca-certificates, or name a file with Acme::ca_file",
             ),
             Self::Storage { what, error } => {
                 write!(f, "ACME cannot store data at {what}: {error}; ")?;

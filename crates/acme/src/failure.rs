@@ -77,7 +77,7 @@ impl fmt::Display for FailureReason {
 pub(crate) struct OrderFailure {
     pub(crate) reason: FailureReason,
     pub(crate) message: String,
-    /// The directory asks for no requests before this time.
+    /// The directory requests that no requests are sent before this time.
     pub(crate) retry_after: Option<SystemTime>,
     /// The directory does not know the account.
     pub(crate) is_unknown_account: bool,
@@ -86,15 +86,9 @@ pub(crate) struct OrderFailure {
 }
 
 impl OrderFailure {
-    pub(crate) fn new(reason: FailureReason, text: impl Into<String>) -> Self {
-        let text = text.into();
-        Self {
-            reason,
-            message: text,
-            retry_after: None,
-            is_unknown_account: false,
-            is_permanent: false,
-        }
+    pub(crate) fn new(reason: FailureReason, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { reason, message, retry_after: None, is_unknown_account: false, is_permanent: false }
     }
 
     /// A failure after which the order must not be resumed.
@@ -109,18 +103,18 @@ impl OrderFailure {
 
 impl From<Error> for OrderFailure {
     fn from(error: Error) -> Self {
-        let (mut until, mut is_final) = (None, false);
+        let (mut retry_after, mut is_permanent) = (None, false);
         let reason = match &error {
             Error::Api(problem) => {
-                is_final = problem.r#type.is_some() && !is_unrelated_to_order(problem);
+                is_permanent = problem.r#type.is_some() && !is_unrelated_to_order(problem);
                 match problem_type(problem) {
                     "accountDoesNotExist" | "externalAccountRequired" => FailureReason::Account,
                     "rateLimited" => FailureReason::RateLimited,
                     _ => FailureReason::Rejected,
                 }
             }
-            Error::Timeout(at) => {
-                until = at.map(to_system_time);
+            Error::Timeout(time) => {
+                retry_after = time.map(to_system_time);
                 FailureReason::Timeout
             }
             Error::Crypto | Error::KeyRejected => FailureReason::Account,
@@ -128,17 +122,17 @@ impl From<Error> for OrderFailure {
         };
         let is_unknown_account = is_account_unknown(&error);
         Self {
-            retry_after: until,
+            retry_after,
             is_unknown_account,
-            is_permanent: is_final,
+            is_permanent,
             ..Self::new(reason, error_chain(&error))
         }
     }
 }
 
-/// As wall-clock time, which delays are computed in.
-pub(crate) fn to_system_time(at: Instant) -> SystemTime {
-    SystemTime::now() + at.saturating_duration_since(Instant::now())
+/// Converts to wall-clock time, in which delays are computed.
+pub(crate) fn to_system_time(instant: Instant) -> SystemTime {
+    SystemTime::now() + instant.saturating_duration_since(Instant::now())
 }
 
 /// Whether the directory does not know the account.
@@ -177,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_known_by_what_was_said() {
-        for (kind, reason, is_final) in [
+    fn the_reason_is_derived_from_the_error() {
+        for (kind, reason, is_permanent) in [
             ("urn:ietf:params:acme:error:accountDoesNotExist", FailureReason::Account, false),
             ("urn:ietf:params:acme:error:rateLimited", FailureReason::RateLimited, false),
             ("urn:ietf:params:acme:error:serverInternal", FailureReason::Rejected, false),
@@ -186,19 +180,20 @@ mod tests {
             ("about:blank", FailureReason::Rejected, false),
         ] {
             let failure = OrderFailure::from(problem(kind));
-            assert_eq!((failure.reason, failure.is_permanent), (reason, is_final), "{kind}");
+            assert_eq!((failure.reason, failure.is_permanent), (reason, is_permanent), "{kind}");
             assert_eq!(failure.is_unknown_account, kind.ends_with("NotExist"), "{kind}");
         }
-        let later =
+        let timeout =
             OrderFailure::from(Error::Timeout(Some(Instant::now() + Duration::from_secs(300))));
-        let left = later.retry_after.expect("the time is set").duration_since(SystemTime::now());
-        assert!(left.expect("the time is in the future") > Duration::from_secs(290));
+        let remaining =
+            timeout.retry_after.expect("the time is set").duration_since(SystemTime::now());
+        assert!(remaining.expect("the time is in the future") > Duration::from_secs(290));
         assert_eq!(OrderFailure::from(Error::Timeout(None)).reason, FailureReason::Timeout);
         assert_eq!(OrderFailure::from(Error::Str("no nonce")).reason, FailureReason::Network);
     }
 
     #[test]
-    fn each_reason_has_a_name_of_its_own() {
+    fn reasons_have_distinct_sorted_labels() {
         let mut names: Vec<_> = FailureReason::ALL.iter().map(|reason| reason.label()).collect();
         assert!(names.is_sorted());
         names.dedup();

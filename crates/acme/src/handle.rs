@@ -42,7 +42,7 @@ impl AcmeHandle {
         let Ok(name) = check_domain(name) else { return false };
         self.0.change_domains(|names| {
             let count = names.len();
-            names.retain(|known| *known != name);
+            names.retain(|domain| *domain != name);
             names.len() < count
         })
     }

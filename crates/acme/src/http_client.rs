@@ -30,7 +30,7 @@ const RESPONSE_BYTES_MAX: usize = 1 << 20;
 /// The maximum delay that a directory may request: one day.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
-/// When to ask for the window again if the server does not say.
+/// When to request the renewal window again if the server does not specify it.
 // RFC 9773 §4.3.3: six hours.
 const ARI_INTERVAL_DEFAULT: Duration = Duration::from_secs(6 * 3_600);
 
@@ -61,16 +61,16 @@ pub(crate) struct RetryAfter {
 }
 
 impl RetryAfterState {
-    fn record(&mut self, status: StatusCode, told: Option<SystemTime>) {
-        self.last_retry_after = told;
+    fn record(&mut self, status: StatusCode, retry_at: Option<SystemTime>) {
+        self.last_retry_after = retry_at;
         // RFC 9110 §15.6.4 and RFC 6585 §4: the server is unavailable, or there were too many
         // requests of this kind.
-        let is_for_all = status == StatusCode::SERVICE_UNAVAILABLE;
-        if is_for_all || status == StatusCode::TOO_MANY_REQUESTS {
-            let before = self.refused.take();
+        let is_global = status == StatusCode::SERVICE_UNAVAILABLE;
+        if is_global || status == StatusCode::TOO_MANY_REQUESTS {
+            let previous = self.refused.take();
             self.refused = Some(RetryAfter {
-                retry_at: told.max(before.and_then(|patience| patience.retry_at)),
-                is_global: is_for_all || before.is_some_and(|patience| patience.is_global),
+                retry_at: retry_at.max(previous.and_then(|retry_after| retry_after.retry_at)),
+                is_global: is_global || previous.is_some_and(|retry_after| retry_after.is_global),
             });
         }
     }
@@ -109,7 +109,7 @@ impl AcmeHttpClient {
     }
 
     /// The rejection since the last call, if any.
-    pub(crate) fn take_refusal(&self) -> Option<RetryAfter> {
+    pub(crate) fn take_rejection(&self) -> Option<RetryAfter> {
         self.retry_after().refused.take()
     }
 
@@ -143,55 +143,63 @@ type HttpResponseFuture = Pin<Box<dyn Future<Output = Result<BytesResponse, Erro
 
 impl HttpClient for HttpClientAdapter {
     fn request(&self, request: Request<BodyWrapper<Bytes>>) -> HttpResponseFuture {
-        let place = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-        // All requests are POSTs (RFC 8555, section 6.3), except those for windows and for the
-        // directory itself, where this is not needed.
-        let is_for_window = request.method() == Method::GET;
-        let (asked, heard) = (self.pooled.request(request), Arc::clone(&self.retry_after));
+        let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        // All requests are POSTs (RFC 8555, section 6.3), except those for renewal windows and for
+        // the directory itself, for which the default is not needed but harmless.
+        let is_renewal_info = request.method() == Method::GET;
+        let (response, retry_after_state) =
+            (self.pooled.request(request), Arc::clone(&self.retry_after));
         Box::pin(async move {
-            let fault = |cause: String| Error::Other(format!("{place}: {cause}").into());
-            let late = |_| fault(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs()));
-            let answer = timeout(RESPONSE_TIMEOUT, asked).await.map_err(late)?;
+            let to_error = |cause: String| Error::Other(format!("{authority}: {cause}").into());
+            let on_timeout =
+                |_| to_error(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs()));
+            let response = timeout(RESPONSE_TIMEOUT, response).await.map_err(on_timeout)?;
             let (mut parts, body) =
-                answer.map_err(|error| fault(error_chain(&error)))?.into_parts();
+                response.map_err(|error| to_error(error_chain(&error)))?.into_parts();
             let now = SystemTime::now();
-            let told = retry_after(&parts.headers, now);
-            heard.lock().unwrap_or_else(PoisonError::into_inner).record(parts.status, told);
-            replace_retry_after(&mut parts.headers, told, is_for_window, now);
+            let retry_at = retry_after(&parts.headers, now);
+            retry_after_state
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .record(parts.status, retry_at);
+            replace_retry_after(&mut parts.headers, retry_at, is_renewal_info, now);
             let body =
                 timeout(RESPONSE_TIMEOUT, Limited::new(body, RESPONSE_BYTES_MAX).collect()).await;
-            let body = body.map_err(late)?.map_err(|error| fault(error_chain(&*error)))?.to_bytes();
+            let body = body
+                .map_err(on_timeout)?
+                .map_err(|error| to_error(error_chain(&*error)))?
+                .to_bytes();
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
 }
 
-/// The time until which a server wants no requests, at most a day from now.
+/// The time before which the server requests not to be contacted, at most a day from now.
 // RFC 9110 §10.2.3: a number of seconds, or a date.
 fn retry_after(fields: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
     let value = fields.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    let pause = if is_number {
+    let delay = if is_number {
         // A number that overflows is more than the maximum.
         value.parse().map_or(RETRY_AFTER_MAX, Duration::from_secs)
     } else {
         let until = httpdate::parse_http_date(value).ok()?;
         until.duration_since(now).unwrap_or_default()
     };
-    now.checked_add(pause.min(RETRY_AFTER_MAX))
+    now.checked_add(delay.min(RETRY_AFTER_MAX))
 }
 
 /// Replaces `Retry-After` by the value computed here. The ACME library adds any number to the
-/// current time, and would panic on overflow. For windows, it also requires the field.
+/// current time, and would panic on overflow. For renewal windows, it also requires the field.
 fn replace_retry_after(
     fields: &mut HeaderMap,
-    told: Option<SystemTime>,
-    is_for_window: bool,
+    retry_at: Option<SystemTime>,
+    is_renewal_info: bool,
     now: SystemTime,
 ) {
-    let told = told.map(|until| until.duration_since(now).unwrap_or_default());
-    match told.or_else(|| is_for_window.then_some(ARI_INTERVAL_DEFAULT)) {
-        Some(pause) => drop(fields.insert(RETRY_AFTER, pause.as_secs().into())),
+    let delay = retry_at.map(|retry_at| retry_at.duration_since(now).unwrap_or_default());
+    match delay.or_else(|| is_renewal_info.then_some(ARI_INTERVAL_DEFAULT)) {
+        Some(delay) => drop(fields.insert(RETRY_AFTER, delay.as_secs().into())),
         None => drop(fields.remove(RETRY_AFTER)),
     }
 }
@@ -217,9 +225,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_for_how_long_or_until_when_and_nobody_waits_for_more_than_a_day() {
+    fn retry_after_is_parsed_and_limited_to_a_day() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        for (value, told, for_window) in [
+        for (value, seconds, renewal_info_seconds) in [
             (Some("120"), Some(120), 120),
             (Some(" 0 "), Some(0), 0),
             (Some("Sun, 09 Sep 2001 01:48:40 GMT"), Some(120), 120),
@@ -238,35 +246,37 @@ mod tests {
         ] {
             let mut fields = HeaderMap::new();
             if let Some(value) = value {
-                fields.insert(RETRY_AFTER, value.parse().expect("a value"));
+                fields.insert(RETRY_AFTER, value.parse().expect("the value is valid"));
             }
-            let until = retry_after(&fields, now);
-            let expected = told.map(|seconds| now + Duration::from_secs(seconds));
-            assert_eq!(until, expected, "{value:?}");
-            for (is_for_window, expected) in [(false, told), (true, Some(for_window))] {
+            let retry_at = retry_after(&fields, now);
+            let expected = seconds.map(|seconds| now + Duration::from_secs(seconds));
+            assert_eq!(retry_at, expected, "{value:?}");
+            for (is_renewal_info, expected) in
+                [(false, seconds), (true, Some(renewal_info_seconds))]
+            {
                 let mut fields = fields.clone();
-                replace_retry_after(&mut fields, until, is_for_window, now);
-                let found = fields.get(RETRY_AFTER).map(|value| value.to_str().expect("text"));
+                replace_retry_after(&mut fields, retry_at, is_renewal_info, now);
+                let replaced =
+                    fields.get(RETRY_AFTER).map(|value| value.to_str().expect("the value is text"));
                 let expected = expected.map(|seconds| seconds.to_string());
-                assert_eq!(found, expected.as_deref(), "{value:?} {is_for_window}");
+                assert_eq!(replaced, expected.as_deref(), "{value:?} {is_renewal_info}");
             }
         }
     }
 
     #[test]
-    fn what_is_refused_for_now_is_remembered_whatever_comes_after_it() {
+    fn a_rejection_is_kept_until_it_is_taken() {
         let at = |seconds| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-        let mut heard = RetryAfterState::default();
-        heard.record(StatusCode::OK, at(5));
-        assert_eq!((heard.refused, heard.last_retry_after), (None, at(5)));
-        heard.record(StatusCode::TOO_MANY_REQUESTS, at(9));
-        heard.record(StatusCode::TOO_MANY_REQUESTS, at(7));
-        heard.record(StatusCode::OK, None);
-        let patience =
-            |until, is_for_all| Some(RetryAfter { retry_at: until, is_global: is_for_all });
-        assert_eq!((heard.refused, heard.last_retry_after), (patience(at(9), false), None));
-        heard.record(StatusCode::SERVICE_UNAVAILABLE, None);
-        heard.record(StatusCode::TOO_MANY_REQUESTS, None);
-        assert_eq!(heard.refused, patience(at(9), true));
+        let mut state = RetryAfterState::default();
+        state.record(StatusCode::OK, at(5));
+        assert_eq!((state.refused, state.last_retry_after), (None, at(5)));
+        state.record(StatusCode::TOO_MANY_REQUESTS, at(9));
+        state.record(StatusCode::TOO_MANY_REQUESTS, at(7));
+        state.record(StatusCode::OK, None);
+        let rejection = |until, is_global| Some(RetryAfter { retry_at: until, is_global });
+        assert_eq!((state.refused, state.last_retry_after), (rejection(at(9), false), None));
+        state.record(StatusCode::SERVICE_UNAVAILABLE, None);
+        state.record(StatusCode::TOO_MANY_REQUESTS, None);
+        assert_eq!(state.refused, rejection(at(9), true));
     }
 }

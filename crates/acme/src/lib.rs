@@ -1,7 +1,7 @@
 //! Obtains and renews certificates by ACME (RFC 8555) while the server runs.
 //!
-//! [`Acme`] is the configuration; [`Acme::build`] creates a [`Tls`](peregrine_tls::Tls) from it. A
-//! server with that `Tls` does the rest on a separate thread:
+//! [`Acme`] is the configuration; [`Acme::build`] creates a [`TlsConfig`](peregrine_tls::TlsConfig)
+//! from it. A server with that configuration does the rest on a separate thread:
 //!
 //! ```no_run
 //! use peregrine::acme::Acme;
@@ -21,9 +21,10 @@
 //! The protocol itself is implemented by `instant-acme`, and this crate does not depend on the HTTP
 //! server.
 //!
-//! Start reading in `renewal_loop.rs`, which does the work. `schedule.rs` schedules it, without a
-//! clock; `order.rs` processes one order; `storage.rs` has the storage, and `scoped_storage.rs` the
-//! data in it; `challenge_lookup.rs` finds challenge responses of other instances.
+//! Start reading in `renewal_loop/mod.rs`, which orders and renews certificates. `schedule.rs`
+//! decides when, without a clock; `order.rs` processes one order; `storage.rs` has the storage, and
+//! `scoped_storage.rs` the data in it; `challenge_lookup.rs` finds challenge responses of other
+//! instances.
 #![forbid(unsafe_code)]
 
 mod account;

@@ -39,20 +39,20 @@ pub(crate) struct OrderContext<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// The authority's identifier of a certificate.
+/// The identifier of a certificate in requests for renewal information.
 // RFC 9773 §4.1: the key identifier of its issuer, and its serial number.
 pub(crate) fn ari_certificate_id(
-    present: &CurrentCertificate,
+    current: &CurrentCertificate,
 ) -> Option<CertificateIdentifier<'static>> {
-    let issuer = Der::from_slice(present.issuer.as_deref()?);
-    Some(CertificateIdentifier::new(issuer, Der::from_slice(&present.serial)).into_owned())
+    let issuer = Der::from_slice(current.issuer.as_deref()?);
+    Some(CertificateIdentifier::new(issuer, Der::from_slice(&current.serial)).into_owned())
 }
 
 impl OrderContext<'_> {
     /// Obtains a certificate.
     pub(crate) async fn run(&self, account: &Account) -> Result<StoredCertificate, OrderFailure> {
         let (order, key) = match self.resume(account).await? {
-            Some(begun) => begun,
+            Some(resumed) => resumed,
             None => self.create(account).await?,
         };
         let result = self.drive(order, &key).await;
@@ -75,13 +75,13 @@ impl OrderContext<'_> {
     }
 
     async fn wait_until(&self, until: SystemTime) -> Result<(), OrderFailure> {
-        let pause = until.duration_since(SystemTime::now()).unwrap_or_default();
-        if self.deadline.saturating_duration_since(Instant::now()) < pause {
-            let text = format!("the authority requires {} s more", pause.as_secs());
+        let delay = until.duration_since(SystemTime::now()).unwrap_or_default();
+        if self.deadline.saturating_duration_since(Instant::now()) < delay {
+            let text = format!("the authority requires {} s more", delay.as_secs());
             let failure = OrderFailure::new(FailureReason::Timeout, text);
             return Err(OrderFailure { retry_after: Some(until), ..failure });
         }
-        sleep(pause).await;
+        sleep(delay).await;
         Ok(())
     }
 
@@ -94,9 +94,9 @@ impl OrderContext<'_> {
 
     async fn drive(&self, mut order: Order, key: &str) -> Result<StoredCertificate, OrderFailure> {
         if order.state().status == OrderStatus::Pending {
-            // The responses are given until the authority has seen them.
-            let mut answers = ActiveResponses::new(self.challenges, &self.settings.storage);
-            self.complete_challenges(&mut order, &mut answers).await?;
+            // The responses stay published until the authority has requested them.
+            let mut responses = ActiveResponses::new(self.challenges, &self.settings.storage);
+            self.complete_challenges(&mut order, &mut responses).await?;
             self.wait_retry_after().await?;
             let status = loop {
                 match order.poll_ready(&POLL_RETRY_POLICY).await {
@@ -135,24 +135,24 @@ impl OrderContext<'_> {
         parse_certificate(self.domain, pem).map_err(unusable)
     }
 
-    /// The order that a previous process began, if it is still usable.
+    /// The order that a previous process started, if it is still usable.
     async fn resume(&self, account: &Account) -> Result<Option<(Order, String)>, OrderFailure> {
-        let stored = &self.settings.storage;
-        let Some(PendingOrder { order_url: order, private_key_pem: key }) =
-            stored.pending_order(self.domain)
+        let storage = &self.settings.storage;
+        let Some(PendingOrder { order_url, private_key_pem }) = storage.pending_order(self.domain)
         else {
             return Ok(None);
         };
         // Its certificate may be stored already.
-        let is_done =
-            |read: StoredCertificate| String::from_utf8_lossy(&read.pem).contains(key.trim());
-        if !stored.certificate(self.domain).is_some_and(is_done) {
-            match account.order(order).await {
+        let has_same_key = |certificate: StoredCertificate| {
+            String::from_utf8_lossy(&certificate.pem).contains(private_key_pem.trim())
+        };
+        if !storage.certificate(self.domain).is_some_and(has_same_key) {
+            match account.order(order_url).await {
                 Ok(mut order) => {
                     if order.state().status != OrderStatus::Invalid {
                         tracing::info!(target: "peregrine", name = self.domain, order = order.url(),
                             "resuming an order");
-                        return Ok(Some((order, key)));
+                        return Ok(Some((order, private_key_pem)));
                     }
                 }
                 // The directory does not know the order any more.
@@ -160,7 +160,7 @@ impl OrderContext<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        stored
+        storage
             .remove_pending_order(self.domain)
             .map_err(|error| OrderFailure::storage("an order", &error))?;
         Ok(None)
@@ -172,39 +172,39 @@ impl OrderContext<'_> {
             OrderFailure::new(FailureReason::InvalidCertificate, error.to_string())
         })?;
         let identifiers = [Identifier::Dns(self.domain.to_owned())];
-        let new = || {
-            let new = NewOrder::new(&identifiers);
+        let new_order = || {
+            let new_order = NewOrder::new(&identifiers);
             match &self.settings.profile {
-                Some(profile) => new.profile(profile),
-                None => new,
+                Some(profile) => new_order.profile(profile),
+                None => new_order,
             }
         };
         let replaced = self.current.and_then(ari_certificate_id);
         let order = match replaced {
-            None => account.new_order(&new()).await?,
-            Some(replaced) => match account.new_order(&new().replaces(replaced)).await {
+            None => account.new_order(&new_order()).await?,
+            Some(replaced) => match account.new_order(&new_order().replaces(replaced)).await {
                 // Naming the replaced certificate only informs the authority; a rejection must not
                 // prevent the order.
-                Err(error) if is_replaces_error(&error) => account.new_order(&new()).await?,
+                Err(error) if is_replaces_error(&error) => account.new_order(&new_order()).await?,
                 order => order?,
             },
         };
-        let begun = PendingOrder {
+        let pending_order = PendingOrder {
             order_url: order.url().to_owned(),
             private_key_pem: key.serialize_pem(),
         };
-        let kept = self.settings.storage.store_pending_order(self.domain, &begun);
-        kept.map_err(|error| OrderFailure::storage("an order", &error))?;
-        tracing::info!(target: "peregrine", name = self.domain, order = begun.order_url,
+        let result = self.settings.storage.store_pending_order(self.domain, &pending_order);
+        result.map_err(|error| OrderFailure::storage("an order", &error))?;
+        tracing::info!(target: "peregrine", name = self.domain, order = pending_order.order_url,
             "a certificate was ordered");
-        Ok((order, begun.private_key_pem))
+        Ok((order, pending_order.private_key_pem))
     }
 
     /// Responds to all pending challenges.
     async fn complete_challenges(
         &self,
         order: &mut Order,
-        answers: &mut ActiveResponses<'_>,
+        responses: &mut ActiveResponses<'_>,
     ) -> Result<(), OrderFailure> {
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
@@ -218,31 +218,38 @@ impl OrderContext<'_> {
                 }
             }
             let offered: Vec<_> =
-                authorization.challenges.iter().map(|offered| offered.r#type.clone()).collect();
-            let may = |kind: &Challenge| offered.contains(&kind.to_protocol());
-            let able: Vec<_> = self.settings.challenges.iter().copied().filter(may).collect();
+                authorization.challenges.iter().map(|challenge| challenge.r#type.clone()).collect();
+            let is_offered = |kind: &Challenge| offered.contains(&kind.to_protocol());
+            let usable: Vec<_> =
+                self.settings.challenges.iter().copied().filter(is_offered).collect();
             // In a suspended order, the authority may be processing a challenge already; after a
             // failure, try the next kind.
-            let is_at = |kind: &&Challenge| {
-                let mut all = authorization.challenges.iter();
-                let is_it = |status| status == ChallengeStatus::Processing;
-                all.any(|offered| offered.r#type == kind.to_protocol() && is_it(offered.status))
+            let is_processing = |kind: &&Challenge| {
+                let mut challenges = authorization.challenges.iter();
+                let is_processing_status = |status| status == ChallengeStatus::Processing;
+                challenges.any(|challenge| {
+                    challenge.r#type == kind.to_protocol() && is_processing_status(challenge.status)
+                })
             };
-            let next = || able.get(self.failures as usize % able.len().max(1));
-            let Some(&kind) = able.iter().find(is_at).or_else(next) else {
+            let next = || usable.get(self.failures as usize % usable.len().max(1));
+            let Some(&kind) = usable.iter().find(is_processing).or_else(next) else {
                 let text = format!(
                     "the authority offers none of the enabled kinds of challenge: {offered:?}"
                 );
                 return Err(OrderFailure::new(FailureReason::Challenge, text));
             };
             let Some(mut challenge) = authorization.challenge(kind.to_protocol()) else { continue };
-            let text = challenge.key_authorization();
-            let answer = match kind {
+            let key_authorization = challenge.key_authorization();
+            let build_response = match kind {
                 Challenge::TlsAlpn01 => ChallengeResponse::tls_alpn01,
                 Challenge::Http01 => ChallengeResponse::http01,
             };
-            let given = answers.publish(answer(self.domain, &challenge.token, text.as_str()));
-            given.map_err(|text| OrderFailure::new(FailureReason::Challenge, text))?;
+            let published = responses.publish(build_response(
+                self.domain,
+                &challenge.token,
+                key_authorization.as_str(),
+            ));
+            published.map_err(|text| OrderFailure::new(FailureReason::Challenge, text))?;
             tracing::debug!(target: "peregrine", name = self.domain, ?kind, "responding to a challenge");
             if challenge.status == ChallengeStatus::Pending {
                 challenge.set_ready().await?;
@@ -253,13 +260,13 @@ impl OrderContext<'_> {
 
     /// The certificate request with this key.
     fn create_csr(&self, key: &str) -> Result<Vec<u8>, OrderFailure> {
-        let made = || {
+        let build = || {
             let mut parameters = CertificateParams::new([self.domain.to_owned()])?;
             parameters.distinguished_name = DistinguishedName::new();
             let request = parameters.serialize_request(&KeyPair::from_pem(key)?)?;
             Ok::<_, rcgen::Error>(request.der().to_vec())
         };
-        made().map_err(|error| {
+        build().map_err(|error| {
             OrderFailure::permanent(FailureReason::InvalidCertificate, error.to_string())
         })
     }
@@ -280,17 +287,17 @@ fn is_replaces_error(error: &Error) -> bool {
 
 /// Why the authority could not verify the name, according to the challenges.
 async fn challenge_failure(order: &mut Order, error: Option<Error>) -> OrderFailure {
-    let mut found = Vec::new();
+    let mut problems = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
         let Ok(state) = authorization.refresh().await else { continue };
         for challenge in &state.challenges {
             if let Some(problem) = &challenge.error {
-                found.push(format!("{:?}: {problem}", challenge.r#type));
+                problems.push(format!("{:?}: {problem}", challenge.r#type));
             }
         }
     }
-    if found.is_empty() {
+    if problems.is_empty() {
         let cause = error.map_or("no reason given".to_owned(), |error| error_chain(&error));
         let text = format!("the authority rejected the order: {cause}");
         return OrderFailure::new(FailureReason::Rejected, text);
@@ -298,7 +305,7 @@ async fn challenge_failure(order: &mut Order, error: Option<Error>) -> OrderFail
     let text = format!(
         "the authority could not verify the name: {}; \
         port 443 (tls-alpn-01) or 80 (http-01) of the name must reach this server",
-        found.join("; ")
+        problems.join("; ")
     );
     OrderFailure::new(FailureReason::Challenge, text)
 }

@@ -43,9 +43,9 @@ impl PanicSafeStorage {
         Ok(lock.map(|lock| StorageLock { lock: Some(lock), panics: Arc::clone(&self.panics) }))
     }
 
-    fn call<T>(&self, key: &str, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn call<T>(&self, key: &str, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         // The storage is responsible for its own state after a panic.
-        catch_unwind(AssertUnwindSafe(what)).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|panic| {
             Err(io::Error::other(record_panic(&self.panics, key, panic.as_ref())))
         })
     }

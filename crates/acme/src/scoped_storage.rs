@@ -18,14 +18,14 @@ pub(crate) struct ScopedStorage {
 /// unnoticed.
 pub(crate) const LOCK_LEASE: Duration = Duration::from_secs(900);
 
-/// How long a response is given if nothing withdraws it, because its process was killed.
+/// How long a response stays published if it is not removed, because its process was killed.
 const CHALLENGE_RESPONSE_TTL: Duration = Duration::from_secs(900);
 
 /// The maximum number of stored responses. Usually there is one order at a time, unless a lease has
 /// expired.
 const CHALLENGE_RESPONSES_MAX: usize = 32;
 
-/// The response to a challenge, given by whichever instance the authority reaches.
+/// The response to a challenge. Any instance that the authority reaches sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct ChallengeResponse {
     pub(crate) domain: String,
@@ -39,13 +39,14 @@ pub(crate) struct ChallengeResponse {
 }
 
 impl ChallengeResponse {
-    pub(crate) fn http01(name: &str, token: &str, text: &str) -> Self {
-        let [name, token, text] = [name, token, text].map(str::to_owned);
-        Self { domain: name, token, key_authorization: text, is_tls_alpn: false, expires_at: 0 }
+    pub(crate) fn http01(domain: &str, token: &str, key_authorization: &str) -> Self {
+        let [domain, token, key_authorization] =
+            [domain, token, key_authorization].map(str::to_owned);
+        Self { domain, token, key_authorization, is_tls_alpn: false, expires_at: 0 }
     }
 
-    pub(crate) fn tls_alpn01(name: &str, token: &str, text: &str) -> Self {
-        Self { is_tls_alpn: true, ..Self::http01(name, token, text) }
+    pub(crate) fn tls_alpn01(domain: &str, token: &str, key_authorization: &str) -> Self {
+        Self { is_tls_alpn: true, ..Self::http01(domain, token, key_authorization) }
     }
 }
 
@@ -94,7 +95,7 @@ impl ScopedStorage {
         let cause = match self.storage.load(&key) {
             Ok(None) => return None,
             Ok(Some(pem)) => match parse_certificate(name, pem) {
-                Ok(read) => return Some(read),
+                Ok(stored) => return Some(stored),
                 Err(cause) => cause,
             },
             Err(error) => error.to_string(),
@@ -114,8 +115,8 @@ impl ScopedStorage {
         serde_json::from_slice(&value).ok()
     }
 
-    pub(crate) fn store_pending_order(&self, name: &str, begun: &PendingOrder) -> io::Result<()> {
-        let value = serde_json::to_vec(begun)?;
+    pub(crate) fn store_pending_order(&self, name: &str, order: &PendingOrder) -> io::Result<()> {
+        let value = serde_json::to_vec(order)?;
         self.storage.store(&self.key(&format!("{name}.order.json")), &value)
     }
 
@@ -129,8 +130,8 @@ impl ScopedStorage {
     }
 
     /// All current responses. They are in one entry, so that each lookup reads the same entry,
-    /// whatever clients ask for. The entry is emptied rather than removed, since network file
-    /// systems cache the absence of a file for long.
+    /// whatever clients request. The entry is emptied rather than removed, since network file
+    /// systems cache the absence of a file for a long time.
     pub(crate) fn challenge_responses(
         &self,
         now: SystemTime,
@@ -138,28 +139,30 @@ impl ScopedStorage {
         let Some(value) = self.storage.load(&self.key(CHALLENGE_RESPONSES_FILE))? else {
             return Ok(Vec::new());
         };
-        let mut all: Vec<ChallengeResponse> = serde_json::from_slice(&value)?;
-        all.retain(|answer| answer.expires_at > seconds(now));
-        all.truncate(CHALLENGE_RESPONSES_MAX);
-        Ok(all)
+        let mut responses: Vec<ChallengeResponse> = serde_json::from_slice(&value)?;
+        responses.retain(|response| response.expires_at > unix_seconds(now));
+        responses.truncate(CHALLENGE_RESPONSES_MAX);
+        Ok(responses)
     }
 
     /// Adds a response, replacing others for its name.
     pub(crate) fn store_challenge_response(
         &self,
-        answer: ChallengeResponse,
+        response: ChallengeResponse,
         now: SystemTime,
     ) -> io::Result<()> {
-        let until = seconds(now + CHALLENGE_RESPONSE_TTL);
-        self.update_challenge_responses(now, |all| {
-            all.retain(|known| known.domain != answer.domain);
-            all.insert(0, ChallengeResponse { expires_at: until, ..answer });
+        let expires_at = unix_seconds(now + CHALLENGE_RESPONSE_TTL);
+        self.update_challenge_responses(now, |responses| {
+            responses.retain(|other| other.domain != response.domain);
+            responses.insert(0, ChallengeResponse { expires_at, ..response });
         })
     }
 
     /// Removes the response with this token.
     pub(crate) fn remove_challenge_response(&self, token: &str, now: SystemTime) -> io::Result<()> {
-        self.update_challenge_responses(now, |all| all.retain(|known| known.token != token))
+        self.update_challenge_responses(now, |responses| {
+            responses.retain(|response| response.token != token)
+        })
     }
 
     /// Changes the responses. Only the holder of the lock does this, so there are no concurrent
@@ -170,10 +173,10 @@ impl ScopedStorage {
         change: impl FnOnce(&mut Vec<ChallengeResponse>),
     ) -> io::Result<()> {
         // Incomplete data counts as missing.
-        let mut all = self.challenge_responses(now).unwrap_or_default();
-        change(&mut all);
-        all.truncate(CHALLENGE_RESPONSES_MAX);
-        self.storage.store(&self.key(CHALLENGE_RESPONSES_FILE), &serde_json::to_vec(&all)?)
+        let mut responses = self.challenge_responses(now).unwrap_or_default();
+        change(&mut responses);
+        responses.truncate(CHALLENGE_RESPONSES_MAX);
+        self.storage.store(&self.key(CHALLENGE_RESPONSES_FILE), &serde_json::to_vec(&responses)?)
     }
 
     /// How often the storage has panicked.
@@ -193,16 +196,15 @@ impl ScopedStorage {
 /// The key of the shared responses.
 const CHALLENGE_RESPONSES_FILE: &str = "answers.json";
 
-fn seconds(time: SystemTime) -> u64 {
+fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Parses a certificate for `name`.
 pub(crate) fn parse_certificate(name: &str, pem: Vec<u8>) -> Result<StoredCertificate, String> {
-    let found =
-        inspect_certificate(&pem, &pem).map_err(|error: TlsSetupError| error.to_string())?;
-    let CertificateInfo { names, not_before, not_after, serial, authority_key_id: issuer } = found;
-    if !names.iter().any(|found| matches_domain(found, name)) {
+    let info = inspect_certificate(&pem, &pem).map_err(|error: TlsSetupError| error.to_string())?;
+    let CertificateInfo { names, not_before, not_after, serial, authority_key_id: issuer } = info;
+    if !names.iter().any(|pattern| matches_domain(pattern, name)) {
         return Err(format!("the certificate is for {}", names.join(", ")));
     }
     Ok(StoredCertificate {
@@ -211,22 +213,22 @@ pub(crate) fn parse_certificate(name: &str, pem: Vec<u8>) -> Result<StoredCertif
     })
 }
 
-fn matches_domain(found: &str, name: &str) -> bool {
-    let parent = || name.split_once('.').map(|(_, parent)| parent);
-    found == name || found.strip_prefix("*.").is_some_and(|rest| parent() == Some(rest))
+fn matches_domain(pattern: &str, domain: &str) -> bool {
+    let parent = || domain.split_once('.').map(|(_, parent)| parent);
+    pattern == domain || pattern.strip_prefix("*.").is_some_and(|suffix| parent() == Some(suffix))
 }
 
 /// The key prefix of a directory: its URL in characters that every file system supports.
 fn directory_key(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let letter = |character: char| match character {
+    let without_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let sanitize = |character: char| match character {
         'a'..='z' | '0'..='9' | '.' => character,
         'A'..='Z' => character.to_ascii_lowercase(),
         _ => '-',
     };
-    let folder: String = rest.chars().map(letter).collect();
-    let folder = folder.trim_matches(['-', '.']);
-    if folder.is_empty() { "directory".to_owned() } else { folder.to_owned() }
+    let key: String = without_scheme.chars().map(sanitize).collect();
+    let key = key.trim_matches(['-', '.']);
+    if key.is_empty() { "directory".to_owned() } else { key.to_owned() }
 }
 
 #[cfg(test)]
@@ -235,7 +237,7 @@ mod tests {
     use crate::storage::DirStorage;
     use std::sync::Arc;
 
-    fn made(name: &str) -> Vec<u8> {
+    fn self_signed_pem(name: &str) -> Vec<u8> {
         let parameters =
             rcgen::CertificateParams::new([name.to_owned()]).expect("the name is valid");
         let key = rcgen::KeyPair::generate().expect("a key can be generated");
@@ -243,90 +245,92 @@ mod tests {
         format!("{chain}{}", key.serialize_pem()).into_bytes()
     }
 
-    fn stored() -> (tempfile::TempDir, ScopedStorage) {
-        let root = tempfile::tempdir().expect("a directory");
+    fn scoped_storage() -> (tempfile::TempDir, ScopedStorage) {
+        let root = tempfile::tempdir().expect("the temporary directory is writable");
         let storage = PanicSafeStorage::new(Arc::new(DirStorage::new(root.path())));
         (root, ScopedStorage::new(storage, "https://ca.test:14000/dir"))
     }
 
     #[test]
-    fn what_is_half_written_is_not_there() {
-        let (_root, stored) = stored();
-        assert!(stored.certificate("a.test").is_none());
-        let pem = made("a.test");
+    fn a_truncated_or_mismatched_certificate_counts_as_missing() {
+        let (_root, storage) = scoped_storage();
+        assert!(storage.certificate("a.test").is_none());
+        let pem = self_signed_pem("a.test");
         for end in (0..pem.trim_ascii_end().len()).step_by(11) {
-            stored.store_certificate("a.test", &pem[..end]).expect("the disk has space");
-            assert!(stored.certificate("a.test").is_none(), "cut at {end}");
+            storage.store_certificate("a.test", &pem[..end]).expect("the disk has space");
+            assert!(storage.certificate("a.test").is_none(), "cut at {end}");
         }
-        stored.store_certificate("a.test", &pem).expect("the disk has space");
-        assert_eq!(stored.certificate("a.test").expect("the value is complete").pem, pem);
+        storage.store_certificate("a.test", &pem).expect("the disk has space");
+        assert_eq!(storage.certificate("a.test").expect("the value is complete").pem, pem);
         // A certificate with another one's key, and one for another name.
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("PEM is text");
-        let (one, other) = (text(&pem), text(&made("a.test")));
-        let key = other.find("-----BEGIN PRIVATE KEY").expect("the PEM has a key");
-        let end = one.find("-----BEGIN PRIVATE KEY").expect("the PEM has a key");
-        let mixed = format!("{}{}", &one[..end], &other[key..]);
-        stored.store_certificate("a.test", mixed.as_bytes()).expect("the disk has space");
-        assert!(stored.certificate("a.test").is_none());
-        stored.store_certificate("a.test", &made("b.test")).expect("the disk has space");
-        assert!(stored.certificate("a.test").is_none());
+        let (first_pem, second_pem) = (text(&pem), text(&self_signed_pem("a.test")));
+        let key = second_pem.find("-----BEGIN PRIVATE KEY").expect("the PEM has a key");
+        let end = first_pem.find("-----BEGIN PRIVATE KEY").expect("the PEM has a key");
+        let mixed = format!("{}{}", &first_pem[..end], &second_pem[key..]);
+        storage.store_certificate("a.test", mixed.as_bytes()).expect("the disk has space");
+        assert!(storage.certificate("a.test").is_none());
+        storage
+            .store_certificate("a.test", &self_signed_pem("b.test"))
+            .expect("the disk has space");
+        assert!(storage.certificate("a.test").is_none());
     }
 
     #[test]
-    fn an_order_that_is_half_written_is_none() {
-        let (root, stored) = stored();
-        assert!(stored.pending_order("a.test").is_none());
-        let begun = PendingOrder {
+    fn a_truncated_order_counts_as_missing() {
+        let (root, storage) = scoped_storage();
+        assert!(storage.pending_order("a.test").is_none());
+        let order = PendingOrder {
             order_url: "https://ca.test/1".to_owned(),
             private_key_pem: "key".to_owned(),
         };
-        stored.store_pending_order("a.test", &begun).expect("the disk has space");
+        storage.store_pending_order("a.test", &order).expect("the disk has space");
         assert_eq!(
-            stored.pending_order("a.test").expect("the value is complete").order_url,
-            begun.order_url
+            storage.pending_order("a.test").expect("the value is complete").order_url,
+            order.order_url
         );
         let path = root.path().join("ca.test-14000-dir/a.test.order.json");
-        let whole = std::fs::read(&path).expect("the file exists");
-        std::fs::write(&path, &whole[..whole.len() - 1]).expect("the disk has space");
-        assert!(stored.pending_order("a.test").is_none());
-        stored.remove_pending_order("a.test").expect("the file can be removed");
+        let content = std::fs::read(&path).expect("the file exists");
+        std::fs::write(&path, &content[..content.len() - 1]).expect("the disk has space");
+        assert!(storage.pending_order("a.test").is_none());
+        storage.remove_pending_order("a.test").expect("the file can be removed");
         assert!(!path.exists());
     }
 
     #[test]
-    fn an_answer_is_given_until_it_is_taken_away_or_its_time_is_over() {
-        let (_root, stored) = stored();
+    fn a_challenge_response_is_stored_until_it_is_removed_or_expires() {
+        let (_root, storage) = scoped_storage();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let tokens = |now| -> Vec<String> {
-            let all = stored.challenge_responses(now).expect("the storage can be read");
-            all.into_iter().map(|answer| answer.token).collect()
+            let responses = storage.challenge_responses(now).expect("the storage can be read");
+            responses.into_iter().map(|response| response.token).collect()
         };
         assert!(tokens(now).is_empty());
         for (name, token) in [("a.test", "1"), ("b.test", "2"), ("a.test", "3")] {
-            let answer = ChallengeResponse::tls_alpn01(name, token, "text");
-            stored.store_challenge_response(answer, now).expect("the disk has space");
+            let response = ChallengeResponse::tls_alpn01(name, token, "text");
+            storage.store_challenge_response(response, now).expect("the disk has space");
         }
         assert_eq!(tokens(now), ["3", "2"], "one for each name");
         // Another instance has the lock, and removes its own response.
         let later = now + CHALLENGE_RESPONSE_TTL / 2;
-        stored
+        storage
             .store_challenge_response(ChallengeResponse::http01("c.test", "4", "text"), later)
             .expect("the disk has space");
-        stored.remove_challenge_response("2", later).expect("the disk has space");
-        stored.remove_challenge_response("2", later).expect("the disk has space");
+        storage.remove_challenge_response("2", later).expect("the disk has space");
+        storage.remove_challenge_response("2", later).expect("the disk has space");
         assert_eq!(tokens(later), ["4", "3"]);
         assert_eq!(tokens(now + CHALLENGE_RESPONSE_TTL), ["4"]);
-        for number in 0..CHALLENGE_RESPONSES_MAX * 2 {
-            let answer = ChallengeResponse::http01(&format!("{number}.test"), "5", "text");
-            stored.store_challenge_response(answer, later).expect("the disk has space");
+        for index in 0..CHALLENGE_RESPONSES_MAX * 2 {
+            let response = ChallengeResponse::http01(&format!("{index}.test"), "5", "text");
+            storage.store_challenge_response(response, later).expect("the disk has space");
         }
         assert_eq!(tokens(later).len(), CHALLENGE_RESPONSES_MAX);
-        stored
+        storage
             .storage
-            .store(&stored.key(CHALLENGE_RESPONSES_FILE), b"[{")
+            .store(&storage.key(CHALLENGE_RESPONSES_FILE), b"[{")
             .expect("the disk has space");
-        assert!(stored.challenge_responses(now).is_err());
-        stored
+        assert!(storage.challenge_responses(now).is_err());
+        storage
             .store_challenge_response(ChallengeResponse::http01("c.test", "6", "text"), now)
             .expect("the disk has space");
         assert_eq!(tokens(now), ["6"]);
@@ -334,18 +338,18 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_cannot_be_read_is_not_there() {
-        let (root, stored) = stored();
+    fn an_unreadable_certificate_counts_as_missing() {
+        let (root, storage) = scoped_storage();
         // A directory in its place is unreadable even for root.
         let path = root.path().join("ca.test-14000-dir/a.test.pem");
         std::fs::create_dir_all(path).expect("the disk has space");
-        assert!(stored.certificate("a.test").is_none());
-        assert!(stored.store_certificate("a.test", b"x").is_err());
+        assert!(storage.certificate("a.test").is_none());
+        assert!(storage.store_certificate("a.test", b"x").is_err());
     }
 
     #[test]
-    fn directories_have_folders_of_their_own() {
-        for (url, folder) in [
+    fn each_directory_url_has_its_own_key() {
+        for (url, expected) in [
             (
                 "https://acme-v02.api.letsencrypt.org/directory",
                 "acme-v02.api.letsencrypt.org-directory",
@@ -354,20 +358,20 @@ mod tests {
             ("https://[::1]:8443/../A?b", "1--8443-..-a-b"),
             ("https://../..", "directory"),
         ] {
-            assert_eq!(directory_key(url), folder, "{url}");
+            assert_eq!(directory_key(url), expected, "{url}");
         }
     }
 
     #[test]
-    fn a_wildcard_is_for_names_with_one_label_more() {
-        for (found, name, expected) in [
+    fn a_wildcard_matches_exactly_one_label() {
+        for (pattern, name, expected) in [
             ("a.test", "a.test", true),
             ("*.test", "a.test", true),
             ("*.test", "b.a.test", false),
             ("*.a.test", "a.test", false),
             ("b.test", "a.test", false),
         ] {
-            assert_eq!(matches_domain(found, name), expected, "{found} {name}");
+            assert_eq!(matches_domain(pattern, name), expected, "{pattern} {name}");
         }
     }
 }

@@ -31,12 +31,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl AcmeShared {
     pub(crate) fn new(
         settings: AcmeSettings,
-        names: Vec<String>,
+        domains: Vec<String>,
         challenges: Arc<ChallengeResponses>,
     ) -> Arc<Self> {
-        let wanted = Mutex::new(RequestedChanges { domains: names, renew_now: Vec::new() });
+        let requested = Mutex::new(RequestedChanges { domains, renew_now: Vec::new() });
         let (changed, status) = (Notify::new(), Mutex::default());
-        Arc::new(Self { settings, challenges, requested: wanted, changed, status })
+        Arc::new(Self { settings, challenges, requested, changed, status })
     }
 
     /// The shared state of a TLS configuration that uses ACME.
@@ -57,34 +57,36 @@ impl AcmeShared {
     }
 
     pub(crate) fn request_renewal(&self, name: &str) -> bool {
-        let mut wanted = lock(&self.requested);
-        let is_known = wanted.domains.iter().any(|known| known == name);
+        let mut requested = lock(&self.requested);
+        let is_known = requested.domains.iter().any(|domain| domain == name);
         if is_known {
-            wanted.renew_now.push(name.to_owned());
+            requested.renew_now.push(name.to_owned());
             self.changed.notify_one();
         }
         is_known
     }
 
     pub(crate) fn status(&self) -> AcmeStatus {
-        let (told, names) = (lock(&self.status).clone(), self.domains());
-        let of = |name: String| {
-            let known = told.domains.iter().find(|known| known.domain == name).cloned();
-            known.unwrap_or_else(|| DomainStatus { domain: name, ..DomainStatus::default() })
+        let (status, domains) = (lock(&self.status).clone(), self.domains());
+        let status_of = |name: String| {
+            let domain_status =
+                status.domains.iter().find(|domain_status| domain_status.domain == name).cloned();
+            domain_status
+                .unwrap_or_else(|| DomainStatus { domain: name, ..DomainStatus::default() })
         };
-        let panics = told.panics + self.settings.storage.panics();
-        AcmeStatus { domains: names.into_iter().map(of).collect(), panics, ..told }
+        let panics = status.panics + self.settings.storage.panics();
+        AcmeStatus { domains: domains.into_iter().map(status_of).collect(), panics, ..status }
     }
 }
 
 /// The status of each distinct ACME configuration among these TLS configurations.
 #[must_use]
-pub fn statuses<'t>(all: impl Iterator<Item = &'t TlsConfig>) -> Vec<AcmeStatus> {
-    let mut each: Vec<Arc<AcmeShared>> = Vec::new();
-    for shared in all.filter_map(AcmeShared::from_tls) {
-        if !each.iter().any(|known| Arc::ptr_eq(known, &shared)) {
-            each.push(shared);
+pub fn statuses<'t>(configs: impl Iterator<Item = &'t TlsConfig>) -> Vec<AcmeStatus> {
+    let mut distinct: Vec<Arc<AcmeShared>> = Vec::new();
+    for shared in configs.filter_map(AcmeShared::from_tls) {
+        if !distinct.iter().any(|other| Arc::ptr_eq(other, &shared)) {
+            distinct.push(shared);
         }
     }
-    each.iter().map(|shared| shared.status()).collect()
+    distinct.iter().map(|shared| shared.status()).collect()
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 /// All methods may block: they are called on dedicated threads, and by
 /// [`Acme::build`](crate::Acme::build). The values are secrets. Keys consist of letters, digits,
 /// dots, hyphens and a slash, and have no meaning for the storage. Instances that share a storage
-/// answer each other's challenges, so a value stored by one must be visible to loads by all others
-/// at once. A panic of a method counts as a failure and is logged.
+/// respond to each other's challenges, so a value stored by one must be visible to loads by all
+/// others at once. A panic of a method counts as a failure and is logged.
 pub trait Storage: Send + Sync + 'static {
     /// Loads the value of this key; `None` if there is none.
     ///
@@ -44,7 +44,7 @@ pub trait Storage: Send + Sync + 'static {
 
 /// A directory of files that only the owner may read. Files are written to a temporary name, synced
 /// and renamed. Locks are those of the file system (`flock`), which are released when a process
-/// ends; on Unix, a lock is also taken from a hanging process when its lease expires. On network
+/// ends; on Unix, a lock is also revoked from a hanging process when its lease expires. On network
 /// file systems without such locks, use a separate directory for each instance.
 #[doc(alias = "DirCache")]
 #[derive(Clone, Debug)]
@@ -65,18 +65,18 @@ impl DirStorage {
     }
 
     fn key_path(&self, key: &str) -> io::Result<PathBuf> {
-        // Names were validated before; this protects the directory from other callers.
-        let is_sound = key.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
+        // Domain names were validated before; this protects the directory from other callers.
+        let is_valid = key.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-_".contains(&byte));
-        if is_sound { Ok(self.path.join(key)) } else { Err(io::ErrorKind::InvalidFilename.into()) }
+        if is_valid { Ok(self.path.join(key)) } else { Err(io::ErrorKind::InvalidFilename.into()) }
     }
 
-    /// The path and its directory, which is created if necessary.
-    fn temp_path(&self, key: &str) -> io::Result<(PathBuf, PathBuf)> {
-        let place = self.key_path(key)?;
-        let folder = place.parent().unwrap_or(&self.path).to_owned();
-        create_dir(&folder)?;
-        Ok((place, folder))
+    /// Creates the directory of a key if necessary. Returns the path of the key and that directory.
+    fn create_parent_dir(&self, key: &str) -> io::Result<(PathBuf, PathBuf)> {
+        let path = self.key_path(key)?;
+        let dir = path.parent().unwrap_or(&self.path).to_owned();
+        create_dir(&dir)?;
+        Ok((path, dir))
     }
 }
 
@@ -95,16 +95,16 @@ impl Storage for DirStorage {
     }
 
     fn store(&self, key: &str, value: &[u8]) -> io::Result<()> {
-        let (place, folder) = self.temp_path(key)?;
-        remove_stale_temp_files(&folder);
-        let beside = temp_file_path(&folder)?;
-        let written = write_durable(&beside, value)
-            .and_then(|()| fs::rename(&beside, &place))
-            .and_then(|()| sync_dir(&folder));
-        if written.is_err() {
-            let _ = fs::remove_file(&beside);
+        let (path, dir) = self.create_parent_dir(key)?;
+        remove_stale_temp_files(&dir);
+        let temp_path = temp_file_path(&dir)?;
+        let result = write_durable(&temp_path, value)
+            .and_then(|()| fs::rename(&temp_path, &path))
+            .and_then(|()| sync_dir(&dir));
+        if result.is_err() {
+            let _ = fs::remove_file(&temp_path);
         }
-        written
+        result
     }
 
     fn remove(&self, key: &str) -> io::Result<()> {
@@ -115,22 +115,22 @@ impl Storage for DirStorage {
     }
 
     fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>> {
-        let (place, _) = self.temp_path(key)?;
-        let (guarding, _) = self.temp_path(&format!("{key}.guard"))?;
-        // The guard protects the check and the takeover below against other processes. It is held
+        let (lock_path, _) = self.create_parent_dir(key)?;
+        let (guard_path, _) = self.create_parent_dir(&format!("{key}.guard"))?;
+        // The guard lock makes the check and the takeover below atomic among processes. It is held
         // only briefly.
-        let Some(_guard) = try_open_locked(&guarding)? else { return Ok(None) };
-        let file = match try_open_locked(&place)? {
+        let Some(_guard) = try_open_locked(&guard_path)? else { return Ok(None) };
+        let file = match try_open_locked(&lock_path)? {
             Some(file) => file,
             None if cfg!(unix)
-                && is_lease_expired(&fs::read(&place)?, SystemTime::now(), lease) =>
+                && is_lease_expired(&fs::read(&lock_path)?, SystemTime::now(), lease) =>
             {
-                tracing::warn!(target: "peregrine", path = %place.display(),
+                tracing::warn!(target: "peregrine", path = %lock_path.display(),
                     "the lock of the ACME directory was taken from a process that held it for too long");
                 // The old holder keeps an unlinked file, so releasing it does not affect the new
                 // lock.
-                fs::remove_file(&place)?;
-                let Some(file) = try_open_locked(&place)? else { return Ok(None) };
+                fs::remove_file(&lock_path)?;
+                let Some(file) = try_open_locked(&lock_path)? else { return Ok(None) };
                 file
             }
             None => return Ok(None),
@@ -156,19 +156,21 @@ fn try_open_locked(path: &Path) -> io::Result<Option<File>> {
 }
 
 /// Writes when the lease ends, in seconds since 1970, and the process ID for troubleshooting.
-fn write_lease(mut file: &File, until: SystemTime) -> io::Result<()> {
-    let until = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+fn write_lease(mut file: &File, lease_end: SystemTime) -> io::Result<()> {
+    let lease_end = lease_end.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     file.set_len(0)?;
-    writeln!(file, "{until} {}", std::process::id())
+    writeln!(file, "{lease_end} {}", std::process::id())
 }
 
-/// Whether the written lease has ended. A lease longer than any that is granted was written with a
-/// wrong clock. An unreadable one has not been written yet.
+/// Whether the lease in the lock file has ended. A lease that is far too long was written with a
+/// wrong clock, and counts as ended. An unreadable lease is still being written.
 fn is_lease_expired(text: &[u8], now: SystemTime, lease: Duration) -> bool {
     let text = String::from_utf8_lossy(text);
-    let until = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    let lease_end = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    until.is_some_and(|until| until <= now || until - now > lease.as_secs().saturating_mul(2))
+    lease_end.is_some_and(|lease_end| {
+        lease_end <= now || lease_end - now > lease.as_secs().saturating_mul(2)
+    })
 }
 
 #[cfg(unix)]
@@ -178,9 +180,9 @@ fn set_owner_only(options: &mut OpenOptions) {
 }
 
 #[cfg(not(unix))]
-fn private(_: &mut OpenOptions) {}
+fn set_owner_only(_: &mut OpenOptions) {}
 
-fn create_dir(folder: &Path) -> io::Result<()> {
+fn create_dir(dir: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -188,14 +190,14 @@ fn create_dir(folder: &Path) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         builder.mode(0o700);
     }
-    builder.create(folder)
+    builder.create(dir)
 }
 
 /// A unique temporary name; process IDs are not unique across containers.
-fn temp_file_path(folder: &Path) -> io::Result<PathBuf> {
+fn temp_file_path(dir: &Path) -> io::Result<PathBuf> {
     let mut random = [0; 16];
     aws_lc_rs::rand::fill(&mut random).map_err(io::Error::other)?;
-    Ok(folder.join(format!(".{:032x}.new", u128::from_ne_bytes(random))))
+    Ok(dir.join(format!(".{:032x}.new", u128::from_ne_bytes(random))))
 }
 
 /// Creates a file with this content and syncs it to disk.
@@ -209,18 +211,18 @@ fn write_durable(path: &Path, value: &[u8]) -> io::Result<()> {
 }
 
 /// Syncs the names in the directory to disk, where supported.
-fn sync_dir(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }
 
 /// Removes old temporary files of killed processes.
-fn remove_stale_temp_files(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+fn remove_stale_temp_files(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| name.starts_with('.')) else { continue };
-        let modified = entry.metadata().and_then(|found| found.modified()).ok();
-        let age = modified.and_then(|at| SystemTime::now().duration_since(at).ok());
+        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let age = modified.and_then(|time| SystemTime::now().duration_since(time).ok());
         if name.ends_with(".new") && age.is_some_and(|age| age > TEMP_FILE_MAX_AGE) {
             let _ = fs::remove_file(entry.path());
         }
@@ -233,75 +235,80 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn folder() -> (tempfile::TempDir, DirStorage) {
-        let root = tempfile::tempdir().expect("a directory");
-        let folder = DirStorage::new(root.path().join("of/acme"));
-        (root, folder)
+    fn dir_storage() -> (tempfile::TempDir, DirStorage) {
+        let root = tempfile::tempdir().expect("the temporary directory is writable");
+        let storage = DirStorage::new(root.path().join("of/acme"));
+        (root, storage)
     }
 
     #[test]
-    fn what_is_stored_is_there_until_it_is_replaced_or_removed() {
-        let (_root, folder) = folder();
-        assert_eq!(folder.load("ca/a.test.pem").expect("a missing file is not an error"), None);
-        folder.remove("ca/a.test.pem").expect("a missing file is not an error");
+    fn a_value_is_loaded_until_it_is_replaced_or_removed() {
+        let (_root, storage) = dir_storage();
+        assert_eq!(storage.load("ca/a.test.pem").expect("a missing file is not an error"), None);
+        storage.remove("ca/a.test.pem").expect("a missing file is not an error");
         for value in [&b"one"[..], b"", b"another"] {
-            folder.store("ca/a.test.pem", value).expect("the disk has space");
+            storage.store("ca/a.test.pem", value).expect("the disk has space");
             assert_eq!(
-                folder.load("ca/a.test.pem").expect("the file exists").as_deref(),
+                storage.load("ca/a.test.pem").expect("the file exists").as_deref(),
                 Some(value)
             );
         }
-        folder.remove("ca/a.test.pem").expect("the file can be removed");
-        assert_eq!(folder.load("ca/a.test.pem").expect("a missing file is not an error"), None);
+        storage.remove("ca/a.test.pem").expect("the file can be removed");
+        assert_eq!(storage.load("ca/a.test.pem").expect("a missing file is not an error"), None);
     }
 
     #[cfg(unix)]
     #[test]
-    fn only_the_owner_may_read_and_nothing_is_left_beside() {
+    fn files_are_private_and_no_temporary_files_remain() {
         use std::os::unix::fs::PermissionsExt;
-        let (_root, folder) = folder();
-        folder.store("ca/account.json", b"secret").expect("the disk has space");
-        let _lock = folder.try_lock("ca/lock", MINUTE).expect("the lock is free");
-        let files: Vec<_> = fs::read_dir(folder.path.join("ca")).expect("a directory").collect();
+        let (_root, storage) = dir_storage();
+        storage.store("ca/account.json", b"secret").expect("the disk has space");
+        let _lock = storage.try_lock("ca/lock", MINUTE).expect("the lock is free");
+        let files: Vec<_> =
+            fs::read_dir(storage.path.join("ca")).expect("the directory exists").collect();
         assert_eq!(files.len(), 3);
         for file in files {
-            let mode =
-                file.expect("a file").metadata().expect("the file exists").permissions().mode();
+            let mode = file
+                .expect("the entry is readable")
+                .metadata()
+                .expect("the file exists")
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600);
         }
-        let mode = fs::metadata(&folder.path).expect("the file exists").permissions().mode();
+        let mode = fs::metadata(&storage.path).expect("the file exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]
-    fn a_lock_is_had_by_one_and_is_free_when_it_is_dropped() {
-        let (_root, folder) = folder();
-        let one =
-            folder.try_lock("ca/lock", MINUTE).expect("locks work").expect("the lock is free");
-        let other = DirStorage::new(&folder.path);
-        assert!(other.try_lock("ca/lock", MINUTE).expect("locks work").is_none());
-        assert!(other.try_lock("ca/other", MINUTE).expect("locks work").is_some());
-        drop(one);
-        assert!(other.try_lock("ca/lock", MINUTE).expect("locks work").is_some());
+    fn a_lock_has_one_holder_and_is_released_on_drop() {
+        let (_root, storage) = dir_storage();
+        let held =
+            storage.try_lock("ca/lock", MINUTE).expect("locks work").expect("the lock is free");
+        let other_storage = DirStorage::new(&storage.path);
+        assert!(other_storage.try_lock("ca/lock", MINUTE).expect("locks work").is_none());
+        assert!(other_storage.try_lock("ca/other", MINUTE).expect("locks work").is_some());
+        drop(held);
+        assert!(other_storage.try_lock("ca/lock", MINUTE).expect("locks work").is_some());
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_lock_whose_lease_is_over_is_taken_from_who_has_it_and_that_one_takes_none_away() {
-        let (_root, folder) = folder();
-        let locked = |lease| folder.try_lock("ca/lock", lease).expect("locks work");
-        let hung = locked(Duration::ZERO).expect("the lock is free");
-        let next = locked(MINUTE).expect("the lease is over");
-        assert!(locked(MINUTE).is_none());
+    fn an_expired_lock_is_revoked_and_dropping_it_releases_no_other() {
+        let (_root, storage) = dir_storage();
+        let try_lock = |lease| storage.try_lock("ca/lock", lease).expect("locks work");
+        let expired_lock = try_lock(Duration::ZERO).expect("the lock is free");
+        let new_lock = try_lock(MINUTE).expect("the lease is over");
+        assert!(try_lock(MINUTE).is_none());
         // Dropping the old lock releases an unlinked file.
-        drop(hung);
-        assert!(locked(MINUTE).is_none());
-        drop(next);
-        assert!(locked(MINUTE).is_some());
+        drop(expired_lock);
+        assert!(try_lock(MINUTE).is_none());
+        drop(new_lock);
+        assert!(try_lock(MINUTE).is_some());
     }
 
     #[test]
-    fn a_lease_is_over_when_it_says_so_or_cannot_be_true() {
+    fn a_lease_is_expired_at_its_end_or_if_it_is_too_long() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
         for (text, expected) in [
             ("999 1", true),
@@ -319,38 +326,41 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_would_leave_the_folder_are_none() {
-        let (root, folder) = folder();
+    fn keys_outside_the_directory_are_rejected() {
+        let (root, storage) = dir_storage();
         for key in ["../a", "a/../b", "/a", "a//b", "", ".a", "a/.b", "a\\b", "a\0b"] {
-            assert!(folder.store(key, b"x").is_err() && folder.load(key).is_err(), "{key:?}");
-            assert!(folder.remove(key).is_err(), "{key:?}");
-            assert!(folder.try_lock(key, MINUTE).is_err(), "{key:?}");
+            assert!(storage.store(key, b"x").is_err() && storage.load(key).is_err(), "{key:?}");
+            assert!(storage.remove(key).is_err(), "{key:?}");
+            assert!(storage.try_lock(key, MINUTE).is_err(), "{key:?}");
         }
-        assert_eq!(fs::read_dir(root.path()).expect("a directory").count(), 0);
+        assert_eq!(fs::read_dir(root.path()).expect("the directory exists").count(), 0);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_disk_leaves_what_was_there_and_nothing_beside() {
-        let (_root, folder) = folder();
-        folder.store("ca/a.test.pem", b"old").expect("the disk has space");
+    fn a_failed_store_keeps_the_old_value_and_no_temporary_file() {
+        let (_root, storage) = dir_storage();
+        storage.store("ca/a.test.pem", b"old").expect("the disk has space");
         // `/dev/full` accepts no bytes, but the temporary file must be new, so it cannot be a link
         // to that. A value above the file size limit would end the process. Instead, the directory
         // is moved away.
-        let place = folder.path.join("ca");
-        fs::rename(&place, folder.path.join("moved")).expect("the directory can be moved");
-        fs::write(&place, "a file in place of the directory").expect("the disk has space");
-        assert!(folder.store("ca/a.test.pem", b"new").is_err());
-        let kept = fs::read(folder.path.join("moved/a.test.pem")).expect("the file exists");
-        assert_eq!(kept, b"old");
-        assert_eq!(fs::read_dir(folder.path.join("moved")).expect("a directory").count(), 1);
+        let dir = storage.path.join("ca");
+        fs::rename(&dir, storage.path.join("moved")).expect("the directory can be moved");
+        fs::write(&dir, "a file in place of the directory").expect("the disk has space");
+        assert!(storage.store("ca/a.test.pem", b"new").is_err());
+        let content = fs::read(storage.path.join("moved/a.test.pem")).expect("the file exists");
+        assert_eq!(content, b"old");
+        assert_eq!(
+            fs::read_dir(storage.path.join("moved")).expect("the directory exists").count(),
+            1
+        );
     }
 
     #[test]
-    fn what_is_far_too_large_is_not_read() {
-        let (_root, folder) = folder();
-        folder.store("ca/large", &vec![b'x'; BYTES_MAX as usize + 1]).expect("the disk has space");
-        let error = folder.load("ca/large").expect_err("the file is too large");
+    fn a_value_that_is_too_large_is_not_loaded() {
+        let (_root, storage) = dir_storage();
+        storage.store("ca/large", &vec![b'x'; BYTES_MAX as usize + 1]).expect("the disk has space");
+        let error = storage.load("ca/large").expect_err("the file is too large");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -1,4 +1,4 @@
-//! Computes when renewals and retries are due. It has no clock or randomness; `throw` is a random
+//! Computes when renewals and retries are due. It has no clock or randomness; `jitter` is a random
 //! number from 0 to 1.
 
 use std::time::{Duration, SystemTime};
@@ -14,44 +14,48 @@ const RETRY_AFTER_MAX: Duration = DAY;
 pub(crate) fn default_renewal_time(
     not_before: SystemTime,
     not_after: SystemTime,
-    throw: f64,
+    jitter: f64,
 ) -> SystemTime {
-    let life = not_after.duration_since(not_before).unwrap_or_default();
-    not_before + life.mul_f64(2.0 / 3.0 + throw.clamp(0.0, 1.0) / 24.0)
+    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
+    not_before + lifetime.mul_f64(2.0 / 3.0 + jitter.clamp(0.0, 1.0) / 24.0)
 }
 
 /// The latest start of a renewal, whatever the authority suggests: 1/24 of the lifetime before the
 /// end.
 pub(crate) fn latest_renewal_time(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
-    let life = not_after.duration_since(not_before).unwrap_or_default();
-    not_after - life / 24
+    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
+    not_after - lifetime / 24
 }
 
 /// A time within the window suggested by the authority.
 // RFC 9773 §4.2: a uniform random time within the suggested window.
-pub(crate) fn pick_in_window(start: SystemTime, end: SystemTime, throw: f64) -> Option<SystemTime> {
+pub(crate) fn pick_in_window(
+    start: SystemTime,
+    end: SystemTime,
+    jitter: f64,
+) -> Option<SystemTime> {
     // RFC 9773 §4.2: the end must be after the start.
     let length = end.duration_since(start).ok().filter(|length| !length.is_zero())?;
-    Some(start + length.mul_f64(throw.clamp(0.0, 1.0)))
+    Some(start + length.mul_f64(jitter.clamp(0.0, 1.0)))
 }
 
-/// How long to wait before asking the authority for its window again.
+/// How long to wait before requesting the window from the authority again.
 // RFC 9773 §4.3.2: Retry-After within reasonable limits, such as a minute and a day.
-pub(crate) fn ari_interval(told: Duration) -> Duration {
-    told.clamp(MINUTE, DAY)
+pub(crate) fn ari_interval(requested: Duration) -> Duration {
+    requested.clamp(MINUTE, DAY)
 }
 
-/// The same after this many failed requests.
+/// The same delay, after this many failed requests.
 pub(crate) fn ari_backoff(failures: u32) -> Duration {
     exponential(Duration::from_secs(3_600), failures, DAY)
 }
 
 /// The delay after this many consecutive failures: half to all of a time that doubles.
-pub(crate) fn backoff(failures: u32, first: Duration, max: Duration, throw: f64) -> Duration {
-    exponential(first, failures, max.max(first)).mul_f64(0.5 + throw.clamp(0.0, 1.0) / 2.0)
+pub(crate) fn backoff(failures: u32, first: Duration, max: Duration, jitter: f64) -> Duration {
+    exponential(first, failures, max.max(first)).mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
 }
 
-/// How long to wait if the authority requests a delay until then.
+/// How long to wait if the authority requests a delay until `until`.
 pub(crate) fn retry_after_delay(until: SystemTime, now: SystemTime) -> Duration {
     until.duration_since(now).unwrap_or_default().min(RETRY_AFTER_MAX)
 }
@@ -67,20 +71,20 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     fn day(number: u64) -> SystemTime {
-        UNIX_EPOCH + DAY * u32::try_from(number).expect("a small number")
+        UNIX_EPOCH + DAY * u32::try_from(number).expect("the number is small")
     }
 
-    fn throws() -> impl Iterator<Item = f64> {
-        (0..=1000).map(|part| f64::from(part) / 1000.0)
+    fn jitters() -> impl Iterator<Item = f64> {
+        (0..=1000).map(|thousandth| f64::from(thousandth) / 1000.0)
     }
 
     #[test]
-    fn without_advice_a_renewal_begins_after_two_thirds_and_before_three_quarters() {
+    fn default_renewal_time_is_between_two_thirds_and_three_quarters() {
         let (start, end) = (day(1000), day(1090));
         assert_eq!(default_renewal_time(start, end, 0.0), day(1060));
-        for throw in throws() {
-            let at = default_renewal_time(start, end, throw);
-            assert!(at >= day(1060) && at <= day(1064), "{throw}");
+        for jitter in jitters() {
+            let at = default_renewal_time(start, end, jitter);
+            assert!(at >= day(1060) && at <= day(1064), "{jitter}");
             assert!(at < latest_renewal_time(start, end));
         }
         // Six days, as for short-lived certificates.
@@ -91,31 +95,36 @@ mod tests {
     }
 
     #[test]
-    fn every_moment_of_a_window_may_be_chosen_and_none_outside() {
+    fn pick_in_window_stays_within_the_window() {
         let (start, end) = (day(10), day(12));
         assert_eq!(pick_in_window(start, end, 0.0), Some(start));
         assert_eq!(pick_in_window(start, end, 0.5), Some(day(11)));
-        for throw in throws() {
-            let at = pick_in_window(start, end, throw).expect("the window is valid");
-            assert!(at >= start && at <= end, "{throw}");
+        for jitter in jitters() {
+            let at = pick_in_window(start, end, jitter).expect("the window is valid");
+            assert!(at >= start && at <= end, "{jitter}");
         }
         assert_eq!(pick_in_window(end, start, 0.5), None, "the window ends before it begins");
         assert_eq!(pick_in_window(start, start, 0.5), None, "the window is empty");
-        for throw in [-1.0, 2.0, f64::NAN] {
-            assert!(pick_in_window(start, end, if throw.is_nan() { 0.0 } else { throw }).is_some());
+        for jitter in [-1.0, 2.0, f64::NAN] {
+            assert!(
+                pick_in_window(start, end, if jitter.is_nan() { 0.0 } else { jitter }).is_some()
+            );
         }
     }
 
     #[test]
-    fn pauses_double_within_their_bounds() {
+    fn backoff_doubles_up_to_the_maximum() {
         let (first, max) = (MINUTE, Duration::from_secs(6 * 3_600));
-        let mut whole = first;
+        let mut delay_max = first;
         for failures in 1..100 {
-            for throw in throws() {
-                let pause = backoff(failures, first, max, throw);
-                assert!(pause >= whole / 2 && pause <= whole, "{failures} {throw} {pause:?}");
+            for jitter in jitters() {
+                let delay = backoff(failures, first, max, jitter);
+                assert!(
+                    delay >= delay_max / 2 && delay <= delay_max,
+                    "{failures} {jitter} {delay:?}"
+                );
             }
-            whole = (whole * 2).min(max);
+            delay_max = (delay_max * 2).min(max);
         }
         assert_eq!(backoff(u32::MAX, first, max, 1.0), max);
         // A first delay above the maximum applies.
@@ -123,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_patience_gets_a_day_of_it() {
-        for (told, expected) in [
+    fn requested_delays_are_clamped() {
+        for (requested, expected) in [
             (Duration::ZERO, MINUTE),
             (Duration::from_secs(6 * 3_600), Duration::from_secs(6 * 3_600)),
             (DAY * 365, DAY),
         ] {
-            assert_eq!(ari_interval(told), expected);
+            assert_eq!(ari_interval(requested), expected);
         }
         assert_eq!(retry_after_delay(day(30), day(10)), DAY);
         assert_eq!(retry_after_delay(day(10), day(30)), Duration::ZERO);

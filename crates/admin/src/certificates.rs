@@ -69,40 +69,40 @@ const PANICS: MetricFamily<'_> = MetricFamily {
 /// All families on the page.
 #[cfg(test)]
 pub(crate) fn families() -> impl Iterator<Item = MetricFamily<'static>> {
-    let own = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
+    let families = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
     #[cfg(feature = "acme")]
-    let own = own.chain([ORDERS, ERRORS, FAILURES, NEXT_ORDER, PANICS]);
-    own
+    let families = families.chain([ORDERS, ERRORS, FAILURES, NEXT_ORDER, PANICS]);
+    families
 }
 
 fn seconds(time: SystemTime) -> f64 {
     match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => after.as_secs_f64(),
-        Err(before) => -before.duration().as_secs_f64(),
+        Ok(since_epoch) => since_epoch.as_secs_f64(),
+        Err(error) => -error.duration().as_secs_f64(),
     }
 }
 
 /// Writes the metrics of the listeners' TLS settings.
-pub(crate) fn write(page: &mut Exposition, all: &[TlsConfig]) {
-    let each: Vec<_> = all.iter().map(TlsConfig::status).collect();
+pub(crate) fn write(page: &mut Exposition, tls_configs: &[TlsConfig]) {
+    let statuses: Vec<_> = tls_configs.iter().map(TlsConfig::status).collect();
     // Listeners may have certificates with the same label: report the one that expires first.
-    let mut ends: BTreeMap<&str, f64> = BTreeMap::new();
-    for certificate in each.iter().flat_map(|status| &status.certificates) {
-        let Some(end) = certificate.not_after.map(seconds) else { continue };
-        let known = ends.entry(&certificate.label).or_insert(end);
-        *known = known.min(end);
+    let mut expiries: BTreeMap<&str, f64> = BTreeMap::new();
+    for certificate in statuses.iter().flat_map(|status| &status.certificates) {
+        let Some(expiry) = certificate.not_after.map(seconds) else { continue };
+        let earliest = expiries.entry(&certificate.label).or_insert(expiry);
+        *earliest = earliest.min(expiry);
     }
     page.begin_family(&EXPIRY);
-    for (label, end) in ends {
-        page.sample(&[("certificate", label)], end);
+    for (label, expiry) in expiries {
+        page.sample(&[("certificate", label)], expiry);
     }
     page.begin_family(&RELOADS);
-    let done = each.iter().map(|status| status.reloads).sum::<u64>();
-    let failed = each.iter().map(|status| status.failed_reloads).sum::<u64>();
+    let done = statuses.iter().map(|status| status.reloads).sum::<u64>();
+    let failed = statuses.iter().map(|status| status.failed_reloads).sum::<u64>();
     page.sample(&[("result", "done")], done);
     page.sample(&[("result", "failed")], failed);
     let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
-    for (reason, count) in each.iter().flat_map(|status| &status.failures_by_kind) {
+    for (reason, count) in statuses.iter().flat_map(|status| &status.failures_by_kind) {
         *errors.entry(reason).or_default() += count;
     }
     page.begin_family(&RELOAD_ERRORS);
@@ -110,27 +110,27 @@ pub(crate) fn write(page: &mut Exposition, all: &[TlsConfig]) {
         page.sample(&[("reason", reason)], count);
     }
     #[cfg(feature = "acme")]
-    write_orders(page, all);
+    write_orders(page, tls_configs);
 }
 
 #[cfg(feature = "acme")]
-fn write_orders(page: &mut Exposition, all: &[TlsConfig]) {
+fn write_orders(page: &mut Exposition, tls_configs: &[TlsConfig]) {
     // Several listeners may share one ACME client.
-    let getters = peregrine_acme::statuses(all.iter());
+    let statuses = peregrine_acme::statuses(tls_configs.iter());
     let (mut issued, mut adopted, mut failed, mut panics) = (0, 0, 0, 0);
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
-    for status in &getters {
+    for status in &statuses {
         issued += status.issued;
         adopted += status.adopted;
         failed += status.failures;
         panics += status.panics;
         for name in &status.domains {
             let next = name.renew_at.map(seconds);
-            let known = names.entry(&name.domain).or_insert((0, next));
-            known.0 = known.0.max(u64::from(name.failures));
-            known.1 = match (known.1, next) {
-                (Some(known), Some(next)) => Some(known.min(next)),
-                (known, next) => known.or(next),
+            let entry = names.entry(&name.domain).or_insert((0, next));
+            entry.0 = entry.0.max(u64::from(name.failures));
+            entry.1 = match (entry.1, next) {
+                (Some(earliest), Some(next)) => Some(earliest.min(next)),
+                (earliest, next) => earliest.or(next),
             };
         }
     }
@@ -140,9 +140,9 @@ fn write_orders(page: &mut Exposition, all: &[TlsConfig]) {
     }
     page.begin_family(&ERRORS);
     for reason in peregrine_acme::FailureReason::ALL {
-        let of =
+        let count_of =
             |status: &peregrine_acme::AcmeStatus| status.failures_by_reason.get(&reason).copied();
-        let count = getters.iter().filter_map(of).sum::<u64>();
+        let count = statuses.iter().filter_map(count_of).sum::<u64>();
         page.sample(&[("reason", reason.label())], count);
     }
     page.begin_family(&FAILURES);
@@ -166,32 +166,32 @@ mod tests {
     use peregrine_tls::{Certificate, TicketKeys};
 
     #[test]
-    fn each_certificate_has_one_line_whoever_serves_it_and_reloads_are_counted() {
-        let made = TlsConfig::self_signed(&["a.test"]).expect("valid name");
+    fn certificates_with_the_same_label_have_one_line_and_reloads_are_counted() {
+        let self_signed = TlsConfig::self_signed(&["a.test"]).expect("valid name");
         let other = TlsConfig::self_signed(&["a.test"]).expect("valid name").tls;
-        let reloaded = made.tls.reload();
+        let reloaded = self_signed.tls.reload();
         assert!(reloaded.is_ok());
         let missing = Certificate::from_files("/no/such.pem", "/no/such.key").label("b\"c");
-        assert!(made.tls.upsert_certificate(missing).is_err());
+        assert!(self_signed.tls.upsert_certificate(missing).is_err());
         // Failed reloads are counted by reason.
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("tickets.keys");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("tickets.keys");
         std::fs::write(&path, "00".repeat(32)).expect("a new file");
         let keys = TicketKeys::from_file(&path).expect("a valid key");
-        let broken = made.tls.clone().with_ticket_keys(keys);
+        let broken = self_signed.tls.clone().with_ticket_keys(keys);
         std::fs::write(&path, "no key").expect("the file exists");
         assert!(broken.reload().is_err());
         std::fs::remove_file(&path).expect("the file exists");
         assert!(broken.reload().is_err());
         let mut page = Exposition::new(ExpositionFormat::PrometheusText);
-        write(&mut page, &[made.tls, other, broken]);
+        write(&mut page, &[self_signed.tls, other, broken]);
         let text = page.finish();
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let ends = "peregrine_tls_certificate_expiry_timestamp_seconds{certificate=\"a.test\"} ";
-        let found: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(ends)).collect();
-        assert_eq!(found.len(), 1, "{text}");
-        let end: f64 = found[0].parse().expect("a number");
-        assert!(end > seconds(SystemTime::now()));
+        let prefix = "peregrine_tls_certificate_expiry_timestamp_seconds{certificate=\"a.test\"} ";
+        let expiries: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(prefix)).collect();
+        assert_eq!(expiries.len(), 1, "{text}");
+        let expiry: f64 = expiries[0].parse().expect("a number");
+        assert!(expiry > seconds(SystemTime::now()));
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"done\"} 1"), "{text}");
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"failed\"} 2"), "{text}");
         for reason in ["bad_ticket_keys", "unreadable"] {

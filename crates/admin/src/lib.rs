@@ -1,4 +1,4 @@
-//! What operators see of a server: the pages of its admin listener, its access log, and its spans.
+//! Observability for operators: the pages of the admin listener, the access log, and spans.
 //!
 //! Workers never wait for any of these. They publish their data in shared memory (`state.rs`),
 //! which the thread of the admin listener renders as pages (`pages.rs`). They queue log lines for
@@ -27,7 +27,7 @@ pub use listener::app;
 #[cfg(feature = "otlp")]
 pub use otlp::{Otlp, OtlpError};
 
-/// What `peregrine` needs to start and end these. It may change in any release.
+/// What `peregrine` needs to start and stop them. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::access_log::{

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use tokio::sync::watch as watched;
+use tokio::sync::watch;
 
 /// Reserved connection slots, for new connections when all other slots are in use. If no reserved
 /// slot is free either, the server closes the oldest connection in one of them that has not sent a
@@ -54,23 +54,35 @@ pub fn app() -> App {
 
 /// Serves the pages on the calling thread until a shutdown is requested.
 fn run(
-    listens: Vec<BoundListener<Socket>>,
-    views: &Arc<AdminState>,
-    orders: watched::Sender<Lifecycle>,
-    shared: SocketSharing,
-    ready: impl FnOnce(),
+    listeners: Vec<BoundListener<Socket>>,
+    state: &Arc<AdminState>,
+    lifecycle: watch::Sender<Lifecycle>,
+    sharing: SocketSharing,
+    on_ready: impl FnOnce(),
 ) -> io::Result<()> {
     let application =
-        pages::app(views).build().expect("the routes of the admin listener are valid");
+        pages::app(state).build().expect("the routes of the admin listener are valid");
     Tokio::run(&Options::default(), |driver| async move {
-        ready();
-        driver.spawn_boxed(Box::pin(state::watch_blocking(driver.clone(), Arc::downgrade(views))));
-        let ordered = orders.subscribe();
-        driver.spawn_boxed(Box::pin(follow_handover(views.lifecycle_updates(), orders, shared)));
-        let observed = Rc::new(instrumentation());
+        on_ready();
+        driver.spawn_boxed(Box::pin(state::watch_blocking(driver.clone(), Arc::downgrade(state))));
+        let lifecycle_updates = lifecycle.subscribe();
+        driver.spawn_boxed(Box::pin(follow_handover(
+            state.lifecycle_updates(),
+            lifecycle,
+            sharing,
+        )));
+        let instrumentation = Rc::new(instrumentation());
         let limits = WorkerLimits { reserved_connections: RESERVED_CONNECTIONS, ..limits().into() };
-        peregrine_server::run_worker(driver, listens, application, limits, observed, ordered, None)
-            .await
+        peregrine_server::run_worker(
+            driver,
+            listeners,
+            application,
+            limits,
+            instrumentation,
+            lifecycle_updates,
+            None,
+        )
+        .await
     })?
     .map(drop)
 }
@@ -90,11 +102,11 @@ impl FdReserve for ReservedFds {
     }
 
     fn refill(&self) {
-        let mut all = self.0.borrow_mut();
-        while all.len() < RESERVED_FDS
+        let mut sockets = self.0.borrow_mut();
+        while sockets.len() < RESERVED_FDS
             && let Ok(socket) = UnixDatagram::unbound()
         {
-            all.push(socket);
+            sockets.push(socket);
         }
     }
 
@@ -105,25 +117,26 @@ impl FdReserve for ReservedFds {
 
 #[cfg(unix)]
 fn instrumentation() -> Instrumentation {
-    let kept = ReservedFds(RefCell::default());
-    kept.refill();
-    Instrumentation::default().with_fd_reserve(kept)
+    let reserve = ReservedFds(RefCell::default());
+    reserve.refill();
+    Instrumentation::default().with_fd_reserve(reserve)
 }
 
 #[cfg(not(unix))]
-fn observed() -> Instrumentation {
+fn instrumentation() -> Instrumentation {
     Instrumentation::default()
 }
 
 /// Stops serving when another process has taken over and inherited the listener.
 async fn follow_handover(
-    mut server: watched::Receiver<Lifecycle>,
-    own: watched::Sender<Lifecycle>,
-    shared: SocketSharing,
+    mut server_lifecycle: watch::Receiver<Lifecycle>,
+    lifecycle: watch::Sender<Lifecycle>,
+    sharing: SocketSharing,
 ) {
-    let has_left = server.wait_for(|order| *order == Lifecycle::HandingOver).await.is_ok();
-    if has_left && shared.is_shared() {
-        own.send_modify(|order| *order = Lifecycle::HandingOver.max(*order));
+    let is_handing_over =
+        server_lifecycle.wait_for(|state| *state == Lifecycle::HandingOver).await.is_ok();
+    if is_handing_over && sharing.is_shared() {
+        lifecycle.send_modify(|state| *state = Lifecycle::HandingOver.max(*state));
     }
 }
 
@@ -154,48 +167,50 @@ fn limits() -> Limits {
 /// A running admin listener. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct RunningAdmin {
-    lifecycle: watched::Sender<Lifecycle>,
+    lifecycle: watch::Sender<Lifecycle>,
     /// Receives `Ok` when the thread starts serving, or its error. Disconnected when it has ended.
     exited: mpsc::Receiver<io::Result<()>>,
 }
 
 impl RunningAdmin {
-    /// Starts a thread that serves the pages on `listens`.
+    /// Starts a thread that serves the pages on `listeners`.
     ///
     /// # Errors
     /// The process cannot start the thread, or has no free descriptors.
     pub fn start(
-        listens: Vec<BoundListener<Socket>>,
-        shared: SocketSharing,
+        listeners: Vec<BoundListener<Socket>>,
+        sharing: SocketSharing,
         is_inherited: bool,
-        views: &Arc<AdminState>,
+        state: &Arc<AdminState>,
     ) -> io::Result<Self> {
         // The predecessor serves an inherited listener until the predecessor stops.
-        let first = if is_inherited { Lifecycle::Standby } else { Lifecycle::Serving };
-        let orders = watched::Sender::new(first);
-        let own = orders.clone();
-        let (tell, told) = mpsc::channel();
-        let views = Arc::clone(views);
+        let initial = if is_inherited { Lifecycle::Standby } else { Lifecycle::Serving };
+        let lifecycle = watch::Sender::new(initial);
+        let thread_lifecycle = lifecycle.clone();
+        let (sender, exited) = mpsc::channel();
+        let state = Arc::clone(state);
         let body: Box<dyn FnOnce() + Send> = Box::new(move || {
-            let ready = tell.clone();
-            let ended = run(listens, &views, own, shared, move || drop(ready.send(Ok(()))));
-            if let Err(error) = ended {
-                let _ = tell.send(Err(error));
+            let ready_sender = sender.clone();
+            let result = run(listeners, &state, thread_lifecycle, sharing, move || {
+                drop(ready_sender.send(Ok(())))
+            });
+            if let Err(error) = result {
+                let _ = sender.send(Err(error));
             }
         });
         thread::Builder::new().name("peregrine-admin".to_owned()).spawn(body)?;
-        told.recv().unwrap_or_else(|_| Err(io::Error::other("admin thread panicked")))?;
-        Ok(Self { lifecycle: orders, exited: told })
+        exited.recv().unwrap_or_else(|_| Err(io::Error::other("admin thread panicked")))?;
+        Ok(Self { lifecycle, exited })
     }
 
     /// Starts serving after the predecessor has stopped.
     pub fn start_serving(&self) {
-        self.lifecycle.send_modify(|order| *order = Lifecycle::Serving.max(*order));
+        self.lifecycle.send_modify(|state| *state = Lifecycle::Serving.max(*state));
     }
 
     /// Shuts the listener down and waits for its thread.
     pub fn shutdown(self) {
-        self.lifecycle.send_modify(|order| *order = Lifecycle::Draining.max(*order));
+        self.lifecycle.send_modify(|state| *state = Lifecycle::Draining.max(*state));
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.exited.recv_timeout(SHUTDOWN_TIMEOUT) {
             catch_log_panic(
                 || tracing::debug!(target: "peregrine", "the admin listener did not stop in time"),

@@ -17,11 +17,11 @@ type PageResponse = (StatusCode, [(&'static str, &'static str); 2], String);
 type StateParam = StateRef<Arc<AdminState>>;
 
 /// The application of the admin listener.
-pub(crate) fn app(views: &Arc<AdminState>) -> App {
+pub(crate) fn app(state: &Arc<AdminState>) -> App {
     App::new()
-        .state(Arc::clone(views))
+        .state(Arc::clone(state))
         .get("/metrics", metrics)
-        // In an application's own scope, probes matter most during overload.
+        // If the application serves the pages itself, probes must respond even during overload.
         .get("/livez", livez.never_shed())
         .get("/readyz", readyz.never_shed())
         .get("/startupz", startupz.never_shed())
@@ -34,35 +34,38 @@ fn response(status: StatusCode, media_type: &'static str, text: String) -> PageR
     (status, [("content-type", media_type), ("cache-control", "no-store")], text)
 }
 
-/// A probe's response: the status is for the prober, the text for people.
-fn probe_response(is_well: bool, text: impl Into<String>) -> PageResponse {
-    let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+/// A probe's response: programs read the status, people the text.
+fn probe_response(is_ok: bool, text: impl Into<String>) -> PageResponse {
+    let status = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     response(status, "text/plain; charset=utf-8", format!("{}\n", text.into()))
 }
 
 /// The query that makes the probe fail during overload.
 const OVERLOAD_UNREADY_QUERY: &str = "overload=unready";
 
-fn livez(views: StateParam) -> PageResponse {
-    let stuck = views.blocked_workers(Instant::now());
-    if stuck.is_empty() {
+fn livez(state: StateParam) -> PageResponse {
+    let blocked = state.blocked_workers(Instant::now());
+    if blocked.is_empty() {
         return probe_response(true, "alive");
     }
-    let tell = |stuck: crate::state::BlockedWorker| {
-        let crate::state::BlockedWorker { worker, route, blocked_for: time } = stuck;
-        format!("worker {worker}: {route} has blocked its thread for {:.1} s", time.as_secs_f64())
+    let describe = |handler: crate::state::BlockedWorker| {
+        let crate::state::BlockedWorker { worker, route, blocked_for } = handler;
+        format!(
+            "worker {worker}: {route} has blocked its thread for {:.1} s",
+            blocked_for.as_secs_f64()
+        )
     };
-    probe_response(false, stuck.into_iter().map(tell).collect::<Vec<_>>().join("\n"))
+    probe_response(false, blocked.into_iter().map(describe).collect::<Vec<_>>().join("\n"))
 }
 
-fn readyz(views: StateParam, RawQuery(query): RawQuery) -> PageResponse {
-    let asks_for_load =
+fn readyz(state: StateParam, RawQuery(query): RawQuery) -> PageResponse {
+    let checks_overload =
         query.is_some_and(|query| query.split('&').any(|pair| pair == OVERLOAD_UNREADY_QUERY));
-    match views.lifecycle() {
-        Lifecycle::Serving if asks_for_load && views.all_low_on_memory() => {
+    match state.lifecycle() {
+        Lifecycle::Serving if checks_overload && state.all_low_on_memory() => {
             probe_response(false, "overloaded")
         }
-        Lifecycle::Serving if views.all_serving() => probe_response(true, "ready"),
+        Lifecycle::Serving if state.all_serving() => probe_response(true, "ready"),
         // Another process serves at these addresses, and the probe is meant for it.
         Lifecycle::HandingOver => probe_response(true, "served by the next process"),
         Lifecycle::Standby | Lifecycle::Serving => probe_response(false, "starting"),
@@ -70,47 +73,47 @@ fn readyz(views: StateParam, RawQuery(query): RawQuery) -> PageResponse {
     }
 }
 
-fn startupz(views: StateParam) -> PageResponse {
-    let is_serving = views.all_serving();
+fn startupz(state: StateParam) -> PageResponse {
+    let is_serving = state.all_serving();
     probe_response(is_serving, if is_serving { "started" } else { "starting" })
 }
 
 /// All workers build the same application, so any of them has the routes.
-fn routes(views: StateParam) -> PageResponse {
-    let routes = views.workers.iter().find_map(|worker| worker.routes()).unwrap_or_default();
-    let route = |(methods, pattern): &(String, String)| {
-        // Programs get `*` in place of the text for people.
+fn routes(state: StateParam) -> PageResponse {
+    let routes = state.workers.iter().find_map(|worker| worker.routes()).unwrap_or_default();
+    let to_json = |(methods, pattern): &(String, String)| {
+        // `any method` is for people. Programs get `*` instead.
         let method = if methods == "any method" { "*" } else { methods };
         format!("{{\"method\":{},\"pattern\":{}}}", JsonString(method), JsonString(pattern))
     };
-    let routes: Vec<_> = routes.iter().map(route).collect();
+    let routes: Vec<_> = routes.iter().map(to_json).collect();
     json(format!("{{\"routes\":[{}]}}", routes.join(",")))
 }
 
-fn connections(views: StateParam) -> PageResponse {
-    let (mut text, mut all) = (String::new(), 0);
-    for (number, worker) in views.workers.iter().enumerate() {
+fn connections(state: StateParam) -> PageResponse {
+    let (mut text, mut total) = (String::new(), 0);
+    for (id, worker) in state.workers.iter().enumerate() {
         let open: u64 = worker.metrics.connections().map(|(_, count)| count).sum();
-        all += open;
-        let separator = if number == 0 { "" } else { "," };
-        let kind = |((protocol, state), count): ((&str, &str), u64)| {
+        total += open;
+        let separator = if id == 0 { "" } else { "," };
+        let to_json = |((protocol, state), count): ((&str, &str), u64)| {
             let (protocol, state) = (JsonString(protocol), JsonString(state));
             format!("{{\"protocol\":{protocol},\"state\":{state},\"count\":{count}}}")
         };
-        let kinds: Vec<_> = worker.metrics.connections().map(kind).collect();
-        let kinds = kinds.join(",");
+        let counts: Vec<_> = worker.metrics.connections().map(to_json).collect();
+        let counts = counts.join(",");
         // Writing to a string never fails.
         let _ = write!(
             text,
-            "{separator}{{\"worker\":{number},\"open\":{open},\"connections\":[{kinds}]}}"
+            "{separator}{{\"worker\":{id},\"open\":{open},\"connections\":[{counts}]}}"
         );
     }
-    json(format!("{{\"open\":{all},\"workers\":[{text}]}}"))
+    json(format!("{{\"open\":{total},\"workers\":[{text}]}}"))
 }
 
 /// Shows the paths of files, but not their contents.
-fn config(views: StateParam) -> PageResponse {
-    match views.config.get() {
+fn config(state: StateParam) -> PageResponse {
+    match state.config.get() {
         Some(text) => {
             let text = text.lock().unwrap_or_else(PoisonError::into_inner).clone();
             response(StatusCode::OK, "application/toml", text)
@@ -144,38 +147,38 @@ impl fmt::Display for JsonString<'_> {
     }
 }
 
-fn metrics(views: StateParam, fields: HeaderMap) -> PageResponse {
-    let accept = fields.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+fn metrics(state: StateParam, headers: HeaderMap) -> PageResponse {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = ExpositionFormat::negotiate(accept);
     let mut page = Exposition::new(format);
-    write(&mut page, &views);
+    write(&mut page, &state);
     response(StatusCode::OK, format.content_type(), page.finish())
 }
 
 /// Writes all metrics.
-fn write(page: &mut Exposition, views: &AdminState) {
-    let counts: Vec<&WorkerMetrics> = views.workers.iter().map(|worker| &*worker.metrics).collect();
+fn write(page: &mut Exposition, state: &AdminState) {
+    let counts: Vec<&WorkerMetrics> = state.workers.iter().map(|worker| &*worker.metrics).collect();
     peregrine_server::write_metrics(page, &counts);
-    for WorkerFamily { family, value: of } in WORKER_FAMILIES {
+    for WorkerFamily { family, value: value_of } in WORKER_FAMILIES {
         page.begin_family(family);
-        for (number, worker) in views.workers.iter().enumerate() {
-            if let Some(value) = of(worker) {
-                page.sample(&[("worker", &number.to_string())], value);
+        for (id, worker) in state.workers.iter().enumerate() {
+            if let Some(value) = value_of(worker) {
+                page.sample(&[("worker", &id.to_string())], value);
             }
         }
     }
     page.begin_family(&LOOP_ITERATIONS);
-    for (number, worker) in views.workers.iter().enumerate() {
+    for (id, worker) in state.workers.iter().enumerate() {
         let times = worker.driver_metrics.iteration_durations();
-        page.histogram(&[("worker", &number.to_string())], &ITERATION_BOUNDS, &times, 1e9);
+        page.histogram(&[("worker", &id.to_string())], &ITERATION_BOUNDS, &times, 1e9);
     }
     page.begin_family(&BUILD_INFO);
     page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    log::write(page, views.access_log());
+    log::write(page, state.access_log());
     #[cfg(feature = "tls")]
-    crate::certificates::write(page, views.certificates());
+    crate::certificates::write(page, state.certificates());
     #[cfg(feature = "config")]
-    peregrine_settings::internal::write(page, views.reload_metrics.get().map(|figures| &**figures));
+    peregrine_settings::internal::write(page, state.reload_metrics.get().map(|metrics| &**metrics));
     #[cfg(feature = "otlp")]
     crate::otlp::write(page);
     process::write(page);
@@ -205,9 +208,9 @@ struct WorkerFamily {
 
 const fn worker_family(
     family: &'static MetricFamily<'static>,
-    of: fn(&WorkerView) -> Option<SampleValue>,
+    value: fn(&WorkerView) -> Option<SampleValue>,
 ) -> WorkerFamily {
-    WorkerFamily { family, value: of }
+    WorkerFamily { family, value }
 }
 
 macro_rules! family {
@@ -281,17 +284,18 @@ const WORKER_FAMILIES: &[WorkerFamily] = &[
 /// All families that are always on the page, which are those in the guide's table.
 #[cfg(test)]
 fn families() -> impl Iterator<Item = MetricFamily<'static>> {
-    let workers = WORKER_FAMILIES.iter().map(|shows| *shows.family);
-    let own = peregrine_server::METRIC_FAMILIES.iter().copied();
-    let rest = log::FAMILIES.iter().chain(process::FAMILIES).copied();
-    let own = own.chain(workers).chain([LOOP_ITERATIONS, BUILD_INFO]).chain(rest);
+    let workers = WORKER_FAMILIES.iter().map(|worker_family| *worker_family.family);
+    let families = peregrine_server::METRIC_FAMILIES.iter().copied();
+    let log_and_process = log::FAMILIES.iter().chain(process::FAMILIES).copied();
+    let families =
+        families.chain(workers).chain([LOOP_ITERATIONS, BUILD_INFO]).chain(log_and_process);
     #[cfg(feature = "tls")]
-    let own = own.chain(crate::certificates::families());
+    let families = families.chain(crate::certificates::families());
     #[cfg(feature = "config")]
-    let own = own.chain(peregrine_settings::internal::FAMILIES.iter().copied());
+    let families = families.chain(peregrine_settings::internal::FAMILIES.iter().copied());
     #[cfg(feature = "otlp")]
-    let own = own.chain(crate::otlp::FAMILIES.iter().copied());
-    own
+    let families = families.chain(crate::otlp::FAMILIES.iter().copied());
+    families
 }
 
 #[cfg(test)]
@@ -300,15 +304,15 @@ mod tests {
     use peregrine_server::Lifecycle;
     use std::collections::BTreeSet;
 
-    fn views(workers: usize) -> Arc<AdminState> {
-        let (_, orders) = tokio::sync::watch::channel(Lifecycle::Serving);
-        Arc::new(AdminState::new(workers, orders, std::time::Duration::MAX))
+    fn admin_state(workers: usize) -> Arc<AdminState> {
+        let (_, lifecycle) = tokio::sync::watch::channel(Lifecycle::Serving);
+        Arc::new(AdminState::new(workers, lifecycle, std::time::Duration::MAX))
     }
 
     /// The names in the page's `TYPE` lines.
-    fn on_page(page: &str) -> BTreeSet<String> {
+    fn type_lines(page: &str) -> BTreeSet<String> {
         let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-        types.map(|rest| rest.split(' ').next().unwrap_or_default().to_owned()).collect()
+        types.map(|family| family.split(' ').next().unwrap_or_default().to_owned()).collect()
     }
 
     /// Table rows that start with a name in backticks: the name, and the rest of the row. Rows of
@@ -326,48 +330,48 @@ mod tests {
     }
 
     #[test]
-    fn the_runbook_says_of_every_metric_and_no_other_what_it_is_looked_at_for() {
+    fn the_runbook_lists_exactly_the_metrics_of_the_page() {
         let runbook = include_str!("../../../docs/operations.md");
         let (_, metrics) = runbook.split_once("\n## Metrics\n").expect("a section `Metrics`");
         let metrics = metrics.split("\n## ").next().expect("`split` yields at least one part");
-        let told: Vec<_> = rows(metrics).map(|(name, _)| name.to_owned()).collect();
-        let once: BTreeSet<_> = told.iter().cloned().collect();
-        assert_eq!(told.len(), once.len(), "a metric is listed twice: {told:?}");
-        assert_eq!(once, families().map(|family| family.sample_name()).collect());
+        let listed: Vec<_> = rows(metrics).map(|(name, _)| name.to_owned()).collect();
+        let distinct: BTreeSet<_> = listed.iter().cloned().collect();
+        assert_eq!(listed.len(), distinct.len(), "a metric is listed twice: {listed:?}");
+        assert_eq!(distinct, families().map(|family| family.sample_name()).collect());
     }
 
     #[test]
-    fn the_guide_has_every_metric_with_its_kind_and_no_other() {
+    fn the_guide_lists_exactly_the_metrics_with_their_types() {
         let guide = include_str!("../../../docs/guide/observability.md");
-        let told: BTreeSet<_> = rows(guide)
-            .filter_map(|(name, rest)| {
-                Some((name.to_owned(), rest.split_once(" | ")?.0.to_owned()))
+        let documented: BTreeSet<_> = rows(guide)
+            .filter_map(|(name, columns)| {
+                Some((name.to_owned(), columns.split_once(" | ")?.0.to_owned()))
             })
             .filter(|(name, _)| !name.starts_with('/'))
             .collect();
-        let kind = |kind| match kind {
+        let type_name = |metric_type| match metric_type {
             MetricType::Counter => "counter",
             MetricType::Gauge => "gauge",
             MetricType::Histogram => "histogram",
             MetricType::Info => "info",
         };
-        let written: BTreeSet<_> = families()
-            .map(|family| (family.sample_name(), kind(family.metric_type).to_owned()))
+        let actual: BTreeSet<_> = families()
+            .map(|family| (family.sample_name(), type_name(family.metric_type).to_owned()))
             .collect();
-        assert_eq!(told, written);
+        assert_eq!(documented, actual);
     }
 
     #[test]
-    fn every_family_is_on_the_page_before_anything_was_counted() {
+    fn every_family_is_on_the_page_before_the_first_sample() {
         let mut page = Exposition::new(ExpositionFormat::PrometheusText);
-        write(&mut page, &views(2));
+        write(&mut page, &admin_state(2));
         let expected: BTreeSet<_> = families().map(|family| family.sample_name()).collect();
-        let found = on_page(&page.finish());
-        assert!(expected.is_subset(&found), "{:?}", expected.difference(&found));
+        let actual = type_lines(&page.finish());
+        assert!(expected.is_subset(&actual), "{:?}", expected.difference(&actual));
     }
 
     #[test]
-    fn names_end_with_their_unit() {
+    fn metric_names_end_with_their_unit() {
         for family in families() {
             assert!(family.name.ends_with(family.unit), "{family:?}");
             assert!(family.help.ends_with('.') && family.help.len() > 10, "{family:?}");
@@ -375,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_quoted_as_json_wants() {
+    fn json_strings_are_escaped() {
         assert_eq!(JsonString("/a\"b\\c\n").to_string(), r#""/a\"b\\c\u000a""#);
     }
 
     #[test]
-    fn a_server_that_starts_is_alive_and_neither_started_nor_ready() {
-        let client = app(&views(1)).test();
+    fn a_starting_server_is_live_but_not_started_or_ready() {
+        let client = app(&admin_state(1)).test();
         for (path, status) in [("/livez", 200), ("/readyz", 503), ("/startupz", 503)] {
             assert_eq!(client.get(path).send_blocking().status(), status, "{path}");
         }

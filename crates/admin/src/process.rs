@@ -54,14 +54,15 @@ fn read() -> [Option<f64>; 6] {
     // The name in parentheses may contain any characters, including spaces and parentheses.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    // Numbered as in proc_pid_stat(5), where the first field after the name is field 3.
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let cpu = || Some((field(14)? + field(15)?) / CLOCK_TICKS_PER_SECOND);
     let started = || Some(boot_time()? + field(22)? / CLOCK_TICKS_PER_SECOND);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let resident = number_after(&status, "VmRSS:").map(|kib| kib * 1024.0);
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let most = number_after(&limits, "Max open files");
-    [cpu(), resident, field(23), descriptors(), most, started()]
+    let max_fds = number_after(&limits, "Max open files");
+    [cpu(), resident, field(23), descriptors(), max_fds, started()]
 }
 
 /// The first number on the line that starts with `name`.
@@ -87,15 +88,15 @@ fn descriptors() -> Option<f64> {
 
 /// How long a thread of this process has run, and how long it has waited for a CPU, in seconds.
 #[cfg(target_os = "linux")]
-pub(crate) fn schedstat(thread: u32) -> Option<(f64, f64)> {
-    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+pub(crate) fn schedstat(tid: u32) -> Option<(f64, f64)> {
+    let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
     let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
     let mut next = || Some(fields.next()?? as f64 / 1e9);
     Some((next()?, next()?))
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn schedule(_: u32) -> Option<(f64, f64)> {
+pub(crate) fn schedstat(_: u32) -> Option<(f64, f64)> {
     None
 }
 
@@ -104,13 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_tells_everything() {
+    fn the_system_provides_every_value() {
         let values = read();
         assert!(values.iter().all(Option::is_some), "{values:?}");
-        let [_, resident, virtual_memory, open, most, started] =
+        let [_, resident, virtual_memory, open_fds, max_fds, started] =
             values.map(Option::unwrap_or_default);
         assert!(resident > 100_000.0 && virtual_memory >= resident);
-        assert!((3.0..=most).contains(&open), "{open} of {most}");
+        assert!((3.0..=max_fds).contains(&open_fds), "{open_fds} of {max_fds}");
         assert!(started > 1e9, "{started}");
     }
 }

@@ -2,7 +2,7 @@
 //! metrics page.
 //!
 //! The facade has one recorder per process. The server installs its own unless the application has
-//! already installed another. Counters and histograms consist of several parts, so that threads
+//! already installed another. Counters and histograms consist of several shards, so that threads
 //! that update the same metric rarely contend; each thread caches the handles that it has looked
 //! up.
 
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// The number of parts of a counter or histogram.
+/// The number of shards of a counter or histogram.
 const SHARDS: usize = 8;
 
 /// The bucket bounds of histograms, except those whose name ends with `bytes`.
@@ -63,8 +63,8 @@ pub(crate) fn install_recorder() {
 
 /// Writes the application's metrics.
 pub(crate) fn write(page: &mut Exposition) {
-    if let Some(own) = RECORDER.get() {
-        own.write(page);
+    if let Some(app_metrics) = RECORDER.get() {
+        app_metrics.write(page);
     }
 }
 
@@ -86,12 +86,12 @@ impl<C> Default for MetricCells<C> {
 }
 
 impl<C> MetricCells<C> {
-    fn find(&self, key: &Key, make: impl FnOnce() -> C) -> Arc<C> {
+    fn get_or_insert(&self, key: &Key, make: impl FnOnce() -> C) -> Arc<C> {
         if let Some(cell) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(key) {
             return Arc::clone(cell);
         }
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.entry(key.clone()).or_insert_with(|| Arc::new(make())))
+        let mut cells = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(cells.entry(key.clone()).or_insert_with(|| Arc::new(make())))
     }
 
     /// All keys, grouped by name and sorted.
@@ -106,7 +106,7 @@ impl<C> MetricCells<C> {
     }
 }
 
-/// A part of a counter. The alignment keeps parts on separate cache lines.
+/// A shard of a counter. The alignment keeps shards on separate cache lines.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard(AtomicU64);
@@ -167,16 +167,16 @@ impl GaugeFn for ThreadHandle<GaugeCell> {
 
 impl HistogramFn for ThreadHandle<HistogramCell> {
     fn record(&self, value: f64) {
-        let part = &self.cell.shards[self.shard];
-        let at = self.cell.bounds.iter().position(|bound| value <= *bound);
-        part.counts[at.unwrap_or(self.cell.bounds.len())].fetch_add(1, Ordering::Relaxed);
-        atomic_add_f64(&part.sum, value);
+        let shard = &self.cell.shards[self.shard];
+        let bucket = self.cell.bounds.iter().position(|bound| value <= *bound);
+        shard.counts[bucket.unwrap_or(self.cell.bounds.len())].fetch_add(1, Ordering::Relaxed);
+        atomic_add_f64(&shard.sum, value);
     }
 }
 
 /// Adds to a floating-point number stored as its bits.
-fn atomic_add_f64(bits: &AtomicU64, more: f64) {
-    let sum = |bits| Some((f64::from_bits(bits) + more).to_bits());
+fn atomic_add_f64(bits: &AtomicU64, addend: f64) {
+    let sum = |bits| Some((f64::from_bits(bits) + addend).to_bits());
     // Cannot fail, since `sum` never returns `None`.
     let _ = bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
 }
@@ -197,31 +197,33 @@ struct ThreadCache {
 /// The maximum number of cached handles of each kind; beyond it the cache is cleared.
 const THREAD_CACHE_MAX: usize = 1024;
 
-/// The part that this thread updates.
+/// The shard that this thread updates.
 fn current_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.get().unwrap_or_else(|| {
-        let part = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        SHARD.set(Some(part));
-        part
+        let shard = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        SHARD.set(Some(shard));
+        shard
     })
 }
 
 /// Returns this thread's handle, and creates it on first use.
 fn cached_handle<C>(
-    of: impl FnOnce(&mut ThreadCache) -> &mut HashMap<Key, Arc<ThreadHandle<C>>>,
+    select: impl FnOnce(&mut ThreadCache) -> &mut HashMap<Key, Arc<ThreadHandle<C>>>,
     key: &Key,
     cells: &MetricCells<C>,
     make: impl Fn() -> C,
 ) -> Arc<ThreadHandle<C>> {
-    let found = THREAD_CACHE.try_with(|all| {
-        let mut all = all.borrow_mut();
-        let handles = of(&mut all);
+    let handle = THREAD_CACHE.try_with(|cache| {
+        let mut cache = cache.borrow_mut();
+        let handles = select(&mut cache);
         if let Some(handle) = handles.get(key) {
             return Arc::clone(handle);
         }
-        let handle =
-            Arc::new(ThreadHandle { cell: cells.find(key, &make), shard: current_shard() });
+        let handle = Arc::new(ThreadHandle {
+            cell: cells.get_or_insert(key, &make),
+            shard: current_shard(),
+        });
         if handles.len() >= THREAD_CACHE_MAX {
             handles.clear();
         }
@@ -229,7 +231,9 @@ fn cached_handle<C>(
         handle
     });
     // While a thread exits, it may update metrics after its cache has been destroyed.
-    found.unwrap_or_else(|_| Arc::new(ThreadHandle { cell: cells.find(key, &make), shard: 0 }))
+    handle.unwrap_or_else(|_| {
+        Arc::new(ThreadHandle { cell: cells.get_or_insert(key, &make), shard: 0 })
+    })
 }
 
 /// The recorder that is installed in the facade.
@@ -237,9 +241,10 @@ struct MetricsRecorder;
 
 impl MetricsRecorder {
     fn describe(key: &KeyName, unit: Option<Unit>, text: SharedString) {
-        if let Some(own) = RECORDER.get() {
-            let mut all = own.described.write().unwrap_or_else(PoisonError::into_inner);
-            all.insert(key.as_str().to_owned(), (unit, text));
+        if let Some(app_metrics) = RECORDER.get() {
+            let mut described =
+                app_metrics.described.write().unwrap_or_else(PoisonError::into_inner);
+            described.insert(key.as_str().to_owned(), (unit, text));
         }
     }
 }
@@ -258,24 +263,25 @@ impl Recorder for MetricsRecorder {
     }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let Some(own) = RECORDER.get() else { return Counter::noop() };
-        let cells = &own.counters;
-        cached_handle(|known| &mut known.counters, key, cells, CounterCell::default).into()
+        let Some(app_metrics) = RECORDER.get() else { return Counter::noop() };
+        let cells = &app_metrics.counters;
+        cached_handle(|cache| &mut cache.counters, key, cells, CounterCell::default).into()
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        let Some(own) = RECORDER.get() else { return Gauge::noop() };
-        cached_handle(|known| &mut known.gauges, key, &own.gauges, GaugeCell::default).into()
+        let Some(app_metrics) = RECORDER.get() else { return Gauge::noop() };
+        cached_handle(|cache| &mut cache.gauges, key, &app_metrics.gauges, GaugeCell::default)
+            .into()
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        let Some(own) = RECORDER.get() else { return Histogram::noop() };
+        let Some(app_metrics) = RECORDER.get() else { return Histogram::noop() };
         let make = || {
             let is_bytes = key.name().ends_with("bytes");
             let bounds = if is_bytes { &BYTE_BUCKETS } else { &DEFAULT_BUCKETS };
             HistogramCell { bounds, shards: Default::default() }
         };
-        cached_handle(|known| &mut known.histograms, key, &own.histograms, make).into()
+        cached_handle(|cache| &mut cache.histograms, key, &app_metrics.histograms, make).into()
     }
 }
 
@@ -284,8 +290,8 @@ impl AppMetrics {
         for (name, keys) in self.counters.by_name() {
             self.family(page, &name, MetricType::Counter);
             for (key, cell) in keys {
-                let parts = cell.shards.iter().map(|part| part.0.load(Ordering::Relaxed));
-                let count = parts.sum::<u64>() + cell.absolute.load(Ordering::Relaxed);
+                let shards = cell.shards.iter().map(|shard| shard.0.load(Ordering::Relaxed));
+                let count = shards.sum::<u64>() + cell.absolute.load(Ordering::Relaxed);
                 with_labels(&key, |labels| page.sample(labels, count));
             }
         }
@@ -300,11 +306,11 @@ impl AppMetrics {
             self.family(page, &name, MetricType::Histogram);
             for (key, cell) in keys {
                 let (mut counts, mut sum) = ([0; 20], 0.0);
-                for part in &cell.shards {
-                    for (count, more) in counts.iter_mut().zip(&part.counts) {
-                        *count += more.load(Ordering::Relaxed);
+                for shard in &cell.shards {
+                    for (count, shard_count) in counts.iter_mut().zip(&shard.counts) {
+                        *count += shard_count.load(Ordering::Relaxed);
                     }
-                    sum += f64::from_bits(part.sum.load(Ordering::Relaxed));
+                    sum += f64::from_bits(shard.sum.load(Ordering::Relaxed));
                 }
                 with_labels(&key, |labels| page.float_histogram(labels, cell.bounds, &counts, sum));
             }
@@ -349,13 +355,13 @@ fn with_labels(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
 
 /// Replaces characters that Prometheus does not allow in names.
 fn sanitize(name: &str, is_metric: bool) -> String {
-    let is_good = |character: char| {
+    let is_allowed = |character: char| {
         character.is_ascii_alphanumeric() || character == '_' || is_metric && character == ':'
     };
     let name: String =
-        name.chars().map(|character| if is_good(character) { character } else { '_' }).collect();
-    let needs_start = name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit());
-    if needs_start { format!("_{name}") } else { name }
+        name.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect();
+    let needs_prefix = name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit());
+    if needs_prefix { format!("_{name}") } else { name }
 }
 
 #[cfg(test)]
@@ -364,7 +370,7 @@ mod tests {
     use peregrine_metrics::ExpositionFormat;
 
     #[test]
-    fn names_are_made_sound() {
+    fn invalid_names_are_sanitized() {
         for (name, is_metric, expected) in [
             ("birds.seen", true, "birds_seen"),
             ("a:b", true, "a:b"),
@@ -378,12 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_taken_get_a_prefix() {
-        let own = AppMetrics::default();
+    fn names_in_use_get_a_prefix() {
+        let app_metrics = AppMetrics::default();
         let make = CounterCell::default;
-        own.counters.find(&Key::from_name("taken"), make).shards[0].0.store(1, Ordering::Relaxed);
-        own.counters.find(&Key::from_name("twice_total"), make);
-        own.gauges.find(&Key::from_name("twice"), GaugeCell::default);
+        app_metrics.counters.get_or_insert(&Key::from_name("taken"), make).shards[0]
+            .0
+            .store(1, Ordering::Relaxed);
+        app_metrics.counters.get_or_insert(&Key::from_name("twice_total"), make);
+        app_metrics.gauges.get_or_insert(&Key::from_name("twice"), GaugeCell::default);
         let mut page = Exposition::new(ExpositionFormat::PrometheusText);
         page.begin_family(&MetricFamily {
             name: "taken",
@@ -391,15 +399,15 @@ mod tests {
             unit: "",
             help: "Ours.",
         });
-        own.write(&mut page);
+        app_metrics.write(&mut page);
         let page = page.finish();
         for line in ["app_taken_total 1", "twice_total 0", "app_twice 0"] {
-            assert!(page.lines().any(|found| found == line), "{line}: {page}");
+            assert!(page.lines().any(|page_line| page_line == line), "{line}: {page}");
         }
     }
 
     #[test]
-    fn labels_never_meet() {
+    fn sanitized_labels_do_not_collide() {
         let labels = [("a.b", "1"), ("a_b", "2"), ("le", "3")];
         with_labels(&Key::from_parts("x", &labels), |labels| {
             assert_eq!(labels, [("a_b", "1"), ("app_a_b", "2"), ("app_le", "3")]);
@@ -407,30 +415,29 @@ mod tests {
     }
 
     #[test]
-    fn what_threads_count_is_added_up() {
-        let own = AppMetrics::default();
-        let (counted, spread) = (Key::from_name("n"), Key::from_name("seconds"));
+    fn counts_of_all_threads_are_added_up() {
+        let app_metrics = AppMetrics::default();
+        let (counter, histogram) = (Key::from_name("n"), Key::from_name("seconds"));
         let make = || HistogramCell { bounds: &DEFAULT_BUCKETS, shards: Default::default() };
         std::thread::scope(|scope| {
-            for part in 0..SHARDS {
-                let (own, counted, spread) = (&own, &counted, &spread);
+            for shard in 0..SHARDS {
+                let (app_metrics, counter, histogram) = (&app_metrics, &counter, &histogram);
                 scope.spawn(move || {
-                    let cell = own.counters.find(counted, CounterCell::default);
-                    (0..100).for_each(|_| {
-                        ThreadHandle { cell: Arc::clone(&cell), shard: part }.increment(2)
-                    });
-                    let cell = own.histograms.find(spread, make);
-                    ThreadHandle { cell, shard: part }.record(0.5);
+                    let cell = app_metrics.counters.get_or_insert(counter, CounterCell::default);
+                    (0..100)
+                        .for_each(|_| ThreadHandle { cell: Arc::clone(&cell), shard }.increment(2));
+                    let cell = app_metrics.histograms.get_or_insert(histogram, make);
+                    ThreadHandle { cell, shard }.record(0.5);
                 });
             }
         });
         let mut page = Exposition::new(ExpositionFormat::PrometheusText);
-        own.write(&mut page);
+        app_metrics.write(&mut page);
         let page = page.finish();
         for line in
             ["n_total 1600", "seconds_bucket{le=\"0.5\"} 8", "seconds_count 8", "seconds_sum 4"]
         {
-            assert!(page.lines().any(|found| found == line), "{line}: {page}");
+            assert!(page.lines().any(|page_line| page_line == line), "{line}: {page}");
         }
     }
 }

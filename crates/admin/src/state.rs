@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeMetrics};
-use tokio::sync::watch as watched;
+use tokio::sync::watch;
 
-/// The bounds of the pause between two checks for handlers that block their thread.
+/// The bounds of the interval between two checks for handlers that block their thread.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
@@ -46,22 +46,22 @@ impl WorkerView {
     }
 
     /// Publishes the worker's heartbeat.
-    pub fn set_heartbeat(&self, pulse: &Arc<Heartbeat>) {
+    pub fn set_heartbeat(&self, heartbeat: &Arc<Heartbeat>) {
         // Cannot fail: a worker starts only once. The same holds below.
-        let _ = self.heartbeat.set(Arc::downgrade(pulse));
+        let _ = self.heartbeat.set(Arc::downgrade(heartbeat));
     }
 
     /// Publishes the state of the worker's thread when the worker starts serving.
     fn set_serving(&self, application: &BuiltApp) {
-        let name = |pattern| display_pattern(pattern).into_owned();
+        let to_name = |pattern| display_pattern(pattern).into_owned();
         let routes =
-            application.routes().map(|route| (route.methods.to_owned(), name(route.pattern)));
+            application.routes().map(|route| (route.methods.to_owned(), to_name(route.pattern)));
         let _ = self.routes.set(routes.collect());
         if let Ok(handle) = Handle::try_current() {
             let _ = self.runtime.set(handle.metrics());
         }
-        if let Some(thread) = current_tid() {
-            let _ = self.tid.set(thread);
+        if let Some(tid) = current_tid() {
+            let _ = self.tid.set(tid);
         }
         self.is_serving.store(true, Ordering::Release);
     }
@@ -80,7 +80,7 @@ impl WorkerView {
 
     /// How often a handler was found to block the thread.
     pub(crate) fn blocking_polls(&self) -> u64 {
-        self.heartbeat().map_or(0, |pulse| pulse.blocking_polls())
+        self.heartbeat().map_or(0, |heartbeat| heartbeat.blocking_polls())
     }
 
     fn heartbeat(&self) -> Option<Arc<Heartbeat>> {
@@ -95,7 +95,7 @@ fn current_tid() -> Option<u32> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn this_thread() -> Option<u32> {
+fn current_tid() -> Option<u32> {
     None
 }
 
@@ -104,7 +104,7 @@ fn this_thread() -> Option<u32> {
 pub struct AdminState {
     /// The data of each worker.
     pub workers: Vec<WorkerView>,
-    lifecycle: watched::Receiver<Lifecycle>,
+    lifecycle: watch::Receiver<Lifecycle>,
     liveness_threshold: Duration,
     /// All settings in effect as text, if the server was built from a configuration.
     pub config: OnceLock<Arc<Mutex<String>>>,
@@ -139,29 +139,29 @@ impl AdminState {
     #[must_use]
     pub fn start(
         workers: usize,
-        orders: watched::Receiver<Lifecycle>,
+        lifecycle: watch::Receiver<Lifecycle>,
         liveness_threshold: Duration,
     ) -> Arc<Self> {
         #[cfg(feature = "metrics")]
         crate::recorder::install_recorder();
-        Arc::new(Self::new(workers, orders, liveness_threshold))
+        Arc::new(Self::new(workers, lifecycle, liveness_threshold))
     }
 
     pub(crate) fn new(
         workers: usize,
-        orders: watched::Receiver<Lifecycle>,
+        lifecycle: watch::Receiver<Lifecycle>,
         liveness_threshold: Duration,
     ) -> Self {
         let workers: Vec<_> = (0..workers).map(|_| WorkerView::new()).collect();
-        let seen = Mutex::new(vec![None; workers.len()]);
+        let last_polls = Mutex::new(vec![None; workers.len()]);
         Self {
             workers,
-            lifecycle: orders,
+            lifecycle,
             liveness_threshold,
             config: OnceLock::new(),
             #[cfg(feature = "config")]
             reload_metrics: OnceLock::new(),
-            last_polls: seen,
+            last_polls,
             access_log: OnceLock::new(),
             #[cfg(feature = "tls")]
             certificates: OnceLock::new(),
@@ -169,26 +169,29 @@ impl AdminState {
     }
 
     /// Publishes the metrics of the access log.
-    pub fn set_access_log(&self, figures: &Arc<log::AccessLogMetrics>) {
+    pub fn set_access_log(&self, metrics: &Arc<log::AccessLogMetrics>) {
         // Cannot fail: a server starts only once.
-        let _ = self.access_log.set(Arc::clone(figures));
+        let _ = self.access_log.set(Arc::clone(metrics));
     }
 
     pub(crate) fn access_log(&self) -> Option<&log::AccessLogMetrics> {
-        self.access_log.get().map(|figures| &**figures)
+        self.access_log.get().map(|metrics| &**metrics)
     }
 
     /// Publishes the TLS settings of the listeners, without duplicates.
     #[cfg(feature = "tls")]
-    pub fn set_certificates<'t>(&self, all: impl Iterator<Item = &'t peregrine_tls::TlsConfig>) {
-        let mut each: Vec<peregrine_tls::TlsConfig> = Vec::new();
-        for tls in all {
-            if !each.iter().any(|known| known.ptr_eq(tls)) {
-                each.push(tls.clone());
+    pub fn set_certificates<'t>(
+        &self,
+        tls_configs: impl Iterator<Item = &'t peregrine_tls::TlsConfig>,
+    ) {
+        let mut distinct: Vec<peregrine_tls::TlsConfig> = Vec::new();
+        for tls in tls_configs {
+            if !distinct.iter().any(|known| known.ptr_eq(tls)) {
+                distinct.push(tls.clone());
             }
         }
         // Cannot fail: a server starts only once.
-        let _ = self.certificates.set(each);
+        let _ = self.certificates.set(distinct);
     }
 
     #[cfg(feature = "tls")]
@@ -213,33 +216,35 @@ impl AdminState {
     }
 
     /// Subscribes to changes of the server's lifecycle.
-    pub(crate) fn lifecycle_updates(&self) -> watched::Receiver<Lifecycle> {
+    pub(crate) fn lifecycle_updates(&self) -> watch::Receiver<Lifecycle> {
         self.lifecycle.clone()
     }
 
     /// Checks all heartbeats, and returns the handlers that have been in the same poll for too
     /// long.
     pub(crate) fn blocked_workers(&self, now: Instant) -> Vec<BlockedWorker> {
-        let mut all = self.last_polls.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stuck = Vec::new();
-        for (number, (worker, seen)) in self.workers.iter().zip(&mut *all).enumerate() {
-            let present = worker.heartbeat().and_then(|pulse| pulse.current_poll());
-            let Some((turn, route)) = present else {
-                *seen = None;
+        let mut last_polls = self.last_polls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = Vec::new();
+        for (worker_id, (worker, last_poll)) in
+            self.workers.iter().zip(&mut *last_polls).enumerate()
+        {
+            let current_poll = worker.heartbeat().and_then(|heartbeat| heartbeat.current_poll());
+            let Some((poll_count, route)) = current_poll else {
+                *last_poll = None;
                 continue;
             };
-            match seen {
-                Some(seen) if seen.poll_count == turn => {
-                    let time = now.saturating_duration_since(seen.since);
-                    if time >= self.liveness_threshold {
-                        let route = seen.route.clone();
-                        stuck.push(BlockedWorker { worker: number, route, blocked_for: time });
+            match last_poll {
+                Some(last_poll) if last_poll.poll_count == poll_count => {
+                    let blocked_for = now.saturating_duration_since(last_poll.since);
+                    if blocked_for >= self.liveness_threshold {
+                        let route = last_poll.route.clone();
+                        blocked.push(BlockedWorker { worker: worker_id, route, blocked_for });
                     }
                 }
-                _ => *seen = Some(LastPoll { poll_count: turn, route, since: now }),
+                _ => *last_poll = Some(LastPoll { poll_count, route, since: now }),
             }
         }
-        stuck
+        blocked
     }
 }
 
@@ -248,11 +253,12 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<AdminState>>> = const { RefCell::new(None) };
 }
 
-/// The data of all workers of this thread's server, or of no workers on other threads.
+/// The data of all workers of this thread's server; on other threads, the data of a server without
+/// workers.
 pub(crate) fn current() -> Arc<AdminState> {
     CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
-        let (_, orders) = watched::channel(Lifecycle::Serving);
-        Arc::new(AdminState::new(0, orders, Duration::MAX))
+        let (_, lifecycle) = watch::channel(Lifecycle::Serving);
+        Arc::new(AdminState::new(0, lifecycle, Duration::MAX))
     })
 }
 
@@ -282,15 +288,15 @@ impl WorkerReporter {
     }
 }
 
-/// Checks the heartbeats periodically, so that a probe finds out immediately how long a handler has
-/// been running.
-pub(crate) async fn watch_blocking(driver: impl Driver, views: Weak<AdminState>) {
+/// Checks the heartbeats periodically. A probe can then report immediately how long a handler has
+/// been running, although one check only finds which poll a worker is in.
+pub(crate) async fn watch_blocking(driver: impl Driver, state: Weak<AdminState>) {
     loop {
-        let Some(now) = views.upgrade() else { return };
-        let pause = (now.liveness_threshold / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX);
-        now.blocked_workers(Instant::now());
-        drop(now);
-        driver.sleep_until(driver.now().saturating_add(pause)).await;
+        let Some(state) = state.upgrade() else { return };
+        let interval = (state.liveness_threshold / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX);
+        state.blocked_workers(Instant::now());
+        drop(state);
+        driver.sleep_until(driver.now().saturating_add(interval)).await;
     }
 }
 
@@ -299,17 +305,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_without_workers_at_work_is_never_stuck() {
-        let (_, orders) = watched::channel(Lifecycle::Serving);
-        let views = AdminState::new(2, orders, Duration::ZERO);
-        let pulse = Arc::new(Heartbeat::default());
-        views.workers[0].set_heartbeat(&pulse);
+    fn idle_workers_are_never_reported_as_blocked() {
+        let (_, lifecycle) = watch::channel(Lifecycle::Serving);
+        let state = AdminState::new(2, lifecycle, Duration::ZERO);
+        let heartbeat = Arc::new(Heartbeat::default());
+        state.workers[0].set_heartbeat(&heartbeat);
         let now = Instant::now();
         for later in [0, 1, 3600] {
-            assert_eq!(views.blocked_workers(now + Duration::from_secs(later)), []);
+            assert_eq!(state.blocked_workers(now + Duration::from_secs(later)), []);
         }
-        drop(pulse);
-        assert_eq!(views.blocked_workers(now), []);
-        assert!(!views.all_serving() && views.lifecycle() == Lifecycle::Serving);
+        drop(heartbeat);
+        assert_eq!(state.blocked_workers(now), []);
+        assert!(!state.all_serving() && state.lifecycle() == Lifecycle::Serving);
     }
 }

@@ -16,8 +16,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Authenticates requests to the routes inside with a function of the application, and answers 401
-/// if the function does not accept the credentials.
+/// Authenticates requests to the routes inside with a function of the application, and responds
+/// with 401 if the function does not accept the credentials.
 ///
 /// The function takes the request's credentials ([`BasicAuth`], [`BearerToken`] or [`ApiKey`]). It
 /// returns a user, of any type that is `Clone + Send + Sync`, or `None`, or its own problem.
@@ -158,9 +158,9 @@ impl<F> Authenticate<ApiKey, F> {
 }
 
 impl<C, F> Authenticate<C, F> {
-    fn new(verify: F, place: CredentialLocation) -> Self {
+    fn new(verify: F, location: CredentialLocation) -> Self {
         let realm = REALM.to_owned();
-        Self { verify, realm, location: place, is_optional: false, credentials: PhantomData }
+        Self { verify, realm, location, is_optional: false, credentials: PhantomData }
     }
 
     /// Sets the realm, in ASCII, which browsers may show to their users. The default is
@@ -171,7 +171,7 @@ impl<C, F> Authenticate<C, F> {
 
     /// Also runs the routes inside for requests without such credentials; wrong ones are still
     /// rejected. This way, several schemes can protect the same routes: if none of them finds
-    /// credentials, the extractor [`User`] answers 401 with the challenges of all.
+    /// credentials, the extractor [`User`] responds with 401 and the challenges of all.
     pub fn optional(self) -> Self {
         Self { is_optional: true, ..self }
     }
@@ -182,9 +182,9 @@ fn extract_credentials<C: Credentials, F>(
     this: &Authenticate<C, F>,
     request: &mut Request,
 ) -> Result<Option<C>, Problem> {
-    let read = C::read(&request.parts, &this.location);
-    let credentials =
-        read.map_err(|why| malformed_credentials(C::SCHEME, &this.location, &this.realm, why))?;
+    let result = C::read(&request.parts, &this.location);
+    let credentials = result
+        .map_err(|reason| malformed_credentials(C::SCHEME, &this.location, &this.realm, reason))?;
     if credentials.is_some() {
         return Ok(credentials);
     }
@@ -203,7 +203,7 @@ fn extract_credentials<C: Credentials, F>(
 /// The response to credentials that the verify function did not accept.
 fn invalid_credentials(
     scheme: Scheme,
-    place: &CredentialLocation,
+    location: &CredentialLocation,
     realm: &str,
     request: &Request,
 ) -> Problem {
@@ -212,9 +212,9 @@ fn invalid_credentials(
         Scheme::Bearer => "The token is invalid or has expired.",
         Scheme::ApiKey => "The API key is invalid or has expired.",
     };
-    let why = BearerError::Invalid("the token is invalid or has expired");
-    let own = www_authenticate(scheme, place.scheme_name(), realm, why);
-    with_pending_challenges(request, unauthorized("invalid-credentials", detail, [own]))
+    let error = BearerError::Invalid("the token is invalid or has expired");
+    let challenge = www_authenticate(scheme, location.scheme_name(), realm, error);
+    with_pending_challenges(request, unauthorized("invalid-credentials", detail, [challenge]))
 }
 
 /// Adds the challenges of the enclosing optional `Authenticate` layers.
@@ -273,11 +273,11 @@ where
                 requirements
                     .config_error(format!("Authenticate: {name:?} is not a header field name"));
             }
-            CredentialLocation::Scheme(word)
-                if HeaderName::from_bytes(word.as_bytes()).is_err() =>
+            CredentialLocation::Scheme(name)
+                if HeaderName::from_bytes(name.as_bytes()).is_err() =>
             {
                 requirements.config_error(format!(
-                    "Authenticate: {word:?} is not a scheme name: use letters, digits and hyphens"
+                    "Authenticate: {name:?} is not a scheme name: use letters, digits and hyphens"
                 ));
             }
             CredentialLocation::Query(name)
@@ -300,7 +300,7 @@ impl<C, F> fmt::Debug for Authenticate<C, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authenticate")
             .field("realm", &self.realm)
-            .field("place", &self.location)
+            .field("location", &self.location)
             .field("is_optional", &self.is_optional)
             .finish_non_exhaustive()
     }

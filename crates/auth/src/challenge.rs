@@ -19,17 +19,17 @@ pub(crate) enum Scheme {
 /// Why a Bearer token was not accepted: the `error` codes of RFC 6750, section 3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BearerError<'r> {
-    /// No token was sent. RFC 6750, section 3.1, asks for no code in this case.
+    /// No token was sent. RFC 6750, section 3.1: no error code is sent in this case.
     None,
     Malformed,
     Invalid(&'r str),
     Scope(&'r str),
 }
 
-/// The value of `WWW-Authenticate`. `word` is the scheme name that clients send before a token.
+/// The value of `WWW-Authenticate`. `scheme_name` is the name that clients send before a token.
 pub(crate) fn www_authenticate(
     scheme: Scheme,
-    word: &str,
+    scheme_name: &str,
     realm: &str,
     error: BearerError<'_>,
 ) -> HeaderValue {
@@ -41,13 +41,13 @@ pub(crate) fn www_authenticate(
         // not registered.
         Scheme::ApiKey => format!("ApiKey realm={realm}"),
         Scheme::Bearer => {
-            let realm = format!("{word} realm={realm}");
+            let realm = format!("{scheme_name} realm={realm}");
             match error {
                 BearerError::None => realm,
                 BearerError::Malformed => format!("{realm}, error=\"invalid_request\""),
-                BearerError::Invalid(why) => {
-                    let why = quoted(why);
-                    format!("{realm}, error=\"invalid_token\", error_description={why}")
+                BearerError::Invalid(reason) => {
+                    let reason = quoted(reason);
+                    format!("{realm}, error=\"invalid_token\", error_description={reason}")
                 }
                 BearerError::Scope(scope) => {
                     let scope = quoted(scope);
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_are_what_the_rfcs_say_whatever_the_words() {
+    fn challenges_follow_the_rfcs_and_escape_their_parameters() {
         for (value, expected) in [
             (
                 www_authenticate(Scheme::Basic, "Basic", "a \"b\" \\ c", BearerError::None),

@@ -69,7 +69,7 @@ impl CredentialLocation {
     /// Marks the response as specific to the client identified by these credentials.
     pub(crate) fn mark_private(&self, parts: &mut Parts) {
         match self {
-            // Caches tell clients apart by their query, as they do by `Authorization`.
+            // Caches distinguish requests by the query, and by `Authorization`.
             Self::Scheme(_) | Self::Query(_) => PrivateResponse::mark_credentials(parts),
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
                 PrivateResponse::mark_credentials(parts);
@@ -78,8 +78,8 @@ impl CredentialLocation {
         }
     }
 
-    /// Records that a key was looked for here, even if there is none. Reading `Authorization`
-    /// leaves its own mark.
+    /// Records that a key was looked for here, even if there is none. Reads of `Authorization` are
+    /// recorded anyway.
     fn record_lookup(&self, parts: &Parts) {
         match self {
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
@@ -93,7 +93,7 @@ impl CredentialLocation {
     /// The scheme name before a token.
     pub(crate) fn scheme_name(&self) -> &str {
         match self {
-            Self::Scheme(word) => word,
+            Self::Scheme(name) => name,
             Self::Header(_) | Self::Query(_) => "Bearer",
         }
     }
@@ -118,8 +118,8 @@ pub(crate) trait Credentials: Sized {
 
     /// Reads the credentials; `None` if the request has none of this kind.
     ///
-    /// The error says how those present are malformed.
-    fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str>;
+    /// The error says why the credentials are malformed.
+    fn read(parts: &Parts, location: &CredentialLocation) -> Result<Option<Self>, &'static str>;
 }
 
 /// The credentials of this scheme in `Authorization`.
@@ -136,8 +136,8 @@ fn authorization_credentials<'h>(
     }
     // RFC 9110 §11.1: the scheme is a case-insensitive token, followed by a space.
     let end = value.iter().position(|byte| *byte == b' ').unwrap_or(value.len());
-    let (said, rest) = value.split_at(end);
-    if !said.eq_ignore_ascii_case(scheme.as_bytes()) {
+    let (name, rest) = value.split_at(end);
+    if !name.eq_ignore_ascii_case(scheme.as_bytes()) {
         return Ok(None);
     }
     Ok(Some(rest.trim_ascii()))
@@ -147,8 +147,10 @@ impl Credentials for BasicAuth {
     const SCHEME: Scheme = Scheme::Basic;
 
     fn read(parts: &Parts, _: &CredentialLocation) -> Result<Option<Self>, &'static str> {
-        let Some(sent) = authorization_credentials(&parts.head, "basic")? else { return Ok(None) };
-        let bytes = STANDARD.decode(sent).map_err(|_| "the Basic credentials are not base64")?;
+        let Some(encoded) = authorization_credentials(&parts.head, "basic")? else {
+            return Ok(None);
+        };
+        let bytes = STANDARD.decode(encoded).map_err(|_| "the Basic credentials are not base64")?;
         let text = String::from_utf8(bytes).map_err(|_| "the Basic credentials are not UTF-8")?;
         // RFC 7617 §2: the first colon ends the user name; neither part has control characters.
         if text.chars().any(char::is_control) {
@@ -174,33 +176,33 @@ const TOKEN68: [bool; 256] = {
 impl Credentials for BearerToken {
     const SCHEME: Scheme = Scheme::Bearer;
 
-    fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str> {
-        let Some(sent) = authorization_credentials(&parts.head, place.scheme_name())? else {
+    fn read(parts: &Parts, location: &CredentialLocation) -> Result<Option<Self>, &'static str> {
+        let Some(token) = authorization_credentials(&parts.head, location.scheme_name())? else {
             return Ok(None);
         };
         // RFC 6750 §2.1: b64token, which is token68 in RFC 9110.
-        let end = sent.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-        if end == 0 || !sent[..end].iter().all(|byte| TOKEN68[usize::from(*byte)]) {
+        let end = token.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+        if end == 0 || !token[..end].iter().all(|byte| TOKEN68[usize::from(*byte)]) {
             return Err("the text after the scheme is not a token");
         }
-        Ok(std::str::from_utf8(sent).ok().map(|token| Self(token.to_owned())))
+        Ok(std::str::from_utf8(token).ok().map(|token| Self(token.to_owned())))
     }
 }
 
 impl Credentials for ApiKey {
     const SCHEME: Scheme = Scheme::ApiKey;
 
-    fn read(parts: &Parts, place: &CredentialLocation) -> Result<Option<Self>, &'static str> {
-        place.record_lookup(parts);
-        let (first, second): (Option<Cow<'_, [u8]>>, _) = match place {
+    fn read(parts: &Parts, location: &CredentialLocation) -> Result<Option<Self>, &'static str> {
+        location.record_lookup(parts);
+        let (first, second): (Option<Cow<'_, [u8]>>, _) = match location {
             CredentialLocation::Header(name) | CredentialLocation::Scheme(name) => {
                 let mut fields = parts.head.header_values(name).map(Cow::Borrowed);
                 (fields.next(), fields.next())
             }
             CredentialLocation::Query(name) => {
                 let mut pairs = parts.head.query().unwrap_or("").split('&').filter_map(|pair| {
-                    let (said, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    (said == name).then(|| decode_form_value(value))
+                    let (parameter, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    (parameter == name).then(|| decode_form_value(value))
                 });
                 (pairs.next(), pairs.next())
             }
@@ -209,8 +211,8 @@ impl Credentials for ApiKey {
         if second.is_some() {
             return Err("there are several API keys");
         }
-        let is_one = !key.is_empty() && key.iter().all(u8::is_ascii_graphic);
-        let key = String::from_utf8(key.into_owned()).ok().filter(|_| is_one);
+        let is_valid = !key.is_empty() && key.iter().all(u8::is_ascii_graphic);
+        let key = String::from_utf8(key.into_owned()).ok().filter(|_| is_valid);
         key.map(|key| Some(Self(key))).ok_or("the API key is empty or not visible ASCII")
     }
 }
@@ -222,35 +224,35 @@ fn decode_form_value(value: &str) -> Cow<'_, [u8]> {
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return bytes.into();
     }
-    let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while let Some(byte) = bytes.get(at) {
-        match (byte, hex(bytes.get(at + 1)), hex(bytes.get(at + 2))) {
+    let (mut decoded, mut index) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(byte) = bytes.get(index) {
+        match (byte, hex(bytes.get(index + 1)), hex(bytes.get(index + 2))) {
             (b'%', Some(high), Some(low)) => {
-                plain.push(u8::try_from(high * 16 + low).unwrap_or_default());
-                at += 3;
+                decoded.push(u8::try_from(high * 16 + low).unwrap_or_default());
+                index += 3;
                 continue;
             }
-            (b'+', ..) => plain.push(b' '),
-            _ => plain.push(*byte),
+            (b'+', ..) => decoded.push(b' '),
+            _ => decoded.push(*byte),
         }
-        at += 1;
+        index += 1;
     }
-    plain.into()
+    decoded.into()
 }
 
 /// The response to malformed credentials.
 pub(crate) fn malformed_credentials(
     scheme: Scheme,
-    place: &CredentialLocation,
+    location: &CredentialLocation,
     realm: &str,
-    why: &str,
+    reason: &str,
 ) -> Problem {
-    let detail = format!("The credentials cannot be read: {why}.");
+    let detail = format!("The credentials cannot be read: {reason}.");
     let problem = Problem::new(StatusCode::BAD_REQUEST, "malformed-credentials", detail);
     match scheme {
         Scheme::Bearer => {
             let value =
-                www_authenticate(scheme, place.scheme_name(), realm, BearerError::Malformed);
+                www_authenticate(scheme, location.scheme_name(), realm, BearerError::Malformed);
             problem.with_header(WWW_AUTHENTICATE, value)
         }
         Scheme::Basic | Scheme::ApiKey => problem,
@@ -260,21 +262,21 @@ pub(crate) fn malformed_credentials(
 /// The response to a request without credentials.
 pub(crate) fn missing_credentials(
     scheme: Scheme,
-    place: &CredentialLocation,
+    location: &CredentialLocation,
     realm: &str,
 ) -> Problem {
-    let word = place.scheme_name();
+    let scheme_name = location.scheme_name();
     let detail = match scheme {
         Scheme::Basic => "A user name and password are required in Authorization.".to_owned(),
         Scheme::Bearer => {
-            format!("A token is required in Authorization, after the scheme {word}.")
+            format!("A token is required in Authorization, after the scheme {scheme_name}.")
         }
         Scheme::ApiKey => "An API key is required.".to_owned(),
     };
     unauthorized(
         "missing-credentials",
         detail,
-        [www_authenticate(scheme, word, realm, BearerError::None)],
+        [www_authenticate(scheme, scheme_name, realm, BearerError::None)],
     )
 }
 
@@ -302,32 +304,34 @@ impl BearerToken {
     /// assert_eq!(send("Token a b").status(), 400);
     /// ```
     pub fn with_scheme(scheme: &'static str, parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        let place = CredentialLocation::Scheme(scheme.into());
-        let read = Self::read(parts, &place);
-        if matches!(read, Ok(Some(_))) {
-            place.mark_private(parts);
+        let location = CredentialLocation::Scheme(scheme.into());
+        let result = Self::read(parts, &location);
+        if matches!(result, Ok(Some(_))) {
+            location.mark_private(parts);
         }
-        read.map_err(|why| malformed_credentials(Scheme::Bearer, &place, REALM, why))
+        result.map_err(|reason| malformed_credentials(Scheme::Bearer, &location, REALM, reason))
     }
 }
 
 macro_rules! extractors {
-    ($($Credentials:ident: $place:expr;)*) => {
+    ($($Credentials:ident: $location:expr;)*) => {
         $(
             impl FromRequestParts for $Credentials {
                 async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-                    let found = Self::optional_from_request_parts(parts).await?;
-                    found.ok_or_else(|| missing_credentials(Self::SCHEME, &$place, REALM))
+                    let credentials = Self::optional_from_request_parts(parts).await?;
+                    credentials.ok_or_else(|| missing_credentials(Self::SCHEME, &$location, REALM))
                 }
 
                 async fn optional_from_request_parts(
                     parts: &mut Parts,
                 ) -> Result<Option<Self>, Problem> {
-                    let read = Self::read(parts, &$place);
-                    if matches!(read, Ok(Some(_))) {
-                        $place.mark_private(parts);
+                    let result = Self::read(parts, &$location);
+                    if matches!(result, Ok(Some(_))) {
+                        $location.mark_private(parts);
                     }
-                    read.map_err(|why| malformed_credentials(Self::SCHEME, &$place, REALM, why))
+                    result.map_err(|reason| {
+                        malformed_credentials(Self::SCHEME, &$location, REALM, reason)
+                    })
                 }
             }
         )*

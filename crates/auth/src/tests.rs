@@ -19,7 +19,9 @@ fn kind(response: &TestResponse) -> (u16, String) {
 
 fn extractors() -> TestClient {
     App::new()
-        .get("/basic", |it: BasicAuth| format!("{}|{}", it.username, it.password))
+        .get("/basic", |credentials: BasicAuth| {
+            format!("{}|{}", credentials.username, credentials.password)
+        })
         .get("/bearer", |BearerToken(token): BearerToken| token)
         .get("/key", |ApiKey(key): ApiKey| key)
         .get(
@@ -32,9 +34,9 @@ fn extractors() -> TestClient {
 }
 
 #[test]
-fn basic_credentials_are_read_as_rfc_7617_has_them() {
+fn parses_basic_credentials_by_rfc_7617() {
     let client = extractors();
-    let ask = |value: &str| client.get("/basic").header("authorization", value).send_blocking();
+    let send = |value: &str| client.get("/basic").header("authorization", value).send_blocking();
     for (value, expected) in [
         // These two are from RFC 7617, sections 2 and 2.1.
         ("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==".to_owned(), "Aladdin|open sesame"),
@@ -46,7 +48,7 @@ fn basic_credentials_are_read_as_rfc_7617_has_them() {
         (basic("a:b").replace("Basic", "bASIC"), "a|b"),
         (basic("a:b").replace("Basic ", "Basic   "), "a|b"),
     ] {
-        let response = ask(&value);
+        let response = send(&value);
         assert_eq!((response.status().as_u16(), response.text()), (200, expected.to_owned()));
     }
     let malformed = [
@@ -66,10 +68,10 @@ fn basic_credentials_are_read_as_rfc_7617_has_them() {
         basic(b"a:\xff"),
     ];
     for value in malformed {
-        assert_eq!(kind(&ask(&value)), (400, "malformed-credentials".to_owned()), "{value:?}");
+        assert_eq!(kind(&send(&value)), (400, "malformed-credentials".to_owned()), "{value:?}");
     }
     for value in ["Bearer abc", "Basicx QQ==", "Digest username=\"a\"", "", "Basic\tQQ=="] {
-        let response = ask(value);
+        let response = send(value);
         assert_eq!(kind(&response), (401, "missing-credentials".to_owned()), "{value:?}");
         let challenge = response.header("www-authenticate").expect("a challenge");
         assert_eq!(challenge, r#"Basic realm="restricted", charset="UTF-8""#);
@@ -77,15 +79,15 @@ fn basic_credentials_are_read_as_rfc_7617_has_them() {
 }
 
 #[test]
-fn bearer_tokens_are_read_as_rfc_6750_has_them() {
+fn parses_bearer_tokens_by_rfc_6750() {
     let client = extractors();
-    let ask = |value: &str| client.get("/bearer").header("authorization", value).send_blocking();
+    let send = |value: &str| client.get("/bearer").header("authorization", value).send_blocking();
     for (value, expected) in [
         ("Bearer mF_9.B5f-4.1JqM", "mF_9.B5f-4.1JqM"),
         ("bearer a", "a"),
         ("BEARER   aZ09-._~+/==", "aZ09-._~+/=="),
     ] {
-        assert_eq!(ask(value).text(), expected);
+        assert_eq!(send(value).text(), expected);
     }
     let malformed = [
         "Bearer",
@@ -98,32 +100,32 @@ fn bearer_tokens_are_read_as_rfc_6750_has_them() {
         "Bearer é",
     ];
     for value in malformed {
-        let response = ask(value);
+        let response = send(value);
         assert_eq!(kind(&response), (400, "malformed-credentials".to_owned()), "{value:?}");
         let challenge = response.header("www-authenticate").expect("a challenge");
         assert_eq!(challenge, r#"Bearer realm="restricted", error="invalid_request""#);
     }
-    let response = ask("Basic QQ==");
+    let response = send("Basic QQ==");
     assert_eq!(kind(&response), (401, "missing-credentials".to_owned()));
     assert_eq!(response.header("www-authenticate"), Some(r#"Bearer realm="restricted""#));
 }
 
 #[test]
-fn two_fields_are_one_too_many() {
+fn rejects_two_credential_fields() {
     let client = extractors();
     for (path, name, value) in [
         ("/basic", "authorization", "Basic YTpi"),
         ("/bearer", "authorization", "Bearer a"),
         ("/key", "x-api-key", "a"),
     ] {
-        let ask = client.get(path).header(name, value);
-        assert_eq!(kind(&ask.header(name, value).send_blocking()).0, 400, "{path}");
+        let request = client.get(path).header(name, value);
+        assert_eq!(kind(&request.header(name, value).send_blocking()).0, 400, "{path}");
     }
     // This holds even if the other field has another scheme, or if credentials are optional.
     for path in ["/basic", "/bearer", "/maybe"] {
-        let ask = client.get(path).header("authorization", "Bearer a");
+        let request = client.get(path).header("authorization", "Bearer a");
         assert_eq!(
-            kind(&ask.header("Authorization", "Basic YTpi").send_blocking()).0,
+            kind(&request.header("Authorization", "Basic YTpi").send_blocking()).0,
             400,
             "{path}"
         );
@@ -131,7 +133,7 @@ fn two_fields_are_one_too_many() {
 }
 
 #[test]
-fn what_is_absent_is_none_and_what_is_malformed_is_refused() {
+fn absent_credentials_are_none_and_malformed_ones_are_rejected() {
     let client = extractors();
     let maybe = |name: &str, value: &str| client.get("/maybe").header(name, value).send_blocking();
     assert_eq!(maybe("x-other", "").text(), "false false false");
@@ -149,10 +151,10 @@ fn what_is_absent_is_none_and_what_is_malformed_is_refused() {
 }
 
 #[test]
-fn keys_are_where_they_are_looked_for() {
-    let app = |place: ApiKeyLocation| {
+fn api_keys_are_read_from_the_configured_location() {
+    let app = |location: ApiKeyLocation| {
         let verify = async |ApiKey(key): ApiKey| (key == "k+1/é".replace('é', "e")).then_some(7_u8);
-        let authenticate = Authenticate::api_key(place, verify).realm("birds");
+        let authenticate = Authenticate::api_key(location, verify).realm("birds");
         App::new().wrap(authenticate).get("/", |User(number): User<u8>| number.to_string()).test()
     };
     let in_header = app(ApiKeyLocation::header("X-Key"));
@@ -189,8 +191,8 @@ struct Person(String);
 
 fn people() -> Authenticate<BasicAuth, impl AsyncFn(BasicAuth) -> Option<Person>> {
     let secret = SecretHash::new("open sesame");
-    Authenticate::basic(async move |it: BasicAuth| {
-        secret.verify(&it.password).then_some(Person(it.username))
+    Authenticate::basic(async move |credentials: BasicAuth| {
+        secret.verify(&credentials.password).then_some(Person(credentials.username))
     })
 }
 
@@ -204,23 +206,23 @@ fn robots()
 }
 
 #[test]
-fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
+fn valid_credentials_pass_and_others_get_a_challenge() {
     let client = App::new()
         .get("/free", || "free")
         .wrap(people().realm("the \"cave\""))
         .get("/", |User(person): User<Person>| person.0)
         .get("/public", || [("cache-control", "public")])
         .test();
-    let ask =
+    let send =
         |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
-    let response = ask("/", &basic("Ali:open sesame"));
+    let response = send("/", &basic("Ali:open sesame"));
     assert_eq!(
         (response.text().as_str(), response.header("cache-control")),
         ("Ali", Some("private"))
     );
-    let public = ask("/public", &basic("Ali:open sesame"));
+    let public = send("/public", &basic("Ali:open sesame"));
     assert_eq!(public.header("cache-control"), Some("public"));
-    assert_eq!(ask("/free", "Basic !").text(), "free");
+    assert_eq!(send("/free", "Basic !").text(), "free");
     for (value, expected) in [
         (basic("Ali:open"), (401, "invalid-credentials")),
         (basic("Ali:"), (401, "invalid-credentials")),
@@ -228,7 +230,7 @@ fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
         ("Bearer robot".to_owned(), (401, "missing-credentials")),
         ("Basic ?".to_owned(), (400, "malformed-credentials")),
     ] {
-        let response = ask("/", &value);
+        let response = send("/", &value);
         assert_eq!(kind(&response), (expected.0, expected.1.to_owned()), "{value}");
         if expected.0 == 401 {
             let challenge = response.header("www-authenticate").expect("a challenge");
@@ -239,12 +241,12 @@ fn who_is_somebody_is_let_in_and_everybody_else_is_told_how() {
 }
 
 #[test]
-fn a_function_may_have_an_answer_of_its_own() {
+fn a_verify_function_can_return_its_own_problem() {
     let client = App::new().wrap(robots()).get("/", || "in").test();
-    let ask = |value: &str| client.get("/").header("authorization", value).send_blocking();
-    assert_eq!(ask("Bearer robot").text(), "in");
-    assert_eq!(kind(&ask("Bearer teapot")), (418, "teapot".to_owned()));
-    let refused = ask("Bearer other");
+    let send = |value: &str| client.get("/").header("authorization", value).send_blocking();
+    assert_eq!(send("Bearer robot").text(), "in");
+    assert_eq!(kind(&send("Bearer teapot")), (418, "teapot".to_owned()));
+    let refused = send("Bearer other");
     assert_eq!(kind(&refused).0, 401);
     let challenge = refused.header("www-authenticate").expect("a challenge");
     assert!(
@@ -254,31 +256,31 @@ fn a_function_may_have_an_answer_of_its_own() {
 }
 
 #[test]
-fn several_kinds_stand_around_the_same_routes() {
+fn several_optional_schemes_protect_the_same_routes() {
     let client = App::new()
         .wrap(people().optional())
         .wrap(robots().optional())
         .get("/", |User(person): User<Person>| person.0)
         .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
         .test();
-    let ask =
+    let send =
         |path: &str, value: &str| client.get(path).header("authorization", value).send_blocking();
-    assert_eq!(ask("/", &basic("Ali:open sesame")).text(), "Ali");
-    assert_eq!(ask("/", "Bearer robot").text(), "a robot");
-    let nobody = client.get("/").send_blocking();
-    assert_eq!(kind(&nobody), (401, "missing-credentials".to_owned()));
-    let challenges = nobody.headers().iter().filter(|(name, _)| *name == "www-authenticate");
+    assert_eq!(send("/", &basic("Ali:open sesame")).text(), "Ali");
+    assert_eq!(send("/", "Bearer robot").text(), "a robot");
+    let anonymous = client.get("/").send_blocking();
+    assert_eq!(kind(&anonymous), (401, "missing-credentials".to_owned()));
+    let challenges = anonymous.headers().iter().filter(|(name, _)| *name == "www-authenticate");
     let schemes: Vec<_> = challenges.map(|(_, value)| value.as_bytes()[..3].to_vec()).collect();
     assert_eq!(schemes, [b"Bas".to_vec(), b"Bea".to_vec()]);
     assert_eq!(client.get("/maybe").send_blocking().text(), "false");
-    assert_eq!(ask("/maybe", "Bearer robot").text(), "true");
+    assert_eq!(send("/maybe", "Bearer robot").text(), "true");
     // Wrong credentials are rejected even if they are optional.
-    assert_eq!(ask("/maybe", "Bearer other").status(), 401);
-    assert_eq!(ask("/maybe", &basic("Ali:x")).status(), 401);
+    assert_eq!(send("/maybe", "Bearer other").status(), 401);
+    assert_eq!(send("/maybe", &basic("Ali:x")).status(), 401);
 }
 
 #[test]
-fn a_handler_that_wants_a_user_nobody_makes_is_an_error_of_the_program() {
+fn a_user_extractor_without_authenticate_gets_a_500() {
     let client = App::new()
         .get("/", |User(person): User<Person>| person.0)
         .get("/maybe", |person: Option<User<Person>>| person.is_some().to_string())
@@ -288,34 +290,34 @@ fn a_handler_that_wants_a_user_nobody_makes_is_an_error_of_the_program() {
 }
 
 #[test]
-fn settings_that_cannot_be_kept_are_errors_at_start() {
+fn invalid_settings_are_reported_at_build() {
     let verify = async |_: ApiKey| Some(());
-    let fault = |app: App| app.get("/", || "").build().expect_err("refused").to_string();
-    let error = fault(App::new().wrap(people().realm("Höhle")));
+    let build_error = |app: App| app.get("/", || "").build().expect_err("refused").to_string();
+    let error = build_error(App::new().wrap(people().realm("Höhle")));
     assert!(error.contains("Authenticate: the realm"), "{error}");
-    for place in
+    for location in
         [ApiKeyLocation::header("a b"), ApiKeyLocation::query(""), ApiKeyLocation::query("a&b")]
     {
-        let error = fault(App::new().wrap(Authenticate::api_key(place.clone(), verify)));
-        assert!(error.contains("Authenticate: "), "{place:?}: {error}");
+        let error = build_error(App::new().wrap(Authenticate::api_key(location.clone(), verify)));
+        assert!(error.contains("Authenticate: "), "{location:?}: {error}");
     }
 }
 
 #[test]
-fn nothing_shows_a_secret() {
+fn debug_output_contains_no_secret() {
     let credentials = BasicAuth { username: "Ali".to_owned(), password: "sesame".to_owned() };
-    let shown = format!(
+    let output = format!(
         "{credentials:?} {:?} {:?} {:?} {:?}",
         BearerToken("sesame".to_owned()),
         ApiKey("sesame".to_owned()),
         SecretHash::new("sesame"),
         people(),
     );
-    assert!(!shown.contains("sesame") && shown.contains("Ali"), "{shown}");
+    assert!(!output.contains("sesame") && output.contains("Ali"), "{output}");
 }
 
 #[test]
-fn secrets_are_compared_as_digests_of_one_length() {
+fn secrets_are_compared_by_their_digests() {
     let secret = SecretHash::new("abc");
     assert!(secret.verify("abc") && secret.verify(b"abc"));
     for other in ["", "ab", "abcd", "abd", "\0abc"] {
@@ -323,6 +325,7 @@ fn secrets_are_compared_as_digests_of_one_length() {
     }
     // FIPS 180-2, appendix B.1.
     let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    let byte = |at: usize| u8::from_str_radix(&digest[2 * at..2 * at + 2], 16).expect("hex");
+    let byte =
+        |index: usize| u8::from_str_radix(&digest[2 * index..2 * index + 2], 16).expect("hex");
     assert!(SecretHash::from_sha256(std::array::from_fn(byte)).verify("abc"));
 }

@@ -22,12 +22,12 @@ pub(crate) enum Collected {
     Incomplete(Body),
 }
 
-/// Reads a body of at most `bytes_max` bytes within `time_max`, if set. The body that is sent is
-/// the same in either case.
+/// Reads a body of at most `bytes_max` bytes within `timeout`, if set. The content to send is the
+/// same in either case.
 pub(crate) async fn collect_body(
     mut body: Body,
     bytes_max: u64,
-    time_max: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Collected {
     if body.length().is_some_and(|length| length > bytes_max) {
         return Collected::Incomplete(body);
@@ -36,41 +36,41 @@ pub(crate) async fn collect_body(
         Ok(bytes) => return Collected::Complete(bytes),
         Err(body) => body,
     };
-    let promised = body.length();
-    let (mut held, mut last, mut charge) =
+    let announced_length = body.length();
+    let (mut buffer, mut last, mut reservation) =
         (BodyBuffer::default(), None, MemoryReservation::empty());
     // Without a runtime, as in tests, timers do not work.
-    let time_max = time_max.filter(|_| tokio::runtime::Handle::try_current().is_ok());
-    let mut alarm = pin!(time_max.map(tokio::time::sleep));
-    let (mut is_over, mut unbroken) = (false, 0);
+    let timeout = timeout.filter(|_| tokio::runtime::Handle::try_current().is_ok());
+    let mut timer = pin!(timeout.map(tokio::time::sleep));
+    let (mut is_ended, mut ready_frames) = (false, 0);
     let is_whole = loop {
         let next = poll_fn(|cx| {
             // The timer must also stop a body that is always ready.
-            if alarm.as_mut().as_pin_mut().is_some_and(|alarm| alarm.poll(cx).is_ready()) {
+            if timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready()) {
                 return Poll::Ready(None);
             }
-            if unbroken >= FRAMES_PER_POLL {
-                unbroken = 0;
+            if ready_frames >= FRAMES_PER_POLL {
+                ready_frames = 0;
                 yield_now(cx);
                 return Poll::Pending;
             }
             let polled = Pin::new(&mut body).poll_frame(cx);
-            unbroken = if polled.is_pending() { 0 } else { unbroken + 1 };
+            ready_frames = if polled.is_pending() { 0 } else { ready_frames + 1 };
             polled.map(Some)
         });
         match next.await {
             None => break false,
             Some(None) => {
-                is_over = true;
+                is_ended = true;
                 // A response to HEAD may announce the length of the GET response without having
                 // content.
-                break promised.is_none_or(|length| length == held.length());
+                break announced_length.is_none_or(|length| length == buffer.length());
             }
             Some(Some(frame)) => match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {
-                    held.add(data);
-                    charge.resize(held.memory_bytes());
-                    if held.length() > bytes_max || pressure() >= MemoryPressure::Critical {
+                    buffer.add(data);
+                    reservation.resize(buffer.memory_bytes());
+                    if buffer.length() > bytes_max || pressure() >= MemoryPressure::Critical {
                         break false;
                     }
                 }
@@ -85,16 +85,16 @@ pub(crate) async fn collect_body(
             },
         }
     };
-    let read = held.into_bytes();
+    let buffered = buffer.into_bytes();
     if is_whole {
-        return Collected::Complete(read);
+        return Collected::Complete(buffered);
     }
     Collected::Incomplete(Body::new(ReplayBody {
-        buffered: read,
+        buffered,
         last,
         rest: body,
-        is_ended: is_over,
-        reservation: charge,
+        is_ended,
+        reservation,
     }))
 }
 
@@ -151,9 +151,9 @@ impl HttpBody for ReplayBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let read = std::mem::take(&mut self.buffered);
-        if !read.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(read))));
+        let buffered = std::mem::take(&mut self.buffered);
+        if !buffered.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(buffered))));
         }
         self.reservation.resize(0);
         if let Some(last) = self.last.take() {
@@ -190,8 +190,8 @@ mod tests {
                 mut self: Pin<&mut Self>,
                 _: &mut Context<'_>,
             ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-                let Some(left) = self.0.checked_sub(1) else { return Poll::Ready(None) };
-                self.0 = left;
+                let Some(remaining) = self.0.checked_sub(1) else { return Poll::Ready(None) };
+                self.0 = remaining;
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(self.1)))))
             }
         }
@@ -199,34 +199,43 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_take_no_more_than_their_bytes_and_are_all_there() {
+    fn small_frames_are_merged_without_excess_memory() {
         let before = reserved();
         for (pieces, piece) in [(10_000, &b"x"[..]), (10_000, b""), (1, b"only"), (0, b"")] {
-            let all = piece.repeat(pieces);
-            let whole = block_on(collect_body(body(pieces, piece), 10_000, None));
-            assert!(matches!(&whole, Collected::Complete(read) if *read == all), "{pieces}");
+            let content = piece.repeat(pieces);
+            let collected = block_on(collect_body(body(pieces, piece), 10_000, None));
+            assert!(
+                matches!(&collected, Collected::Complete(read) if *read == content),
+                "{pieces}"
+            );
             // Longer content is sent unchanged.
-            let most = all.len().saturating_sub(1) as u64;
-            let Collected::Incomplete(other) =
-                block_on(collect_body(body(pieces, piece), most, None))
+            let bytes_max = content.len().saturating_sub(1) as u64;
+            let Collected::Incomplete(unchanged) =
+                block_on(collect_body(body(pieces, piece), bytes_max, None))
             else {
-                assert_eq!(most, all.len() as u64, "empty content is never too long");
+                assert_eq!(bytes_max, content.len() as u64, "empty content is never too long");
                 continue;
             };
-            assert!(reserved() - before <= 2 * all.len(), "{} bytes are held", reserved() - before);
-            let other = block_on(other.into_bytes(u64::MAX)).expect("the body is complete");
-            assert_eq!(other, all);
+            assert!(
+                reserved() - before <= 2 * content.len(),
+                "{} bytes are held",
+                reserved() - before
+            );
+            let unchanged = block_on(unchanged.into_bytes(u64::MAX)).expect("the body is complete");
+            assert_eq!(unchanged, content);
         }
         assert_eq!(reserved(), before);
     }
 
     #[test]
-    fn where_the_worker_holds_as_much_as_it_may_nothing_is_gathered() {
+    fn does_not_collect_under_memory_pressure() {
         set_limit(Some(reserved() + 5_000));
-        let gathered = block_on(collect_body(body(10_000, b"x"), 100_000, None));
+        let collected = block_on(collect_body(body(10_000, b"x"), 100_000, None));
         set_limit(None);
-        let Collected::Incomplete(other) = gathered else { panic!("the worker's memory is full") };
-        let other = block_on(other.into_bytes(u64::MAX)).expect("the body is complete");
-        assert_eq!(other.len(), 10_000);
+        let Collected::Incomplete(unchanged) = collected else {
+            panic!("the worker's memory is full")
+        };
+        let unchanged = block_on(unchanged.into_bytes(u64::MAX)).expect("the body is complete");
+        assert_eq!(unchanged.len(), 10_000);
     }
 }

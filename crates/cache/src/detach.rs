@@ -11,16 +11,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tracing::Span;
 
-/// A response in the making that runs to completion once it has started: if it is dropped earlier,
+/// A response future that runs to completion once it has been polled. If it is dropped before that,
 /// a task of the worker finishes it, and a shutdown waits for that task. Until then the request
 /// counts as in progress.
 pub(crate) struct DetachOnDrop {
     /// `None` while it is polled, so that work that panics is dropped, and after completion.
     future: Option<BoxedResponse>,
     is_started: bool,
-    /// Asked on drop: whether the response is still needed.
+    /// Called on drop: returns whether the response is still needed.
     keep_running: Box<dyn Fn() -> bool>,
-    /// The request that this answers.
+    /// The request that is being answered.
     in_progress: InFlightHandle,
     /// The time limit for the task.
     timeout: Duration,
@@ -30,23 +30,23 @@ type BoxedResponse = Pin<Box<dyn Future<Output = Response>>>;
 
 impl DetachOnDrop {
     pub(crate) fn new(
-        work: impl Future<Output = Response> + 'static,
-        counted: InFlightHandle,
-        limit: Duration,
+        future: impl Future<Output = Response> + 'static,
+        in_progress: InFlightHandle,
+        timeout: Duration,
     ) -> Self {
-        let is_wanted = Box::new(|| true);
+        let keep_running = Box::new(|| true);
         Self {
-            future: Some(Box::pin(work)),
+            future: Some(Box::pin(future)),
             is_started: false,
-            keep_running: is_wanted,
-            in_progress: counted,
-            timeout: limit,
+            keep_running,
+            in_progress,
+            timeout,
         }
     }
 
     /// Continues after a drop only if this returns `true` then.
-    pub(crate) fn keep_running_if(mut self, is_wanted: impl Fn() -> bool + 'static) -> Self {
-        self.keep_running = Box::new(is_wanted);
+    pub(crate) fn keep_running_if(mut self, keep_running: impl Fn() -> bool + 'static) -> Self {
+        self.keep_running = Box::new(keep_running);
         self
     }
 }
@@ -55,11 +55,11 @@ impl Future for DetachOnDrop {
     type Output = Response;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
-        let mut work = self.future.take().expect("the future is not polled after completion");
+        let mut future = self.future.take().expect("the future is not polled after completion");
         self.is_started = true;
-        let polled = work.as_mut().poll(cx);
+        let polled = future.as_mut().poll(cx);
         if polled.is_pending() {
-            self.future = Some(work);
+            self.future = Some(future);
         }
         polled
     }
@@ -67,15 +67,16 @@ impl Future for DetachOnDrop {
 
 impl Drop for DetachOnDrop {
     fn drop(&mut self) {
-        if let Some(work) = self.future.take().filter(|_| self.is_started && (self.keep_running)())
+        if let Some(future) =
+            self.future.take().filter(|_| self.is_started && (self.keep_running)())
         {
-            // Take the permit before the exchange releases it, so that no other request gets it in
-            // between.
-            let place = self.in_progress.acquire();
+            // Acquire the permit before the exchange releases its own, so that no other request can
+            // take it in between.
+            let permit = self.in_progress.acquire();
             spawn_detached(
-                async move { drop(work.await) },
+                async move { drop(future.await) },
                 TelemetryContext::current(),
-                place,
+                permit,
                 self.timeout,
             );
         }
@@ -104,26 +105,26 @@ impl TelemetryContext {
     async fn instrument(self, work: impl Future<Output = ()>) {
         let mut work = pin!(work);
         poll_fn(|cx| {
-            let _present = self.trace.as_ref().map(trace::enter);
+            let _guard = self.trace.as_ref().map(trace::enter);
             in_span(&self.span, || work.as_mut().poll(cx))
         })
         .await;
     }
 }
 
-/// Runs `work` in a task of this worker, within a time limit, holding `place` until the end.
+/// Runs `work` in a task of this worker, within a time limit, holding `permit` until the end.
 /// Without a runtime, as in some tests, the work is dropped.
 pub(crate) fn spawn_detached(
     work: impl Future<Output = ()> + 'static,
-    told: TelemetryContext,
-    place: InFlightPermit,
-    limit: Duration,
+    telemetry: TelemetryContext,
+    permit: InFlightPermit,
+    timeout: Duration,
 ) {
     if tokio::runtime::Handle::try_current().is_ok() {
-        let work = told.instrument(async move {
-            let _place = place;
+        let work = telemetry.instrument(async move {
+            let _permit = permit;
             // Nothing else would report the panic.
-            if let Ok(Err(panic)) = tokio::time::timeout(limit, catch_unwind_future(work)).await {
+            if let Ok(Err(panic)) = tokio::time::timeout(timeout, catch_unwind_future(work)).await {
                 log_panic("a handler", panic);
             }
         });

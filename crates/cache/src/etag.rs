@@ -40,10 +40,10 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 ///   all 2xx responses.
 /// - **HEAD**: same fields as GET if the content is generated, which GET routes do. Without
 ///   content, as from a proxy, the response keeps its length and gets no tag.
-/// - **Ranges** are left to the handler. If a handler without tags sends a part, it may be from
-///   another state than the client's. If the request has a tag (`If-Range`, `If-None-Match`,
-///   `If-Match`) or a date that differs from the part's, the handler is therefore called again
-///   without `Range`, and the client gets the whole content.
+/// - **Ranges** are left to the handler. If a handler without tags sends a part, it may be of
+/// another version than the client's. If the request has a tag (`If-Range`, `If-None-Match`,
+/// `If-Match`) or a date that differs from the part's, the handler is therefore called again
+/// without `Range`, and the client gets the whole content.
 /// - **A 304** has the fields of the response except those that describe the omitted content.
 ///
 /// # With compression
@@ -82,19 +82,20 @@ impl Etag {
     /// Adds a tag to the response if it should have one and has no validator yet.
     async fn add_etag(&self, response: &mut Response, is_head: bool) {
         let has_tag = response.headers.get(&ETAG).is_some();
-        let is_stored = |value: &HeaderValue| {
+        let permits_storing = |value: &HeaderValue| {
             !value.as_bytes().to_ascii_lowercase().windows(8).any(|part| part == b"no-store")
         };
-        let is_stored = response
+        let is_storable = response
             .headers
             .iter()
             .filter(|(name, _)| **name == CACHE_CONTROL)
-            .all(|(_, value)| is_stored(value));
+            .all(|(_, value)| permits_storing(value));
         // Content of unknown length may take forever: it may be an event stream.
         let is_short = response.body.length().is_some_and(|length| length <= self.bytes_max);
         // A handler that answers HEAD itself has generated no content.
-        let is_made = !is_head || response.body.length() != Some(0);
-        if has_tag || !is_stored || !is_short || !is_made || response.status != StatusCode::OK {
+        let has_content = !is_head || response.body.length() != Some(0);
+        if has_tag || !is_storable || !is_short || !has_content || response.status != StatusCode::OK
+        {
             return;
         }
         if response.body.as_slice().is_none() {
@@ -136,10 +137,12 @@ impl Middleware for Etag {
             return next.call(request).await;
         }
         let head = request.parts.head.share();
-        let whole = without_range(&request);
+        let full_request = without_range(&request);
         let mut response = next.call(request).await;
-        if let Some(whole) = whole.filter(|_| !is_part_of_known_state(&response, &head)) {
-            response = next.call(whole).await;
+        if let Some(full_request) =
+            full_request.filter(|_| !is_full_or_verified_part(&response, &head))
+        {
+            response = next.call(full_request).await;
         }
         // RFC 9110 §13.2.1: conditions apply only if the response without them would be a success.
         if !response.status.is_success() {
@@ -171,15 +174,15 @@ fn without_range(request: &Request) -> Option<Request> {
     if !has("range") || !RANGE_CONDITIONS.into_iter().any(has) || request.body.length() != Some(0) {
         return None;
     }
-    let mut whole = head.share();
+    let mut full_head = head.share();
     // RFC 9110 §13.1.5: If-Range has no meaning without Range.
-    whole.remove_fields(&["range", "if-range"]);
-    Some(request_like(&request.parts, whole))
+    full_head.remove_fields(&["range", "if-range"]);
+    Some(request_like(&request.parts, full_head))
 }
 
-/// If this is a part: whether the handler could check that it is from the state named by the
-/// conditions.
-fn is_part_of_known_state(response: &Response, head: &RequestHead) -> bool {
+/// Whether the response is complete, or the handler could check that it is a part of the version
+/// named by the request's conditions.
+fn is_full_or_verified_part(response: &Response, head: &RequestHead) -> bool {
     if response.status != StatusCode::PARTIAL_CONTENT {
         return true;
     }
@@ -226,15 +229,21 @@ mod tests {
     }
 
     #[test]
-    fn the_same_content_has_the_same_tag_and_is_sent_once() {
+    fn unchanged_content_keeps_its_tag_and_is_not_sent_again() {
         let client = client(Etag::new());
         let first = client.get("/text").send_blocking();
         let tag = first.header("etag").expect("a tag").to_owned();
         assert_eq!((tag.len(), first.text().as_str()), (34, "content"));
         for sent in [tag.clone(), format!("\"a\", W/{tag}"), "*".to_owned()] {
-            let known = get(&client, "/text", "if-none-match", &sent);
-            assert_eq!((known.status().as_u16(), known.header("etag")), (304, Some(tag.as_str())));
-            assert_eq!((known.header("content-type"), known.text().as_str()), (None, ""));
+            let not_modified = get(&client, "/text", "if-none-match", &sent);
+            assert_eq!(
+                (not_modified.status().as_u16(), not_modified.header("etag")),
+                (304, Some(tag.as_str()))
+            );
+            assert_eq!(
+                (not_modified.header("content-type"), not_modified.text().as_str()),
+                (None, "")
+            );
         }
         assert_eq!(get(&client, "/text", "if-none-match", "\"other\"").status(), 200);
         assert_eq!(get(&client, "/text", "if-match", &tag).status(), 200);
@@ -244,11 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn a_handlers_own_validators_are_what_counts() {
+    fn validators_of_the_handler_take_precedence() {
         let client = client(Etag::new());
         assert_eq!(client.get("/own").send_blocking().header("etag"), Some("\"own\""));
-        let known = get(&client, "/own", "if-none-match", "\"own\"");
-        assert_eq!((known.status().as_u16(), known.header("content-language")), (304, None));
+        let not_modified = get(&client, "/own", "if-none-match", "\"own\"");
+        assert_eq!(
+            (not_modified.status().as_u16(), not_modified.header("content-language")),
+            (304, None)
+        );
         let since = get(&client, "/dated", "if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(since.status(), 304);
         assert!(since.header("last-modified").is_some());
@@ -257,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_content_of_a_state_gets_no_tag() {
+    fn incomplete_unstorable_and_long_content_gets_no_tag() {
         let client = client(Etag::new().bytes_max(99));
         for path in ["/secret", "/twice", "/partial", "/long"] {
             assert_eq!(client.get(path).send_blocking().header("etag"), None, "{path}");
@@ -275,8 +287,9 @@ mod tests {
         let tag = client.get("/text").send_blocking().header("etag").expect("a tag").to_owned();
         assert!(tag.starts_with("W/\""));
         assert_eq!(client.head("/text").send_blocking().header("etag"), Some(tag.as_str()));
-        let known = client.head("/text").header("if-none-match", tag.as_str()).send_blocking();
-        assert_eq!(known.status(), 304);
+        let not_modified =
+            client.head("/text").header("if-none-match", tag.as_str()).send_blocking();
+        assert_eq!(not_modified.status(), 304);
         assert_eq!(
             get(&client, "/text", "if-match", &tag).status(),
             412,
@@ -286,9 +299,9 @@ mod tests {
 
     /// Pieces of known or unknown total length, and how many were polled.
     struct Pieces {
-        left: u64,
+        remaining: u64,
         is_known: bool,
-        asked: Rc<Cell<u64>>,
+        polls: Rc<Cell<u64>>,
     }
 
     impl http_body::Body for Pieces {
@@ -299,9 +312,9 @@ mod tests {
             mut self: std::pin::Pin<&mut Self>,
             _: &mut std::task::Context<'_>,
         ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
-            let frame = self.left.checked_sub(1).map(|left| {
-                self.left = left;
-                self.asked.set(self.asked.get() + 1);
+            let frame = self.remaining.checked_sub(1).map(|remaining| {
+                self.remaining = remaining;
+                self.polls.set(self.polls.get() + 1);
                 Ok(http_body::Frame::data(bytes::Bytes::from_static(b"0123456789")))
             });
             std::task::Poll::Ready(frame)
@@ -309,19 +322,19 @@ mod tests {
 
         fn size_hint(&self) -> http_body::SizeHint {
             if self.is_known {
-                return http_body::SizeHint::with_exact(self.left * 10);
+                return http_body::SizeHint::with_exact(self.remaining * 10);
             }
             http_body::SizeHint::default()
         }
     }
 
     #[test]
-    fn a_stream_is_hashed_only_if_it_says_that_it_is_short() {
-        let asked = Rc::new(Cell::new(0));
-        let count = Rc::clone(&asked);
+    fn only_short_streams_of_known_length_are_hashed() {
+        let polls = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&polls);
         let stream = move |Path((pieces, is_known)): Path<(u64, bool)>| {
-            let asked = Rc::clone(&count);
-            Body::new(Pieces { left: pieces, is_known, asked })
+            let polls = Rc::clone(&counter);
+            Body::new(Pieces { remaining: pieces, is_known, polls })
         };
         let client =
             App::new().wrap(Etag::new().bytes_max(50)).get("/{pieces}/{known}", stream).test();
@@ -330,9 +343,9 @@ mod tests {
         assert_eq!(short.text().len(), 50);
         assert_eq!(get(&client, "/5/true", "if-none-match", &tag).status(), 304);
         for path in ["/6/true", "/5/false"] {
-            asked.set(0);
+            polls.set(0);
             let response = client.get(path).send_blocking();
-            assert_eq!((response.header("etag"), asked.get()), (None, 0), "{path}");
+            assert_eq!((response.header("etag"), polls.get()), (None, 0), "{path}");
             assert!(response.text().len() >= 50);
         }
     }
@@ -341,9 +354,9 @@ mod tests {
     /// tower-http's `ServeDir`.
     fn versions(etag: Etag) -> (TestClient, Rc<Cell<&'static str>>) {
         let now = Rc::new(Cell::new("aaaaaaaaaa"));
-        let shown = Rc::clone(&now);
+        let current = Rc::clone(&now);
         let serve = move |request: Request| {
-            let content = shown.get();
+            let content = current.get();
             let day = if content.starts_with('a') { "Sun, 06" } else { "Mon, 07" };
             let modified = format!("{day} Nov 1994 08:49:37 GMT");
             let dated = [("last-modified", modified.as_str())];
@@ -355,25 +368,25 @@ mod tests {
                 _ => (dated, content).into_response(),
             }
         };
-        let own = |request: Request| {
+        let tagged = |request: Request| {
             let status = match request.header("range") {
                 Some(_) => StatusCode::PARTIAL_CONTENT,
                 None => StatusCode::OK,
             };
             (status, [("etag", "\"own\"")], "bytes")
         };
-        let app = App::new().wrap(etag).get("/file", serve).get("/own", own);
+        let app = App::new().wrap(etag).get("/file", serve).get("/own", tagged);
         (app.test(), now)
     }
 
     #[test]
-    fn a_download_that_goes_on_has_parts_of_one_version_only() {
+    fn a_resumed_download_never_mixes_versions() {
         for etag in [Etag::new(), Etag::new().weak(), Etag::new().bytes_max(5)] {
             let (client, now) = versions(etag);
             let resume = |condition: &str| {
                 let request = client.get("/file").header("range", "bytes=5-");
-                let rest = request.header("if-range", condition).send_blocking();
-                (rest.status().as_u16(), rest.text())
+                let part = request.header("if-range", condition).send_blocking();
+                (part.status().as_u16(), part.text())
             };
             let first = client.get("/file").send_blocking();
             let tag = first.header("etag").unwrap_or("\"none\"").to_owned();
@@ -382,8 +395,8 @@ mod tests {
             assert_eq!(resume(&tag), (200, "aaaaaaaaaa".to_owned()), "{etag:?}");
             now.set("bbbbbbbbbb");
             for condition in [tag.as_str(), date.as_str(), "\"another\"", "W/\"x\"", "nonsense"] {
-                let rest = resume(condition);
-                assert_eq!(rest, (200, "bbbbbbbbbb".to_owned()), "{etag:?}, {condition}");
+                let part = resume(condition);
+                assert_eq!(part, (200, "bbbbbbbbbb".to_owned()), "{etag:?}, {condition}");
             }
             let plain = client.get("/file").header("range", "bytes=5-").send_blocking();
             assert_eq!((plain.status().as_u16(), plain.text().as_str()), (206, "bbbbb"));
@@ -391,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_by_tags_come_before_ranges() {
+    fn tag_conditions_are_evaluated_before_ranges() {
         let (client, now) = versions(Etag::new());
         let tag = client.get("/file").send_blocking().header("etag").expect("a tag").to_owned();
         let part = |name: &str, value: &str| {
@@ -405,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_knows_tags_sends_its_parts() {
+    fn a_handler_with_its_own_tags_serves_ranges() {
         let (client, _) = versions(Etag::new());
         let part = |name: &str, value: &str| {
             let request = client.get("/own").header("range", "bytes=0-4").header(name, value);
@@ -435,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_head_keeps_its_length_and_has_no_tag_of_nothing() {
+    fn a_head_response_without_content_keeps_its_length_and_gets_no_tag() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             for (tag, is_head) in [(None, true), (None, false), (Some("\"own\""), true)] {
@@ -450,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_inside_of_compression_is_weak_and_knows_every_coding() {
+    fn compression_makes_a_tag_weak_and_all_codings_share_it() {
         let page = || ([("content-type", "text/plain")], "many words, ".repeat(1000));
         let client = App::new()
             .wrap(Compression::new())
@@ -463,13 +476,13 @@ mod tests {
         let plain = client.get("/").send_blocking();
         assert_eq!(plain.header("etag"), tag.strip_prefix("W/"));
         for coding in ["gzip", "identity"] {
-            let known = client.get("/").header("accept-encoding", coding);
-            let known = known.header("if-none-match", tag.as_str()).send_blocking();
+            let response = client.get("/").header("accept-encoding", coding);
+            let response = response.header("if-none-match", tag.as_str()).send_blocking();
             assert_eq!(
-                (known.status().as_u16(), known.header("vary")),
+                (response.status().as_u16(), response.header("vary")),
                 (304, Some("accept-encoding"))
             );
-            assert_eq!(known.header("content-encoding"), None);
+            assert_eq!(response.header("content-encoding"), None);
         }
     }
 }

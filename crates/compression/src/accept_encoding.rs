@@ -27,22 +27,25 @@ struct AcceptEncoding {
 /// Chooses a coding by the client's weights, and by the server's order if these are equal (RFC
 /// 9110, section 12.5.3).
 pub(crate) fn negotiate(head: &RequestHead, offered: &[ContentCoding]) -> Negotiated {
-    let mut said = AcceptEncoding::default();
-    let mut is_there = false;
+    let mut accept_encoding = AcceptEncoding::default();
+    let mut is_present = false;
     for value in head.header_values("accept-encoding") {
-        is_there = true;
+        is_present = true;
         for element in value.split(|byte| *byte == b',') {
-            said.parse_element(element);
+            accept_encoding.parse_element(element);
         }
     }
     // RFC 9110 §12.5.3: without the field, any coding may be sent, but the client may not support
     // any.
-    if !is_there {
+    if !is_present {
         return Negotiated { coding: None, identity: true };
     }
     let quality = |coding: ContentCoding| {
-        let place = ContentCoding::ALL.iter().position(|known| *known == coding);
-        place.and_then(|place| said.codings[place]).or(said.wildcard).unwrap_or(0)
+        let index = ContentCoding::ALL.iter().position(|other| *other == coding);
+        index
+            .and_then(|index| accept_encoding.codings[index])
+            .or(accept_encoding.wildcard)
+            .unwrap_or(0)
     };
     let mut best: Option<(ContentCoding, Quality)> = None;
     for coding in offered.iter().copied() {
@@ -53,7 +56,7 @@ pub(crate) fn negotiate(head: &RequestHead, offered: &[ContentCoding]) -> Negoti
     }
     // RFC 9110 §12.5.3: unencoded content is acceptable unless excluded by `identity;q=0`, or by
     // `*;q=0` without an element for identity.
-    let identity = said.identity.or(said.wildcard);
+    let identity = accept_encoding.identity.or(accept_encoding.wildcard);
     let is_better = |(_, quality): &(ContentCoding, Quality)| {
         identity.is_none_or(|identity| *quality >= identity)
     };
@@ -77,31 +80,31 @@ impl AcceptEncoding {
                 None => return,
             }
         }
-        let place = match name {
+        let weight = match name {
             b"" => return,
             b"*" => &mut self.wildcard,
             name if name.eq_ignore_ascii_case(b"identity") => &mut self.identity,
             name => match ContentCoding::from_name(name)
-                .and_then(|coding| ContentCoding::ALL.iter().position(|known| *known == coding))
+                .and_then(|coding| ContentCoding::ALL.iter().position(|other| *other == coding))
             {
-                Some(place) => &mut self.codings[place],
+                Some(index) => &mut self.codings[index],
                 None => return,
             },
         };
         // Of duplicates, the first counts.
-        place.get_or_insert(quality);
+        weight.get_or_insert(quality);
     }
 }
 
 /// RFC 9110, section 12.4.2: a weight has at most three decimal places and is at most 1.
 fn parse_qvalue(text: &[u8]) -> Option<Quality> {
-    let (whole, rest) = text.split_first()?;
+    let (integer, rest) = text.split_first()?;
     let digits = match rest {
         [] => &[][..],
         [b'.', digits @ ..] if digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit) => digits,
         _ => return None,
     };
-    let mut quality = match whole {
+    let mut quality = match integer {
         b'0' => 0,
         b'1' => 1000,
         _ => return None,
@@ -118,7 +121,7 @@ mod tests {
     use peregrine_web::App;
     use peregrine_web::Request;
 
-    fn choice(values: &[&str]) -> String {
+    fn negotiated(values: &[&str]) -> String {
         let handler = |request: Request| {
             let Negotiated { coding, identity } =
                 negotiate(&request.parts.head, ContentCoding::ALL);
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_decide_and_then_our_order() {
+    fn chooses_by_weight_then_by_server_order() {
         for (value, expected) in [
             ("", "-"),
             ("gzip", "gzip"),
@@ -179,11 +182,11 @@ mod tests {
             ("gzip q=1", "-"),
             (";q=1,,=,\u{e9}, br", "br"),
         ] {
-            assert_eq!(choice(&[value]), expected, "{value}");
+            assert_eq!(negotiated(&[value]), expected, "{value}");
         }
-        assert_eq!(choice(&["gzip;q=0.5", "br"]), "br");
-        assert_eq!(choice(&[]), "-");
+        assert_eq!(negotiated(&["gzip;q=0.5", "br"]), "br");
+        assert_eq!(negotiated(&[]), "-");
         let many = "gzip;q=0.1, x, ".repeat(400);
-        assert_eq!(choice(&[&many]), "gzip");
+        assert_eq!(negotiated(&[&many]), "gzip");
     }
 }

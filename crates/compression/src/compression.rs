@@ -160,25 +160,26 @@ impl Compression {
     fn compress_response(
         &self,
         mut response: Response,
-        accepted: Negotiated,
+        negotiated: Negotiated,
         is_head: bool,
     ) -> Response {
-        let is_marked = NoCompression::is_set(&response);
-        if response.status == StatusCode::NOT_MODIFIED && !is_marked {
+        let forbids_compression = NoCompression::is_set(&response);
+        if response.status == StatusCode::NOT_MODIFIED && !forbids_compression {
             // A 304 stands for a response that would have these fields.
-            self.add_vary(&mut response, accepted.coding.is_some());
-            if accepted.coding.is_some() {
+            self.add_vary(&mut response, negotiated.coding.is_some());
+            if negotiated.coding.is_some() {
                 // RFC 9110 §8.6: the length would be that of a 200 to the same request, which is
                 // unknown before compression.
                 response.headers.remove(&CONTENT_LENGTH);
             }
             return response;
         }
-        if is_marked {
+        if forbids_compression {
             return response;
         }
-        let is_type = essence(&response).is_some_and(|essence| (self.content_types)(&essence));
-        if is_type && is_partial_content(&response) {
+        let has_compressible_type =
+            essence(&response).is_some_and(|essence| (self.content_types)(&essence));
+        if has_compressible_type && is_partial_content(&response) {
             // RFC 9110 §15.3.7: a 206 has the Vary that a 200 to the same request would have.
             self.add_vary(&mut response, false);
             return response;
@@ -189,12 +190,12 @@ impl Compression {
         let length = response.body.length();
         let is_long = length.is_none_or(|length| length >= self.bytes_min);
         let is_empty = length == Some(0) && !is_head;
-        let must = !accepted.identity;
-        if is_empty || !(must || (is_type && is_long)) {
+        let must_encode = !negotiated.identity;
+        if is_empty || !(must_encode || (has_compressible_type && is_long)) {
             return response;
         }
-        let is_tight = pressure() >= MemoryPressure::Moderate && !must;
-        let coding = accepted.coding.filter(|_| !is_tight);
+        let is_memory_low = pressure() >= MemoryPressure::Moderate && !must_encode;
+        let coding = negotiated.coding.filter(|_| !is_memory_low);
         let Some(coding) = coding else {
             self.add_vary(&mut response, false);
             return response;
@@ -202,7 +203,7 @@ impl Compression {
         let encoded = if is_head {
             Ok(Some(Body::new(EmptyUnsizedBody)))
         } else {
-            self.encode_body(&mut response.body, coding, length, must)
+            self.encode_body(&mut response.body, coding, length, must_encode)
         };
         match encoded {
             Ok(Some(body)) => response.body = body,
@@ -236,25 +237,25 @@ impl Compression {
         body: &mut Body,
         coding: ContentCoding,
         length: Option<u64>,
-        must: bool,
+        must_encode: bool,
     ) -> std::io::Result<Option<Body>> {
         let mut encoder = Encoder::new(coding, self.level, length)?;
         let Some(content) = body.as_slice().filter(|content| content.len() <= INLINE_BYTES_MAX)
         else {
             return Ok(Some(Body::new(EncodedBody::new(std::mem::take(body), encoder))));
         };
-        let mut out = pool::get();
-        encoder.write(content, &mut out)?;
-        encoder.finish(&mut out)?;
-        if out.len() >= content.len() && !must {
-            pool::put(out);
+        let mut output = pool::get();
+        encoder.write(content, &mut output)?;
+        encoder.finish(&mut output)?;
+        if output.len() >= content.len() && !must_encode {
+            pool::put(output);
             return Ok(None);
         }
-        Ok(Some(Body::from_pooled(out)))
+        Ok(Some(Body::from_pooled(output)))
     }
 
-    /// Marks the response as depending on `Accept-Encoding`. If it was changed, its tag becomes
-    /// weak.
+    /// Marks the response as depending on `Accept-Encoding`. If the content was changed, its tag
+    /// becomes weak.
     fn add_vary(&self, response: &mut Response, is_changed: bool) {
         response.headers.add_vary("accept-encoding");
         if !is_changed {
@@ -282,8 +283,8 @@ impl Middleware for Compression {
         if self.except.as_ref().is_some_and(|is_exempt| is_exempt(head)) {
             return next.call(request).await;
         }
-        let accepted = negotiate(head, &self.codings);
-        if accepted.coding.is_none() && !accepted.identity {
+        let negotiated = negotiate(head, &self.codings);
+        if negotiated.coding.is_none() && !negotiated.identity {
             let mut response = not_acceptable(&self.codings).into_response();
             self.add_vary(&mut response, false);
             return response;
@@ -293,7 +294,7 @@ impl Middleware for Compression {
         let response = next.call(request).await;
         // Render problems as the application will send them.
         let response = states.render_problem(response, &head);
-        self.compress_response(response, accepted, is_head)
+        self.compress_response(response, negotiated, is_head)
     }
 
     fn require(&self, requirements: &mut Requirements) {

@@ -48,11 +48,11 @@ struct Output {
 impl Write for OutputSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut output = self.0.borrow_mut();
-        let Some(room) = output.remaining.checked_sub(bytes.len()) else {
+        let Some(remaining) = output.remaining.checked_sub(bytes.len()) else {
             output.is_full = true;
             return Err(io::ErrorKind::FileTooLarge.into());
         };
-        output.remaining = room;
+        output.remaining = remaining;
         output.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -65,35 +65,39 @@ impl Write for OutputSink {
 impl Decoder {
     pub(crate) fn new(coding: ContentCoding) -> io::Result<Self> {
         let sink = OutputSink::default();
-        let into = sink.clone();
+        let writer = sink.clone();
         let kind = match coding {
             #[cfg(feature = "gzip")]
             ContentCoding::Gzip => {
-                DecoderKind::Gzip(Box::new(flate2::write::MultiGzDecoder::new(into)))
+                DecoderKind::Gzip(Box::new(flate2::write::MultiGzDecoder::new(writer)))
             }
             #[cfg(feature = "deflate")]
-            ContentCoding::Deflate => DecoderKind::Deflate(Box::new(zlib::Inflater::new(into))),
+            ContentCoding::Deflate => DecoderKind::Deflate(Box::new(zlib::Inflater::new(writer))),
             #[cfg(feature = "br")]
             ContentCoding::Br => {
-                DecoderKind::Br(Box::new(brotli::DecompressorWriter::new(into, 4096)))
+                DecoderKind::Br(Box::new(brotli::DecompressorWriter::new(writer, 4096)))
             }
             #[cfg(feature = "zstd")]
             ContentCoding::Zstd => {
                 let mut decoder = zstd::stream::raw::Decoder::new()?;
                 // RFC 9659 §3: decoders need not support windows of more than 8 MiB.
                 decoder.set_parameter(zstd::stream::raw::DParameter::WindowLogMax(23))?;
-                DecoderKind::Zstd(zstd::stream::zio::Writer::new(into, decoder))
+                DecoderKind::Zstd(zstd::stream::zio::Writer::new(writer, decoder))
             }
         };
         Ok(Self { kind, sink, is_new: true })
     }
 
     /// Decodes `input` to at most `remaining` bytes.
-    pub(crate) fn write(&mut self, input: &[u8], room: usize) -> Result<Vec<u8>, DecompressError> {
-        self.sink.0.borrow_mut().remaining = room;
-        #[cfg_attr(not(feature = "br"), expect(unused_variables, reason = "only Brotli asks"))]
+    pub(crate) fn write(
+        &mut self,
+        input: &[u8],
+        remaining: usize,
+    ) -> Result<Vec<u8>, DecompressError> {
+        self.sink.0.borrow_mut().remaining = remaining;
+        #[cfg_attr(not(feature = "br"), expect(unused_variables, reason = "only Brotli needs it"))]
         let is_first = std::mem::take(&mut self.is_new);
-        let written = match &mut self.kind {
+        let result = match &mut self.kind {
             // RFC 7932 §9.1: these bits are not a valid window size. The library treats them as its
             // own extension with windows of up to 1 GiB, which it would allocate at once.
             #[cfg(feature = "br")]
@@ -111,13 +115,13 @@ impl Decoder {
             #[cfg(feature = "zstd")]
             DecoderKind::Zstd(decoder) => decoder.write_all(input).and_then(|()| decoder.flush()),
         };
-        self.take_output(written)
+        self.take_output(result)
     }
 
     /// Finishes the input, which must be complete.
-    pub(crate) fn finish(&mut self, room: usize) -> Result<Vec<u8>, DecompressError> {
-        self.sink.0.borrow_mut().remaining = room;
-        let ended = match &mut self.kind {
+    pub(crate) fn finish(&mut self, remaining: usize) -> Result<Vec<u8>, DecompressError> {
+        self.sink.0.borrow_mut().remaining = remaining;
+        let result = match &mut self.kind {
             #[cfg(feature = "gzip")]
             DecoderKind::Gzip(decoder) => decoder.try_finish(),
             #[cfg(feature = "deflate")]
@@ -127,7 +131,7 @@ impl Decoder {
             #[cfg(feature = "zstd")]
             DecoderKind::Zstd(decoder) => decoder.finish(),
         };
-        self.take_output(ended)
+        self.take_output(result)
     }
 
     fn take_output(&mut self, result: io::Result<()>) -> Result<Vec<u8>, DecompressError> {
@@ -148,11 +152,11 @@ fn write_brotli(
     input: &[u8],
 ) -> io::Result<()> {
     decoder.write_all(input)?;
-    let made = || sink.0.borrow().bytes.len();
+    let output_len = || sink.0.borrow().bytes.len();
     loop {
-        let before = made();
-        let _none = decoder.write(&[])?;
-        if made() == before {
+        let before = output_len();
+        let _written = decoder.write(&[])?;
+        if output_len() == before {
             return Ok(());
         }
     }
@@ -180,24 +184,23 @@ mod zlib {
         }
 
         pub(super) fn write(&mut self, mut input: &[u8]) -> io::Result<()> {
-            let mut room = [0; STEP];
+            let mut buffer = [0; STEP];
             while !self.is_ended {
-                let (taken, made) = (self.inflate.total_in(), self.inflate.total_out());
-                let status = self.inflate.decompress(input, &mut room, FlushDecompress::None)?;
+                let (consumed, produced) = (self.inflate.total_in(), self.inflate.total_out());
+                let status = self.inflate.decompress(input, &mut buffer, FlushDecompress::None)?;
                 let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-                let (taken, made) = (
-                    count(self.inflate.total_in() - taken),
-                    count(self.inflate.total_out() - made),
+                let (consumed, produced) = (
+                    count(self.inflate.total_in() - consumed),
+                    count(self.inflate.total_out() - produced),
                 );
-                self.sink.write_all(room.get(..made).unwrap_or_default())?;
-                input = input.get(taken..).unwrap_or_default();
+                self.sink.write_all(buffer.get(..produced).unwrap_or_default())?;
+                input = input.get(consumed..).unwrap_or_default();
                 self.is_ended = status == Status::StreamEnd;
-                // Output that did not fit comes from later calls, and more may follow a call that
-                // does not fill the room. Only a call without output shows that more input is
-                // needed.
-                if !self.is_ended && taken == 0 && made == 0 {
-                    let fault = || Err(io::ErrorKind::InvalidData.into());
-                    return if input.is_empty() { Ok(()) } else { fault() };
+                // Later calls produce the output that did not fit, even after a call that did not
+                // fill the buffer. Only a call without output shows that more input is needed.
+                if !self.is_ended && consumed == 0 && produced == 0 {
+                    let invalid = || Err(io::ErrorKind::InvalidData.into());
+                    return if input.is_empty() { Ok(()) } else { invalid() };
                 }
             }
             // Nothing may follow the end.

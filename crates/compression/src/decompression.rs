@@ -249,41 +249,41 @@ impl DecodedBody {
         let slice = self.input.split_to(length);
         self.bytes_in = self.bytes_in.saturating_add(length);
         self.work_since_yield += length * COST_PER_INPUT_BYTE;
-        let room = self.output_allowed();
+        let remaining = self.output_allowed();
         let DecoderState::Decoding(decoder) = &mut self.state else { return Ok(Vec::new()) };
-        let made = decoder.write(&slice, room);
-        self.check_output(made)
+        let output = decoder.write(&slice, remaining);
+        self.check_output(output)
     }
 
     /// Finishes the body.
     fn finish(&mut self) -> Result<Vec<u8>, BodyError> {
-        let room = self.output_allowed();
-        let made = match &mut self.state {
+        let remaining = self.output_allowed();
+        let output = match &mut self.state {
             // An empty body is not valid in any coding, but clients do send it.
             DecoderState::New | DecoderState::Ended => Ok(Vec::new()),
-            DecoderState::Decoding(decoder) => decoder.finish(room),
+            DecoderState::Decoding(decoder) => decoder.finish(remaining),
         };
         self.state = DecoderState::Ended;
-        let made = self.check_output(made);
+        let output = self.check_output(output);
         self.reservation.resize(0);
-        made
+        output
     }
 
     fn check_output(
         &mut self,
-        made: Result<Vec<u8>, DecompressError>,
+        output: Result<Vec<u8>, DecompressError>,
     ) -> Result<Vec<u8>, BodyError> {
-        let made = made.map_err(|broken| match broken {
+        let output = output.map_err(|error| match error {
             DecompressError::TooLarge => {
                 BodyError::DecompressedTooLarge { ratio_max: self.ratio_max }
             }
             DecompressError::Invalid => BodyError::DecodeFailed { coding: self.coding.name() },
         })?;
-        self.bytes_out = self.bytes_out.saturating_add(made.len());
-        self.work_since_yield += made.len();
+        self.bytes_out = self.bytes_out.saturating_add(output.len());
+        self.work_since_yield += output.len();
         self.reservation
             .resize(DECODER_BYTES + self.bytes_out.saturating_mul(2).min(WINDOW_BYTES_MAX));
-        Ok(made)
+        Ok(output)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -296,7 +296,7 @@ impl DecodedBody {
                 yield_now(cx);
                 return Poll::Pending;
             }
-            let made = if self.input.has_remaining() {
+            let output = if self.input.has_remaining() {
                 self.advance()
             } else {
                 match Pin::new(&mut self.body).poll_frame(cx) {
@@ -324,9 +324,9 @@ impl DecodedBody {
                     },
                 }
             };
-            match made {
-                Ok(made) if made.is_empty() => {}
-                Ok(made) => return Poll::Ready(Some(Ok(Frame::data(made.into())))),
+            match output {
+                Ok(output) if output.is_empty() => {}
+                Ok(output) => return Poll::Ready(Some(Ok(Frame::data(output.into())))),
                 Err(error) => {
                     self.state = DecoderState::Ended;
                     self.trailers = None;

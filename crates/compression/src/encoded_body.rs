@@ -55,7 +55,7 @@ impl EncodedBody {
         encoded
     }
 
-    /// Charges everything that is held for the client, including the content before compression.
+    /// Reserves all memory that is held for the client, including the content before compression.
     fn update_reservation(&mut self) {
         let encoder = self.encoder.as_ref().map_or(0, Encoder::memory_bytes);
         let content = self.body.memory_bytes() + self.input_bytes + self.out.capacity();
@@ -81,7 +81,7 @@ impl EncodedBody {
         Ok(())
     }
 
-    /// Writes the end.
+    /// Writes the end of the encoded content.
     fn finish(&mut self) -> io::Result<()> {
         let Some(encoder) = self.encoder.take() else { return Ok(()) };
         encoder.finish(&mut self.out)
@@ -101,11 +101,11 @@ impl EncodedBody {
                 return Poll::Pending;
             }
             if !self.input.is_empty() {
-                self.advance().map_err(failed)?;
+                self.advance().map_err(stream_error)?;
                 continue;
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
-                Poll::Ready(None) => self.finish().map_err(failed)?,
+                Poll::Ready(None) => self.finish().map_err(stream_error)?,
                 Poll::Ready(Some(Err(error))) => {
                     // The output so far is useless without its end.
                     self.encoder = None;
@@ -120,7 +120,7 @@ impl EncodedBody {
                     }
                     Err(trailers) => {
                         self.trailers = Some(trailers);
-                        self.finish().map_err(failed)?;
+                        self.finish().map_err(stream_error)?;
                     }
                 },
                 Poll::Pending => {
@@ -129,7 +129,7 @@ impl EncodedBody {
                     // far.
                     if let Some(encoder) = self.encoder.as_mut().filter(|_| self.needs_flush) {
                         self.needs_flush = false;
-                        encoder.flush(&mut self.out).map_err(failed)?;
+                        encoder.flush(&mut self.out).map_err(stream_error)?;
                     }
                     if self.out.is_empty() {
                         return Poll::Pending;
@@ -141,7 +141,7 @@ impl EncodedBody {
     }
 }
 
-fn failed(error: io::Error) -> BodyError {
+fn stream_error(error: io::Error) -> BodyError {
     BodyError::Stream(error.into())
 }
 

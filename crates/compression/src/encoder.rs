@@ -121,7 +121,7 @@ mod deflate {
     }
 
     pub(crate) struct Deflater {
-        /// `None` once it has gone back to the stock.
+        /// `None` once the compressor has been returned to the pool.
         compress: Option<Compress>,
         level: CompressionLevel,
         container: Container,
@@ -131,19 +131,19 @@ mod deflate {
     }
 
     impl Deflater {
-        pub(super) fn new(wrapping: Container, level: CompressionLevel) -> Self {
-            let has_header = match wrapping {
+        pub(super) fn new(container: Container, level: CompressionLevel) -> Self {
+            let has_header = match container {
                 #[cfg(feature = "gzip")]
                 Container::Gzip => false,
                 #[cfg(feature = "deflate")]
                 Container::Zlib => true,
             };
-            let compress = take_pooled(level, wrapping)
+            let compress = take_pooled(level, container)
                 .unwrap_or_else(|| Compress::new(flate2_level(level), has_header));
             Self {
                 compress: Some(compress),
                 level,
-                container: wrapping,
+                container,
                 crc: Crc::new(),
                 header_written: false,
             }
@@ -171,8 +171,8 @@ mod deflate {
                 out.reserve(STEP);
                 let before = compress.total_in();
                 compress.compress_vec(input, out, FlushCompress::None).map_err(io::Error::other)?;
-                let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
-                input = input.get(taken..).unwrap_or_default();
+                let consumed = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
+                input = input.get(consumed..).unwrap_or_default();
             }
             Ok(())
         }
@@ -203,24 +203,26 @@ mod deflate {
     impl Drop for Deflater {
         fn drop(&mut self) {
             let Some(mut compress) = self.compress.take() else { return };
-            // The stock is already gone while the thread exits.
-            let _ = POOL.try_with(|stock| {
-                let mut stock = stock.borrow_mut();
-                if stock.len() < POOL_MAX {
+            // The pool no longer exists while the thread exits.
+            let _ = POOL.try_with(|pool| {
+                let mut pool = pool.borrow_mut();
+                if pool.len() < POOL_MAX {
                     compress.reset();
-                    stock.push((self.level, self.container, compress));
+                    pool.push((self.level, self.container, compress));
                 }
             });
         }
     }
 
-    fn take_pooled(level: CompressionLevel, wrapping: Container) -> Option<Compress> {
-        POOL.with(|stock| {
-            let mut stock = stock.borrow_mut();
+    fn take_pooled(level: CompressionLevel, container: Container) -> Option<Compress> {
+        POOL.with(|pool| {
+            let mut pool = pool.borrow_mut();
             let fits =
-                |(l, w, _): &(CompressionLevel, Container, Compress)| *l == level && *w == wrapping;
-            let place = stock.iter().position(fits)?;
-            Some(stock.swap_remove(place).2)
+                |(pooled_level, pooled_container, _): &(CompressionLevel, Container, Compress)| {
+                    *pooled_level == level && *pooled_container == container
+                };
+            let index = pool.iter().position(fits)?;
+            Some(pool.swap_remove(index).2)
         })
     }
 
@@ -264,11 +266,8 @@ mod br {
             params.lgwin = i32::try_from(window).unwrap_or(18);
             params.size_hint = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
             // The ring buffer, commands and hash tables.
-            let held_bytes = (8 << window) + 512 * 1024;
-            Self {
-                writer: CompressorWriter::with_params(Vec::new(), 4096, &params),
-                memory_bytes: held_bytes,
-            }
+            let memory_bytes = (8 << window) + 512 * 1024;
+            Self { writer: CompressorWriter::with_params(Vec::new(), 4096, &params), memory_bytes }
         }
 
         pub(super) fn write(&mut self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
@@ -322,26 +321,26 @@ mod zstandard {
                 encoder.set_pledged_src_size(length)?;
             }
             // The window, two blocks, and the tables.
-            let held_bytes = (4 << window) + 512 * 1024;
-            Ok(Self { encoder, memory_bytes: held_bytes })
+            let memory_bytes = (4 << window) + 512 * 1024;
+            Ok(Self { encoder, memory_bytes })
         }
 
         pub(super) fn write(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-            let mut room = [0; STEP];
+            let mut buffer = [0; STEP];
             while !input.is_empty() {
-                let status = self.encoder.run_on_buffers(input, &mut room)?;
-                out.extend_from_slice(&room[..status.bytes_written]);
+                let status = self.encoder.run_on_buffers(input, &mut buffer)?;
+                out.extend_from_slice(&buffer[..status.bytes_written]);
                 input = &input[status.bytes_read..];
             }
             Ok(())
         }
 
         pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-            self.drain(out, |encoder, room| encoder.flush(room))
+            self.drain(out, |encoder, buffer| encoder.flush(buffer))
         }
 
         pub(super) fn finish(mut self, out: &mut Vec<u8>) -> io::Result<()> {
-            self.drain(out, |encoder, room| encoder.finish(room, true))
+            self.drain(out, |encoder, buffer| encoder.finish(buffer, true))
         }
 
         fn drain(
@@ -350,12 +349,12 @@ mod zstandard {
             step: impl Fn(&mut Encoder<'static>, &mut OutBuffer<'_, [u8]>) -> io::Result<usize>,
         ) -> io::Result<()> {
             loop {
-                let mut room = [0_u8; STEP];
-                let mut buffer = OutBuffer::around(&mut room[..]);
-                let left = step(&mut self.encoder, &mut buffer)?;
-                let written = buffer.pos();
-                out.extend_from_slice(&room[..written]);
-                if left == 0 {
+                let mut space = [0_u8; STEP];
+                let mut out_buffer = OutBuffer::around(&mut space[..]);
+                let remaining = step(&mut self.encoder, &mut out_buffer)?;
+                let written = out_buffer.pos();
+                out.extend_from_slice(&space[..written]);
+                if remaining == 0 {
                     return Ok(());
                 }
             }

@@ -222,8 +222,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
-        for (written, expected) in [
+    fn sizes_are_parsed() {
+        for (text, expected) in [
             ("512", Some(512)),
             ("512 B", Some(512)),
             ("64 KiB", Some(65_536)),
@@ -244,12 +244,12 @@ mod tests {
             ("64 KiBB", None),
             ("64 kilos", None),
         ] {
-            assert_eq!(parse_byte_size(written), expected, "{written:?}");
+            assert_eq!(parse_byte_size(text), expected, "{text:?}");
         }
     }
 
     #[test]
-    fn sizes_are_printed_in_the_largest_unit_that_says_them_whole() {
+    fn sizes_are_printed_in_the_largest_exact_unit() {
         for (bytes, expected) in [
             (0, "0 B"),
             (512, "512 B"),
@@ -263,12 +263,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_as_the_same(bytes: u64) {
+        fn printed_sizes_parse_back(bytes: u64) {
             prop_assert_eq!(parse_byte_size(&format_byte_size(bytes)), Some(bytes));
         }
 
         #[test]
-        fn no_text_is_too_strange(text in "\\PC*") {
+        fn parsing_any_text_does_not_panic(text in "\\PC*") {
             let _ = parse_byte_size(&text);
         }
     }

@@ -21,7 +21,7 @@ impl ConfigDeserializer<'_> {
     fn unexpected(&self) -> Unexpected<'_> {
         match &self.0.kind {
             ValueKind::Nil => Unexpected::Unit,
-            ValueKind::Bool(is) => Unexpected::Bool(*is),
+            ValueKind::Bool(value) => Unexpected::Bool(*value),
             ValueKind::Integer(number) => {
                 i64::try_from(*number).map_or(Unexpected::Other("a number"), Unexpected::Signed)
             }
@@ -80,17 +80,17 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     type Error = ConfigError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        let read = match &self.0.kind {
+        let result = match &self.0.kind {
             ValueKind::Nil => visitor.visit_unit(),
-            ValueKind::Bool(is) => visitor.visit_bool(*is),
+            ValueKind::Bool(value) => visitor.visit_bool(*value),
             ValueKind::Integer(number) => integer(*number, visitor),
             ValueKind::Float(number) => visitor.visit_f64(*number),
             ValueKind::String(text) => visitor.visit_str(text),
             ValueKind::Secret(secret) => visitor.visit_str(secret.expose_secret()),
-            ValueKind::Array(all) => visitor.visit_seq(ArrayAccess(all.iter(), 0)),
+            ValueKind::Array(items) => visitor.visit_seq(ArrayAccess(items.iter(), 0)),
             ValueKind::Table(entries) => visitor.visit_map(TableAccess(entries.iter(), None)),
         };
-        read.map_err(|error| error.with_location(&self.0.location))
+        result.map_err(|error| error.with_location(&self.0.location))
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
@@ -155,14 +155,14 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match (&self.0.kind, self.env_text()) {
             (_, Some(text)) => {
-                let item = |item: &str| ConfigValue {
+                let to_value = |item: &str| ConfigValue {
                     kind: ValueKind::String(item.trim().to_owned()),
                     location: self.0.location.clone(),
                 };
-                let all = text.split(',').filter(|item| !item.trim().is_empty());
-                let all: Vec<_> = all.map(item).collect();
+                let items = text.split(',').filter(|item| !item.trim().is_empty());
+                let items: Vec<_> = items.map(to_value).collect();
                 visitor
-                    .visit_seq(ArrayAccess(all.iter(), 0))
+                    .visit_seq(ArrayAccess(items.iter(), 0))
                     .map_err(|error| error.with_location(&self.0.location))
             }
             (ValueKind::Array(_), _) => self.deserialize_any(visitor),
@@ -172,7 +172,7 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
-            // The text stands for a table, which may contain secrets.
+            // The text is in place of a table, which may contain secrets, so the error hides it.
             ValueKind::String(_) => {
                 Err(self.invalid_type_of(Unexpected::Other("a text"), &visitor))
             }
@@ -197,8 +197,8 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     ) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
             ValueKind::String(text) => {
-                let word: StrDeserializer<'_, ConfigError> = text.trim().into_deserializer();
-                visitor.visit_enum(word).map_err(|error| error.with_location(&self.0.location))
+                let variant: StrDeserializer<'_, ConfigError> = text.trim().into_deserializer();
+                visitor.visit_enum(variant).map_err(|error| error.with_location(&self.0.location))
             }
             _ => Err(self.invalid_type(&visitor)),
         }
@@ -257,10 +257,10 @@ impl<'de> SeqAccess<'de> for ArrayAccess<'_> {
         seed: T,
     ) -> Result<Option<T::Value>, ConfigError> {
         let Some(item) = self.0.next() else { return Ok(None) };
-        let number = self.1;
+        let index = self.1;
         self.1 += 1;
         seed.deserialize(ConfigDeserializer(item))
             .map(Some)
-            .map_err(|error| error.nested_in(&number.to_string()))
+            .map_err(|error| error.nested_in(&index.to_string()))
     }
 }

@@ -43,51 +43,52 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     if rest == "0" {
         return Some(Duration::ZERO);
     }
-    let (mut all, mut is_empty) = (0_u128, true);
+    let (mut total, mut is_empty) = (0_u128, true);
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(end);
-        let after = after.trim_start();
-        let unit_end = after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_end);
+        let (number, remainder) = rest.split_at(end);
+        let remainder = remainder.trim_start();
+        let unit_end = remainder.find(|c: char| !c.is_alphabetic()).unwrap_or(remainder.len());
+        let (unit, remainder) = remainder.split_at(unit_end);
         let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit)?;
-        all = all.checked_add(parse_scaled(number, *unit)?)?;
-        (rest, is_empty) = (after.trim_start(), false);
+        total = total.checked_add(parse_scaled(number, *unit)?)?;
+        (rest, is_empty) = (remainder.trim_start(), false);
     }
     if is_empty {
         return None;
     }
-    let seconds = u64::try_from(all / 1_000_000_000).ok()?;
-    Some(Duration::new(seconds, u32::try_from(all % 1_000_000_000).ok()?))
+    let seconds = u64::try_from(total / 1_000_000_000).ok()?;
+    Some(Duration::new(seconds, u32::try_from(total % 1_000_000_000).ok()?))
 }
 
 /// Parses a number with an optional fraction, and multiplies it by the unit.
 pub(crate) fn parse_scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_sound = !whole.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_sound || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
+    let is_valid = !whole.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_valid || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
         return None;
     }
     let whole = whole.parse::<u128>().ok()?.checked_mul(unit)?;
     if fraction.is_empty() {
         return Some(whole);
     }
-    let parts = fraction.parse::<u128>().ok()?.checked_mul(unit)?;
+    let scaled_fraction = fraction.parse::<u128>().ok()?.checked_mul(unit)?;
     let power = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     // A fraction smaller than the smallest unit is an error.
-    if parts % power == 0 { whole.checked_add(parts / power) } else { None }
+    if scaled_fraction % power == 0 { whole.checked_add(scaled_fraction / power) } else { None }
 }
 
 /// Formats a duration in the largest unit of which it is an integer multiple.
-pub(crate) fn format_duration(time: Duration) -> String {
-    let nanoseconds = time.as_nanos();
+pub(crate) fn format_duration(duration: Duration) -> String {
+    let nanoseconds = duration.as_nanos();
     if nanoseconds == 0 {
         return "0s".to_owned();
     }
-    let size = |name: &str| UNITS.iter().find(|(unit, _)| *unit == name).map_or(1, |unit| unit.1);
-    let name = PRINTED_UNITS.iter().find(|name| nanoseconds.is_multiple_of(size(name)));
+    let unit_size =
+        |name: &str| UNITS.iter().find(|(unit, _)| *unit == name).map_or(1, |unit| unit.1);
+    let name = PRINTED_UNITS.iter().find(|name| nanoseconds.is_multiple_of(unit_size(name)));
     let name = name.expect("every duration is a whole number of nanoseconds");
-    format!("{}{name}", nanoseconds / size(name))
+    format!("{}{name}", nanoseconds / unit_size(name))
 }
 
 impl HumanDuration {
@@ -104,8 +105,8 @@ impl HumanDuration {
     /// # Errors
     /// The value is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let read = TextVisitor { expected: EXPECTED, read: parse_duration, sizes: None };
-        deserializer.deserialize_str(read)
+        let visitor = TextVisitor { expected: EXPECTED, read: parse_duration, sizes: None };
+        deserializer.deserialize_str(visitor)
     }
 }
 
@@ -158,19 +159,19 @@ impl<T, F: Fn(&str) -> Option<T>> Visitor<'_> for TextVisitor<T, F> {
             .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self.expected))
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
-        let unexpected = serde::de::Unexpected::Unsigned(number);
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        let unexpected = serde::de::Unexpected::Unsigned(value);
         match self.sizes {
             None => Err(E::invalid_type(unexpected, &self.expected)),
-            Some(read) => read(number).ok_or_else(|| E::invalid_value(unexpected, &self.expected)),
+            Some(read) => read(value).ok_or_else(|| E::invalid_value(unexpected, &self.expected)),
         }
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
-        match u64::try_from(number) {
-            Ok(number) => self.visit_u64(number),
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        match u64::try_from(value) {
+            Ok(value) => self.visit_u64(value),
             Err(_) => {
-                let unexpected = serde::de::Unexpected::Signed(number);
+                let unexpected = serde::de::Unexpected::Signed(value);
                 Err(E::invalid_value(unexpected, &self.expected))
             }
         }
@@ -221,8 +222,8 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
-        for (written, expected) in [
+    fn durations_are_parsed() {
+        for (text, expected) in [
             ("75s", Some(Duration::from_secs(75))),
             ("75 s", Some(Duration::from_secs(75))),
             (" 2m ", Some(Duration::from_secs(120))),
@@ -248,12 +249,12 @@ mod tests {
             ("99999999999999999999999999999999999999999s", None),
             ("300000000000000d", None),
         ] {
-            assert_eq!(parse_duration(written), expected, "{written:?}");
+            assert_eq!(parse_duration(text), expected, "{text:?}");
         }
     }
 
     #[test]
-    fn durations_are_printed_in_the_largest_unit_that_says_them_whole() {
+    fn durations_are_printed_in_the_largest_exact_unit() {
         for (millis, expected) in [
             (0, "0s"),
             (75_000, "75s"),
@@ -268,13 +269,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_as_the_same(seconds: u64, nanoseconds in 0_u32..1_000_000_000) {
-            let given = Duration::new(seconds, nanoseconds);
-            prop_assert_eq!(parse_duration(&format_duration(given)), Some(given));
+        fn printed_durations_parse_back(seconds: u64, nanoseconds in 0_u32..1_000_000_000) {
+            let duration = Duration::new(seconds, nanoseconds);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Some(duration));
         }
 
         #[test]
-        fn no_text_is_too_strange(text in "\\PC*") {
+        fn parsing_any_text_does_not_panic(text in "\\PC*") {
             let _ = parse_duration(&text);
         }
     }

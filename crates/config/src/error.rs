@@ -45,8 +45,8 @@ impl ConfigError {
         error
     }
 
-    fn from_kind(fault: ErrorKind) -> Self {
-        Self { path: Vec::new(), location: None, kind: fault }
+    fn from_kind(kind: ErrorKind) -> Self {
+        Self { path: Vec::new(), location: None, kind }
     }
 
     pub(crate) fn unreadable(path: PathBuf, cause: impl fmt::Display) -> Self {
@@ -65,8 +65,8 @@ impl ConfigError {
 
     /// Sets the position, unless a more precise one is known.
     #[must_use]
-    pub fn with_location(mut self, origin: &SourceLocation) -> Self {
-        self.location.get_or_insert_with(|| origin.clone());
+    pub fn with_location(mut self, location: &SourceLocation) -> Self {
+        self.location.get_or_insert_with(|| location.clone());
         self
     }
 
@@ -91,8 +91,8 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(origin) = &self.location {
-            write!(f, "{origin}: ")?;
+        if let Some(location) = &self.location {
+            write!(f, "{location}: ")?;
         }
         let setting = self.key();
         if !setting.is_empty() {
@@ -103,10 +103,10 @@ impl fmt::Display for ConfigError {
                 f.write_str("there is no such setting")?;
                 write_suggestion(f, key, known)
             }
-            ErrorKind::UnknownVariant(word, known) => {
-                write!(f, "`{word}` is not a valid value")?;
-                let known: Vec<_> = known.iter().map(|word| (*word).to_owned()).collect();
-                write_suggestion(f, word, &known)
+            ErrorKind::UnknownVariant(value, known) => {
+                write!(f, "`{value}` is not a valid value")?;
+                let known: Vec<_> = known.iter().map(|value| (*value).to_owned()).collect();
+                write_suggestion(f, value, &known)
             }
             ErrorKind::InvalidType(found, expected) => {
                 write!(f, "expected {expected}, found {found}")
@@ -131,39 +131,44 @@ impl std::error::Error for ConfigError {}
 /// The maximum number of names listed if none is similar.
 const SUGGESTIONS_MAX: usize = 24;
 
-fn write_suggestion(f: &mut fmt::Formatter<'_>, word: &str, known: &[String]) -> fmt::Result {
-    if let Some(nearest) = closest(word, known) {
+fn write_suggestion(f: &mut fmt::Formatter<'_>, name: &str, known: &[String]) -> fmt::Result {
+    if let Some(nearest) = closest(name, known) {
         return write!(f, "; did you mean `{nearest}`?");
     }
-    let told: Vec<_> = known.iter().take(SUGGESTIONS_MAX).map(|name| format!("`{name}`")).collect();
-    if told.is_empty() {
+    let listed: Vec<_> =
+        known.iter().take(SUGGESTIONS_MAX).map(|known| format!("`{known}`")).collect();
+    if listed.is_empty() {
         return Ok(());
     }
-    let more = if known.len() > told.len() { " and others" } else { "" };
-    write!(f, "; expected one of {}{more}", told.join(", "))
+    let more = if known.len() > listed.len() { " and others" } else { "" };
+    write!(f, "; expected one of {}{more}", listed.join(", "))
 }
 
-/// The most similar name, if any is similar enough.
-fn closest<'k>(word: &str, known: &'k [String]) -> Option<&'k str> {
-    let word = crate::value::normalize_key(word);
+/// The name most similar to `target`, if any is similar enough.
+fn closest<'k>(target: &str, known: &'k [String]) -> Option<&'k str> {
+    let target = crate::value::normalize_key(target);
     // A third of the characters may differ.
-    let most = (word.chars().count() / 3).clamp(1, 4);
-    let near = known.iter().map(|name| (edit_distance(&word, name), name));
-    let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
+    let distance_max = (target.chars().count() / 3).clamp(1, 4);
+    let distances = known.iter().map(|name| (edit_distance(&target, name), name));
+    let (distance, name) = distances.min_by_key(|(distance, _)| *distance)?;
     // Users often remember the end of a name, or its beginning.
-    let part = || {
-        known
-            .iter()
-            .find(|name| word.len() >= 4 && (name.starts_with(&word) || name.ends_with(&word)))
+    let partial_match = || {
+        known.iter().find(|name| {
+            target.len() >= 4 && (name.starts_with(&target) || name.ends_with(&target))
+        })
     };
-    if least <= most { Some(name) } else { part().map(String::as_str) }
+    if distance <= distance_max { Some(name) } else { partial_match().map(String::as_str) }
 }
 
-/// The name most similar to `word`, with at most `most` edits.
-pub(crate) fn closest_name<'k>(word: &str, known: &'k [String], most: usize) -> Option<&'k str> {
-    let near = known.iter().map(|name| (edit_distance(word, name), name));
-    let (least, name) = near.min_by_key(|(distance, _)| *distance)?;
-    (least <= most).then_some(name)
+/// The name most similar to `target`, with at most `distance_max` edits.
+pub(crate) fn closest_name<'k>(
+    target: &str,
+    known: &'k [String],
+    distance_max: usize,
+) -> Option<&'k str> {
+    let distances = known.iter().map(|name| (edit_distance(target, name), name));
+    let (distance, name) = distances.min_by_key(|(distance, _)| *distance)?;
+    (distance <= distance_max).then_some(name)
 }
 
 /// The edit distance: characters added, removed or replaced, or neighbours swapped.
@@ -173,24 +178,24 @@ fn edit_distance(left: &str, right: &str) -> usize {
     if left.len() > 64 || right.len() > 64 {
         return usize::MAX;
     }
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=right.len()).collect();
+    let mut row_before_last: Vec<usize> = Vec::new();
+    let mut previous_row: Vec<usize> = (0..=right.len()).collect();
     for (row, a) in left.iter().enumerate() {
-        let mut next = vec![row + 1];
+        let mut current_row = vec![row + 1];
         for (column, b) in right.iter().enumerate() {
-            let mut least = (last[column] + usize::from(a != b))
-                .min(last[column + 1] + 1)
-                .min(next[column] + 1);
-            let is_exchange =
+            let mut distance = (previous_row[column] + usize::from(a != b))
+                .min(previous_row[column + 1] + 1)
+                .min(current_row[column] + 1);
+            let is_transposition =
                 row > 0 && column > 0 && *a == right[column - 1] && left[row - 1] == *b;
-            if is_exchange {
-                least = least.min(before[column - 1] + 1);
+            if is_transposition {
+                distance = distance.min(row_before_last[column - 1] + 1);
             }
-            next.push(least);
+            current_row.push(distance);
         }
-        before = std::mem::replace(&mut last, next);
+        row_before_last = std::mem::replace(&mut previous_row, current_row);
     }
-    last[right.len()]
+    previous_row[right.len()]
 }
 
 impl serde::de::Error for ConfigError {
@@ -216,8 +221,8 @@ impl serde::de::Error for ConfigError {
         Self::unknown(field, expected.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    fn unknown_variant(word: &str, expected: &'static [&'static str]) -> Self {
-        Self::from_kind(ErrorKind::UnknownVariant(word.to_owned(), expected))
+    fn unknown_variant(value: &str, expected: &'static [&'static str]) -> Self {
+        Self::from_kind(ErrorKind::UnknownVariant(value.to_owned(), expected))
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -233,10 +238,10 @@ impl serde::ser::Error for ConfigError {
 
 fn describe_unexpected(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Bool(is) => format!("`{is}`"),
-        Unexpected::Unsigned(number) => format!("the number {number}"),
-        Unexpected::Signed(number) => format!("the number {number}"),
-        Unexpected::Float(number) => format!("the number {number}"),
+        Unexpected::Bool(value) => format!("`{value}`"),
+        Unexpected::Unsigned(value) => format!("the number {value}"),
+        Unexpected::Signed(value) => format!("the number {value}"),
+        Unexpected::Float(value) => format!("the number {value}"),
         Unexpected::Str(text) => format!("`{}`", truncate(text)),
         Unexpected::Seq => "a list".to_owned(),
         Unexpected::Map => "a table".to_owned(),
@@ -254,11 +259,11 @@ fn truncate(text: &str) -> String {
 /// The expected type, described for users who do not know Rust.
 fn describe_expected(expected: &dyn Expected) -> String {
     let text = expected.to_string();
-    let whole = |most: u64| format!("a whole number from 0 to {most}");
+    let up_to = |max: u64| format!("a whole number from 0 to {max}");
     match text.as_str() {
-        "u8" => whole(u8::MAX.into()),
-        "u16" => whole(u16::MAX.into()),
-        "u32" => whole(u32::MAX.into()),
+        "u8" => up_to(u8::MAX.into()),
+        "u16" => up_to(u16::MAX.into()),
+        "u32" => up_to(u32::MAX.into()),
         "u64" | "usize" => "a whole number, 0 or more".to_owned(),
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
         "a boolean" => "`true` or `false`".to_owned(),
@@ -278,7 +283,7 @@ mod tests {
     use super::{closest, edit_distance};
 
     #[test]
-    fn the_nearest_name_is_the_one_that_was_meant() {
+    fn the_closest_name_is_suggested() {
         let known = ["idle_timeout", "head_timeout", "connections_max", "workers", "tls"];
         let known = known.map(ToOwned::to_owned);
         for (word, expected) in [

@@ -73,7 +73,7 @@ mod tests {
     use super::parse_file_mode;
 
     #[test]
-    fn modes_are_octal() {
+    fn file_modes_are_octal() {
         for (text, expected) in [
             ("0660", Some(0o660)),
             ("660", Some(0o660)),

@@ -19,11 +19,11 @@ pub enum OptionalString {}
 const EXPECTED_OR_AUTO: &str = "a whole number above 0, or `auto`";
 const EXPECTED_OR_OFF: &str = "a whole number, or `off`";
 
-fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
+fn parse_number<T: TryFrom<u64>>(text: &str) -> Option<T> {
     T::try_from(text.trim().replace('_', "").parse::<u64>().ok()?).ok()
 }
 
-fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
+fn serialize_or<T: Copy + TryInto<u64>, S: Serializer>(
     value: &Option<T>,
     absent: &str,
     serializer: S,
@@ -46,7 +46,7 @@ impl AutoCount {
         value: &Option<std::num::NonZeroUsize>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        self::serialize(&value.map(|value| value.get() as u64), "auto", serializer)
+        serialize_or(&value.map(|value| value.get() as u64), "auto", serializer)
     }
 
     /// Deserialises the value.
@@ -57,12 +57,12 @@ impl AutoCount {
         deserializer: D,
     ) -> Result<Option<std::num::NonZeroUsize>, D::Error> {
         use std::num::NonZeroUsize;
-        let count = |count: u64| NonZeroUsize::new(usize::try_from(count).ok()?);
+        let to_count = |number: u64| NonZeroUsize::new(usize::try_from(number).ok()?);
         let read = |text: &str| match text.trim() {
             "auto" => Some(None),
-            text => count(number(text)?).map(Some),
+            text => to_count(parse_number(text)?).map(Some),
         };
-        let sizes = |count: u64| NonZeroUsize::new(usize::try_from(count).ok()?).map(Some);
+        let sizes = |number: u64| NonZeroUsize::new(usize::try_from(number).ok()?).map(Some);
         deserializer.deserialize_any(TextVisitor {
             expected: EXPECTED_OR_AUTO,
             read,
@@ -80,7 +80,7 @@ impl OptionalCount {
         value: &Option<T>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        self::serialize(value, "off", serializer)
+        serialize_or(value, "off", serializer)
     }
 
     /// Deserialises the value.
@@ -90,7 +90,8 @@ impl OptionalCount {
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
-        let read = |text: &str| if is_off(text) { Some(None) } else { number(text).map(Some) };
+        let read =
+            |text: &str| if is_off(text) { Some(None) } else { parse_number(text).map(Some) };
         let sizes =
             Some((|count: u64| T::try_from(count).ok().map(Some)) as fn(u64) -> Option<Option<T>>);
         deserializer.deserialize_any(TextVisitor { expected: EXPECTED_OR_OFF, read, sizes })

@@ -126,33 +126,33 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_and_compared_and_never_shown() {
+    fn secrets_are_read_and_compared_but_never_printed() {
         let code = |text: &str| {
             let headers = [("a".to_owned(), SecretString::new(text))].into();
             Tree { headers }
         };
-        let none: [(&str, &str); 0] = [];
+        let no_vars: [(&str, &str); 0] = [];
         let read: Tree =
-            ConfigLoader::new("X_").env_vars(none).load(&code("abc")).expect("it is sound");
+            ConfigLoader::new("X_").env_vars(no_vars).load(&code("abc")).expect("valid settings");
         assert_eq!(read.headers["a"].expose_secret(), "abc", "the program's value is kept");
         let layers = ConfigLoader::new("X_").env_vars([("X_HEADERS__A", "def")]);
         let read: Tree = layers.load(&code("abc")).expect("valid settings");
         assert_eq!(read.headers["a"].expose_secret(), "def");
-        let (one, other) = (to_value(&code("abc")), to_value(&code("def")));
-        let (one, other) = (one.expect("serialises"), other.expect("serialises"));
-        assert!(one != other, "a change is visible");
-        for shown in [format!("{one:?}"), one.to_string(), format!("{read:?} {layers:?}")] {
-            assert!(!shown.contains("abc") && !shown.contains("def"), "{shown}");
+        let (first, second) = (to_value(&code("abc")), to_value(&code("def")));
+        let (first, second) = (first.expect("serialises"), second.expect("serialises"));
+        assert!(first != second, "a change is visible");
+        for printed in [format!("{first:?}"), first.to_string(), format!("{read:?} {layers:?}")] {
+            assert!(!printed.contains("abc") && !printed.contains("def"), "{printed}");
         }
         let path = std::path::Path::new("a.toml");
-        for (said, expected) in [
+        for (text, expected) in [
             ("headers = 'a=1234'", "a table"),
             ("headers.a = 1234", "a text in quotes"),
             ("headers.a = -1234", "a text in quotes"),
             ("headers.a = 0.1234", "a text in quotes"),
             ("headers.a = ['1234']", "a text in quotes"),
         ] {
-            let value = crate::loader::parse_toml(said, path).expect("valid TOML");
+            let value = crate::loader::parse_toml(text, path).expect("valid TOML");
             let error = crate::de::from_value::<Tree>(&value).expect_err("invalid").to_string();
             assert!(!error.contains("1234") && error.contains(expected), "{error}");
         }

@@ -36,10 +36,10 @@ struct KeyPath {
 }
 
 impl KeyPath {
-    fn below(&self, key: &str) -> Self {
-        let join = |above: &str, key: &str| match above {
+    fn child(&self, key: &str) -> Self {
+        let join = |parent: &str, key: &str| match parent {
             "" => key.to_owned(),
-            above => format!("{above}.{key}"),
+            parent => format!("{parent}.{key}"),
         };
         Self { plain: join(&self.plain, key), quoted: join(&self.quoted, &quote_key(key)) }
     }
@@ -56,13 +56,13 @@ fn write_table(
         if entry.value.kind == ValueKind::Nil {
             continue;
         }
-        write_comment(text, comment(&name.below(&entry.key).plain));
+        write_comment(text, comment(&name.child(&entry.key).plain));
         let _ = write!(text, "{} = ", quote_key(&entry.key));
         write_inline(text, &entry.value);
         text.push('\n');
     }
     for entry in value.entries().iter().filter(|entry| is_table(&entry.value)) {
-        let name = name.below(&entry.key);
+        let name = name.child(&entry.key);
         if !text.is_empty() {
             text.push('\n');
         }
@@ -83,31 +83,31 @@ pub(crate) fn write_inline(text: &mut String, value: &ConfigValue) {
     // Writing to a string cannot fail.
     let _ = match &value.kind {
         ValueKind::Nil => write!(text, "\"\""),
-        ValueKind::Bool(is) => write!(text, "{is}"),
+        ValueKind::Bool(boolean) => write!(text, "{boolean}"),
         ValueKind::Integer(number) => write!(text, "{number}"),
         ValueKind::Float(number) if number.is_nan() => write!(text, "nan"),
         ValueKind::Float(number) => write!(text, "{number:?}"),
-        ValueKind::String(given) => {
-            text.push_str(&quote(given));
+        ValueKind::String(string) => {
+            text.push_str(&quote(string));
             Ok(())
         }
         ValueKind::Secret(secret) => {
             text.push_str(&quote(&secret.to_string()));
             Ok(())
         }
-        ValueKind::Array(all) => {
+        ValueKind::Array(items) => {
             text.push('[');
-            for (number, item) in all.iter().enumerate() {
-                text.push_str(if number == 0 { "" } else { ", " });
+            for (index, item) in items.iter().enumerate() {
+                text.push_str(if index == 0 { "" } else { ", " });
                 write_inline(text, item);
             }
             write!(text, "]")
         }
         ValueKind::Table(entries) => {
             text.push_str("{ ");
-            let said = entries.iter().filter(|entry| entry.value.kind != ValueKind::Nil);
-            for (number, entry) in said.enumerate() {
-                text.push_str(if number == 0 { "" } else { ", " });
+            let set_entries = entries.iter().filter(|entry| entry.value.kind != ValueKind::Nil);
+            for (index, entry) in set_entries.enumerate() {
+                text.push_str(if index == 0 { "" } else { ", " });
                 let _ = write!(text, "{} = ", quote_key(&entry.key));
                 write_inline(text, &entry.value);
             }

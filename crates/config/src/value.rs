@@ -126,24 +126,24 @@ impl ConfigValue {
     pub fn merge(&mut self, stronger: Self, is_strict: bool) {
         match (&mut self.kind, stronger.kind) {
             (_, ValueKind::Nil) => {}
-            (ValueKind::Table(own), ValueKind::Table(others)) => {
-                for other in others {
-                    let is_same = |entry: &&mut TableEntry| {
+            (ValueKind::Table(entries), ValueKind::Table(other_entries)) => {
+                for other in other_entries {
+                    let has_same_key = |entry: &&mut TableEntry| {
                         entry.key == other.key
                             || !is_strict && normalize_key(&entry.key) == other.key
                     };
-                    match own.iter_mut().find(is_same) {
+                    match entries.iter_mut().find(has_same_key) {
                         Some(entry) => {
                             entry.key_location = other.key_location;
                             entry.value.merge(other.value, is_strict);
                         }
-                        None => own.push(other),
+                        None => entries.push(other),
                     }
                 }
                 self.location = stronger.location;
             }
-            (own, kind) => {
-                *own = kind;
+            (own_kind, kind) => {
+                *own_kind = kind;
                 self.location = stronger.location;
             }
         }
@@ -152,12 +152,12 @@ impl ConfigValue {
     /// All values with their full names, without the tables that contain them.
     #[must_use]
     pub fn leaves(&self) -> Vec<(String, &Self)> {
-        let mut all = Vec::new();
-        self.walk("", &mut all);
-        all
+        let mut leaves = Vec::new();
+        self.walk("", &mut leaves);
+        leaves
     }
 
-    fn walk<'v>(&'v self, path: &str, all: &mut Vec<(String, &'v Self)>) {
+    fn walk<'v>(&'v self, path: &str, leaves: &mut Vec<(String, &'v Self)>) {
         for entry in self.entries() {
             let path = match path {
                 "" => entry.key.clone(),
@@ -165,8 +165,8 @@ impl ConfigValue {
             };
             match &entry.value.kind {
                 ValueKind::Nil => {}
-                ValueKind::Table(_) => entry.value.walk(&path, all),
-                _ => all.push((path, &entry.value)),
+                ValueKind::Table(_) => entry.value.walk(&path, leaves),
+                _ => leaves.push((path, &entry.value)),
             }
         }
     }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use crate::Driver;
 
-/// How long idle blocking threads may take to end. A thread that is left after that runs a
-/// function.
+/// How long idle blocking threads may take to end. A thread that is still alive after that is
+/// running a function.
 const IDLE_THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The interval between two checks whether to keep waiting for threads.
@@ -25,10 +25,10 @@ const WAIT_INTERVAL: Duration = Duration::from_millis(10);
 /// Idle threads count as well. They end as soon as the runtime has shut down, so the remaining
 /// number is that of functions still running.
 #[derive(Clone, Debug, Default)]
-pub struct BlockingThreads(Arc<Count>);
+pub struct BlockingThreads(Arc<ThreadCount>);
 
 #[derive(Debug, Default)]
-struct Count {
+struct ThreadCount {
     alive: Mutex<usize>,
     ended: Condvar,
 }
@@ -57,19 +57,19 @@ impl BlockingThreads {
         *self.alive()
     }
 
-    /// Blocks until no thread is left, or until `should_keep_waiting` returns false and the number
+    /// Blocks until no thread is left, or until `keep_waiting` returns false and the number
     /// has stopped falling: threads that are about to end do not count as left behind.
-    /// `should_keep_waiting` gets their number repeatedly, at least once.
-    pub fn wait_while(&self, is_patient: &mut dyn FnMut(usize) -> bool) {
+    /// `keep_waiting` gets their number repeatedly, at least once.
+    pub fn wait_while(&self, keep_waiting: &mut dyn FnMut(usize) -> bool) {
         let mut alive = self.alive();
         loop {
-            let (is_patient, before) = (is_patient(*alive), *alive);
+            let (waits, before) = (keep_waiting(*alive), *alive);
             if before == 0 {
                 return;
             }
             let waited = self.0.ended.wait_timeout(alive, WAIT_INTERVAL);
             alive = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if !is_patient && *alive >= before {
+            if !waits && *alive >= before {
                 return;
             }
         }
@@ -86,7 +86,7 @@ impl BlockingThreads {
 #[derive(Default)]
 pub struct BlockingTasks {
     threads: BlockingThreads,
-    /// Decides whether to wait for this many of them.
+    /// Decides whether to keep waiting for the given number of functions.
     keep_waiting: RefCell<Option<KeepWaiting>>,
 }
 
@@ -99,9 +99,9 @@ impl BlockingTasks {
         self.threads.clone()
     }
 
-    /// Makes the end wait while `should_keep_waiting` returns true.
-    pub fn wait_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        self.keep_waiting.replace(Some(Box::new(is_patient)));
+    /// Makes [`shut_down`](Self::shut_down) wait while `keep_waiting` returns true.
+    pub fn wait_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
+        self.keep_waiting.replace(Some(Box::new(keep_waiting)));
     }
 
     /// Waits until spawned functions have started, because tokio drops those that have not when it
@@ -123,34 +123,34 @@ impl BlockingTasks {
         let mut last = pin!(last);
         loop {
             let mut timer = pin!(driver.sleep_until(driver.now() + IDLE_THREAD_EXIT_TIMEOUT));
-            let has_begun = poll_fn(|cx| match last.as_mut().poll(cx) {
+            let has_started = poll_fn(|cx| match last.as_mut().poll(cx) {
                 Poll::Ready(_) => Poll::Ready(true),
                 Poll::Pending => timer.as_mut().poll(cx).map(|()| false),
             });
             // If the maximum number of functions is running, no new one starts.
-            if has_begun.await || !self.should_keep_waiting() {
+            if has_started.await || !self.should_keep_waiting() {
                 return;
             }
         }
     }
 
     fn should_keep_waiting(&self) -> bool {
-        // `should_keep_waiting` may call `wait_while` again.
-        let Some(mut is_patient) = self.keep_waiting.take() else { return false };
-        let waits = is_patient(self.threads.count());
-        self.keep_waiting.borrow_mut().get_or_insert(is_patient);
+        // `keep_waiting` may call `wait_while` again.
+        let Some(mut keep_waiting) = self.keep_waiting.take() else { return false };
+        let waits = keep_waiting(self.threads.count());
+        self.keep_waiting.borrow_mut().get_or_insert(keep_waiting);
         waits
     }
 
-    /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given
-    /// time. Then waits for functions that are still running while `should_keep_waiting` returns
-    /// true. Without a `should_keep_waiting` it waits for none.
-    pub fn shut_down(&self, end: impl FnOnce(Duration)) {
+    /// Calls `shut_down_runtime`, which shuts the runtime down and waits for its threads for at
+    /// most the given time. Then waits for functions that are still running while `keep_waiting`
+    /// returns true. Without a `keep_waiting` it waits for none.
+    pub fn shut_down(&self, shut_down_runtime: impl FnOnce(Duration)) {
         match self.keep_waiting.take() {
-            None => end(Duration::ZERO),
-            Some(mut patience) => {
-                end(IDLE_THREAD_EXIT_TIMEOUT);
-                self.threads.wait_while(&mut patience);
+            None => shut_down_runtime(Duration::ZERO),
+            Some(mut keep_waiting) => {
+                shut_down_runtime(IDLE_THREAD_EXIT_TIMEOUT);
+                self.threads.wait_while(&mut keep_waiting);
             }
         }
     }
@@ -174,50 +174,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_ends_with_the_last_thread() {
+    fn waiting_ends_when_the_last_thread_has_ended() {
         let threads = BlockingThreads::default();
         threads.on_start();
         threads.on_start();
         let (first, second) = (threads.clone(), threads.clone());
-        let others =
+        let handles =
             [thread::spawn(move || first.on_stop()), thread::spawn(move || second.on_stop())];
         let mut last = None;
-        threads.wait_while(&mut |left| {
-            last = Some(left);
+        threads.wait_while(&mut |remaining| {
+            last = Some(remaining);
             true
         });
         assert_eq!(last, Some(0));
         assert!(threads.is_empty());
-        others.into_iter().for_each(|thread| thread.join().unwrap());
+        handles.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
     #[test]
-    fn waiting_ends_with_patience() {
+    fn waiting_ends_when_keep_waiting_returns_false() {
         let threads = BlockingThreads::default();
         threads.on_start();
-        let mut asked = 0;
-        threads.wait_while(&mut |left| {
-            asked += 1;
-            assert_eq!(left, 1);
-            asked < 3
+        let mut calls = 0;
+        threads.wait_while(&mut |remaining| {
+            calls += 1;
+            assert_eq!(remaining, 1);
+            calls < 3
         });
-        assert_eq!(asked, 3);
+        assert_eq!(calls, 3);
     }
 
     #[test]
-    fn threads_that_are_about_to_end_are_not_left_behind() {
+    fn threads_that_are_about_to_end_are_waited_for() {
         let threads = BlockingThreads::default();
         (0..3).for_each(|_| threads.on_start());
-        let mut told = Vec::new();
-        threads.clone().wait_while(&mut |left| {
-            told.push(left);
-            // Functions end while `should_keep_waiting` has already returned false.
-            if left > 1 {
+        let mut counts = Vec::new();
+        threads.clone().wait_while(&mut |remaining| {
+            counts.push(remaining);
+            // Functions end while `keep_waiting` has already returned false.
+            if remaining > 1 {
                 let threads = threads.clone();
                 thread::spawn(move || threads.on_stop());
             }
             false
         });
-        assert_eq!(told, [3, 2, 1]);
+        assert_eq!(counts, [3, 2, 1]);
     }
 }

@@ -89,7 +89,7 @@ pub trait Driver: Clone + 'static {
     ///
     /// # Errors
     /// The kernel rejected the call. The connection is closed.
-    fn accept_handoff(&self, passed: Self::Handoff) -> io::Result<Self::Stream>;
+    fn accept_handoff(&self, handoff: Self::Handoff) -> io::Result<Self::Stream>;
 
     /// Starts `task` on this thread. A panic inside it ends only that task.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
@@ -126,19 +126,20 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
-    /// When data that was passed to [`Stream::send`] at `time`, by the clock of [`now`](Self::now),
-    /// left at the earliest. Drivers that pass it to the kernel at the end of an iteration report
-    /// iterations that took long; the default, for drivers that pass it on at once, is `time`.
+    /// The earliest time at which data that was passed to [`Stream::send`] at `time`, by the clock
+    /// of [`now`](Self::now), was passed to the kernel. Drivers that do this at the end of an
+    /// iteration take long iterations into account. The default, for drivers that do it at once, is
+    /// `time`.
     fn submitted_at(&self, time: Duration) -> Duration {
         time
     }
 
-    /// Registers `end` to be called at the end of each iteration of the loop, with the current
-    /// time, before data sent in the iteration leaves. Returns false, and never calls `end`, if the
-    /// driver has no such point. `end` must not call the driver. It is for code that would
-    /// otherwise read the clock many times in an iteration.
-    fn on_iteration_end(&self, end: impl Fn(Duration) + 'static) -> bool {
-        drop(end);
+    /// Registers `callback` to be called at the end of each iteration of the loop, with the current
+    /// time, before data sent in the iteration is passed to the kernel. Returns false, and never
+    /// calls `callback`, if the driver has no such point. `callback` must not call the driver. It
+    /// is for code that would otherwise read the clock many times in an iteration.
+    fn on_iteration_end(&self, callback: impl Fn(Duration) + 'static) -> bool {
+        drop(callback);
         false
     }
 
@@ -146,7 +147,7 @@ pub trait Driver: Clone + 'static {
     /// tasks and after a poll of the kernel.
     const SELF_WAKE_YIELDS: bool = true;
 
-    /// Yields: polls the task of `context`, which has more to do, again after all other ready tasks
+    /// Yields: polls the task of `cx`, which has more to do, again after all other ready tasks
     /// were polled and the driver has polled the kernel. The default wakes the task, which is
     /// correct if [`Self::SELF_WAKE_YIELDS`].
     fn yield_now(&self, cx: &mut Context<'_>) {
@@ -171,13 +172,13 @@ pub trait Driver: Clone + 'static {
 
     /// Sets how long [`Driver::run`] waits, after `main` has completed and all tasks were dropped,
     /// for functions that still run on tokio's blocking threads (`tokio::task::spawn_blocking`):
-    /// while `is_patient` returns true. It is called with their number from time to time, and at
+    /// while `keep_waiting` returns true. It is called with their number from time to time, and at
     /// least once.
     ///
     /// Without this call a driver waits for none. The default never waits and never calls
-    /// `is_patient`.
-    fn wait_for_blocking_tasks_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        drop(is_patient);
+    /// `keep_waiting`.
+    fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
+        drop(keep_waiting);
     }
 
     /// Counters of this worker's I/O.
@@ -229,7 +230,7 @@ pub trait Listener: 'static {
 ///
 /// The two directions are independent. Each remembers only its last caller's waker.
 pub trait Stream: 'static {
-    /// Received bytes, borrowed from the driver: dropping the chunk gives the buffer back. Hold a
+    /// Received bytes, borrowed from the driver: dropping the chunk returns the buffer. Hold a
     /// chunk only while processing it, not while waiting for something else.
     type Chunk: Deref<Target = [u8]>;
 
@@ -248,8 +249,8 @@ pub trait Stream: 'static {
     /// Returns a chunk's bytes in memory that the caller may keep, if that needs no copy and wastes
     /// at most as much memory as the bytes take.
     ///
-    /// A driver that receives large chunks into separate memory gives that memory away here. The
-    /// default gives nothing away.
+    /// A driver that receives large chunks into separate memory returns that memory here. The
+    /// default returns the chunk unchanged.
     ///
     /// # Errors
     /// The chunk is returned unchanged: it is borrowed, or fills too little of its memory.
@@ -266,8 +267,8 @@ pub trait Stream: 'static {
     fn send(&self, out: &mut Vec<u8>);
 
     /// Like [`send`](Self::send) for `out` and then `shared`, with one system call if possible. The
-    /// driver holds `shared` without copying it until the kernel took its bytes, or nothing more
-    /// can be sent.
+    /// driver holds `shared` without copying it until the kernel has accepted its bytes, or nothing
+    /// more can be sent.
     ///
     /// Use it for large data: small pieces are cheaper to copy to `out`. The default copies.
     fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
@@ -281,19 +282,19 @@ pub trait Stream: 'static {
         false
     }
 
-    /// Like [`send`](Self::send) for `out` and then a part of a file, which the kernel copies to
-    /// the socket from the page cache. The driver keeps the file open until the kernel took the
-    /// part, or nothing more can be sent.
+    /// Like [`send`](Self::send) for `out` and then a range of a file, which the kernel copies to
+    /// the socket from the page cache. The driver keeps the file open until the kernel has accepted
+    /// the range, or nothing more can be sent.
     ///
-    /// The caller must ensure that the part is in the page cache: reading from a disk blocks the
-    /// worker. If the file ends before the part does, or cannot be read, sending ends after the
+    /// The caller must ensure that the range is in the page cache: reading from a disk blocks the
+    /// worker. If the file ends before the range does, or cannot be read, sending ends after the
     /// preceding data, and [`poll_flush`](Self::poll_flush) fails with `UnexpectedEof`, which has
     /// no other meaning there.
     ///
-    /// The default sends `out` and shuts down sending, because it cannot send the part.
-    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
+    /// The default sends `out` and shuts down sending, because it cannot send the range.
+    fn send_file(&self, out: &mut Vec<u8>, range: FileRange) {
         self.send(out);
-        drop(part);
+        drop(range);
         self.finish();
     }
 

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_of_one_node_follow_each_other() {
+    fn cpus_of_one_node_are_consecutive() {
         let folder = tempfile::tempdir().unwrap();
         for (node, list) in [("node0", "0-1,4-5\n"), ("node1", "2-3,6\n"), ("node10", "\n")] {
             fs::create_dir(folder.path().join(node)).unwrap();
@@ -61,18 +61,18 @@ mod tests {
     }
 
     #[test]
-    fn without_nodes_cpus_are_in_the_order_of_their_numbers() {
+    fn without_nodes_cpus_are_ordered_by_number() {
         let none = numa_nodes(Path::new("/nowhere/at/all"));
         assert_eq!(sort_by_node(vec![3, 1, 2], &none), [1, 2, 3]);
     }
 
     #[test]
-    fn a_list_that_is_not_understood_is_passed_over() {
+    fn malformed_parts_of_a_cpu_list_are_skipped() {
         assert_eq!(parse_cpu_list("0-2,x,5,7-,9-8\n").collect::<Vec<_>>(), [0, 1, 2, 5]);
     }
 
     #[test]
-    fn no_cpu_of_this_machine_is_lost() {
+    fn every_cpu_is_kept() {
         let mut ordered = order_by_numa_node((0..64).collect());
         ordered.sort_unstable();
         assert!(ordered.into_iter().eq(0..64));

@@ -1,4 +1,4 @@
-//! A piece of data to send.
+//! Data to send.
 
 use std::fmt;
 use std::fs::File;
@@ -8,38 +8,38 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Data that a driver holds until the kernel took it: its own bytes, shared bytes, or a part of a
-/// file.
+/// Data that a driver holds until the kernel has accepted it: its own bytes, shared bytes, or a
+/// range of a file.
 ///
-/// The bytes stay in place, unchanged, as long as the piece lives, even when it is moved.
+/// The bytes stay in place, unchanged, as long as the `SendBuf` exists, even when it is moved.
 #[derive(Debug)]
 pub enum SendBuf {
     /// The driver's own memory, which it may reuse.
     Owned(Vec<u8>),
     /// Memory of the application. Boxed, because few connections ever use it.
     Shared(Box<SharedBytes>),
-    /// A part of a file, whose bytes are not in memory.
+    /// A range of a file, whose bytes are not in memory.
     File(Box<FileRange>),
 }
 
 impl SendBuf {
-    /// Creates a piece of shared bytes.
+    /// Creates a `SendBuf` from shared bytes.
     #[must_use]
     pub fn from_shared(bytes: Bytes) -> Self {
         Self::Shared(Box::new(SharedBytes(Some(bytes))))
     }
 
-    /// Creates a piece from a part of a file.
+    /// Creates a `SendBuf` from a range of a file.
     #[must_use]
-    pub fn from_file(part: FileRange) -> Self {
-        Self::File(Box::new(part))
+    pub fn from_file(range: FileRange) -> Self {
+        Self::File(Box::new(range))
     }
 
     /// The number of bytes to send.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::File(part) => part.len,
+            Self::File(range) => range.len,
             _ => self.as_bytes().len(),
         }
     }
@@ -124,25 +124,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_that_panics_harms_nobody() {
-        struct Bomb;
-        impl AsRef<[u8]> for Bomb {
+    fn a_panicking_destructor_of_shared_bytes_is_caught() {
+        struct PanicsOnDrop;
+        impl AsRef<[u8]> for PanicsOnDrop {
             fn as_ref(&self) -> &[u8] {
                 b"bomb"
             }
         }
-        impl Drop for Bomb {
+        impl Drop for PanicsOnDrop {
             fn drop(&mut self) {
                 panic!("a panic in a destructor");
             }
         }
-        let piece = SendBuf::from_shared(Bytes::from_owner(Bomb));
-        assert_eq!((piece.as_bytes(), piece.len()), (&b"bomb"[..], 4));
-        drop(piece);
+        let buf = SendBuf::from_shared(Bytes::from_owner(PanicsOnDrop));
+        assert_eq!((buf.as_bytes(), buf.len()), (&b"bomb"[..], 4));
+        drop(buf);
     }
 
     #[test]
-    fn a_piece_is_as_small_as_a_vector() {
+    fn a_send_buf_is_as_small_as_a_vec() {
         assert_eq!(size_of::<SendBuf>(), size_of::<Vec<u8>>());
     }
 }

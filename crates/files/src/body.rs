@@ -28,7 +28,7 @@ pub(crate) enum BodySegment {
     File { offset: u64, len: u64 },
 }
 
-/// Pieces of one open file, read only as fast as the client takes them.
+/// Pieces of one open file, read only as fast as the client reads them.
 ///
 /// Data in the page cache is read or sent immediately; for other data, threads that may block are
 /// used.
@@ -54,33 +54,27 @@ enum FileReadState {
 }
 
 impl FileStream {
-    fn new(file: Arc<File>, pieces: VecDeque<BodySegment>) -> Self {
-        let length = |piece: &BodySegment| match piece {
+    fn new(file: Arc<File>, segments: VecDeque<BodySegment>) -> Self {
+        let len = |segment: &BodySegment| match segment {
             BodySegment::Bytes(bytes) => bytes.len() as u64,
-            BodySegment::File { len: length, .. } => *length,
+            BodySegment::File { len, .. } => *len,
         };
-        let left = pieces.iter().map(length).sum();
-        let (state, last, charge) = (FileReadState::Idle, Bytes::new(), MemoryReservation::empty());
-        Self {
-            file,
-            segments: pieces,
-            state,
-            reusable_buffer: last,
-            bytes_left: left,
-            reservation: charge,
-        }
+        let bytes_left = segments.iter().map(len).sum();
+        let (state, reusable_buffer, reservation) =
+            (FileReadState::Idle, Bytes::new(), MemoryReservation::empty());
+        Self { file, segments, state, reusable_buffer, bytes_left, reservation }
     }
 
-    /// The position and length of the first piece if it is a file range; pieces in memory are
-    /// returned.
+    /// The offset and length of the first segment if it is a file range; a segment in memory is
+    /// removed and returned.
     fn next_file_range(&mut self) -> Result<Option<Bytes>, (u64, u64)> {
         loop {
             match self.segments.pop_front() {
                 None => return Ok(None),
                 Some(BodySegment::File { len: 0, .. }) => {}
-                Some(BodySegment::File { offset: at, len: length }) => {
-                    self.segments.push_front(BodySegment::File { offset: at, len: length });
-                    return Err((at, length));
+                Some(BodySegment::File { offset, len }) => {
+                    self.segments.push_front(BodySegment::File { offset, len });
+                    return Err((offset, len));
                 }
                 Some(BodySegment::Bytes(bytes)) => {
                     self.bytes_left -= bytes.len() as u64;
@@ -92,9 +86,9 @@ impl FileStream {
 
     /// Removes `count` sent bytes from the first piece.
     fn advance(&mut self, count: u64) {
-        if let Some(BodySegment::File { offset: at, len: length }) = self.segments.front_mut() {
-            *at += count;
-            *length -= count;
+        if let Some(BodySegment::File { offset, len }) = self.segments.front_mut() {
+            *offset += count;
+            *len -= count;
         }
         self.bytes_left -= count;
     }
@@ -109,63 +103,68 @@ impl FileStream {
         Poll::Ready(Some(Err(BodyError::Stream(error.into()))))
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, at: u64, length: u64) -> Poll<io::Result<Bytes>> {
-        let wanted = usize::try_from(CHUNK_BYTES.min(length)).unwrap_or(usize::MAX);
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        offset: u64,
+        len: u64,
+    ) -> Poll<io::Result<Bytes>> {
+        let wanted = usize::try_from(CHUNK_BYTES.min(len)).unwrap_or(usize::MAX);
         self.reservation.resize(2 * wanted);
         if matches!(self.state, FileReadState::Idle) {
             // Reuse the memory of the last chunk, unless it is still in use.
             let mut chunk =
                 std::mem::take(&mut self.reusable_buffer).try_into_mut().unwrap_or_default();
             chunk.resize(wanted, 0);
-            if let TryRead::Done(count) = try_read(&self.file, &mut chunk, at) {
+            if let TryRead::Done(count) = try_read(&self.file, &mut chunk, offset) {
                 chunk.truncate(count?);
                 self.reusable_buffer = chunk.freeze();
                 return Poll::Ready(Ok(self.reusable_buffer.clone()));
             }
         }
-        let reading = match &mut self.state {
-            FileReadState::Reading(reading) => reading,
+        let task = match &mut self.state {
+            FileReadState::Reading(task) => task,
             state => {
                 let file = Arc::clone(&self.file);
-                let read = move || read(&file, at, wanted).map(Bytes::from);
-                *state = FileReadState::Reading(BlockingTask::spawn(read));
-                let FileReadState::Reading(reading) = state else {
+                let work = move || read(&file, offset, wanted).map(Bytes::from);
+                *state = FileReadState::Reading(BlockingTask::spawn(work));
+                let FileReadState::Reading(task) = state else {
                     unreachable!("the state was just set")
                 };
-                reading
+                task
             }
         };
-        let read = ready!(reading.poll(cx));
+        let result = ready!(task.poll(cx));
         self.state = FileReadState::Idle;
-        Poll::Ready(read)
+        Poll::Ready(result)
     }
 
-    /// Ready with how many bytes from `at` on can be sent without blocking; `None` if they must be
-    /// read.
+    /// Ready with how many bytes from `offset` on can be sent without blocking; `None` if they must
+    /// be read.
     fn poll_prefetch(
         &mut self,
         cx: &mut Context<'_>,
-        at: u64,
-        length: u64,
+        offset: u64,
+        len: u64,
     ) -> Poll<io::Result<Option<u64>>> {
-        let wanted = SENDFILE_BYTES.min(length);
+        let wanted = SENDFILE_BYTES.min(len);
         loop {
             match &mut self.state {
                 FileReadState::Reading(_) | FileReadState::ReadOnly => {
                     return Poll::Ready(Ok(None));
                 }
-                FileReadState::Prefetching(work, warmed) => {
-                    let (result, warmed) = (ready!(work.poll(cx)), *warmed);
+                FileReadState::Prefetching(task, prefetched) => {
+                    let (result, prefetched) = (ready!(task.poll(cx)), *prefetched);
                     self.state = FileReadState::Idle;
-                    return Poll::Ready(result.map(|()| Some(warmed.min(length))));
+                    return Poll::Ready(result.map(|()| Some(prefetched.min(len))));
                 }
-                FileReadState::Idle => match check_resident(&self.file, at, wanted) {
+                FileReadState::Idle => match check_resident(&self.file, offset, wanted) {
                     TryRead::Done(Ok(())) => return Poll::Ready(Ok(Some(wanted))),
                     TryRead::Done(Err(error)) => return Poll::Ready(Err(error)),
                     TryRead::WouldBlock => {
                         let file = Arc::clone(&self.file);
-                        let work = BlockingTask::spawn(move || prefetch(&file, at, wanted));
-                        self.state = FileReadState::Prefetching(work, wanted);
+                        let task = BlockingTask::spawn(move || prefetch(&file, offset, wanted));
+                        self.state = FileReadState::Prefetching(task, wanted);
                     }
                     TryRead::Unknown => self.state = FileReadState::ReadOnly,
                 },
@@ -182,11 +181,11 @@ impl HttpBody for FileStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let (at, length) = match self.next_file_range() {
+        let (offset, len) = match self.next_file_range() {
             Ok(bytes) => return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes)))),
             Err(first) => first,
         };
-        match ready!(self.poll_read(cx, at, length)) {
+        match ready!(self.poll_read(cx, offset, len)) {
             Ok(bytes) if bytes.is_empty() => self.fail(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {
                 self.advance(bytes.len() as u64);
@@ -210,41 +209,46 @@ impl FileBody for FileStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
-        let (at, length) = match self.next_file_range() {
-            Ok(bytes) => return Poll::Ready(bytes.map(|it| Ok(BodyPart::Frame(Frame::data(it))))),
+        let (offset, len) = match self.next_file_range() {
+            Ok(bytes) => {
+                return Poll::Ready(bytes.map(|bytes| Ok(BodyPart::Frame(Frame::data(bytes)))));
+            }
             Err(first) => first,
         };
-        match ready!(self.poll_prefetch(cx, at, length)) {
-            Ok(Some(length)) => {
-                self.advance(length);
+        match ready!(self.poll_prefetch(cx, offset, len)) {
+            Ok(Some(len)) => {
+                self.advance(len);
                 let file = Arc::clone(&self.file);
-                Poll::Ready(Some(Ok(BodyPart::File { file, offset: at, len: length })))
+                Poll::Ready(Some(Ok(BodyPart::File { file, offset, len })))
             }
-            Ok(None) => self.poll_frame(cx).map(|it| it.map(|it| it.map(BodyPart::Frame))),
+            Ok(None) => {
+                self.poll_frame(cx).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
+            }
             Err(error) => self.fail(error),
         }
     }
 }
 
 /// Creates the body of these pieces.
-pub(crate) fn body(content: &FileContent, pieces: VecDeque<BodySegment>) -> peregrine_web::Body {
+pub(crate) fn body(content: &FileContent, segments: VecDeque<BodySegment>) -> peregrine_web::Body {
     match content {
         FileContent::Open(file) => {
-            peregrine_web::Body::from_file_body(FileStream::new(Arc::clone(file), pieces))
+            peregrine_web::Body::from_file_body(FileStream::new(Arc::clone(file), segments))
         }
-        FileContent::Memory(whole) => {
-            let cut = |piece| match piece {
+        FileContent::Memory(memory) => {
+            let to_bytes = |segment| match segment {
                 BodySegment::Bytes(bytes) => bytes,
-                BodySegment::File { offset: at, len: length } => {
-                    let [at, end] = [at, at + length]
-                        .map(|at| usize::try_from(at).unwrap_or(usize::MAX).min(whole.len()));
-                    whole.slice(at..end)
+                BodySegment::File { offset, len } => {
+                    let [offset, end] = [offset, offset + len].map(|offset| {
+                        usize::try_from(offset).unwrap_or(usize::MAX).min(memory.len())
+                    });
+                    memory.slice(offset..end)
                 }
             };
-            let mut pieces: Vec<Bytes> = pieces.into_iter().map(cut).collect();
-            match &mut *pieces {
-                [one] => std::mem::take(one).into(),
-                pieces => Bytes::from(pieces.concat()).into(),
+            let mut chunks: Vec<Bytes> = segments.into_iter().map(to_bytes).collect();
+            match &mut *chunks {
+                [chunk] => std::mem::take(chunk).into(),
+                chunks => Bytes::from(chunks.concat()).into(),
             }
         }
     }

@@ -15,7 +15,7 @@ pub(crate) const OPEN_FILES_MAX: usize = 64;
 
 pub(crate) type Key = (FilePath, AcceptedCodings);
 
-/// Caches files for a short time, to avoid looking at the disk.
+/// Caches files for a short time, to avoid disk access.
 #[derive(Debug)]
 pub(crate) struct FileCache {
     entries: HashMap<Key, CachedFile>,
@@ -37,17 +37,9 @@ struct CachedFile {
 }
 
 impl FileCache {
-    pub(crate) fn new(bytes_max: usize, fresh_for: Duration) -> Self {
-        let (entries, open) = (HashMap::new(), Vec::new());
-        Self {
-            entries,
-            bytes: 0,
-            bytes_max,
-            open_files: open,
-            ttl: fresh_for,
-            uses: 0,
-            close_all_count: 0,
-        }
+    pub(crate) fn new(bytes_max: usize, ttl: Duration) -> Self {
+        let (entries, open_files) = (HashMap::new(), Vec::new());
+        Self { entries, bytes: 0, bytes_max, open_files, ttl, uses: 0, close_all_count: 0 }
     }
 
     /// The cached file, if it is fresh. Small files keep their cached content; for open files, the
@@ -66,8 +58,8 @@ impl FileCache {
     }
 
     /// Caches a file, evicting others if necessary.
-    pub(crate) fn insert(&mut self, key: Key, found: &Rc<ResolvedFile>, now: Instant) {
-        let (bytes, is_open) = (memory_bytes(&key, found), found.is_open());
+    pub(crate) fn insert(&mut self, key: Key, file: &Rc<ResolvedFile>, now: Instant) {
+        let (bytes, is_open) = (memory_bytes(&key, file), file.is_open());
         if bytes > self.bytes_max || self.ttl.is_zero() {
             return;
         }
@@ -81,10 +73,10 @@ impl FileCache {
         }
         self.bytes += bytes;
         if is_open {
-            let place = self.open_files.partition_point(|(looked, _)| *looked <= now);
-            self.open_files.insert(place, (now, key.clone()));
+            let index = self.open_files.partition_point(|(looked_up_at, _)| *looked_up_at <= now);
+            self.open_files.insert(index, (now, key.clone()));
         }
-        let entry = CachedFile { file: Rc::clone(found), checked_at: now, last_used: self.uses };
+        let entry = CachedFile { file: Rc::clone(file), checked_at: now, last_used: self.uses };
         self.entries.insert(key, entry);
     }
 
@@ -104,8 +96,8 @@ impl FileCache {
 
     /// Closes files whose entries are stale.
     fn close_stale(&mut self, now: Instant) {
-        while let Some((looked, key)) = self.open_files.first() {
-            if now.saturating_duration_since(*looked) < self.ttl {
+        while let Some((looked_up_at, key)) = self.open_files.first() {
+            if now.saturating_duration_since(*looked_up_at) < self.ttl {
                 return;
             }
             let key = key.clone();
@@ -114,9 +106,10 @@ impl FileCache {
     }
 
     /// Removes the least recently used of the matching entries, of which there must be one.
-    fn evict_lru(&mut self, is_meant: impl Fn(&CachedFile) -> bool) {
-        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry));
-        let oldest = meant.min_by_key(|(_, entry)| entry.last_used).map(|(key, _)| key.clone());
+    fn evict_lru(&mut self, matches: impl Fn(&CachedFile) -> bool) {
+        let candidates = self.entries.iter().filter(|(_, entry)| matches(entry));
+        let oldest =
+            candidates.min_by_key(|(_, entry)| entry.last_used).map(|(key, _)| key.clone());
         self.remove(&oldest.expect("counted entries exist"));
     }
 
@@ -124,18 +117,18 @@ impl FileCache {
         if let Some(entry) = self.entries.remove(key) {
             self.bytes -= memory_bytes(key, &entry.file);
             if entry.file.is_open() {
-                self.open_files.retain(|(_, it)| it != key);
+                self.open_files.retain(|(_, other)| other != key);
             }
         }
     }
 }
 
-fn memory_bytes((target, _): &Key, found: &ResolvedFile) -> usize {
-    let content = match &found.content {
+fn memory_bytes((target, _): &Key, file: &ResolvedFile) -> usize {
+    let content = match &file.content {
         FileContent::Memory(bytes) => bytes.len(),
         FileContent::Open(_) => 0,
     };
-    content + target.path.len() + found.path.len() + ENTRY_BYTES
+    content + target.path.len() + file.path.len() + ENTRY_BYTES
 }
 
 #[cfg(test)]
@@ -148,7 +141,7 @@ mod tests {
         (FilePath { path: path.to_owned(), is_dir: false }, [None; 3])
     }
 
-    fn found(bytes: usize) -> Rc<ResolvedFile> {
+    fn cached_file(bytes: usize) -> Rc<ResolvedFile> {
         Rc::new(ResolvedFile {
             path: String::new(),
             media_type: "text/plain",
@@ -160,29 +153,29 @@ mod tests {
     }
 
     #[test]
-    fn entries_grow_old_and_give_way_to_others() {
+    fn entries_expire_and_are_evicted() {
         let start = Instant::now();
         let later = |millis| start + Duration::from_millis(millis);
-        let room = 2 * (1000 + ENTRY_BYTES + 1);
-        let mut cache = FileCache::new(room, Duration::from_secs(1));
-        cache.insert(key("a"), &found(1000), start);
+        let capacity = 2 * (1000 + ENTRY_BYTES + 1);
+        let mut cache = FileCache::new(capacity, Duration::from_secs(1));
+        cache.insert(key("a"), &cached_file(1000), start);
         assert!(cache.get(&key("a"), later(999)).is_some());
         assert!(cache.get(&key("a"), later(1000)).is_none(), "the entry is stale");
         assert_eq!(cache.bytes, 0);
 
         for name in ["a", "b"] {
             cache.get(&key(name), start);
-            cache.insert(key(name), &found(1000), start);
+            cache.insert(key(name), &cached_file(1000), start);
         }
         assert!(cache.get(&key("a"), start).is_some());
-        cache.insert(key("c"), &found(1000), start);
+        cache.insert(key("c"), &cached_file(1000), start);
         assert!(cache.get(&key("a"), start).is_some(), "the entry was used last");
         assert!(cache.get(&key("b"), start).is_none());
         assert!(cache.get(&key("c"), start).is_some());
-        cache.insert(key("d"), &found(room), start);
+        cache.insert(key("d"), &cached_file(capacity), start);
         assert!(cache.get(&key("d"), start).is_none(), "the entry is too large");
-        assert!(cache.bytes <= room);
-        cache.insert(key("a"), &found(10), start);
+        assert!(cache.bytes <= capacity);
+        cache.insert(key("a"), &cached_file(10), start);
         assert_eq!(
             cache.get(&key("a"), start).expect("the entry was just added").metadata.length,
             10
@@ -190,36 +183,40 @@ mod tests {
     }
 
     #[test]
-    fn few_files_are_kept_open_and_none_for_long() {
+    fn open_files_are_limited_in_number_and_time() {
         let start = Instant::now();
         let file = std::sync::Arc::new(tempfile::tempfile().expect("a file"));
-        let new = || {
+        let new_open_file = || {
             let content = FileContent::Open(std::sync::Arc::clone(&file));
-            let facts =
+            let metadata =
                 FileMetadata::from_metadata(&file.metadata().expect("the file is open"), None);
             Rc::new(ResolvedFile {
                 content,
-                metadata: facts,
-                ..Rc::into_inner(found(0)).expect("the entry has no other owner")
+                metadata,
+                ..Rc::into_inner(cached_file(0)).expect("the entry has no other owner")
             })
         };
         let mut cache = FileCache::new(1 << 20, Duration::from_secs(1));
-        cache.insert(key("small"), &found(1000), start);
+        cache.insert(key("small"), &cached_file(1000), start);
         for name in 0..OPEN_FILES_MAX + 5 {
             cache.get(&key(&name.to_string()), start);
-            cache.insert(key(&name.to_string()), &new(), start);
+            cache.insert(key(&name.to_string()), &new_open_file(), start);
         }
-        let open =
+        let open_counts =
             |cache: &FileCache| (cache.open_files.len(), std::sync::Arc::strong_count(&file) - 1);
-        assert_eq!(open(&cache), (OPEN_FILES_MAX, OPEN_FILES_MAX));
+        assert_eq!(open_counts(&cache), (OPEN_FILES_MAX, OPEN_FILES_MAX));
         assert!(cache.get(&key("4"), start).is_none() && cache.get(&key("5"), start).is_some());
         assert!(cache.get(&key("small"), start).is_some(), "a file in memory needs no descriptor");
-        cache.insert(key("new"), &new(), start + Duration::from_secs(1));
-        assert_eq!(open(&cache), (1, 1));
-        cache.insert(key("newer"), &new(), start + Duration::from_millis(1500));
+        cache.insert(key("new"), &new_open_file(), start + Duration::from_secs(1));
+        assert_eq!(open_counts(&cache), (1, 1));
+        cache.insert(key("newer"), &new_open_file(), start + Duration::from_millis(1500));
         assert!(cache.get(&key("none"), start + Duration::from_secs(2)).is_none());
-        assert_eq!(open(&cache), (1, 1), "any lookup closes stale files");
+        assert_eq!(open_counts(&cache), (1, 1), "any lookup closes stale files");
         assert_eq!((cache.close_all_count(), cache.close_all(), cache.close_all()), (0, 1, 1));
-        assert_eq!((open(&cache), cache.entries.len()), ((0, 0), 1), "the file in memory stays");
+        assert_eq!(
+            (open_counts(&cache), cache.entries.len()),
+            ((0, 0), 1),
+            "the file in memory stays"
+        );
     }
 }

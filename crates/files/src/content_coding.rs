@@ -33,8 +33,8 @@ impl ContentCoding {
     }
 
     fn matches(self, coding: &str) -> bool {
-        let old = self == Self::Gzip && coding.eq_ignore_ascii_case("x-gzip");
-        old || coding.eq_ignore_ascii_case(self.name())
+        let is_alias = self == Self::Gzip && coding.eq_ignore_ascii_case("x-gzip");
+        is_alias || coding.eq_ignore_ascii_case(self.name())
     }
 }
 
@@ -45,26 +45,26 @@ pub(crate) type AcceptedCodings = [Option<ContentCoding>; 3];
 /// browser, and gets what every client understands.
 pub(crate) fn negotiate(head: &RequestHead) -> AcceptedCodings {
     let mut qualities = [None; 3];
-    let (mut rest, mut identity) = (0, None);
+    let (mut wildcard, mut identity) = (0, None);
     for list in head.header_values("accept-encoding") {
         let Ok(list) = std::str::from_utf8(list) else { continue };
         for item in list.split(',') {
             let (coding, quality) = parse_element(item);
             if coding == "*" {
-                rest = quality;
+                wildcard = quality;
             } else if coding.eq_ignore_ascii_case("identity") {
                 identity = Some(quality);
-            } else if let Some(at) = ALL.iter().position(|encoding| encoding.matches(coding)) {
-                qualities[at] = Some(quality);
+            } else if let Some(index) = ALL.iter().position(|encoding| encoding.matches(coding)) {
+                qualities[index] = Some(quality);
             }
         }
     }
     // Clients that prefer uncompressed content get it.
-    let least = identity.unwrap_or_default().max(1);
-    let quality = |at: usize| qualities[at].unwrap_or(rest);
-    let mut places = [0, 1, 2];
-    places.sort_by_key(|at| std::cmp::Reverse(quality(*at)));
-    places.map(|at| (quality(at) >= least).then_some(ALL[at]))
+    let quality_min = identity.unwrap_or_default().max(1);
+    let quality = |index: usize| qualities[index].unwrap_or(wildcard);
+    let mut order = [0, 1, 2];
+    order.sort_by_key(|index| std::cmp::Reverse(quality(*index)));
+    order.map(|index| (quality(index) >= quality_min).then_some(ALL[index]))
 }
 
 /// A coding and its weight, from 0 to 1,000.
@@ -81,11 +81,11 @@ fn parse_element(item: &str) -> (&str, u16) {
 /// RFC 9110, section 12.4.2: a weight has at most three decimal places. An invalid weight counts as
 /// 0.
 fn parse_qvalue(text: &str) -> u16 {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let is_number = part.len() <= 3 && part.bytes().all(|byte| byte.is_ascii_digit());
-    match whole {
+    let (integer, decimals) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());
+    match integer {
         "1" if is_number => 1000,
-        "0" if is_number => format!("{part:0<3}").parse().unwrap_or_default(),
+        "0" if is_number => format!("{decimals:0<3}").parse().unwrap_or_default(),
         _ => 0,
     }
 }
@@ -110,23 +110,23 @@ mod tests {
     use peregrine_web::{App, Request};
 
     /// The formats accepted by a client that sends this field.
-    fn takes(sent: Option<&str>) -> String {
+    fn accepted_by(field: Option<&str>) -> String {
         let handler = async |request: Request| {
             let accepted = negotiate(&request.parts.head);
             accepted.iter().flatten().map(|encoding| encoding.name()).collect::<Vec<_>>().join(" ")
         };
         let client = App::new().get("/", handler).test();
         let request = client.get("/");
-        let request = match sent {
-            Some(sent) => request.header("accept-encoding", sent),
+        let request = match field {
+            Some(field) => request.header("accept-encoding", field),
             None => request,
         };
         request.send_blocking().text()
     }
 
     #[test]
-    fn weights_decide_and_then_the_order() {
-        for (sent, taken) in [
+    fn orders_codings_by_weight_then_by_preference() {
+        for (field, expected) in [
             (None, ""),
             (Some(""), ""),
             (Some("gzip, deflate, br, zstd"), "br zstd gzip"),
@@ -139,7 +139,7 @@ mod tests {
             (Some("identity, gzip;q=0.5"), ""),
             (Some("br;q=2, gzip;q=0.001, zstd;q=x"), "gzip"),
         ] {
-            assert_eq!(takes(sent), taken, "{sent:?}");
+            assert_eq!(accepted_by(field), expected, "{field:?}");
         }
     }
 }

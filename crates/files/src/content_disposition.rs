@@ -42,11 +42,11 @@ pub fn inline(name: &str) -> HeaderValue {
 }
 
 fn content_disposition(kind: &str, name: &str) -> HeaderValue {
-    let is_path = |letter: char| letter.is_control() || letter == '/' || letter == '\\';
-    let name: String = name.chars().map(|it| if is_path(it) { '_' } else { it }).collect();
+    let is_path = |c: char| c.is_control() || c == '/' || c == '\\';
+    let name: String = name.chars().map(|c| if is_path(c) { '_' } else { c }).collect();
     // RFC 6266 appendix D: clients differ in how they read quotes and percent signs.
-    let is_plain = |letter: char| (' '..='~').contains(&letter) && !['"', '%'].contains(&letter);
-    let plain: String = name.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
+    let is_plain = |c: char| (' '..='~').contains(&c) && !['"', '%'].contains(&c);
+    let plain: String = name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
     let value = if plain == name {
         format!("{kind}; filename=\"{plain}\"")
     } else {
@@ -60,25 +60,25 @@ fn content_disposition(kind: &str, name: &str) -> HeaderValue {
 pub(crate) fn glob_matches(pattern: &str, path: &str) -> bool {
     let (pattern, path) = (pattern.as_bytes(), path.as_bytes());
     // Where to resume after the last `*` if the rest does not match.
-    let (mut at, mut place, mut again) = (0, 0, None);
-    while place < path.len() {
-        match pattern.get(at) {
+    let (mut pattern_index, mut path_index, mut retry) = (0, 0, None);
+    while path_index < path.len() {
+        match pattern.get(pattern_index) {
             Some(b'*') => {
-                again = Some((at + 1, place));
-                at += 1;
+                retry = Some((pattern_index + 1, path_index));
+                pattern_index += 1;
             }
-            Some(byte) if *byte == path[place] => {
-                at += 1;
-                place += 1;
+            Some(byte) if *byte == path[path_index] => {
+                pattern_index += 1;
+                path_index += 1;
             }
             _ => {
-                let Some((after, tried)) = again else { return false };
-                again = Some((after, tried + 1));
-                (at, place) = (after, tried + 1);
+                let Some((after, retried)) = retry else { return false };
+                retry = Some((after, retried + 1));
+                (pattern_index, path_index) = (after, retried + 1);
             }
         }
     }
-    pattern[at..].iter().all(|byte| *byte == b'*')
+    pattern[pattern_index..].iter().all(|byte| *byte == b'*')
 }
 
 /// Whether the name has a content hash as written by build tools: `index-BXk29aQ1.js`,
@@ -90,7 +90,7 @@ pub(crate) fn has_content_hash(path: &str) -> bool {
     let Some((stem, _)) = name.rsplit_once('.') else { return false };
     let mut parts = stem.split(['.', '-', '_']).skip(1);
     parts.any(|part| {
-        let has = |is: fn(&u8) -> bool| part.as_bytes().iter().any(&is);
+        let has = |predicate: fn(&u8) -> bool| part.as_bytes().iter().any(&predicate);
         let is_hex = part.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_mixed = has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
         let is_plain = part.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_downloads_are_safe_in_both_forms() {
+    fn download_names_are_safe_in_both_forms() {
         for (name, value) in [
             ("a b.txt", "attachment; filename=\"a b.txt\""),
             ("../x", "attachment; filename=\".._x\""),
@@ -119,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_anything() {
-        for (pattern, path, does) in [
+    fn a_star_matches_any_characters() {
+        for (pattern, path, expected) in [
             ("*", "a/b.c", true),
             ("*", "", true),
             ("*.html", "a/b.html", true),
@@ -134,13 +134,13 @@ mod tests {
             ("exact", "exactly", false),
             ("", "a", false),
         ] {
-            assert_eq!(glob_matches(pattern, path), does, "{pattern} {path}");
+            assert_eq!(glob_matches(pattern, path), expected, "{pattern} {path}");
         }
     }
 
     #[test]
-    fn hashes_are_told_from_words_and_dates() {
-        for (path, is) in [
+    fn content_hashes_are_distinguished_from_words_and_dates() {
+        for (path, expected) in [
             ("assets/index-BXk29aQ1.js", true),
             ("app.3f2a9c1b.css", true),
             ("app.3f2a9c1b4d5e.chunk.js", true),
@@ -152,7 +152,7 @@ mod tests {
             ("bootstrap5grid-sys1234.css", false),
             ("3f2a9c1b", false),
         ] {
-            assert_eq!(has_content_hash(path), is, "{path}");
+            assert_eq!(has_content_hash(path), expected, "{path}");
         }
     }
 }

@@ -36,7 +36,7 @@ impl Embedded {
     ) -> Resolution {
         if !target.is_dir {
             return match self.file(&target.path, accepted) {
-                Some(found) => Resolution::File(found),
+                Some(file) => Resolution::File(file),
                 None if target.path.is_empty() || (self.has_below)(&target.path) => {
                     Resolution::DirWithoutSlash
                 }
@@ -60,25 +60,18 @@ impl Embedded {
             Some(((self.get)(&format!("{path}{}", encoding.extension()))?, Some(encoding)))
         });
         let (file, encoding) = compressed.unwrap_or((plain, None));
-        let facts = metadata(&file, encoding);
+        let metadata = metadata(&file, encoding);
         let content = match file.data {
             Cow::Borrowed(bytes) => Bytes::from_static(bytes),
             Cow::Owned(bytes) => bytes.into(),
         };
         let (path, content) = (path.to_owned(), FileContent::Memory(content));
-        Some(ResolvedFile {
-            path,
-            media_type,
-            metadata: facts,
-            content_coding: encoding,
-            varies,
-            content,
-        })
+        Some(ResolvedFile { path, media_type, metadata, content_coding: encoding, varies, content })
     }
 }
 
 fn metadata(file: &EmbeddedFile, encoding: Option<ContentCoding>) -> FileMetadata {
-    let since = file.metadata.last_modified().map(Duration::from_secs);
+    let since_epoch = file.metadata.last_modified().map(Duration::from_secs);
     let mut tag = String::from("\"");
     for byte in &file.metadata.sha256_hash()[..16] {
         // Writing to a string never fails.
@@ -88,6 +81,6 @@ fn metadata(file: &EmbeddedFile, encoding: Option<ContentCoding>) -> FileMetadat
         let _ = write!(tag, "-{}", encoding.name());
     }
     tag.push('"');
-    let modified = since.map(|since| SystemTime::UNIX_EPOCH + since);
+    let modified = since_epoch.map(|since_epoch| SystemTime::UNIX_EPOCH + since_epoch);
     FileMetadata::new(file.data.len() as u64, modified, tag)
 }

@@ -128,9 +128,9 @@ impl Files {
         Self::from_source(FileSource::Embedded(Embedded::new::<T>())).index_file("index.html")
     }
 
-    fn from_source(tree: FileSource) -> Self {
+    fn from_source(source: FileSource) -> Self {
         Self {
-            source: tree,
+            source,
             index: None,
             hidden_files: false,
             fallback: None,
@@ -273,36 +273,41 @@ impl Files {
         }
     }
 
-    /// Answers with the target's file; without a target, with a 404. Unless the target `is_target`
-    /// of the request's own path, a directory is a 404 too, since redirecting to that path with a
-    /// slash would lead elsewhere.
-    async fn respond(&self, parts: &Parts, target: Option<FilePath>, is_target: bool) -> Response {
+    /// Responds with the target's file, or with a 404 if there is no target. `is_request_path`:
+    /// whether the target is the request's own path. If not, a directory is a 404 too, since
+    /// redirecting to that path with a slash would lead elsewhere.
+    async fn respond(
+        &self,
+        parts: &Parts,
+        target: Option<FilePath>,
+        is_request_path: bool,
+    ) -> Response {
         let (head, path) = (&parts.head, target.as_ref().map_or("", |target| &*target.path));
         let accepted = negotiate(head);
         let mut outcome = match &target {
             Some(target) => self.resolve(target, accepted).await,
             None => Ok(ServeOutcome::NotFound),
         };
-        let without_folder = |outcome: io::Result<ServeOutcome>| match outcome {
+        let without_redirect = |outcome: io::Result<ServeOutcome>| match outcome {
             Ok(ServeOutcome::DirWithoutSlash) => Ok(ServeOutcome::NotFound),
             other => other,
         };
-        if !is_target {
-            outcome = without_folder(outcome);
+        if !is_request_path {
+            outcome = without_redirect(outcome);
         }
         let fallback =
             self.fallback.as_ref().filter(|_| matches!(outcome, Ok(ServeOutcome::NotFound)));
         if let Some(path) = fallback.filter(|_| accepts_html(head)) {
             let page = FilePath { path: path.clone(), is_dir: false };
-            outcome = without_folder(self.resolve(&page, accepted).await);
+            outcome = without_redirect(self.resolve(&page, accepted).await);
         }
         let mut response = match outcome {
-            Ok(ServeOutcome::File(found)) => {
-                respond(head, &found, self.cache_control_for(&found.path))
+            Ok(ServeOutcome::File(file)) => {
+                respond(head, &file, self.cache_control_for(&file.path))
             }
             Ok(ServeOutcome::DirWithoutSlash) => redirect_to_slash(parts),
-            Ok(ServeOutcome::Listing(entries, more)) => {
-                let page = listing::render_listing(path, &entries, more);
+            Ok(ServeOutcome::Listing(entries, has_more)) => {
+                let page = listing::render_listing(path, &entries, has_more);
                 let policy = HeaderValue::from_static("default-src 'none'");
                 let response = Html(page).into_response();
                 response
@@ -328,31 +333,31 @@ impl Files {
             FileSource::Dir(folder) => Arc::clone(folder),
             #[cfg(feature = "embed")]
             FileSource::Embedded(tree) => {
-                let lookup = tree.resolve(target, self.index.as_deref(), accepted);
-                return Ok(ServeOutcome::from_resolution(lookup));
+                let resolution = tree.resolve(target, self.index.as_deref(), accepted);
+                return Ok(ServeOutcome::from_resolution(resolution));
             }
         };
         // Take the time before the lookup, so that changes during the lookup are noticed in time.
         let (key, now) = ((target.clone(), accepted), Instant::now());
-        if let Some(found) = self.cache.borrow_mut().get(&key, now) {
-            return Ok(ServeOutcome::File(found));
+        if let Some(file) = self.cache.borrow_mut().get(&key, now) {
+            return Ok(ServeOutcome::File(file));
         }
-        let mut closings = Some(self.cache.borrow().close_all_count());
-        let lookup = loop {
-            let (folder, wanted) = (Arc::clone(&folder), target.clone());
-            match BlockingTask::spawn(move || folder.resolve(&wanted, accepted)).join().await {
-                Ok(lookup) => break lookup,
+        let mut close_count = Some(self.cache.borrow().close_all_count());
+        let resolution = loop {
+            let (folder, file_path) = (Arc::clone(&folder), target.clone());
+            match BlockingTask::spawn(move || folder.resolve(&file_path, accepted)).join().await {
+                Ok(resolution) => break resolution,
                 // Cached open files are closed to make descriptors available for the requested one.
-                Err(error) => match closings.take().filter(|_| is_resource_exhausted(&error)) {
+                Err(error) => match close_count.take().filter(|_| is_resource_exhausted(&error)) {
                     // They may have been closed for another request meanwhile.
-                    Some(before) if self.cache.borrow_mut().close_all() != before => {}
+                    Some(previous) if self.cache.borrow_mut().close_all() != previous => {}
                     _ => return Err(error),
                 },
             }
         };
-        let outcome = ServeOutcome::from_resolution(lookup);
-        if let ServeOutcome::File(found) = &outcome {
-            self.cache.borrow_mut().insert(key, found, now);
+        let outcome = ServeOutcome::from_resolution(resolution);
+        if let ServeOutcome::File(file) = &outcome {
+            self.cache.borrow_mut().insert(key, file, now);
         }
         Ok(outcome)
     }
@@ -368,11 +373,11 @@ impl Files {
 }
 
 impl ServeOutcome {
-    fn from_resolution(lookup: Resolution) -> Self {
-        match lookup {
-            Resolution::File(found) => Self::File(Rc::new(found)),
+    fn from_resolution(resolution: Resolution) -> Self {
+        match resolution {
+            Resolution::File(file) => Self::File(Rc::new(file)),
             Resolution::DirWithoutSlash => Self::DirWithoutSlash,
-            Resolution::Listing(entries, more) => Self::Listing(entries, more),
+            Resolution::Listing(entries, has_more) => Self::Listing(entries, has_more),
             Resolution::NotFound => Self::NotFound,
         }
     }
@@ -402,8 +407,9 @@ impl Service for Files {
 
 /// Whether the client accepts HTML pages, which the fallback replaces.
 fn accepts_html(head: &RequestHead) -> bool {
-    let takes_pages = |list: &[u8]| list.windows(9).any(|it| it.eq_ignore_ascii_case(b"text/html"));
-    head.header_values("accept").any(takes_pages)
+    let names_html =
+        |list: &[u8]| list.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html"));
+    head.header_values("accept").any(names_html)
 }
 
 fn not_found() -> Response {
@@ -436,13 +442,13 @@ fn redirect_to_slash(parts: &Parts) -> Response {
     let (head, client) = (&parts.head, parts.client());
     // A path that begins with two slashes would lead to another host.
     let path = head.original_path().trim_start_matches(['/', '\\']);
-    let mut place = format!("{}/{path}/", client.prefix());
+    let mut location = format!("{}/{path}/", client.prefix());
     if let Some(query) = head.query() {
-        place.push('?');
-        place.push_str(query);
+        location.push('?');
+        location.push_str(query);
     }
-    let Ok(place) = HeaderValue::try_from(place) else { return not_found() };
-    Response::new(StatusCode::PERMANENT_REDIRECT).with_header(LOCATION, place)
+    let Ok(location) = HeaderValue::try_from(location) else { return not_found() };
+    Response::new(StatusCode::PERMANENT_REDIRECT).with_header(LOCATION, location)
 }
 
 impl fmt::Debug for Files {
@@ -456,7 +462,7 @@ impl fmt::Debug for Files {
         debug
             .field("fallback", &self.fallback)
             .field("cache_bytes", &self.cache_bytes)
-            .field("fresh_for", &self.cache_ttl)
+            .field("cache_ttl", &self.cache_ttl)
             .finish_non_exhaustive()
     }
 }
@@ -466,9 +472,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_process_has_no_room_for_is_there_later() {
-        for (error, status) in [(24, 503), (23, 503), (12, 503), (5, 500)] {
-            let response = io_error_response("page.html", &io::Error::from_raw_os_error(error));
+    fn resource_exhaustion_is_a_503_with_retry_after() {
+        for (errno, status) in [(24, 503), (23, 503), (12, 503), (5, 500)] {
+            let response = io_error_response("page.html", &io::Error::from_raw_os_error(errno));
             assert_eq!(response.status, status);
             assert_eq!(response.headers.get(&RETRY_AFTER).is_some(), status == 503);
         }

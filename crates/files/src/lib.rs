@@ -12,7 +12,7 @@
 //! Supports ranges and conditions (RFC 9110, sections 14 and 13), precompressed files, media types,
 //! index files, a fallback for single-page applications, listings and download names. Files outside
 //! the directory and hidden files are not served. Disk access that may block runs on other threads;
-//! large files are sent from the page cache as the client takes them, and small files are cached
+//! large files are sent from the page cache as the client reads them, and small files are cached
 //! briefly.
 //!
 //! Start reading at [`Files`], then `dir/mod.rs` for the disk and `respond.rs` for HTTP. `range.rs`

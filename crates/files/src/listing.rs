@@ -17,7 +17,7 @@ pub(crate) struct DirEntry {
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Renders the page. `path` is decoded, and only displayed.
-pub(crate) fn render_listing(path: &str, entries: &[DirEntry], more: bool) -> String {
+pub(crate) fn render_listing(path: &str, entries: &[DirEntry], has_more: bool) -> String {
     let mut title = String::from("/");
     escape(path, &mut title);
     let mut page = format!(
@@ -27,8 +27,8 @@ pub(crate) fn render_listing(path: &str, entries: &[DirEntry], more: bool) -> St
     if !path.is_empty() {
         page.push_str("<li><a href=\"../\">../</a>");
     }
-    for DirEntry { name, is_dir: is_folder } in entries {
-        let slash = if *is_folder { "/" } else { "" };
+    for DirEntry { name, is_dir } in entries {
+        let slash = if *is_dir { "/" } else { "" };
         // Writing to a string never fails. `./` prevents a name with a colon from being read as a
         // scheme.
         let _ = write!(page, "<li><a href=\"./{}{slash}\">", utf8_percent_encode(name, NAME));
@@ -36,7 +36,7 @@ pub(crate) fn render_listing(path: &str, entries: &[DirEntry], more: bool) -> St
         page.push_str(slash);
         page.push_str("</a>");
     }
-    if more {
+    if has_more {
         page.push_str("<li>and more");
     }
     page.push_str("</ul></html>\n");
@@ -44,14 +44,14 @@ pub(crate) fn render_listing(path: &str, entries: &[DirEntry], more: bool) -> St
 }
 
 fn escape(text: &str, page: &mut String) {
-    for letter in text.chars() {
-        match letter {
+    for c in text.chars() {
+        match c {
             '&' => page.push_str("&amp;"),
             '<' => page.push_str("&lt;"),
             '>' => page.push_str("&gt;"),
             '"' => page.push_str("&quot;"),
             '\'' => page.push_str("&#39;"),
-            _ => page.push(letter),
+            _ => page.push(c),
         }
     }
 }
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_text_and_nothing_else() {
-        let entry = |name: &str, is_folder| DirEntry { name: name.to_owned(), is_dir: is_folder };
+    fn names_are_escaped() {
+        let entry = |name: &str, is_dir| DirEntry { name: name.to_owned(), is_dir };
         let entries =
             [entry("a b", true), entry("<script>\"&'", false), entry("javascript:x", false)];
         let page = render_listing("x/<y>", &entries, true);

@@ -10,7 +10,7 @@ use std::fs::{File, Metadata};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A file that was found, open or in memory.
+/// A file to serve, open or in memory.
 #[derive(Debug)]
 pub(crate) struct ResolvedFile {
     /// The path below the root of the requested file, not of its compressed variant.
@@ -35,10 +35,11 @@ impl ResolvedFile {
     /// metadata of open files in memory.
     pub(crate) fn is_stale(&self) -> bool {
         let FileContent::Open(file) = &self.content else { return false };
-        let is_same = |now: &Metadata| {
-            now.len() == self.metadata.length && now.modified().ok() == self.metadata.modified
+        let is_unchanged = |current: &Metadata| {
+            current.len() == self.metadata.length
+                && current.modified().ok() == self.metadata.modified
         };
-        !file.metadata().is_ok_and(|now| is_same(&now))
+        !file.metadata().is_ok_and(|current| is_unchanged(&current))
     }
 }
 
@@ -49,7 +50,7 @@ pub(crate) enum FileContent {
     Open(Arc<File>),
 }
 
-/// The metadata that distinguishes the states of a file.
+/// The metadata that distinguishes the versions of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileMetadata {
     pub(crate) length: u64,
@@ -67,26 +68,21 @@ const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 impl FileMetadata {
     /// Metadata with this tag, which must be plain text.
-    pub(crate) fn new(length: u64, modified: Option<SystemTime>, tag: String) -> Self {
+    pub(crate) fn new(length: u64, modified: Option<SystemTime>, etag: String) -> Self {
         let text = |text: &str| HeaderValue::from_str(text).expect("tags and dates are plain text");
-        let modified_value = modified.map(|it| text(&fmt_http_date(truncate_to_seconds(it))));
-        Self {
-            length,
-            modified,
-            etag_header: text(&tag),
-            last_modified_header: modified_value,
-            etag: tag,
-        }
+        let last_modified_header =
+            modified.map(|time| text(&fmt_http_date(truncate_to_seconds(time))));
+        Self { length, modified, etag_header: text(&etag), last_modified_header, etag }
     }
 
     pub(crate) fn from_metadata(metadata: &Metadata, encoding: Option<ContentCoding>) -> Self {
         let modified = metadata.modified().ok();
-        let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        let since_epoch = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
         let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
         // RFC 9110 §8.8.1: a strong validator changes whenever the content does.
         let is_strong = age.is_some_and(|age| age >= MTIME_GRANULARITY);
         let mut tag = String::from(if is_strong { "\"" } else { "W/\"" });
-        let nanos = since.unwrap_or_default().as_nanos();
+        let nanos = since_epoch.unwrap_or_default().as_nanos();
         // Writing to a string never fails.
         let _ = write!(tag, "{nanos:x}-{:x}-{:x}", metadata.len(), inode(metadata));
         if let Some(encoding) = encoding {
@@ -114,9 +110,9 @@ fn inode(_: &Metadata) -> u64 {
 
 /// The media type by file extension.
 pub(crate) fn media_type(path: &str) -> &'static str {
-    let ending = path.rsplit_once('.').map_or("", |(_, ending)| ending);
+    let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
     // Types that browsers depend on, with the charset of web pages.
-    match ending.to_ascii_lowercase().as_str() {
+    match extension.to_ascii_lowercase().as_str() {
         "html" | "htm" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",
         "js" | "mjs" => "text/javascript; charset=utf-8",

@@ -38,9 +38,9 @@ pub(crate) fn parse(value: &[u8], length: u64) -> Ranges {
         parts.extend(part);
     }
     // RFC 9110 §14.2: overlapping parts that exceed the file in total are an attack or a mistake.
-    let asked: u64 = parts.iter().map(|part| part.length).sum();
+    let requested: u64 = parts.iter().map(|part| part.length).sum();
     match () {
-        () if count == 0 || parts.len() > 1 && asked > length => Ranges::Full,
+        () if count == 0 || parts.len() > 1 && requested > length => Ranges::Full,
         () if parts.is_empty() => Ranges::Unsatisfiable,
         () => Ranges::Satisfiable(parts),
     }
@@ -85,12 +85,15 @@ mod tests {
 
     fn parts(parts: &[(u64, u64)]) -> Ranges {
         Ranges::Satisfiable(
-            parts.iter().map(|(at, length)| ByteRange { start: *at, length: *length }).collect(),
+            parts
+                .iter()
+                .map(|(start, length)| ByteRange { start: *start, length: *length })
+                .collect(),
         )
     }
 
     #[test]
-    fn ranges_are_read_against_the_length() {
+    fn parses_ranges_for_a_given_length() {
         for (value, ranges) in [
             ("bytes=0-0", parts(&[(0, 1)])),
             ("bytes=2-", parts(&[(2, 8)])),
@@ -121,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_lie_in_the_file(value in "bytes=[-0-9, ]{0,24}", length in 0..200u64) {
+        fn ranges_lie_within_the_file(value in "bytes=[-0-9, ]{0,24}", length in 0..200u64) {
             if let Ranges::Satisfiable(parts) = parse(value.as_bytes(), length) {
                 prop_assert!(!parts.is_empty() && parts.len() <= RANGES_MAX);
                 for part in parts {

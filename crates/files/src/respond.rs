@@ -19,30 +19,34 @@ use std::time::SystemTime;
 /// The response to a GET or HEAD request for this file.
 pub(crate) fn respond(
     head: &RequestHead,
-    found: &ResolvedFile,
-    cache: Option<&HeaderValue>,
+    file: &ResolvedFile,
+    cache_control: Option<&HeaderValue>,
 ) -> Response {
-    match found.metadata.validators().evaluate(head) {
+    match file.metadata.validators().evaluate(head) {
         PreconditionOutcome::Failed => {
             let detail = "the file does not meet the request's conditions";
             let status = StatusCode::PRECONDITION_FAILED;
             let problem = Problem::new(status, "precondition-failed", detail);
-            with_file_headers(problem.into_response(), found, cache)
+            with_file_headers(problem.into_response(), file, cache_control)
         }
         // RFC 9110 §15.4.5: a 304 has the fields of a 200, but no content.
         PreconditionOutcome::NotModified => {
-            with_file_headers(Response::new(StatusCode::NOT_MODIFIED), found, cache)
+            with_file_headers(Response::new(StatusCode::NOT_MODIFIED), file, cache_control)
         }
-        PreconditionOutcome::Proceed => send(head, found, cache),
+        PreconditionOutcome::Proceed => content_response(head, file, cache_control),
     }
 }
 
-fn send(head: &RequestHead, found: &ResolvedFile, cache: Option<&HeaderValue>) -> Response {
-    let length = found.metadata.length;
+fn content_response(
+    head: &RequestHead,
+    file: &ResolvedFile,
+    cache_control: Option<&HeaderValue>,
+) -> Response {
+    let length = file.metadata.length;
     // RFC 9110 §14.2: ranges apply only to GET, and only if their condition holds.
     let range = head.header_bytes("range").filter(|_| head.method() == Method::GET);
     let ranges = match range {
-        Some(range) if found.metadata.validators().if_range_matches(head) => parse(range, length),
+        Some(range) if file.metadata.validators().if_range_matches(head) => parse(range, length),
         _ => Ranges::Full,
     };
     let mut response = match ranges {
@@ -52,36 +56,36 @@ fn send(head: &RequestHead, found: &ResolvedFile, cache: Option<&HeaderValue>) -
             let problem = Problem::new(status, "range-not-satisfiable", detail);
             let range = header_value(format!("bytes */{length}"));
             let response = problem.with_header(CONTENT_RANGE, range).into_response();
-            return with_file_headers(response, found, cache);
+            return with_file_headers(response, file, cache_control);
         }
         Ranges::Full => {
-            let pieces = VecDeque::from([BodySegment::File { offset: 0, len: length }]);
+            let segments = VecDeque::from([BodySegment::File { offset: 0, len: length }]);
             let mut response =
-                Response::new(StatusCode::OK).with_body(body(&found.content, pieces));
-            set(&mut response, CONTENT_TYPE, HeaderValue::from_static(found.media_type));
+                Response::new(StatusCode::OK).with_body(body(&file.content, segments));
+            set(&mut response, CONTENT_TYPE, HeaderValue::from_static(file.media_type));
             response
         }
-        Ranges::Satisfiable(parts) => partial_content(found, &parts),
+        Ranges::Satisfiable(parts) => partial_content(file, &parts),
     };
-    if let Some(encoding) = found.content_coding {
+    if let Some(encoding) = file.content_coding {
         set(&mut response, CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
     }
     set(&mut response, ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     set(&mut response, X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    with_file_headers(response, found, cache)
+    with_file_headers(response, file, cache_control)
 }
 
-fn partial_content(found: &ResolvedFile, parts: &[ByteRange]) -> Response {
+fn partial_content(file: &ResolvedFile, parts: &[ByteRange]) -> Response {
     let mut response = Response::new(StatusCode::PARTIAL_CONTENT);
-    let of = |ByteRange { start: at, length }: ByteRange| {
-        format!("bytes {at}-{}/{}", at + length - 1, found.metadata.length)
+    let content_range = |ByteRange { start, length }: ByteRange| {
+        format!("bytes {start}-{}/{}", start + length - 1, file.metadata.length)
     };
-    let mut pieces = VecDeque::new();
+    let mut segments = VecDeque::new();
     if let [part] = parts {
-        set(&mut response, CONTENT_TYPE, HeaderValue::from_static(found.media_type));
-        set(&mut response, CONTENT_RANGE, header_value(of(*part)));
-        pieces.push_back(BodySegment::File { offset: part.start, len: part.length });
-        return response.with_body(body(&found.content, pieces));
+        set(&mut response, CONTENT_TYPE, HeaderValue::from_static(file.media_type));
+        set(&mut response, CONTENT_RANGE, header_value(content_range(*part)));
+        segments.push_back(BodySegment::File { offset: part.start, len: part.length });
+        return response.with_body(body(&file.content, segments));
     }
     // RFC 9110 §14.6: several parts are a `multipart/byteranges`.
     let boundary = boundary();
@@ -89,42 +93,42 @@ fn partial_content(found: &ResolvedFile, parts: &[ByteRange]) -> Response {
     set(&mut response, CONTENT_TYPE, value);
     let mut line_end = "";
     for part in parts {
-        let (range, media_type) = (of(*part), found.media_type);
-        let between = format!(
+        let (range, media_type) = (content_range(*part), file.media_type);
+        let part_head = format!(
             "{line_end}--{boundary}\r\nContent-Type: {media_type}\r\nContent-Range: {range}\r\n\r\n"
         );
-        pieces.push_back(BodySegment::Bytes(Bytes::from(between)));
-        pieces.push_back(BodySegment::File { offset: part.start, len: part.length });
+        segments.push_back(BodySegment::Bytes(Bytes::from(part_head)));
+        segments.push_back(BodySegment::File { offset: part.start, len: part.length });
         line_end = "\r\n";
     }
-    pieces.push_back(BodySegment::Bytes(Bytes::from(format!("\r\n--{boundary}--\r\n"))));
-    response.with_body(body(&found.content, pieces))
+    segments.push_back(BodySegment::Bytes(Bytes::from(format!("\r\n--{boundary}--\r\n"))));
+    response.with_body(body(&file.content, segments))
 }
 
 /// A random boundary, which no file can contain.
 fn boundary() -> String {
-    let number = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", number(), number())
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
 }
 
 /// Adds the fields that every response about a file has.
 fn with_file_headers(
     mut response: Response,
-    found: &ResolvedFile,
-    cache: Option<&HeaderValue>,
+    file: &ResolvedFile,
+    cache_control: Option<&HeaderValue>,
 ) -> Response {
-    let facts = &found.metadata;
-    set(&mut response, ETAG, facts.etag_header.clone());
+    let metadata = &file.metadata;
+    set(&mut response, ETAG, metadata.etag_header.clone());
     // RFC 9110 §8.8.2.1: a time later than that of the response is not sent.
-    if let (Some(modified), Some(value)) = (facts.modified, &facts.last_modified_header)
+    if let (Some(modified), Some(value)) = (metadata.modified, &metadata.last_modified_header)
         && modified <= SystemTime::now()
     {
         set(&mut response, LAST_MODIFIED, value.clone());
     }
-    if let Some(cache) = cache.filter(|_| !response.status.is_client_error()) {
-        set(&mut response, CACHE_CONTROL, cache.clone());
+    if let Some(cache_control) = cache_control.filter(|_| !response.status.is_client_error()) {
+        set(&mut response, CACHE_CONTROL, cache_control.clone());
     }
-    if found.varies {
+    if file.varies {
         set(&mut response, VARY, HeaderValue::from_static("accept-encoding"));
     }
     response

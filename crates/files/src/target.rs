@@ -15,11 +15,11 @@ pub(crate) struct FilePath {
 impl FilePath {
     /// The target of a request; `None` if its path cannot be that of a file.
     pub(crate) fn from_request(parts: &Parts, has_dot_files: bool) -> Option<Self> {
-        let whole = parts.head.path().as_bytes();
-        let is_folder = whole.ends_with(b"/");
+        let path = parts.head.path().as_bytes();
+        let is_dir = path.ends_with(b"/");
         let raw =
-            path_below_prefix(parts).unwrap_or_else(|| whole.strip_prefix(b"/").unwrap_or(whole));
-        Self::parse(raw, is_folder, has_dot_files)
+            path_below_prefix(parts).unwrap_or_else(|| path.strip_prefix(b"/").unwrap_or(path));
+        Self::parse(raw, is_dir, has_dot_files)
     }
 
     /// The target for a path from a handler; `None` unless all names are plain.
@@ -31,11 +31,11 @@ impl FilePath {
     }
 
     /// Splits before decoding, so that an encoded slash never separates names.
-    pub(crate) fn parse(raw: &[u8], is_folder: bool, has_dot_files: bool) -> Option<Self> {
+    pub(crate) fn parse(raw: &[u8], is_dir: bool, has_dot_files: bool) -> Option<Self> {
         let raw = raw.strip_suffix(b"/").filter(|raw| !raw.is_empty()).unwrap_or(raw);
         let mut path = String::with_capacity(raw.len());
         if raw.is_empty() {
-            return Some(Self { path, is_dir: is_folder });
+            return Some(Self { path, is_dir });
         }
         for segment in raw.split(|byte| *byte == b'/') {
             let name = percent_decode(segment).decode_utf8().ok()?;
@@ -47,22 +47,22 @@ impl FilePath {
             }
             path.push_str(&name);
         }
-        Some(Self { path, is_dir: is_folder })
+        Some(Self { path, is_dir })
     }
 }
 
 /// Whether a file may have this name. Windows gives more characters a special meaning, and drops
 /// trailing dots and spaces.
 fn is_safe_component(name: &str) -> bool {
-    let is_refused = |letter: char| letter == '/' || letter == '\\' || letter.is_control();
+    let is_forbidden = |c: char| c == '/' || c == '\\' || c.is_control();
     let is_windows = || {
-        let ends = name.ends_with(['.', ' ']);
-        ends || name.contains(['<', '>', ':', '"', '|', '?', '*'])
+        let has_trailing = name.ends_with(['.', ' ']);
+        has_trailing || name.contains(['<', '>', ':', '"', '|', '?', '*'])
     };
     !(name.is_empty()
         || name == "."
         || name == ".."
-        || name.contains(is_refused)
+        || name.contains(is_forbidden)
         || cfg!(windows) && is_windows())
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_has_plain_names_only() {
+    fn parses_only_paths_of_plain_names() {
         for (raw, path) in [
             ("a/b.txt", Some("a/b.txt")),
             ("a/b/", Some("a/b")),

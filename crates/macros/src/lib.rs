@@ -9,7 +9,6 @@
 //! (`HandlerExt::named`), and any number of `guard = ...`, which restrict the requests that the
 //! route handles (`HandlerExt::guard`). With the feature `openapi` it takes `described`, or
 //! `describe = |it| ...` for more detail; the doc comment becomes part of the description.
-//! `describe = |it| ...` to say more; the doc comment is part of the description.
 #![forbid(unsafe_code)]
 
 use proc_macro::TokenStream;
@@ -50,7 +49,7 @@ impl AttributeArgs {
         let pattern = input.parse().map_err(|error| {
             syn::Error::new(error.span(), "expected a pattern, such as \"/users/{id}\"")
         })?;
-        let mut read = Self {
+        let mut parsed = Self {
             method,
             pattern,
             name: None,
@@ -63,17 +62,17 @@ impl AttributeArgs {
                 break;
             }
             let key: Ident = input.parse()?;
-            if key == "described" && matches!(read.description, OpenApiDescription::None) {
-                read.description = OpenApiDescription::FromTypes;
+            if key == "described" && matches!(parsed.description, OpenApiDescription::None) {
+                parsed.description = OpenApiDescription::FromTypes;
                 continue;
             }
             input.parse::<Token![=]>()?;
             match key.to_string().as_str() {
-                "name" if read.name.is_none() => read.name = Some(input.parse()?),
+                "name" if parsed.name.is_none() => parsed.name = Some(input.parse()?),
                 "name" => return Err(syn::Error::new(key.span(), "a route takes one name")),
-                "guard" => read.guards.push(input.parse()?),
-                "describe" if matches!(read.description, OpenApiDescription::None) => {
-                    read.description = OpenApiDescription::Custom(input.parse()?);
+                "guard" => parsed.guards.push(input.parse()?),
+                "describe" if matches!(parsed.description, OpenApiDescription::None) => {
+                    parsed.description = OpenApiDescription::Custom(input.parse()?);
                 }
                 "describe" | "described" => {
                     return Err(syn::Error::new(key.span(), "a route takes one description"));
@@ -84,7 +83,7 @@ impl AttributeArgs {
                 }
             }
         }
-        Ok(read)
+        Ok(parsed)
     }
 }
 
@@ -116,9 +115,9 @@ fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens 
         return syn::Error::new_spanned(&function.sig.generics, text).into_compile_error();
     }
     let visibility = std::mem::replace(&mut function.vis, Visibility::Inherited);
-    let (docs, others): (Vec<_>, Vec<_>) =
+    let (docs, other_attributes): (Vec<_>, Vec<_>) =
         function.attrs.drain(..).partition(|attribute| attribute.path().is_ident("doc"));
-    function.attrs = others;
+    function.attrs = other_attributes;
     let name = function.sig.ident.clone();
     let add = format_ident!("{add}");
     let AttributeArgs { method, pattern, name: route_name, guards, description } = arguments;
@@ -151,8 +150,8 @@ fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens 
         // unit struct.
         #[allow(clippy::must_use_candidate, clippy::double_must_use)]
         #visibility fn #name(__peregrine_scope: ::peregrine::web::Scope) -> ::peregrine::web::Scope {
-            // In here the name refers to the handler. It may be `scope`, because the parameter has
-            // another name.
+            // Inside this function, the name refers to the handler. It may be `scope`, because the
+            // parameter has another name.
             #function
             __peregrine_scope.#add(#(#method,)* #pattern, #handler)
         }

@@ -16,10 +16,10 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds `more`.
+    /// Adds `amount`.
     #[inline]
-    pub fn add(&self, more: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    pub fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
     /// Sets the counter to a value that was counted elsewhere.
@@ -48,16 +48,16 @@ impl Gauge {
         Self(AtomicI64::new(0))
     }
 
-    /// Adds `more`, which may be negative.
+    /// Adds `amount`, which may be negative.
     #[inline]
-    pub fn add(&self, more: i64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    pub fn add(&self, amount: i64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
     /// Sets the gauge to a value that was counted elsewhere.
     #[inline]
-    pub fn set(&self, level: i64) {
-        self.0.store(level, Ordering::Relaxed);
+    pub fn set(&self, value: i64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 
     /// The current value. May be called by any thread.
@@ -73,17 +73,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_thread_counts_another_one_reads() {
-        let (count, level) = (Counter::new(), Gauge::new());
+    fn counts_are_read_by_another_thread() {
+        let (counter, gauge) = (Counter::new(), Gauge::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                (0..1000).for_each(|_| count.add(2));
-                level.add(5);
-                level.add(-2);
+                (0..1000).for_each(|_| counter.add(2));
+                gauge.add(5);
+                gauge.add(-2);
             });
         });
-        assert_eq!((count.get(), level.get()), (2000, 3));
-        count.set(7);
-        assert_eq!(count.get(), 7);
+        assert_eq!((counter.get(), gauge.get()), (2000, 3));
+        counter.set(7);
+        assert_eq!(counter.get(), 7);
     }
 }

@@ -27,12 +27,12 @@ impl<K, const MAX: usize> Default for CounterSet<K, MAX> {
 impl<K: PartialEq, const MAX: usize> CounterSet<K, MAX> {
     /// Counts an event of this kind.
     pub fn increment(&self, kind: K) {
-        for (place, count) in self.labels.iter().zip(&self.counts) {
-            let is_free = place.get().is_none();
-            if is_free || place.get() == Some(&kind) {
+        for (label, count) in self.labels.iter().zip(&self.counts) {
+            let is_free = label.get().is_none();
+            if is_free || label.get() == Some(&kind) {
                 if is_free {
                     // This thread is the only writer.
-                    let _ = place.set(kind);
+                    let _ = label.set(kind);
                 }
                 return count.add(1);
             }
@@ -58,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_its_count_and_those_beyond_have_one_together() {
-        let few = CounterSet::<_, 2>::default();
+    fn kinds_beyond_the_limit_share_one_count() {
+        let counters = CounterSet::<_, 2>::default();
         for kind in ["a", "b", "a", "c", "d", "b", "a"] {
-            few.increment(kind);
+            counters.increment(kind);
         }
-        assert_eq!(few.iter().collect::<Vec<_>>(), [(&"a", 3), (&"b", 2)]);
-        assert_eq!(few.overflow(), 2);
+        assert_eq!(counters.iter().collect::<Vec<_>>(), [(&"a", 3), (&"b", 2)]);
+        assert_eq!(counters.overflow(), 2);
     }
 }

@@ -76,8 +76,8 @@ impl Exposition {
     /// Creates an empty page.
     #[must_use]
     pub fn new(format: ExpositionFormat) -> Self {
-        let (text, sample) = (String::with_capacity(16 * 1024), String::new());
-        Self { format, text, used_names: HashSet::new(), sample_name: sample }
+        let (text, sample_name) = (String::with_capacity(16 * 1024), String::new());
+        Self { format, text, used_names: HashSet::new(), sample_name }
     }
 
     /// Returns whether a sample of this family would have a name that is already used.
@@ -91,7 +91,7 @@ impl Exposition {
         debug_assert!(!self.has_name_conflict(family), "{} is already on the page", family.name);
         self.used_names.extend(family.names());
         self.sample_name = family.sample_name();
-        let Self { text, sample_name: sample, .. } = self;
+        let Self { text, sample_name, .. } = self;
         let kind = match (family.metric_type, self.format) {
             (MetricType::Counter, _) => "counter",
             (MetricType::Gauge, _) | (MetricType::Info, ExpositionFormat::PrometheusText) => {
@@ -104,7 +104,7 @@ impl Exposition {
             Escaped { text: family.help, quotes: self.format == ExpositionFormat::OpenMetrics };
         let _ = match self.format {
             ExpositionFormat::PrometheusText => {
-                write!(text, "# HELP {sample} {help}\n# TYPE {sample} {kind}\n")
+                write!(text, "# HELP {sample_name} {help}\n# TYPE {sample_name} {kind}\n")
             }
             ExpositionFormat::OpenMetrics => {
                 let name = family.name;
@@ -153,13 +153,13 @@ impl Exposition {
         counts: &[u64],
         sum: f64,
     ) {
-        let mut so_far = 0;
-        for (at, bound) in bounds.chain([f64::INFINITY]).enumerate() {
-            so_far += counts.get(at).copied().unwrap_or(0);
-            self.write_line("_bucket", labels, Some(bound), SampleValue::Integer(so_far));
+        let mut cumulative = 0;
+        for (index, bound) in bounds.chain([f64::INFINITY]).enumerate() {
+            cumulative += counts.get(index).copied().unwrap_or(0);
+            self.write_line("_bucket", labels, Some(bound), SampleValue::Integer(cumulative));
         }
         self.write_line("_sum", labels, None, SampleValue::Float(sum));
-        self.write_line("_count", labels, None, SampleValue::Integer(so_far));
+        self.write_line("_count", labels, None, SampleValue::Integer(cumulative));
     }
 
     fn write_line(
@@ -169,8 +169,8 @@ impl Exposition {
         bound: Option<f64>,
         value: SampleValue,
     ) {
-        let Self { format, text, sample_name: sample, .. } = self;
-        let _ = write!(text, "{sample}{suffix}");
+        let Self { format, text, sample_name, .. } = self;
+        let _ = write!(text, "{sample_name}{suffix}");
         let mut separator = '{';
         for (name, value) in labels {
             let value = Escaped { text: value, quotes: true };
@@ -233,7 +233,7 @@ impl Display for SampleValue {
     }
 }
 
-/// Escapes characters that would end the text early.
+/// Escapes characters that would end the text early; double quotes only if `quotes` is set.
 struct Escaped<'a> {
     text: &'a str,
     quotes: bool,
@@ -241,18 +241,18 @@ struct Escaped<'a> {
 
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.text;
+        let mut remaining = self.text;
         let is_special =
             |character: char| matches!(character, '\\' | '\n') || self.quotes && character == '"';
-        while let Some(at) = rest.find(is_special) {
-            f.write_str(&rest[..at])?;
-            f.write_str(match rest.as_bytes()[at] {
+        while let Some(position) = remaining.find(is_special) {
+            f.write_str(&remaining[..position])?;
+            f.write_str(match remaining.as_bytes()[position] {
                 b'\n' => "\\n",
                 b'"' => "\\\"",
                 _ => "\\\\",
             })?;
-            rest = &rest[at + 1..];
+            remaining = &remaining[position + 1..];
         }
-        f.write_str(rest)
+        f.write_str(remaining)
     }
 }

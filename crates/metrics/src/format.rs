@@ -24,7 +24,7 @@ impl ExpositionFormat {
     /// preferred than text.
     #[must_use]
     pub fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
-        let (mut open, mut text) = (0, 0);
+        let (mut openmetrics_weight, mut text_weight) = (0, 0);
         for range in accept.flat_map(|value| value.split(',')) {
             let mut parts = range.split(';').map(str::trim);
             let name = parts.next().unwrap_or_default();
@@ -40,14 +40,18 @@ impl ExpositionFormat {
                     _ => {}
                 }
             }
-            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
-            if is("application/openmetrics-text") && matches!(version, "" | "1.0.0") {
-                open = open.max(weight);
-            } else if is("text/plain") && matches!(version, "" | "0.0.4") {
-                text = text.max(weight);
+            let is_type = |media_type: &str| name.eq_ignore_ascii_case(media_type);
+            if is_type("application/openmetrics-text") && matches!(version, "" | "1.0.0") {
+                openmetrics_weight = openmetrics_weight.max(weight);
+            } else if is_type("text/plain") && matches!(version, "" | "0.0.4") {
+                text_weight = text_weight.max(weight);
             }
         }
-        if open > 0 && open >= text { Self::OpenMetrics } else { Self::PrometheusText }
+        if openmetrics_weight > 0 && openmetrics_weight >= text_weight {
+            Self::OpenMetrics
+        } else {
+            Self::PrometheusText
+        }
     }
 }
 
@@ -63,9 +67,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_gets_openmetrics_if_it_asks_for_it() {
+    fn openmetrics_is_chosen_if_it_is_accepted_and_preferred() {
         use ExpositionFormat::{OpenMetrics, PrometheusText};
-        for (accept, wanted) in [
+        for (accept, expected) in [
             (&[][..], PrometheusText),
             (&["*/*"], PrometheusText),
             (&["text/html,application/xhtml+xml,*/*;q=0.8"], PrometheusText),
@@ -95,7 +99,7 @@ mod tests {
             ),
             (&["text/plain;version=0.0.4;q=1,*/*;q=0.1"], PrometheusText),
         ] {
-            assert_eq!(ExpositionFormat::negotiate(accept.iter().copied()), wanted, "{accept:?}");
+            assert_eq!(ExpositionFormat::negotiate(accept.iter().copied()), expected, "{accept:?}");
         }
     }
 }

@@ -38,8 +38,8 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
     /// Counts a value that occurred `times` times.
     #[inline]
     pub fn observe_n(&self, times: u64, value: u64, bounds: &[u64; BOUNDS]) {
-        let at = bounds.iter().position(|bound| value <= *bound);
-        at.map_or(&self.overflow, |at| &self.counts[at]).add(times);
+        let index = bounds.iter().position(|bound| value <= *bound);
+        index.map_or(&self.overflow, |index| &self.counts[index]).add(times);
         self.sum.add(value.saturating_mul(times));
     }
 
@@ -62,9 +62,9 @@ pub struct HistogramSnapshot {
 impl HistogramSnapshot {
     /// Adds counts from another source.
     pub fn add(&mut self, counts: impl Iterator<Item = u64>, sum: u64) {
-        for (at, count) in counts.enumerate() {
-            match self.counts.get_mut(at) {
-                Some(present) => *present += count,
+        for (index, count) in counts.enumerate() {
+            match self.counts.get_mut(index) {
+                Some(existing) => *existing += count,
                 None => self.counts.push(count),
             }
         }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_counted_in_the_first_range_that_has_it() {
+    fn a_value_is_counted_in_the_first_range_that_contains_it() {
         let histogram = Histogram::default();
         for value in [0, 10, 11, 20, 21, 1000] {
             histogram.observe(value, &[10, 20]);

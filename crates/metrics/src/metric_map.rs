@@ -88,7 +88,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn every_key_has_its_entry_while_there_is_room() {
+    fn keys_have_separate_entries_while_there_is_room() {
         let table = MetricMap::<Counter>::with_capacity(200);
         for round in 1..=3_u64 {
             for key in 1..=200 {
@@ -102,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_a_place_are_counted_together_and_none_is_lost() {
+    fn keys_without_a_slot_share_the_overflow_entry() {
         let table = MetricMap::<Counter>::with_capacity(8);
         (1..=1000).for_each(|key| table.entry(key).add(1));
-        let placed: u64 = table.entries().map(|(_, count)| count.get()).sum();
-        assert!(placed <= 16, "{placed}");
-        assert_eq!(placed + table.overflow().get(), 1000);
+        let counted: u64 = table.entries().map(|(_, count)| count.get()).sum();
+        assert!(counted <= 16, "{counted}");
+        assert_eq!(counted + table.overflow().get(), 1000);
         assert!(table.entries().all(|(_, count)| count.get() == 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Complete pages in both formats, and texts that have to be escaped.
+//! Complete pages in both formats, and text that must be escaped.
 
 use peregrine_metrics::{
     Exposition, ExpositionFormat, HistogramSnapshot, MetricFamily, MetricType,
@@ -13,8 +13,8 @@ fn write(format: ExpositionFormat, write: impl FnOnce(&mut Exposition)) -> Strin
     page.finish()
 }
 
-fn everything(page: &mut Exposition) {
-    let family = |name, kind, unit, help| MetricFamily { name, metric_type: kind, unit, help };
+fn all_types(page: &mut Exposition) {
+    let family = |name, metric_type, unit, help| MetricFamily { name, metric_type, unit, help };
     page.begin_family(&family("asked", MetricType::Counter, "", "How often."));
     page.sample(&[("who", "me"), ("how", "")], 3);
     page.sample(&[("who", "you"), ("how", "kindly")], 4);
@@ -34,9 +34,9 @@ fn everything(page: &mut Exposition) {
 }
 
 #[test]
-fn the_classic_text_is_written_as_prometheus_reads_it() {
+fn the_prometheus_text_format_is_correct() {
     assert_eq!(
-        write(ExpositionFormat::PrometheusText, everything),
+        write(ExpositionFormat::PrometheusText, all_types),
         r#"# HELP asked_total How often.
 # TYPE asked_total counter
 asked_total{who="me",how=""} 3
@@ -61,9 +61,9 @@ took_seconds_count{who="me"} 3
 }
 
 #[test]
-fn openmetrics_has_units_and_an_end() {
+fn openmetrics_has_units_and_an_end_marker() {
     assert_eq!(
-        write(ExpositionFormat::OpenMetrics, everything),
+        write(ExpositionFormat::OpenMetrics, all_types),
         r#"# TYPE asked counter
 # HELP asked How often.
 asked_total{who="me",how=""} 3
@@ -91,7 +91,7 @@ took_seconds_count{who="me"} 3
 }
 
 #[test]
-fn no_label_ends_its_line_or_itself() {
+fn label_values_are_escaped() {
     for (value, written) in [
         ("", ""),
         ("/users/{id}", "/users/{id}"),
@@ -104,13 +104,8 @@ fn no_label_ends_its_line_or_itself() {
     ] {
         for format in BOTH {
             let page = write(format, |page| {
-                let kind = MetricType::Gauge;
-                page.begin_family(&MetricFamily {
-                    name: "a",
-                    metric_type: kind,
-                    unit: "",
-                    help: "",
-                });
+                let metric_type = MetricType::Gauge;
+                page.begin_family(&MetricFamily { name: "a", metric_type, unit: "", help: "" });
                 page.sample(&[("l", value)], 1);
             });
             assert!(page.contains(&format!("\na{{l=\"{written}\"}} 1\n")), "{page}");
@@ -119,7 +114,7 @@ fn no_label_ends_its_line_or_itself() {
 }
 
 #[test]
-fn numbers_that_are_none_have_names() {
+fn special_float_values_have_names() {
     for (value, written) in [
         (f64::NAN, "NaN"),
         (f64::INFINITY, "+Inf"),
@@ -142,9 +137,9 @@ fn numbers_that_are_none_have_names() {
 }
 
 #[test]
-fn names_that_samples_would_share_are_known() {
-    let family = |name, kind| MetricFamily { name, metric_type: kind, unit: "", help: "" };
-    let taken = |first: MetricFamily<'_>, second: MetricFamily<'_>| {
+fn name_conflicts_of_samples_are_detected() {
+    let family = |name, metric_type| MetricFamily { name, metric_type, unit: "", help: "" };
+    let conflicts = |first: MetricFamily<'_>, second: MetricFamily<'_>| {
         let mut page = Exposition::new(ExpositionFormat::PrometheusText);
         page.begin_family(&first);
         page.has_name_conflict(&second)
@@ -160,6 +155,6 @@ fn names_that_samples_would_share_are_known() {
         (family("a", counter), family("b", counter), false),
         (family("a", gauge), family("a_count", gauge), false),
     ] {
-        assert_eq!(taken(first, second), expected, "{first:?} {second:?}");
+        assert_eq!(conflicts(first, second), expected, "{first:?} {second:?}");
     }
 }

@@ -30,9 +30,9 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `problem` | the kind of the problem that became the response, such as `invalid-json` |
 /// | `peer` | the address of the other end |
 /// | `client` | the address of the client, if reported by a trusted proxy |
-/// | `request_id` | the ID set by a [`crate::RequestId`] around this middleware |
+/// | `request_id` | the ID set by a [`crate::SetRequestId`] around this middleware |
 ///
-/// The message is `response`, `panicked` or `cancelled`. After a panic, the response is created
+/// The message is `completed`, `panicked` or `cancelled`. After a panic, the response is created
 /// outside of this middleware: a 500, unless a [`CatchPanic`](crate::CatchPanic) around it returns
 /// something else.
 ///
@@ -61,7 +61,7 @@ impl AccessLog {
 
 impl Middleware for AccessLog {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        // Not `enabled!`: see `RequestId`.
+        // Not `enabled!`: see `SetRequestId`.
         if LevelFilter::current() < LevelFilter::ERROR {
             return next.call(request).await;
         }
@@ -122,10 +122,10 @@ impl LogRecord {
 impl Drop for LogRecord {
     fn drop(&mut self) {
         let duration_us = u64::try_from(self.started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let answered = self.response.as_ref();
-        let has_panicked = answered.is_none() && thread::panicking();
-        let status = match answered {
-            Some(answered) => Some(answered.status.as_u16()),
+        let response = self.response.as_ref();
+        let has_panicked = response.is_none() && thread::panicking();
+        let status = match response {
+            Some(response) => Some(response.status.as_u16()),
             None => has_panicked.then_some(500),
         };
         // The level is part of an event's static metadata, so each level needs its own macro call.
@@ -139,8 +139,8 @@ impl Drop for LogRecord {
                     path = self.request.head.path(),
                     status,
                     duration_us,
-                    bytes = answered.and_then(|answered| answered.bytes),
-                    problem = answered.and_then(|answered| answered.problem.as_deref()),
+                    bytes = response.and_then(|response| response.bytes),
+                    problem = response.and_then(|response| response.problem.as_deref()),
                     peer = %self.connection.peer,
                     client = self.client.map(tracing::field::display),
                     request_id = self.request_id.as_ref().map(RequestId::as_str),
@@ -171,14 +171,14 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    async fn answer(Path(status): Path<u16>) -> (StatusCode, &'static str) {
+    async fn respond(Path(status): Path<u16>) -> (StatusCode, &'static str) {
         (StatusCode::from_u16(status).expect("a status"), "text")
     }
 
     #[test]
-    fn an_event_has_all_that_is_known_and_not_the_query() {
+    fn an_event_has_all_fields_but_not_the_query() {
         let app =
-            App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).get("/{status}", answer);
+            App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).get("/{status}", respond);
         let peer = ConnectionAddr::Tcp("192.0.2.1:99".parse().expect("an address"));
         let client =
             app.test().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() });
@@ -203,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_named_where_a_trusted_proxy_tells_it() {
-        let client = App::new().wrap(AccessLog::new()).get("/{status}", answer).test();
+    fn the_client_is_logged_if_a_trusted_proxy_reports_it() {
+        let client = App::new().wrap(AccessLog::new()).get("/{status}", respond).test();
         let field = |client: &TestClient| {
             let get = client.get("/200").header("x-forwarded-for", "192.0.2.9, 192.0.2.7");
             events_of(|| drop(get.send_blocking()))[0].field("client").map(str::to_owned)
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_level_follows_the_status() {
-        let client = App::new().wrap(AccessLog::new()).get("/{status}", answer).test();
+        let client = App::new().wrap(AccessLog::new()).get("/{status}", respond).test();
         for (path, level) in [
             ("/200", Level::INFO),
             ("/302", Level::INFO),
@@ -237,34 +237,34 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_problem_is_logged() {
-        let client = App::new().wrap(AccessLog::new()).get("/{status}", answer).test();
+        let client = App::new().wrap(AccessLog::new()).get("/{status}", respond).test();
         let events = events_of(|| drop(client.get("/x").send_blocking()));
         assert_eq!(events[0].field("problem"), Some("invalid-path"));
     }
 
     #[test]
-    fn the_length_is_that_of_the_form_that_the_application_gives_its_problems() {
-        let asked = Rc::new(Cell::new(0));
-        let counted = Rc::clone(&asked);
-        let app = App::new().wrap(AccessLog::new()).get("/{status}", answer);
+    fn the_length_is_that_of_the_rendered_problem() {
+        let renders = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&renders);
+        let app = App::new().wrap(AccessLog::new()).get("/{status}", respond);
         let client = app
             .on_problem(move |problem, _| {
-                counted.set(counted.get() + 1);
+                counter.set(counter.get() + 1);
                 (problem.status, "short")
             })
             .test();
         for (path, kind) in [("/x", "invalid-path"), ("/", "unknown-route")] {
-            let before = asked.get();
-            let mut sent = String::new();
-            let events = events_of(|| sent = client.get(path).send_blocking().text());
-            assert_eq!((sent.as_str(), asked.get() - before), ("short", 1), "{path}");
+            let before = renders.get();
+            let mut text = String::new();
+            let events = events_of(|| text = client.get(path).send_blocking().text());
+            assert_eq!((text.as_str(), renders.get() - before), ("short", 1), "{path}");
             assert_eq!(events[0].field("bytes"), Some("5"), "{path}");
             assert_eq!(events[0].field("problem"), Some(kind), "{path}");
         }
     }
 
     #[test]
-    fn a_handler_that_panics_is_logged_as_such() {
+    fn a_panic_is_logged() {
         let handler = async || -> &'static str { panic!("on purpose") };
         let client =
             App::new().wrap(CatchPanic::new()).wrap(AccessLog::new()).get("/", handler).test();
@@ -276,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_cancelled_is_logged_as_such() {
+    fn a_cancelled_request_is_logged() {
         let handler = async || std::future::pending::<()>().await;
         let client = App::new().wrap(AccessLog::new()).get("/", handler).test();
         let events = events_of(|| {
-            let mut answer = pin!(client.get("/").send());
-            assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            let mut response = pin!(client.get("/").send());
+            assert!(response.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         });
         let [event] = &events[..] else { panic!("one event, not {events:?}") };
         assert_eq!((event.level, event.field("message")), (Level::WARN, Some("cancelled")));

@@ -11,8 +11,8 @@ use std::rc::Rc;
 const QUOTED_MAX: usize = 60;
 
 /// Text from a peer, shortened for display.
-pub(crate) fn quote(sent: &[u8]) -> String {
-    let text = String::from_utf8_lossy(sent);
+pub(crate) fn quote(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
     match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{}..", &text[..end]),
         None => text.into_owned(),
@@ -68,8 +68,11 @@ impl AllowedOrigins {
     }
 
     #[cfg(feature = "cors")]
-    pub(crate) fn add_predicate(&mut self, ask: impl Fn(&str, &RequestHead) -> bool + 'static) {
-        self.rules.push(Rule::Predicate(Rc::new(ask)));
+    pub(crate) fn add_predicate(
+        &mut self,
+        predicate: impl Fn(&str, &RequestHead) -> bool + 'static,
+    ) {
+        self.rules.push(Rule::Predicate(Rc::new(predicate)));
     }
 
     #[cfg(feature = "cors")]
@@ -77,19 +80,19 @@ impl AllowedOrigins {
         !self.allows_any && self.rules.is_empty()
     }
 
-    /// Returns whether this origin is one of those that were added.
+    /// Returns whether this origin is allowed.
     #[cfg(feature = "csrf")]
     pub(crate) fn contains(&self, origin: &[u8], head: &RequestHead) -> bool {
-        std::str::from_utf8(origin).is_ok_and(|origin| self.rule_of(origin, head).is_some())
+        std::str::from_utf8(origin).is_ok_and(|origin| self.matching_rule(origin, head).is_some())
     }
 
-    #[cfg_attr(not(feature = "cors"), expect(unused_variables, reason = "functions get it"))]
-    fn rule_of(&self, origin: &str, head: &RequestHead) -> Option<&Rule> {
+    #[cfg_attr(not(feature = "cors"), expect(unused_variables, reason = "only predicates use it"))]
+    fn matching_rule(&self, origin: &str, head: &RequestHead) -> Option<&Rule> {
         self.rules.iter().find(|rule| match rule {
             Rule::Exact(text, _) => origins_match(text, origin),
             Rule::Pattern(pattern) => pattern.matches(origin),
             #[cfg(feature = "cors")]
-            Rule::Predicate(ask) => ask(origin, head),
+            Rule::Predicate(predicate) => predicate(origin, head),
         })
     }
 
@@ -99,7 +102,7 @@ impl AllowedOrigins {
             return OriginMatch::Any;
         }
         let Some(origin) = head.header("origin") else { return OriginMatch::NoMatch };
-        let value = match self.rule_of(origin, head) {
+        let value = match self.matching_rule(origin, head) {
             None => return OriginMatch::NoMatch,
             // Send the origin as the browser wrote it, because browsers compare bytes.
             Some(Rule::Exact(text, value)) if text == origin => Ok(value.clone()),
@@ -109,9 +112,8 @@ impl AllowedOrigins {
     }
 }
 
-fn origins_match(one: &str, other: &str) -> bool {
-    one == other
-        || matches!((Origin::parse(one), Origin::parse(other)), (Some(one), Some(other)) if one == other)
+fn origins_match(a: &str, b: &str) -> bool {
+    a == b || matches!((Origin::parse(a), Origin::parse(b)), (Some(a), Some(b)) if a == b)
 }
 
 /// Origins of one scheme whose hosts have the same suffix.
@@ -127,7 +129,7 @@ struct OriginPattern {
 
 impl OriginPattern {
     fn parse(text: &str) -> Result<Self, &'static str> {
-        const ONLY: &str = "a `*` stands for the first labels of a host, as in `https://*.example.com`, or for \
+        const WILDCARD_ERROR: &str = "a `*` stands for the first labels of a host, as in `https://*.example.com`, or for \
                             any port, as in `http://localhost:*`";
         let (text, any_port) = match text.strip_suffix(":*") {
             Some(text) => (text, true),
@@ -138,9 +140,9 @@ impl OriginPattern {
             None => (false, text.to_owned()),
         };
         if text.contains('*') {
-            return Err(ONLY);
+            return Err(WILDCARD_ERROR);
         }
-        let Some(origin) = Origin::parse(&text) else { return Err(ONLY) };
+        let Some(origin) = Origin::parse(&text) else { return Err(WILDCARD_ERROR) };
         // Otherwise anyone with a domain would be allowed.
         if has_star && !origin.host.contains('.') && origin.host != "localhost" {
             return Err("the host after `*.` must have at least two labels");
@@ -160,11 +162,13 @@ impl OriginPattern {
         if !self.has_wildcard {
             return host.eq_ignore_ascii_case(&self.host);
         }
-        let Some(at) = host.len().checked_sub(self.host.len()) else { return false };
-        let (Some(front), Some(end)) = (host.get(..at), host.get(at..)) else { return false };
+        let Some(index) = host.len().checked_sub(self.host.len()) else { return false };
+        let (Some(labels), Some(suffix)) = (host.get(..index), host.get(index..)) else {
+            return false;
+        };
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_name);
-        end.eq_ignore_ascii_case(&self.host) && front.split('.').all(is_label)
+        suffix.eq_ignore_ascii_case(&self.host) && labels.split('.').all(is_label)
     }
 }
 
@@ -211,7 +215,7 @@ impl fmt::Debug for Rule {
 mod tests {
     use super::*;
 
-    fn lets_in(rule: &str, origin: &str) -> bool {
+    fn allows(rule: &str, origin: &str) -> bool {
         match parse_rule(rule).expect("an origin") {
             Rule::Exact(text, _) => origins_match(&text, origin),
             Rule::Pattern(pattern) => pattern.matches(origin),
@@ -221,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_let_in_however_it_is_written_and_a_neighbour_is_not() {
+    fn an_origin_is_allowed_in_any_spelling_but_similar_ones_are_not() {
         for (rule, origin, expected) in [
             ("https://a.test", "https://a.test", true),
             ("https://a.test", "https://a.test:443", true),
@@ -254,12 +258,12 @@ mod tests {
             ("http://localhost:*", "http://localhost.evil.test:1", false),
             ("http://localhost:*", "http://localhost:x", false),
         ] {
-            assert_eq!(lets_in(rule, origin), expected, "{rule} {origin}");
+            assert_eq!(allows(rule, origin), expected, "{rule} {origin}");
         }
     }
 
     #[test]
-    fn what_is_no_origin_says_why() {
+    fn an_invalid_origin_reports_the_reason() {
         for (text, word) in [
             ("*", "allow_any_origin"),
             ("null", "allow_origin_fn"),

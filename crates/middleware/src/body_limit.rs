@@ -52,7 +52,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn a_body_too_large_never_reaches_a_handler_that_takes_it_as_an_argument() {
+    fn a_body_over_the_limit_never_reaches_the_handler() {
         let calls = Rc::new(Cell::new(0));
         let counter = Rc::clone(&calls);
         let handler = move |_: String| {
@@ -60,25 +60,25 @@ mod tests {
             "done"
         };
         let client = App::new().wrap(BodyLimit::new(3)).post("/", handler).test();
-        let refused = client.post("/").body("1234").send_blocking();
-        assert_eq!((refused.status().as_u16(), calls.get()), (413, 0));
-        let text = refused.text();
+        let response = client.post("/").body("1234").send_blocking();
+        assert_eq!((response.status().as_u16(), calls.get()), (413, 0));
+        let text = response.text();
         assert!(text.contains("\"limit\":3") && text.contains("limit of 3 bytes"), "{text}");
         assert_eq!(client.post("/").body("123").send_blocking().text(), "done");
         assert_eq!(calls.get(), 1);
     }
 
     #[test]
-    fn a_body_that_grows_too_large_is_cut_off() {
+    fn reading_a_streamed_body_over_the_limit_fails() {
         let client = App::new().wrap(BodyLimit::new(3)).post("/", async |text: String| text).test();
         assert_eq!(client.post("/").chunks(["1", "23"]).send_blocking().text(), "123");
-        let refused = client.post("/").chunks(["12", "34"]).send_blocking();
-        assert_eq!(refused.status(), 413);
-        assert!(refused.text().contains("\"limit\":3"), "{}", refused.text());
+        let response = client.post("/").chunks(["12", "34"]).send_blocking();
+        assert_eq!(response.status(), 413);
+        assert!(response.text().contains("\"limit\":3"), "{}", response.text());
     }
 
     #[test]
-    fn the_innermost_limit_counts_be_it_smaller_or_larger() {
+    fn the_innermost_limit_applies_whether_smaller_or_larger() {
         let text = async |text: String| text;
         let app = App::new()
             .wrap(BodyLimit::new(5))
@@ -86,8 +86,8 @@ mod tests {
             .scope("/lower", |scope| scope.wrap(BodyLimit::new(3)).post("/", text))
             .scope("/higher", |scope| scope.wrap(BodyLimit::new(9)).post("/", text));
         let client = app.test();
-        for (target, most) in [("/route", 7), ("/lower", 3), ("/higher", 9)] {
-            let (fits, larger) = ("x".repeat(most), "x".repeat(most + 1));
+        for (target, limit) in [("/route", 7), ("/lower", 3), ("/higher", 9)] {
+            let (fits, larger) = ("x".repeat(limit), "x".repeat(limit + 1));
             for request in
                 [client.post(target).body(fits.clone()), client.post(target).chunks([fits])]
             {
@@ -98,7 +98,7 @@ mod tests {
             {
                 let response = request.send_blocking();
                 assert_eq!(response.status(), 413, "{target}");
-                assert!(response.text().contains(&format!("\"limit\":{most}")), "{target}");
+                assert!(response.text().contains(&format!("\"limit\":{limit}")), "{target}");
             }
         }
     }

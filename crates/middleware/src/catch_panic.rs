@@ -57,7 +57,7 @@ impl CatchPanic {
     /// use peregrine::middleware::CatchPanic;
     /// use peregrine::App;
     ///
-    /// let catch = CatchPanic::new().on_panic(|panicked| format!("{:?} broke", panicked.route));
+    /// let catch = CatchPanic::new().on_panic(|info| format!("{:?} broke", info.route));
     /// let app = App::new().wrap(catch).get("/{x}", || -> &'static str { panic!("oh no") });
     /// assert_eq!(app.test().get("/a").send_blocking().text(), "Some(\"/{x}\") broke");
     /// ```
@@ -67,21 +67,21 @@ impl CatchPanic {
         F: Fn(&PanicInfo<'_>) -> R + 'static,
         R: IntoResponse,
     {
-        self.hook = Some(Box::new(move |panicked| hook(panicked).into_response()));
+        self.hook = Some(Box::new(move |info| hook(info).into_response()));
         self
     }
 
-    fn respond(&self, panicked: &PanicInfo<'_>) -> Response {
+    fn respond(&self, info: &PanicInfo<'_>) -> Response {
         catch_log_panic(|| {
             tracing::error!(
-                panic = panicked.message,
-                method = panicked.head.method_str(),
-                route = panicked.route,
+                panic = info.message,
+                method = info.head.method_str(),
+                route = info.route,
                 "a handler panicked"
             )
         });
         match &self.hook {
-            Some(hook) => hook(panicked),
+            Some(hook) => hook(info),
             None => {
                 let detail = "the server failed while it worked on this request";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panic", detail).into_response()
@@ -92,21 +92,22 @@ impl CatchPanic {
 
 impl Middleware for CatchPanic {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let seen = RequestSnapshot::new(&request.parts);
+        let snapshot = RequestSnapshot::new(&request.parts);
         // The call is inside the future, so a panic in it is caught as well.
-        let mut answer = pin!(async { next.call(request).await });
+        let mut response_future = pin!(async { next.call(request).await });
         // After a panic the future is not polled again, only dropped.
-        let result =
-            poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+        let result = poll_fn(|cx| {
+            match catch_unwind(AssertUnwindSafe(|| response_future.as_mut().poll(cx))) {
                 Ok(polled) => polled.map(Ok),
                 Err(payload) => Poll::Ready(Err(payload)),
-            });
+            }
+        });
         match result.await {
             Ok(response) => response,
             Err(payload) => {
-                let (route, message) = (seen.route_pattern(), panic_message(&*payload));
+                let (route, message) = (snapshot.route_pattern(), panic_message(&*payload));
                 let route = route.as_deref();
-                let response = self.respond(&PanicInfo { message, route, head: &seen.head });
+                let response = self.respond(&PanicInfo { message, route, head: &snapshot.head });
                 drop_panic_payload(payload);
                 response
             }
@@ -134,13 +135,13 @@ mod tests {
     use peregrine_web::App;
     use peregrine_web::extract::Path;
 
-    async fn falls(Path(id): Path<u8>) -> String {
+    async fn find_bird(Path(id): Path<u8>) -> String {
         assert!(id != 7, "there is no bird number {id}");
         format!("bird {id}")
     }
 
     fn app() -> App {
-        App::new().wrap(CatchPanic::new()).get("/birds/{id}", falls)
+        App::new().wrap(CatchPanic::new()).get("/birds/{id}", find_bird)
     }
 
     #[test]
@@ -172,8 +173,8 @@ mod tests {
             std::future::ready(()).await;
             std::panic::panic_any(7u8)
         };
-        let catch = CatchPanic::new().on_panic(|panicked| {
-            (StatusCode::BAD_GATEWAY, format!("{:?} {}", panicked.message, panicked.head.path()))
+        let catch = CatchPanic::new().on_panic(|info| {
+            (StatusCode::BAD_GATEWAY, format!("{:?} {}", info.message, info.head.path()))
         });
         let response = App::new().wrap(catch).get("/x", handler).test().get("/x").send_blocking();
         assert_eq!((response.status().as_u16(), response.text().as_str()), (502, "\"\" /x"));

@@ -1,10 +1,10 @@
 //! The middleware included in Peregrine, one file each.
 //!
 //! They use only the two traits of `peregrine-web` ([`Middleware`] and [`Service`]), depend on
-//! neither server nor driver, and are added to a scope or an application with `.with(..)`.
+//! neither server nor driver, and are added to a scope or an application with `.wrap(..)`.
 //! Middleware added earlier runs around middleware added later.
 //!
-//! The usual order, from the outside: [`RequestId`], so that everything inside can log the
+//! The usual order, from the outside: [`SetRequestId`], so that everything inside can log the
 //! request's ID; [`AccessLog`], which sees the final response; [`ResponseHeaders`]; [`CatchPanic`];
 //! [`Timeout`]; [`BodyLimit`].
 //!

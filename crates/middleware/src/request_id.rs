@@ -23,7 +23,7 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 ///
 /// A well-formed ID has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So
 /// an ID can neither break a log line nor fill the log. A new ID has 32 hexadecimal digits: 16
-/// chosen at random by each worker when it starts, and 16 that count its requests in a scattered
+/// chosen at random by each worker when it starts, and 16 that count its requests in a scrambled
 /// order. IDs are unique, but not secret.
 ///
 /// ```
@@ -159,16 +159,16 @@ struct IdSequence {
 }
 
 impl IdSequence {
-    /// The standard library seeds its hash maps from the operating system's randomness, and no two
-    /// `RandomState`s alike. A hash under such a seed is random enough.
+    /// The standard library seeds its hash maps from the operating system's randomness, and each
+    /// `RandomState` differently. A hash under such a seed is random enough.
     fn new() -> Self {
-        let draw = || RandomState::new().hash_one("request id");
-        Self { worker: draw(), count: Cell::new(draw()) }
+        let random = || RandomState::new().hash_one("request id");
+        Self { worker: random(), count: Cell::new(random()) }
     }
 
     fn next(&self) -> (u64, u64) {
-        // Any odd factor maps the numbers below 2^64 one to one; this one scatters neighbours, so
-        // an ID does not reveal how many requests came before.
+        // Multiplying by an odd factor maps the numbers below 2^64 one to one. This factor also
+        // separates neighbors, so an ID does not reveal how many requests came before.
         const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
         let count = self.count.get();
         self.count.set(count.wrapping_add(1));
@@ -176,9 +176,9 @@ impl IdSequence {
     }
 }
 
-fn write_hex(number: u64, into: &mut [u8]) {
-    for (place, digit) in into.iter_mut().enumerate() {
-        let nibble = (number >> (60 - 4 * place)) & 15;
+fn write_hex(number: u64, output: &mut [u8]) {
+    for (index, digit) in output.iter_mut().enumerate() {
+        let nibble = (number >> (60 - 4 * index)) & 15;
         *digit = b"0123456789abcdef"[nibble as usize];
     }
 }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_well_formed_id_is_kept_and_another_replaced() {
+    fn a_well_formed_id_is_kept_and_any_other_is_replaced() {
         let client = App::new().wrap(SetRequestId::new()).get("/", show).test();
         let longest = "a".repeat(REQUEST_ID_BYTES_MAX);
         for id in ["7", "Root=1-5759e988-bd862e3f/x+y@z:1_2.3", &longest] {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_not_taken_from_outside_if_so_set_and_the_field_can_be_another() {
+    fn client_ids_can_be_replaced_and_the_field_renamed() {
         let name = HeaderName::from_static("x-trace");
         let middleware = SetRequestId::new().header(name).replace_inbound();
         let client = App::new().wrap(middleware).get("/", show).test();
@@ -269,16 +269,16 @@ mod tests {
 
     #[test]
     fn new_ids_are_hexadecimal_and_differ_between_requests_and_workers() {
-        let make = || (0..1000).map(|_| RequestId::generate().to_string()).collect::<Vec<_>>();
-        let mut all: Vec<String> = make();
-        all.extend(thread::spawn(make).join().expect("no panic"));
-        assert!(all.iter().all(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())));
-        assert_ne!(all[0][..16], all[1000][..16], "each worker has a random first half");
-        assert_eq!(all.iter().collect::<HashSet<_>>().len(), 2000);
+        let generate = || (0..1000).map(|_| RequestId::generate().to_string()).collect::<Vec<_>>();
+        let mut ids: Vec<String> = generate();
+        ids.extend(thread::spawn(generate).join().expect("no panic"));
+        assert!(ids.iter().all(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        assert_ne!(ids[0][..16], ids[1000][..16], "each worker has a random first half");
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 2000);
     }
 
     #[test]
-    fn without_the_middleware_the_peer_learns_the_problem_and_not_the_cure() {
+    fn without_the_middleware_the_response_does_not_reveal_the_fix() {
         let client =
             App::new().get("/", show).get(
                 "/maybe",

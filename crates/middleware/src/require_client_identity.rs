@@ -1,4 +1,4 @@
-//! Requires a client certificate, where the handshake leaves it optional.
+//! Requires a client certificate where the TLS handshake leaves it optional.
 
 use http::StatusCode;
 use peregrine_web::connection::ClientIdentity;
@@ -85,7 +85,7 @@ mod tests {
     use peregrine_web::connection::{ConnectionInfo, TlsInfo};
     use std::sync::Arc;
 
-    fn with(subject: Option<&str>) -> ConnectionInfo {
+    fn connection_of(subject: Option<&str>) -> ConnectionInfo {
         let client = subject.map(|subject| {
             Arc::new(ClientIdentity { subject: subject.to_owned(), ..ClientIdentity::default() })
         });
@@ -94,19 +94,19 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_certificate_or_is_not_allowed_is_told_so() {
+    fn rejects_clients_without_a_certificate_or_not_allowed() {
         let any = RequireClientIdentity::new();
         let alice = any.clone().allow(|client| client.subject == "CN=alice");
-        for (demand, subject, expected) in [
+        for (middleware, subject, expected) in [
             (&any, None, (403, "client-certificate-required")),
             (&any, Some("CN=bob"), (200, "hello")),
             (&alice, None, (403, "client-certificate-required")),
             (&alice, Some("CN=bob"), (403, "client-not-allowed")),
             (&alice, Some("CN=alice"), (200, "hello")),
         ] {
-            let client = App::new().wrap(demand.clone()).get("/", || "hello").test();
-            let response = client.with_connection(with(subject)).get("/").send_blocking();
-            assert_eq!(response.status(), expected.0, "{demand:?} {subject:?}");
+            let client = App::new().wrap(middleware.clone()).get("/", || "hello").test();
+            let response = client.with_connection(connection_of(subject)).get("/").send_blocking();
+            assert_eq!(response.status(), expected.0, "{middleware:?} {subject:?}");
             assert!(response.text().contains(expected.1), "{}", response.text());
         }
     }

@@ -9,19 +9,19 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// An event, with its fields as text.
 #[derive(Clone, Debug)]
-pub(crate) struct Noted {
+pub(crate) struct CapturedEvent {
     pub(crate) level: Level,
     pub(crate) target: &'static str,
     fields: Vec<(&'static str, String)>,
 }
 
-impl Noted {
+impl CapturedEvent {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str())
     }
 }
 
-impl Visit for Noted {
+impl Visit for CapturedEvent {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.fields.push((field.name(), format!("{value:?}")));
     }
@@ -32,38 +32,42 @@ impl Visit for Noted {
 }
 
 thread_local! {
-    static NOTES: RefCell<Option<Vec<Noted>>> = const { RefCell::new(None) };
+    static EVENTS: RefCell<Option<Vec<CapturedEvent>>> = const { RefCell::new(None) };
 }
 
 /// The events caused by `run` on this thread.
 ///
 /// One subscriber serves all tests: short-lived ones would race with tracing's interest cache when
 /// other tests reach the same event at the same time.
-pub(crate) fn events_of(run: impl FnOnce()) -> Vec<Noted> {
-    static LISTENER: Once = Once::new();
-    LISTENER.call_once(|| {
-        tracing::subscriber::set_global_default(Listener).expect("no test sets another one");
+pub(crate) fn events_of(run: impl FnOnce()) -> Vec<CapturedEvent> {
+    static SUBSCRIBER: Once = Once::new();
+    SUBSCRIBER.call_once(|| {
+        tracing::subscriber::set_global_default(CapturingSubscriber)
+            .expect("no test sets another one");
     });
-    NOTES.set(Some(Vec::new()));
+    EVENTS.set(Some(Vec::new()));
     run();
-    NOTES.take().expect("it was set above")
+    EVENTS.take().expect("it was set above")
 }
 
-struct Listener;
+struct CapturingSubscriber;
 
-impl Subscriber for Listener {
+impl Subscriber for CapturingSubscriber {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let mut noted =
-            Noted { level: *metadata.level(), target: metadata.target(), fields: Vec::new() };
-        event.record(&mut noted);
-        NOTES.with_borrow_mut(|notes| {
-            if let Some(notes) = notes {
-                notes.push(noted);
+        let mut captured = CapturedEvent {
+            level: *metadata.level(),
+            target: metadata.target(),
+            fields: Vec::new(),
+        };
+        event.record(&mut captured);
+        EVENTS.with_borrow_mut(|events| {
+            if let Some(events) = events {
+                events.push(captured);
             }
         });
     }

@@ -56,19 +56,19 @@ impl Timeout {
 
 impl Middleware for Timeout {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let mut answer = pin!(next.call(request));
-        let mut alarm = pin!(None::<Sleep>);
-        let answered = poll_fn(|cx| {
-            if let Poll::Ready(response) = answer.as_mut().poll(cx) {
+        let mut response_future = pin!(next.call(request));
+        let mut timer = pin!(None::<Sleep>);
+        let result = poll_fn(|cx| {
+            if let Poll::Ready(response) = response_future.as_mut().poll(cx) {
                 return Poll::Ready(Some(response));
             }
-            if alarm.is_none() {
-                alarm.set(Some(sleep(self.limit)));
+            if timer.is_none() {
+                timer.set(Some(sleep(self.limit)));
             }
-            let alarm = alarm.as_mut().as_pin_mut().expect("the alarm was set above");
-            alarm.poll(cx).map(|()| None)
+            let timer = timer.as_mut().as_pin_mut().expect("the timer was set above");
+            timer.poll(cx).map(|()| None)
         });
-        answered.await.unwrap_or_else(|| self.problem().into_response())
+        result.await.unwrap_or_else(|| self.problem().into_response())
     }
 }
 
@@ -88,9 +88,9 @@ mod tests {
     }
 
     /// Sets the flag when dropped.
-    struct Note(Rc<Cell<bool>>);
+    struct SetOnDrop(Rc<Cell<bool>>);
 
-    impl Drop for Note {
+    impl Drop for SetOnDrop {
         fn drop(&mut self) {
             self.0.set(true);
         }
@@ -99,31 +99,31 @@ mod tests {
     /// A handler that sleeps, and sets the flag when it is dropped or completes.
     fn sleeper(
         duration: Duration,
-        gone: &Rc<Cell<bool>>,
+        dropped: &Rc<Cell<bool>>,
     ) -> impl AsyncFn() -> &'static str + use<> {
-        let gone = Rc::clone(gone);
+        let dropped = Rc::clone(dropped);
         async move || {
-            let _note = Note(Rc::clone(&gone));
+            let _guard = SetOnDrop(Rc::clone(&dropped));
             sleep(duration).await;
             "slept"
         }
     }
 
     #[test]
-    fn an_answer_in_time_passes() {
+    fn a_response_within_the_limit_passes() {
         let handler = sleeper(SECOND, &Rc::default());
         let app = App::new().wrap(Timeout::new(2 * SECOND)).get("/", handler);
         run(async { assert_eq!(app.test().get("/").send().await.text(), "slept") });
     }
 
     #[test]
-    fn a_late_answer_is_dropped_and_503_given_in_its_place() {
-        let gone = Rc::new(Cell::new(false));
-        let handler = sleeper(2 * SECOND, &gone);
+    fn a_late_handler_is_dropped_and_the_client_gets_a_503() {
+        let dropped = Rc::new(Cell::new(false));
+        let handler = sleeper(2 * SECOND, &dropped);
         let app = App::new().wrap(Timeout::new(SECOND)).get("/", handler);
         run(async {
             let response = app.test().get("/").send().await;
-            assert_eq!((response.status().as_u16(), gone.get()), (503, true));
+            assert_eq!((response.status().as_u16(), dropped.get()), (503, true));
             let text = response.text();
             assert!(
                 text.contains("within 1000 ms") && text.contains("\"limit_ms\":1000"),

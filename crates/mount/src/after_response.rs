@@ -16,8 +16,8 @@ thread_local! {
     static DEFERRED: Cell<Option<Vec<AfterResponse>>> = const { Cell::new(None) };
 }
 
-/// Runs `poll`, and appends to `left` the work that a nested application stores meanwhile.
-pub(crate) fn collect<T>(left: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T) -> T {
+/// Runs `poll`, and appends the work that a nested application stores meanwhile to `deferred`.
+pub(crate) fn collect<T>(deferred: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T) -> T {
     struct Collecting<'l> {
         deferred: &'l mut Vec<AfterResponse>,
         outer: Option<Vec<AfterResponse>>,
@@ -27,34 +27,34 @@ pub(crate) fn collect<T>(left: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T
             *self.deferred = DEFERRED.replace(self.outer.take()).unwrap_or_default();
         }
     }
-    let outer = DEFERRED.replace(Some(std::mem::take(left)));
-    let _collecting = Collecting { deferred: left, outer };
+    let outer = DEFERRED.replace(Some(std::mem::take(deferred)));
+    let _collecting = Collecting { deferred, outer };
     poll()
 }
 
-/// Stores `rest` for the mount or layer that polls this application. Under another server no mount
-/// or layer collects `rest`, so this function drops it.
-pub(crate) fn defer(rest: AfterResponse) {
-    if let Some(mut left) = DEFERRED.take() {
-        left.push(rest);
-        DEFERRED.set(Some(left));
+/// Stores `work` for the mount or layer that polls this application. Under another server no mount
+/// or layer collects the work, so this function drops it.
+pub(crate) fn defer(work: AfterResponse) {
+    if let Some(mut deferred) = DEFERRED.take() {
+        deferred.push(work);
+        DEFERRED.set(Some(deferred));
     }
 }
 
-/// Runs all of `rests` to completion. Polls `errand` meanwhile, because `rests` may wait for its
-/// work. Then runs `errand` to completion.
+/// Runs `after_response` to completion. Polls `task` meanwhile, because `after_response` may wait
+/// for its work. Then runs `task` to completion.
 pub(crate) async fn run_after_response(
-    mut errand: Option<impl LocalTask>,
-    mut rests: Vec<AfterResponse>,
+    mut task: Option<impl LocalTask>,
+    mut after_response: Vec<AfterResponse>,
 ) {
     poll_fn(|cx| {
-        poll_with_task(&mut errand, cx, |cx| {
-            rests.retain_mut(|rest| rest.as_mut().poll(cx).is_pending());
-            if rests.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        poll_with_task(&mut task, cx, |cx| {
+            after_response.retain_mut(|work| work.as_mut().poll(cx).is_pending());
+            if after_response.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
     })
     .await;
-    if let Some(errand) = errand {
-        errand.run_to_completion().await;
+    if let Some(task) = task {
+        task.run_to_completion().await;
     }
 }

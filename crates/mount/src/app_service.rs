@@ -126,8 +126,8 @@ impl AppService {
         let is_head = parts.method == Method::HEAD;
         let mut head = match to_head(&parts) {
             Ok(head) => head,
-            Err(reject) => {
-                return self.app.render_problem(reject.into(), &RequestHead::from_pool());
+            Err(error) => {
+                return self.app.render_problem(error.into(), &RequestHead::from_pool());
             }
         };
         // Keeps the fields that `Connection` names. The client addressed `Connection` to the
@@ -145,23 +145,23 @@ impl AppService {
         let mut extensions = parts.extensions;
         let on_upgrade = extensions.remove::<hyper::upgrade::OnUpgrade>();
         let body = to_body(body).limited(limit);
-        let seen = head.share();
+        let shared_head = head.share();
         let mut request =
             Request::new(head, body, Rc::clone(self.app.states()), Rc::new(connection));
         *request.parts.extensions_mut() = extensions;
         let request = target.lift_limit(request);
-        let answered = with_timeout(self.app.call(request), timeout).await;
-        let late = || self.app.render_problem(Problem::handler_timeout(), &seen);
-        let mut response = answered.unwrap_or_else(late);
-        PrivateResponse::finish_response(&seen, &mut response);
+        let result = with_timeout(self.app.call(request), timeout).await;
+        let timeout_response = || self.app.render_problem(Problem::handler_timeout(), &shared_head);
+        let mut response = result.unwrap_or_else(timeout_response);
+        PrivateResponse::finish_response(&shared_head, &mut response);
         // Read only by a surrounding Peregrine server.
-        let sources = PrivateResponse::watch_head(&seen).sources();
+        let sources = PrivateResponse::watch_head(&shared_head).sources();
         if sources != IdentitySources::default() {
             response.extensions_mut().insert(sources);
         }
         if let Some(upgrade) = response.take_upgrade() {
             match on_upgrade {
-                Some(ours) => crate::upgrade::spawn_upgrade(ours, upgrade),
+                Some(on_upgrade) => crate::upgrade::spawn_upgrade(on_upgrade, upgrade),
                 None => return upgrade_unsupported(),
             }
         }
@@ -175,26 +175,26 @@ impl AppService {
 /// Returns the handler's response, or `None` if the time limit expires first. If the destructor of
 /// the handler's future panics, the response does not change, as in the server.
 async fn with_timeout(
-    answer: impl Future<Output = Response>,
+    handler: impl Future<Output = Response>,
     limit: Option<Duration>,
 ) -> Option<Response> {
-    let mut answer = pin!(Some(answer));
-    let mut alarm = None;
-    let answered = poll_fn(|cx| {
-        let answering = answer.as_mut().as_pin_mut().expect("it is dropped only below");
-        if let Poll::Ready(response) = answering.poll(cx) {
+    let mut handler = pin!(Some(handler));
+    let mut timer = None;
+    let result = poll_fn(|cx| {
+        let future = handler.as_mut().as_pin_mut().expect("it is dropped only below");
+        if let Poll::Ready(response) = future.poll(cx) {
             return Poll::Ready(Some(response));
         }
         let Some(limit) = limit else { return Poll::Pending };
-        if alarm.is_none() {
-            alarm = new_timer(limit);
+        if timer.is_none() {
+            timer = new_timer(limit);
         }
-        let Some(alarm) = &mut alarm else { return Poll::Pending };
-        alarm.poll_elapsed(cx).map(|()| None)
+        let Some(timer) = &mut timer else { return Poll::Pending };
+        timer.poll_elapsed(cx).map(|()| None)
     })
     .await;
-    catch_panic("the destructor of a handler's future", || answer.set(None));
-    answered
+    catch_panic("the destructor of a handler's future", || handler.set(None));
+    result
 }
 
 /// RFC 9110 §9.3.2: a response to HEAD has no content, and may announce the length of the response

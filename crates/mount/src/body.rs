@@ -63,31 +63,31 @@ struct LocalBody {
 }
 
 impl SendBody {
-    /// Converts `body` into a `SendBody`. If `body` is incomplete, also returns a pump, which the
-    /// caller must poll on this thread for as long as the body may be read.
+    /// Converts `body` into a `SendBody`. If `body` is incomplete, also returns a forwarder, which
+    /// the caller must poll on this thread for as long as the body may be read.
     pub(crate) fn into_forwarded(mut body: Body) -> (Self, Option<BodyForwarder>) {
         if let Some(bytes) = body.as_slice() {
             return (Self(full_body(bytes.len(), &mut body)), None);
         }
-        let left = body.length();
-        let (bridged, bridge) = ForwardedBody::new(left);
-        (Self(SendBodyKind::Forwarded(bridged)), Some(BodyForwarder::new(body, bridge)))
+        let remaining = body.length();
+        let (forwarded, channel) = ForwardedBody::new(remaining);
+        (Self(SendBodyKind::Forwarded(forwarded)), Some(BodyForwarder::new(body, channel)))
     }
 
-    /// Stores `body` in the row of the request that `passage` refers to.
-    pub(crate) fn new_local(body: Body, passage: &Arc<RequestRef>) -> Self {
+    /// Stores `body` in the row of the request that `request_ref` refers to.
+    pub(crate) fn new_local(body: Body, request_ref: &Arc<RequestRef>) -> Self {
         let body = match body.try_into_full() {
-            Ok(whole) if whole.is_empty() => return Self(SendBodyKind::Empty),
-            Ok(whole) => return Self(SendBodyKind::Full(whole)),
+            Ok(full) if full.is_empty() => return Self(SendBodyKind::Empty),
+            Ok(full) => return Self(SendBodyKind::Full(full)),
             Err(body) => body,
         };
-        let left = body.length();
-        match passage.store(LocalValue::Body(body)) {
+        let remaining = body.length();
+        match request_ref.store(LocalValue::Body(body)) {
             Ok(handle) => {
-                Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended: false }))
+                Self(SendBodyKind::Local(LocalBody { handle, remaining, is_ended: false }))
             }
-            // The request is over, so nothing would poll a pump for this body. The pump is dropped
-            // here, and the body's reader gets an error.
+            // The request is over, so nothing would poll a forwarder for this body. The forwarder
+            // is dropped here, and the body's reader gets an error.
             Err(LocalValue::Body(body)) => Self::into_forwarded(body).0,
             Err(LocalValue::Call(_)) => unreachable!("the value is a body"),
         }
@@ -101,15 +101,13 @@ impl SendBody {
         match self.0 {
             SendBodyKind::Empty => Ok(Body::empty()),
             SendBodyKind::Bytes(bytes) => Ok(bytes.into()),
-            SendBodyKind::Full(whole) => Ok(whole.into()),
+            SendBodyKind::Full(full) => Ok(full.into()),
             SendBodyKind::Forwarded(_) => Err(self),
-            SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended }) => match handle
-                .take()
-            {
+            SendBodyKind::Local(LocalBody { handle, remaining, is_ended }) => match handle.take() {
                 Ok(LocalValue::Body(body)) => Ok(body),
                 Ok(LocalValue::Call(_)) => unreachable!("the handle belongs to a body"),
                 Err(handle) => {
-                    Err(Self(SendBodyKind::Local(LocalBody { handle, remaining: left, is_ended })))
+                    Err(Self(SendBodyKind::Local(LocalBody { handle, remaining, is_ended })))
                 }
             },
         }
@@ -159,23 +157,23 @@ impl SendBody {
         match std::mem::take(&mut self.0) {
             SendBodyKind::Empty => Poll::Ready(None),
             SendBodyKind::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            SendBodyKind::Full(whole) => Pin::new(&mut Body::from(whole)).poll_frame(cx),
-            SendBodyKind::Local(mut kept) => match kept.poll_frame(cx) {
+            SendBodyKind::Full(full) => Pin::new(&mut Body::from(full)).poll_frame(cx),
+            SendBodyKind::Local(mut local) => match local.poll_frame(cx) {
                 Some(polled) => {
-                    self.0 = SendBodyKind::Local(kept);
+                    self.0 = SendBodyKind::Local(local);
                     polled
                 }
                 None => {
-                    let (mut bridged, bridge) = ForwardedBody::new(kept.remaining);
-                    kept.handle.forward_body(bridge);
-                    let polled = bridged.poll_frame(cx);
-                    self.0 = SendBodyKind::Forwarded(bridged);
+                    let (mut forwarded, channel) = ForwardedBody::new(local.remaining);
+                    local.handle.forward_body(channel);
+                    let polled = forwarded.poll_frame(cx);
+                    self.0 = SendBodyKind::Forwarded(forwarded);
                     polled
                 }
             },
-            SendBodyKind::Forwarded(mut bridged) => {
-                let polled = bridged.poll_frame(cx);
-                self.0 = SendBodyKind::Forwarded(bridged);
+            SendBodyKind::Forwarded(mut forwarded) => {
+                let polled = forwarded.poll_frame(cx);
+                self.0 = SendBodyKind::Forwarded(forwarded);
                 polled
             }
         }
@@ -198,8 +196,8 @@ impl HttpBody for SendBody {
         match &self.0 {
             SendBodyKind::Empty => true,
             SendBodyKind::Bytes(_) | SendBodyKind::Full(_) => false,
-            SendBodyKind::Local(kept) => kept.is_ended,
-            SendBodyKind::Forwarded(bridged) => bridged.is_ended,
+            SendBodyKind::Local(local) => local.is_ended,
+            SendBodyKind::Forwarded(forwarded) => forwarded.is_ended,
         }
     }
 
@@ -207,10 +205,10 @@ impl HttpBody for SendBody {
         match &self.0 {
             SendBodyKind::Empty => SizeHint::with_exact(0),
             SendBodyKind::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            SendBodyKind::Full(whole) => SizeHint::with_exact(whole.len() as u64),
-            SendBodyKind::Local(LocalBody { remaining: left, .. })
-            | SendBodyKind::Forwarded(ForwardedBody { remaining: left, .. }) => {
-                left.map_or_else(SizeHint::default, SizeHint::with_exact)
+            SendBodyKind::Full(full) => SizeHint::with_exact(full.len() as u64),
+            SendBodyKind::Local(LocalBody { remaining, .. })
+            | SendBodyKind::Forwarded(ForwardedBody { remaining, .. }) => {
+                remaining.map_or_else(SizeHint::default, SizeHint::with_exact)
             }
         }
     }
@@ -222,19 +220,19 @@ impl LocalBody {
         if self.is_ended {
             return Some(Poll::Ready(None));
         }
-        let found = self.handle.with(|thing| match thing {
+        let lookup = self.handle.with(|value| match value {
             LocalValue::Body(body) => {
                 let polled = Pin::new(&mut *body).poll_frame(cx);
                 (polled, body.length(), body.is_end_stream())
             }
             LocalValue::Call(_) => unreachable!("the handle belongs to a body"),
         });
-        let (polled, left, is_ended) = match found {
-            LocalLookup::Local(found) => found,
+        let (polled, remaining, is_ended) = match lookup {
+            LocalLookup::Local(state) => state,
             LocalLookup::OtherThread => return None,
             LocalLookup::Gone => (Poll::Ready(Some(Err(BodyError::Disconnected))), Some(0), true),
         };
-        self.remaining = left;
+        self.remaining = remaining;
         self.is_ended = is_ended || matches!(polled, Poll::Ready(None | Some(Err(_))));
         Some(polled)
     }

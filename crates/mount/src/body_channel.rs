@@ -1,8 +1,8 @@
 //! A body that crosses threads, one frame at a time.
 //!
 //! A [`BodyForwarder`] owns the body on the body's thread and moves a frame to the reader's end
-//! ([`ForwardedBody`]) when the reader requests one. A pump is a [`LocalTask`]: work that is polled
-//! together with the code that may wait for it.
+//! ([`ForwardedBody`]) when the reader requests one. The forwarder is a [`LocalTask`]: work that is
+//! polled together with the code that may wait for it.
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
@@ -19,7 +19,7 @@ const FRAMES_PER_POLL_MAX: usize = 32;
 
 pub(crate) type FrameResult = Option<Result<Frame<Bytes>, BodyError>>;
 
-/// The reader's end of a bridged body.
+/// The reader's end of a forwarded body.
 pub(crate) struct ForwardedBody {
     channel: Arc<Mutex<BodyChannel>>,
     /// Remaining bytes, if known.
@@ -47,45 +47,46 @@ enum ChannelEnd {
     Open,
     /// Nothing follows: the reader has the whole body or an error.
     Closed,
-    /// An error follows: the pump was dropped before the end of the body.
+    /// An error follows: the forwarder was dropped before the end of the body.
     Aborted,
 }
 
 impl ForwardedBody {
     /// The reader's end, and the shared state.
-    pub(crate) fn new(left: Option<u64>) -> (Self, Arc<Mutex<BodyChannel>>) {
-        let bridge = Arc::<Mutex<BodyChannel>>::default();
-        (Self { channel: Arc::clone(&bridge), remaining: left, is_ended: false }, bridge)
+    pub(crate) fn new(remaining: Option<u64>) -> (Self, Arc<Mutex<BodyChannel>>) {
+        let channel = Arc::<Mutex<BodyChannel>>::default();
+        (Self { channel: Arc::clone(&channel), remaining, is_ended: false }, channel)
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<FrameResult> {
         if self.is_ended {
             return Poll::Ready(None);
         }
-        let mut bridge = lock(&self.channel);
-        if let Some(frame) = bridge.frame.take() {
-            drop(bridge);
+        let mut channel = lock(&self.channel);
+        if let Some(frame) = channel.frame.take() {
+            drop(channel);
             match &frame {
                 Ok(frame) => {
                     let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                    self.remaining = self.remaining.map(|left| left.saturating_sub(bytes));
+                    self.remaining =
+                        self.remaining.map(|remaining| remaining.saturating_sub(bytes));
                 }
                 Err(_) => self.set_ended(),
             }
             return Poll::Ready(Some(frame));
         }
-        if bridge.end != ChannelEnd::Open {
-            let is_broken = bridge.end == ChannelEnd::Aborted;
-            drop(bridge);
+        if channel.end != ChannelEnd::Open {
+            let is_aborted = channel.end == ChannelEnd::Aborted;
+            drop(channel);
             self.set_ended();
-            return Poll::Ready(is_broken.then_some(Err(BodyError::Disconnected)));
+            return Poll::Ready(is_aborted.then_some(Err(BodyError::Disconnected)));
         }
-        bridge.is_frame_requested = true;
-        register_waker(&mut bridge.reader_waker, cx);
-        let pump = bridge.forwarder_waker.take();
-        drop(bridge);
-        if let Some(pump) = pump.filter(|pump| !pump.will_wake(cx.waker())) {
-            pump.wake();
+        channel.is_frame_requested = true;
+        register_waker(&mut channel.reader_waker, cx);
+        let waker = channel.forwarder_waker.take();
+        drop(channel);
+        if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
+            waker.wake();
         }
         Poll::Pending
     }
@@ -98,19 +99,19 @@ impl ForwardedBody {
 
 impl Drop for ForwardedBody {
     fn drop(&mut self) {
-        let mut bridge = lock(&self.channel);
-        bridge.is_reader_gone = true;
-        bridge.frame = None;
-        let pump = bridge.forwarder_waker.take().filter(|_| bridge.end == ChannelEnd::Open);
-        drop(bridge);
-        if let Some(pump) = pump {
-            pump.wake();
+        let mut channel = lock(&self.channel);
+        channel.is_reader_gone = true;
+        channel.frame = None;
+        let waker = channel.forwarder_waker.take().filter(|_| channel.end == ChannelEnd::Open);
+        drop(channel);
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
 
-/// The sending end of a bridged body. If it is dropped before the end of the body, the reader gets
-/// an error.
+/// The sending end of a forwarded body. If it is dropped before the end of the body, the reader
+/// gets an error.
 pub(crate) struct BodyForwarder {
     /// `None` when there is nothing left to move.
     body: Option<Body>,
@@ -140,13 +141,13 @@ pub(crate) trait LocalTask {
 
 impl BodyForwarder {
     /// Moves `body` over `channel`.
-    pub(crate) fn new(body: Body, bridge: Arc<Mutex<BodyChannel>>) -> Self {
-        Self { body: Some(body), channel: bridge }
+    pub(crate) fn new(body: Body, channel: Arc<Mutex<BodyChannel>>) -> Self {
+        Self { body: Some(body), channel }
     }
 
-    /// Reports to the reader that no body will arrive.
-    pub(crate) fn abort(bridge: Arc<Mutex<BodyChannel>>) {
-        drop(Self { body: None, channel: bridge });
+    /// Makes the reader's end fail, because no body will arrive.
+    pub(crate) fn abort(channel: Arc<Mutex<BodyChannel>>) {
+        drop(Self { body: None, channel });
     }
 }
 
@@ -155,33 +156,33 @@ impl LocalTask for BodyForwarder {
     /// waker.
     fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
         let Some(body) = &mut self.body else { return Progress::Idle };
-        let mut bridge = lock(&self.channel);
-        if bridge.is_reader_gone {
-            drop(bridge);
+        let mut channel = lock(&self.channel);
+        if channel.is_reader_gone {
+            drop(channel);
             self.body = None;
             return Progress::Idle;
         }
-        register_waker(&mut bridge.forwarder_waker, cx);
-        if !bridge.is_frame_requested {
+        register_waker(&mut channel.forwarder_waker, cx);
+        if !channel.is_frame_requested {
             return Progress::Idle;
         }
-        drop(bridge);
+        drop(channel);
         // The lock must not be held here: polling the body may wake any task.
         let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
             return Progress::Idle;
         };
-        let mut bridge = lock(&self.channel);
-        bridge.is_frame_requested = false;
+        let mut channel = lock(&self.channel);
+        channel.is_frame_requested = false;
         if !matches!(frame, Some(Ok(_))) {
-            bridge.end = ChannelEnd::Closed;
+            channel.end = ChannelEnd::Closed;
             self.body = None;
         }
-        bridge.frame = frame;
-        let reader = bridge.reader_waker.take();
-        drop(bridge);
-        // A reader in the same task is polled again together with the pump.
-        if let Some(reader) = reader.filter(|reader| !reader.will_wake(cx.waker())) {
-            reader.wake();
+        channel.frame = frame;
+        let waker = channel.reader_waker.take();
+        drop(channel);
+        // A reader in the same task is polled again together with the forwarder.
+        if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
+            waker.wake();
         }
         Progress::Advanced
     }
@@ -203,34 +204,34 @@ impl LocalTask for BodyForwarder {
 
 impl Drop for BodyForwarder {
     fn drop(&mut self) {
-        let mut bridge = lock(&self.channel);
-        if bridge.end != ChannelEnd::Open {
+        let mut channel = lock(&self.channel);
+        if channel.end != ChannelEnd::Open {
             return;
         }
-        bridge.end = ChannelEnd::Aborted;
-        let reader = bridge.reader_waker.take();
-        drop(bridge);
-        if let Some(reader) = reader {
-            reader.wake();
+        channel.end = ChannelEnd::Aborted;
+        let waker = channel.reader_waker.take();
+        drop(channel);
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
 
-/// Polls `work` and `errand` alternately until `work` is ready or neither makes progress. `work`
-/// may wait for `errand`.
+/// Polls `work` and `task` alternately until `work` is ready or neither makes progress. `work` may
+/// wait for `task`.
 pub(crate) fn poll_with_task<T>(
-    errand: &mut Option<impl LocalTask>,
+    task: &mut Option<impl LocalTask>,
     cx: &mut Context<'_>,
     work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
-    let serve =
-        |cx: &mut Context<'_>| errand.as_mut().map_or(Progress::Idle, |errand| errand.poll(cx));
-    poll_with(serve, cx, work)
+    let poll_task =
+        |cx: &mut Context<'_>| task.as_mut().map_or(Progress::Idle, |task| task.poll(cx));
+    poll_with(poll_task, cx, work)
 }
 
-/// Like [`poll_with_task`], with a function `serve` in place of the errand.
+/// Like [`poll_with_task`], with a function in place of the task.
 pub(crate) fn poll_with<T>(
-    mut serve: impl FnMut(&mut Context<'_>) -> Progress,
+    mut poll_task: impl FnMut(&mut Context<'_>) -> Progress,
     cx: &mut Context<'_>,
     mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
@@ -238,7 +239,7 @@ pub(crate) fn poll_with<T>(
         if let Poll::Ready(value) = work(cx) {
             return Poll::Ready(value);
         }
-        if serve(cx) == Progress::Idle {
+        if poll_task(cx) == Progress::Idle {
             return Poll::Pending;
         }
     }
@@ -246,15 +247,15 @@ pub(crate) fn poll_with<T>(
     Poll::Pending
 }
 
-/// Ignores poisoning: no code panics while it holds this lock. One end of the bridge may be dropped
-/// while a panic unwinds, and must not panic again.
-fn lock(bridge: &Mutex<BodyChannel>) -> MutexGuard<'_, BodyChannel> {
-    bridge.lock().unwrap_or_else(PoisonError::into_inner)
+/// Ignores poisoning: no code panics while it holds this lock. One end of the channel may be
+/// dropped while a panic unwinds, and must not panic again.
+fn lock(channel: &Mutex<BodyChannel>) -> MutexGuard<'_, BodyChannel> {
+    channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn register_waker(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
-        Some(waker) => waker.clone_from(context.waker()),
-        None => *place = Some(context.waker().clone()),
+fn register_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *slot = Some(cx.waker().clone()),
     }
 }

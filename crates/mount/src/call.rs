@@ -20,9 +20,10 @@ pub(crate) fn poll_call(
     reply: &mut Option<CallReply>,
     cx: &mut Context<'_>,
 ) -> bool {
-    let Some(asker) = reply else { return false };
-    // A call that the layer cancelled is dropped, as if the peer had disconnected.
-    if asker.poll_closed(cx).is_ready() {
+    let Some(sender) = reply else { return false };
+    // The layer cancels a call by dropping the receiver. The handler is then dropped, as if the
+    // peer had disconnected.
+    if sender.poll_closed(cx).is_ready() {
         return false;
     }
     let outcome = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
@@ -31,8 +32,8 @@ pub(crate) fn poll_call(
         Err(panic) => Err(panic),
     };
     // If the receiver is dropped, so is the response.
-    if let Some(asker) = reply.take() {
-        let _ = asker.send(outcome);
+    if let Some(sender) = reply.take() {
+        let _ = sender.send(outcome);
     }
     false
 }

@@ -51,11 +51,11 @@ pub trait Dispatch: Clone + 'static + sealed::Sealed {
     /// Calls the service, which [`Dispatch::poll_ready`] just reported as ready.
     fn call(&self, request: http::Request<SendBody>) -> Self::Future;
 
-    /// Calls the service once it is ready; `polled` is the result of the last
+    /// Calls the service once it is ready; `readiness` is the result of the last
     /// [`Dispatch::poll_ready`].
     fn oneshot(
         &self,
-        polled: Poll<Result<(), Self::Error>>,
+        readiness: Poll<Result<(), Self::Error>>,
         request: http::Request<SendBody>,
         connection: &Rc<ConnectionInfo>,
     ) -> OneshotFuture<'_, Self::Body>;
@@ -95,12 +95,12 @@ impl<S> SharedService<S> {
 
     /// Waits for the service and calls it.
     ///
-    /// The request takes the instance that was polled and leaves a fresh clone. The state of a
-    /// polled instance (a place in a queue, a permit, a waker) belongs to the request that polled
-    /// it; another request must not use or drop it.
+    /// The request takes the instance that was polled, and a fresh clone replaces it. The state of
+    /// a polled instance (a position in a queue, a permit, a waker) belongs to the request that
+    /// polled it; another request must not use or drop it.
     pub(crate) fn oneshot_owned<'r, T, B>(
         &self,
-        polled: Poll<Result<(), S::Error>>,
+        readiness: Poll<Result<(), S::Error>>,
         request: T,
     ) -> OneshotFuture<'r, B>
     where
@@ -108,16 +108,16 @@ impl<S> SharedService<S> {
         T: 'r,
         B: 'r,
     {
-        let fresh = self.0.borrow().clone();
-        let own = self.0.replace(fresh);
-        let failed = match polled {
+        let unpolled = self.0.borrow().clone();
+        let polled = self.0.replace(unpolled);
+        let error = match readiness {
             Poll::Ready(Err(error)) => Some(error.into()),
             _ => None,
         };
         Box::pin(async move {
-            match failed {
+            match error {
                 Some(error) => Err(TowerError::NotReady(error)),
-                None => call(own, request).await,
+                None => call(polled, request).await,
             }
         })
     }
@@ -143,11 +143,11 @@ where
 
     fn oneshot(
         &self,
-        polled: Poll<Result<(), S::Error>>,
+        readiness: Poll<Result<(), S::Error>>,
         request: http::Request<SendBody>,
         _: &Rc<ConnectionInfo>,
     ) -> OneshotFuture<'_, B> {
-        self.oneshot_owned(polled, request)
+        self.oneshot_owned(readiness, request)
     }
 }
 
@@ -186,7 +186,8 @@ impl ConnectionToken {
 impl Drop for ConnectionToken {
     fn drop(&mut self) {
         // While a thread exits, its services may already be dropped.
-        let services = CONNECTION_SERVICES.try_with(|kept| kept.borrow_mut().remove(&self.0));
+        let services =
+            CONNECTION_SERVICES.try_with(|all_services| all_services.borrow_mut().remove(&self.0));
         drop_services(services.ok().flatten().unwrap_or_default());
     }
 }
@@ -212,35 +213,36 @@ impl<M> PerConnection<M> {
     /// A clone of the connection's service, if it has one.
     fn cached<S: Clone + 'static>(&self, connection: &ConnectionInfo) -> Option<S> {
         let token: &ConnectionToken = connection.data.get()?;
-        let service = CONNECTION_SERVICES.with_borrow(|kept| {
-            let mut services = kept.get(&token.0)?.iter();
-            services.find(|(number, _)| *number == self.id).map(|(_, kept)| Rc::clone(kept))
+        let service = CONNECTION_SERVICES.with_borrow(|all_services| {
+            let mut services = all_services.get(&token.0)?.iter();
+            services.find(|(id, _)| *id == self.id).map(|(_, service)| Rc::clone(service))
         });
         service?.downcast_ref::<S>().cloned()
     }
 
-    /// Keeps a service for the connection's further requests.
+    /// Stores a service for the connection's further requests.
     fn cache<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
         let Some(token) = ConnectionToken::new(connection) else { return };
         let service = Rc::new(service);
-        CONNECTION_SERVICES
-            .with_borrow_mut(|kept| kept.entry(token.0).or_default().push((self.id, service)));
+        CONNECTION_SERVICES.with_borrow_mut(|all_services| {
+            all_services.entry(token.0).or_default().push((self.id, service))
+        });
     }
 }
 
 impl<M> Drop for PerConnection<M> {
     fn drop(&mut self) {
         // While a thread exits, its services may already be dropped.
-        let own: Option<Vec<_>> = CONNECTION_SERVICES
-            .try_with(|kept| {
-                let mut kept = kept.borrow_mut();
-                let services = kept.values_mut();
+        let own_services: Option<Vec<_>> = CONNECTION_SERVICES
+            .try_with(|all_services| {
+                let mut all_services = all_services.borrow_mut();
+                let services = all_services.values_mut();
                 services
-                    .flat_map(|services| services.extract_if(.., |(by, _)| *by == self.id))
+                    .flat_map(|services| services.extract_if(.., |(id, _)| *id == self.id))
                     .collect()
             })
             .ok();
-        drop_services(own.unwrap_or_default());
+        drop_services(own_services.unwrap_or_default());
     }
 }
 
@@ -277,8 +279,8 @@ where
         request: http::Request<SendBody>,
         connection: &Rc<ConnectionInfo>,
     ) -> OneshotFuture<'_, B> {
-        let told = request.extensions().get::<ClientAddr>().copied();
-        if told.is_none()
+        let client_addr = request.extensions().get::<ClientAddr>().copied();
+        if client_addr.is_none()
             && let Some(service) = self.cached::<S>(connection)
         {
             return Box::pin(call(service, request));
@@ -286,16 +288,16 @@ where
         let connection = Rc::clone(connection);
         let make = self.make.borrow().clone();
         Box::pin(async move {
-            // A Unix socket has no address: the service is made for the unspecified address.
-            let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            // A peer on a Unix socket has no address: its service is made for the unspecified one.
+            let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let address =
-                told.map_or_else(|| connection.peer.socket_addr(), |caller| caller.address);
-            let made = make_service(make, address.unwrap_or(nobody)).await?;
-            if told.is_none() {
-                self.cache(&connection, made.clone());
+                client_addr.map_or_else(|| connection.peer.socket_addr(), |client| client.address);
+            let service = make_service(make, address.unwrap_or(unspecified)).await?;
+            if client_addr.is_none() {
+                self.cache(&connection, service.clone());
             }
             drop(connection);
-            call(made, request).await
+            call(service, request).await
         })
     }
 }

@@ -17,11 +17,11 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 #[cold]
 pub(crate) fn from_tower_error(error: BoxError) -> BoxError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
-    while let Some(present) = cause {
-        if present.is::<LengthLimitError>() {
+    while let Some(current) = cause {
+        if current.is::<LengthLimitError>() {
             return BodyError::Protocol(RequestError::BodyTooLarge).into();
         }
-        cause = present.source();
+        cause = current.source();
     }
     error
 }

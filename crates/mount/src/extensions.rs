@@ -51,12 +51,12 @@ impl ConnectionExtensions {
     pub(crate) fn insert_into(
         &self,
         connection: &ConnectionInfo,
-        caller: ClientAddr,
+        client_addr: ClientAddr,
         extensions: &mut Extensions,
     ) {
-        if caller.is_forwarded {
-            extensions.insert(caller);
-            if let Some(address) = caller.address {
+        if client_addr.is_forwarded {
+            extensions.insert(client_addr);
+            if let Some(address) = client_addr.address {
                 extensions.insert(ClientIp(address.ip()));
             }
         }
@@ -64,7 +64,7 @@ impl ConnectionExtensions {
             extensions.get_or_insert_with(|| connection.clone());
         }
         if let Some(insert) = &self.0 {
-            insert(connection, caller, extensions);
+            insert(connection, client_addr, extensions);
         }
     }
 
@@ -85,8 +85,8 @@ impl ConnectionExtensions {
         T: Clone + Send + Sync + 'static,
         F: Fn(SocketAddr) -> T + Send + Sync + 'static,
     {
-        self.with_insert(move |_, caller, extensions| {
-            if let Some(address) = caller.address {
+        self.with_insert(move |_, client_addr, extensions| {
+            if let Some(address) = client_addr.address {
                 extensions.get_or_insert_with(|| make(address));
             }
         })
@@ -98,9 +98,9 @@ impl ConnectionExtensions {
     {
         Self(Some(match self.0 {
             None => Arc::new(insert),
-            Some(before) => Arc::new(move |connection, caller, extensions| {
-                before(connection, caller, extensions);
-                insert(connection, caller, extensions);
+            Some(previous) => Arc::new(move |connection, client_addr, extensions| {
+                previous(connection, client_addr, extensions);
+                insert(connection, client_addr, extensions);
             }),
         }))
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The time within which the response to a gRPC call must begin.
 pub(crate) struct GrpcDeadline {
     timeout: Duration,
-    /// Set only for calls that are not answered immediately.
+    /// Created at the first poll, so calls with an immediate response need no timer.
     timer: Option<Box<dyn Timer>>,
     content_type: HeaderValue,
 }
@@ -22,9 +22,9 @@ impl GrpcDeadline {
     /// valid.
     pub(crate) fn from_head(head: &RequestHead) -> Option<Box<Self>> {
         let content_type = head.grpc_content_type()?;
-        let after = parse_timeout(head.header_bytes("grpc-timeout")?)?;
+        let timeout = parse_timeout(head.header_bytes("grpc-timeout")?)?;
         let content_type = HeaderValue::from_bytes(content_type).ok()?;
-        Some(Box::new(Self { timeout: after, timer: None, content_type }))
+        Some(Box::new(Self { timeout, timer: None, content_type }))
     }
 
     /// Waits for the deadline and returns the `DEADLINE_EXCEEDED` response.
@@ -32,8 +32,8 @@ impl GrpcDeadline {
         if self.timer.is_none() {
             self.timer = new_timer(self.timeout);
         }
-        let Some(alarm) = &mut self.timer else { return Poll::Pending };
-        alarm.poll_elapsed(cx).map(|()| self.deadline_exceeded())
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        timer.poll_elapsed(cx).map(|()| self.deadline_exceeded())
     }
 
     // A response without content, which the gRPC protocol calls Trailers-Only.

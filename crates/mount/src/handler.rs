@@ -142,15 +142,10 @@ impl<R: Dispatch> IntoTowerHandler<ViaTowerHandler> for TowerHandler<R> {
 }
 
 impl<R> TowerHandler<R> {
-    fn new(reach: R) -> Self {
+    fn new(dispatch: R) -> Self {
         let options =
             RouteOptions { lifts_body_limit: true, is_grpc: true, ..RouteOptions::default() };
-        Self {
-            dispatch: reach,
-            options,
-            extensions: ConnectionExtensions::default(),
-            on_error: None,
-        }
+        Self { dispatch, options, extensions: ConnectionExtensions::default(), on_error: None }
     }
 
     /// Inserts the value that `make` creates from the [`ConnectionInfo`] into the extensions of
@@ -234,12 +229,12 @@ impl<R> TowerHandler<R> {
     #[doc(alias = "HandleError")]
     #[doc(alias = "HandleErrorLayer")]
     #[must_use]
-    pub fn on_error<F, T>(mut self, answer: F) -> Self
+    pub fn on_error<F, T>(mut self, respond: F) -> Self
     where
         F: Fn(BoxError) -> T + Send + Sync + 'static,
         T: IntoResponse,
     {
-        self.on_error = Some(Arc::new(move |error| answer(error).into_response()));
+        self.on_error = Some(Arc::new(move |error| respond(error).into_response()));
         self
     }
 
@@ -260,8 +255,8 @@ impl<R> TowerHandler<R> {
         self
     }
 
-    /// Lets calls run to their end when the peer disconnects. Default: their futures are dropped,
-    /// as under hyper.
+    /// Runs calls to completion when the peer disconnects. Default: their futures are dropped, as
+    /// under hyper.
     #[doc(alias = "detach")]
     #[must_use]
     pub fn run_to_completion(mut self) -> Self {
@@ -296,9 +291,10 @@ impl<R: Dispatch> Handler<ViaTowerHandler, ()> for TowerHandler<R> {
 }
 
 impl<R: Dispatch> TowerHandler<R> {
-    /// Holds each large value (the request for the service, its call, a response) in one place
-    /// only, and no longer than necessary. The future is moved once for each request, so its size
-    /// matters.
+    /// Passes a request to the service and converts its response.
+    ///
+    /// The future is moved once for each request, so its size matters: it holds each large value
+    /// (the request for the service, its call, a response) only once, and no longer than necessary.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
     pub(crate) fn respond(
         &self,
@@ -308,57 +304,59 @@ impl<R: Dispatch> TowerHandler<R> {
         async move {
             let head = &request.parts.head;
             let is_upgrade = head.index().wants_upgrade(head.as_bytes());
-            let (polled, promised) = poll_fn(|cx| {
-                let promised = if is_upgrade { PendingUpgrade::new(cx) } else { None };
-                Poll::Ready((self.dispatch.poll_ready(cx), promised))
+            let (readiness, pending_upgrade) = poll_fn(|cx| {
+                let pending_upgrade = if is_upgrade { PendingUpgrade::new(cx) } else { None };
+                Poll::Ready((self.dispatch.poll_ready(cx), pending_upgrade))
             })
             .await;
             let (parts, body) = request.into_parts();
-            let (body, pump) = SendBody::into_forwarded(body);
+            let (body, forwarder) = SendBody::into_forwarded(body);
             let is_head = parts.head.index().method == peregrine_proto::Method::Head;
-            let (upgrade, ticket) = promised.unzip();
+            let (on_upgrade, upgrade) = pending_upgrade.unzip();
             let deadline = GrpcDeadline::from_head(&parts.head);
-            let (left, watch) = (Vec::new(), PrivateResponse::watch(&parts));
-            let mut rest = CallCleanup {
-                forwarder: pump,
-                upgrade: ticket,
+            let watch = PrivateResponse::watch(&parts);
+            let mut cleanup = CallCleanup {
+                forwarder,
+                upgrade,
                 is_head,
                 deadline,
-                after_response: left,
+                after_response: Vec::new(),
                 watch,
             };
-            if let Poll::Ready(Ok(())) = polled {
-                let request = self.convert_response(parts, body, is_stripped, upgrade).0;
+            if let Poll::Ready(Ok(())) = readiness {
+                let request = self.convert_request(parts, body, is_stripped, on_upgrade).0;
                 let call = pin!(self.dispatch.call(request));
-                rest.respond(call, |error| self.error_response(TowerError::Call(error.into())))
+                cleanup
+                    .respond(call, |error| self.error_response(TowerError::Call(error.into())))
                     .await
             } else {
                 let (request, connection) =
-                    self.convert_response(parts, body, is_stripped, upgrade);
-                let waiting = self.dispatch.oneshot(polled, request, &connection);
+                    self.convert_request(parts, body, is_stripped, on_upgrade);
+                let call = self.dispatch.oneshot(readiness, request, &connection);
                 drop(connection);
-                rest.respond(waiting, |failure| self.error_response(failure)).await
+                cleanup.respond(call, |error| self.error_response(error)).await
             }
         }
     }
 
-    /// The request in the form that the service takes.
+    /// Converts a request to the type that the service takes. Also returns the connection, which
+    /// some services are created for.
     #[inline]
-    fn convert_response(
+    fn convert_request(
         &self,
         mut parts: Parts,
         body: SendBody,
         is_stripped: bool,
         upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
-        let (connection, caller) =
+        let (connection, client_addr) =
             (Rc::clone(parts.peek_connection()), ClientAddr::from_parts(&parts));
         PrivateResponse::mark_delegated(&parts);
         if extensions::is_nested() {
             PrivateResponse::export_marks(&mut parts);
         }
         let mut request = into_http(parts, body, is_stripped);
-        self.extensions.insert_into(&connection, caller, request.extensions_mut());
+        self.extensions.insert_into(&connection, client_addr, request.extensions_mut());
         if let Some(upgrade) = upgrade {
             request.extensions_mut().insert(upgrade);
         }
@@ -387,7 +385,7 @@ impl<R: Dispatch> TowerHandler<R> {
     }
 }
 
-/// The state kept for a request while the service handles it.
+/// What must be done for a request beside its call, and when the service has responded.
 struct CallCleanup {
     forwarder: Option<BodyForwarder>,
     upgrade: Option<Box<PendingUpgrade>>,
@@ -404,22 +402,22 @@ impl CallCleanup {
     async fn respond<C, B, E>(
         &mut self,
         mut call: Pin<impl DerefMut<Target = C>>,
-        failed: impl FnOnce(E) -> Response,
+        on_error: impl FnOnce(E) -> Response,
     ) -> Response
     where
         C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
-        let mut failed = Some(failed);
+        let mut on_error = Some(on_error);
         poll_fn(|cx| {
-            let Self { forwarder: pump, after_response: left, .. } = self;
-            let polled = poll_with_task(pump, cx, |cx| {
-                after_response::collect(left, || call.as_mut().poll(cx))
+            let Self { forwarder, after_response, .. } = self;
+            let polled = poll_with_task(forwarder, cx, |cx| {
+                after_response::collect(after_response, || call.as_mut().poll(cx))
             });
             match polled {
                 Poll::Ready(Ok(response)) => Poll::Ready(self.finish_response(response, cx)),
                 Poll::Ready(Err(error)) => {
-                    Poll::Ready(failed.take().expect("a future completes only once")(error))
+                    Poll::Ready(on_error.take().expect("a future completes only once")(error))
                 }
                 Poll::Pending => match &mut self.deadline {
                     Some(deadline) => deadline.poll(cx),
@@ -434,26 +432,26 @@ impl CallCleanup {
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
-        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response =
             from_http(response, self.forwarder.take(), take(&mut self.after_response), cx);
         // A nested application may have identified the client from state that only it can read.
-        if let Some(sources) = response.extensions().and_then(|all| all.get()) {
+        if let Some(sources) = response.extensions().and_then(|extensions| extensions.get()) {
             self.watch.mark(*sources);
         }
         if self.is_head {
             remove_content_length(&mut response);
         }
         match self.upgrade.take() {
-            Some(ticket) if is_switched => response.with_upgrade(ticket.into_on_upgrade()),
+            Some(upgrade) if is_upgraded => response.with_upgrade(upgrade.into_on_upgrade()),
             _ => response,
         }
     }
 }
 
-/// Prevents the server from announcing an empty body in a response to HEAD. A service may remove
+/// Prevents the server from adding `Content-Length: 0` to a response to HEAD. A service may remove
 /// the content of such a response, and then the body's length is not that of the response to GET.
-/// If the service set `Content-Length`, the server sends that length.
+/// A `Content-Length` that the service set is sent unchanged.
 #[cold]
 fn remove_content_length(response: &mut Response) {
     if response.body.as_slice().is_some_and(<[u8]>::is_empty) {

@@ -153,19 +153,19 @@ where
         let service = SharedService::new(self.layer.layer(NextService(())));
         // A layer may call its inner service several times, in sequence or concurrently.
         let mut calls: Vec<(LocalCall<'_>, _)> = Vec::new();
-        let serve = |home: &mut RequestOwner, cx: &mut Context<'_>| {
-            let mut pumped = home.poll(cx);
-            for RemoteCall { request, reply } in home.take_remote_calls() {
+        let poll_owner = |owner: &mut RequestOwner, cx: &mut Context<'_>| {
+            let mut progress = owner.poll(cx);
+            for RemoteCall { request, reply } in owner.take_remote_calls() {
                 calls.push((Box::pin(call_next(next, request)), Some(reply)));
             }
-            let before = calls.len();
+            let count_before = calls.len();
             calls.retain_mut(|(call, reply)| poll_call(call, reply, cx));
-            if calls.len() < before {
-                pumped = Progress::Advanced;
+            if calls.len() < count_before {
+                progress = Progress::Advanced;
             }
-            pumped
+            progress
         };
-        call_layer(&service, &self.extensions, request, None, serve).await
+        call_layer(&service, &self.extensions, request, None, poll_owner).await
     }
 
     fn wrap_service<N: Service + 'static>(self: Rc<Self>, service: N) -> impl Service + 'static {
@@ -205,13 +205,13 @@ where
 }
 
 /// Passes a request to a layer's service. The layer's calls to its inner service go to `next`. If
-/// `next` is `None`, `serve` makes these calls.
+/// `next` is `None`, `poll_owner` makes these calls.
 async fn call_layer<S, B>(
     service: &SharedService<S>,
-    facts: &ConnectionExtensions,
+    extensions: &ConnectionExtensions,
     request: Request,
     next: Option<ErasedService>,
-    serve: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
+    poll_owner: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
 ) -> Response
 where
     S: tower_service::Service<http::Request<SendBody>, Response = http::Response<B>>
@@ -220,7 +220,7 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    let polled = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
+    let readiness = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
     let (mut parts, body) = request.into_parts();
     // Drops the fields that `Connection` names. Otherwise a client could name a field in
     // `Connection` and so remove the value that a layer sets.
@@ -228,48 +228,50 @@ where
     PrivateResponse::mark_delegated(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    facts.insert_into(
+    extensions.insert_into(
         parts.peek_connection(),
         ClientAddr::from_parts(&parts),
         request.extensions_mut(),
     );
-    let begins = if next.is_some() {
+    let call_starter = if next.is_some() {
         CallStarter::Owner(start_call)
     } else {
         CallStarter::Poller(Vec::new())
     };
-    let home = store_request(parts, next, begins, &mut request);
-    *request.body_mut() = SendBody::new_local(body, home.request());
-    if let Poll::Ready(Ok(())) = polled {
+    let owner = store_request(parts, next, call_starter, &mut request);
+    *request.body_mut() = SendBody::new_local(body, owner.request());
+    if let Poll::Ready(Ok(())) = readiness {
         let call = pin!(service.call_shared(request));
-        finish_call(call, home, serve, |error| TowerError::Call(error.into())).await
+        finish_call(call, owner, poll_owner, |error| TowerError::Call(error.into())).await
     } else {
-        finish_call(service.oneshot_owned(polled, request), home, serve, |failure| failure).await
+        finish_call(service.oneshot_owned(readiness, request), owner, poll_owner, |error| error)
+            .await
     }
 }
 
 /// Polls a call to its end and converts the response.
 async fn finish_call<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
-    home: RequestOwner,
-    mut serve: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
-    failure: impl Fn(E) -> TowerError,
+    owner: RequestOwner,
+    mut poll_owner: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
+    to_error: impl Fn(E) -> TowerError,
 ) -> Response
 where
     C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    let (mut home, mut left) = (Some(home), Vec::new());
+    let (mut owner, mut after_response) = (Some(owner), Vec::new());
     poll_fn(|cx| {
-        let serve =
-            |cx: &mut Context<'_>| home.as_mut().map_or(Progress::Idle, |home| serve(home, cx));
-        let answered = ready!(poll_with(serve, cx, |cx| {
-            after_response::collect(&mut left, || call.as_mut().poll(cx))
+        let poll_task = |cx: &mut Context<'_>| {
+            owner.as_mut().map_or(Progress::Idle, |owner| poll_owner(owner, cx))
+        };
+        let result = ready!(poll_with(poll_task, cx, |cx| {
+            after_response::collect(&mut after_response, || call.as_mut().poll(cx))
         }));
-        let mut home = home.take().expect("a future completes only once");
-        let origin = home.finish_request();
-        let mut response = match answered.map_err(&failure) {
-            Ok(response) => from_http(response, Some(home), take(&mut left), cx),
+        let mut owner = owner.take().expect("a future completes only once");
+        let original = owner.finish_request();
+        let mut response = match result.map_err(&to_error) {
+            Ok(response) => from_http(response, Some(owner), take(&mut after_response), cx),
             Err(TowerError::NotReady(error)) => {
                 internal_error(&error, StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -280,7 +282,7 @@ where
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Poll::Ready(response);
         }
-        Poll::Ready(match origin.and_then(|origin| origin.into_upgrade(&mut response)) {
+        Poll::Ready(match original.and_then(|original| original.into_upgrade(&mut response)) {
             Some(upgrade) => response.with_upgrade(upgrade),
             None => response,
         })
@@ -319,12 +321,12 @@ where
     }
 }
 
-/// Begins a call that the layer made on another thread.
+/// Starts a call that the layer requested on another thread.
 fn start_call(request: http::Request<SendBoxBody>) -> LocalCall<'static> {
     Box::pin(async move {
-        let pass = request.extensions().get::<RequestRefExtension>().cloned();
-        match pass.and_then(|RequestRefExtension(passage)| {
-            passage.with_original(|origin| origin.next_service()).flatten()
+        let extension = request.extensions().get::<RequestRefExtension>().cloned();
+        match extension.and_then(|RequestRefExtension(request_ref)| {
+            request_ref.with_original(|original| original.next_service()).flatten()
         }) {
             Some(next) => call_next(&next, request).await,
             None => request_gone(),
@@ -339,7 +341,7 @@ where
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
     let (parts, body) = request.into_parts();
-    let (request, passage) = match restore(parts, to_body(body)) {
+    let (request, request_ref) = match restore(parts, to_body(body)) {
         Ok(restored) => restored,
         Err(problem) => {
             return to_http(problem.into_response(), |body| SendBody::into_forwarded(body).0);
@@ -347,12 +349,12 @@ where
     };
     let mut response = next.call(request).await;
     if let Some(upgrade) = response.take_upgrade() {
-        passage.with_original(|origin| origin.store_upgrade(upgrade, &mut response));
+        request_ref.with_original(|original| original.store_upgrade(upgrade, &mut response));
     }
-    if let Some(rest) = response.take_after_response() {
-        passage.store_after_response(rest);
+    if let Some(work) = response.take_after_response() {
+        request_ref.store_after_response(work);
     }
-    to_http(response, |body| SendBody::new_local(body, &passage))
+    to_http(response, |body| SendBody::new_local(body, &request_ref))
 }
 
 #[cold]
@@ -391,18 +393,19 @@ where
         request: Box<http::Request<B>>,
         cx: &mut Context<'_>,
     ) -> Poll<http::Response<SendBody>> {
-        let Some(RequestRefExtension(passage)) = request.extensions().get().cloned() else {
+        let Some(RequestRefExtension(request_ref)) = request.extensions().get().cloned() else {
             return Poll::Ready(request_gone());
         };
-        let Some(next) = passage.with_original(|origin| origin.next_service()).flatten() else {
-            self.0 = NextState::Remote(passage.send_call(request.map(SendBoxBody::new)));
+        let Some(next) = request_ref.with_original(|original| original.next_service()).flatten()
+        else {
+            self.0 = NextState::Remote(request_ref.send_call(request.map(SendBoxBody::new)));
             return self.resume(cx);
         };
         let mut call: LocalCall<'_> = Box::pin(async move { call_next(&next, *request).await });
         if let Poll::Ready(response) = call.as_mut().poll(cx) {
             return Poll::Ready(response);
         }
-        match passage.store(LocalValue::Call(call)) {
+        match request_ref.store(LocalValue::Call(call)) {
             Ok(handle) => self.0 = NextState::Local(handle),
             Err(_over) => return Poll::Ready(request_gone()),
         }
@@ -412,16 +415,16 @@ where
     /// Polls a call that has begun.
     fn resume(&mut self, cx: &mut Context<'_>) -> Poll<http::Response<SendBody>> {
         if let NextState::Local(handle) = &mut self.0 {
-            let found = handle.with(|thing| match thing {
+            let lookup = handle.with(|value| match value {
                 LocalValue::Call(call) => call.as_mut().poll(cx),
                 LocalValue::Body(_) => unreachable!("the handle belongs to a call"),
             });
-            match (found, std::mem::replace(&mut self.0, NextState::Done)) {
+            match (lookup, std::mem::replace(&mut self.0, NextState::Done)) {
                 (LocalLookup::OtherThread, NextState::Local(handle)) => {
                     self.0 = NextState::Remote(handle.resume_call());
                 }
-                (LocalLookup::Local(Poll::Pending), here) => {
-                    self.0 = here;
+                (LocalLookup::Local(Poll::Pending), state) => {
+                    self.0 = state;
                     return Poll::Pending;
                 }
                 // The call is over, even if the layer keeps this future.

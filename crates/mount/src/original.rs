@@ -8,7 +8,7 @@ use peregrine_web::service::ErasedService;
 use peregrine_web::upgrade::UpgradeHandler;
 use peregrine_web::{Parts, Response};
 
-/// The kept request.
+/// The parts of the original request, and the rest of the application that handles it.
 pub(crate) struct OriginalRequest {
     parts: Parts,
     /// The rest of the application; `None` if the middleware's `run` only borrows it. In that case
@@ -24,7 +24,7 @@ pub(crate) struct OriginalRequest {
 struct UpgradeIndex(usize);
 
 impl OriginalRequest {
-    /// Keeps a request's `parts` and the rest of the application.
+    /// Stores a request's `parts` and the rest of the application.
     pub(crate) fn new(parts: Parts, next: Option<ErasedService>) -> Self {
         Self { parts, next, upgrades: Vec::new() }
     }
@@ -38,7 +38,7 @@ impl OriginalRequest {
         self.next.clone()
     }
 
-    /// Keeps the upgrade of a response until the layer has responded.
+    /// Stores the upgrade of a response until the layer has responded.
     pub(crate) fn store_upgrade(&mut self, upgrade: UpgradeHandler, response: &mut Response) {
         response.extensions_mut().insert(UpgradeIndex(self.upgrades.len()));
         self.upgrades.push(upgrade);
@@ -47,8 +47,8 @@ impl OriginalRequest {
     /// The upgrade that belongs to the layer's response.
     pub(crate) fn into_upgrade(mut self, response: &mut Response) -> Option<UpgradeHandler> {
         match response.extensions_mut().remove::<UpgradeIndex>() {
-            Some(UpgradeIndex(number)) if number < self.upgrades.len() => {
-                Some(self.upgrades.swap_remove(number))
+            Some(UpgradeIndex(index)) if index < self.upgrades.len() => {
+                Some(self.upgrades.swap_remove(index))
             }
             // A layer may create a new response without the extensions. Then the last upgrade is
             // used.

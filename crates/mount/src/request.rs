@@ -24,7 +24,7 @@ pub struct OriginalUri(pub Uri);
 
 /// The limits for a request that this server or another one has already accepted. The configured
 /// limits apply to peers, and a layer that adds a field is not a peer. The only limit that remains
-/// is the maximum head size of 65,535 bytes. The body is checked against the limit of its route.
+/// is the maximum head size of 65,535 bytes. The limit of the route applies to the body.
 const UNLIMITED: Limits = Limits {
     head_bytes_max: usize::MAX,
     request_line_bytes_max: usize::MAX,
@@ -40,8 +40,8 @@ pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let stripped = if is_stripped { strip_prefix(&parts, request.uri()) } else { None };
     if stripped.is_some() || parts.head.depends_on_selection() {
-        let (path, routes) = (parts.head.original_path().into(), parts.head.routes_hash());
-        request.extensions_mut().insert(MountInfo { path, routes_hash: routes });
+        let (path, routes_hash) = (parts.head.original_path().into(), parts.head.routes_hash());
+        request.extensions_mut().insert(MountInfo { path, routes_hash });
     }
     if let Some(stripped) = stripped {
         let original = std::mem::replace(request.uri_mut(), stripped);
@@ -60,8 +60,8 @@ fn strip_prefix(parts: &Parts, uri: &Uri) -> Option<Uri> {
         return None;
     }
     let path = uri.path();
-    let mut slashes = path.match_indices('/').map(|(place, _)| place);
-    let rest = slashes.nth(segments).map_or("/", |place| &path[place..]);
+    let mut slashes = path.match_indices('/').map(|(index, _)| index);
+    let rest = slashes.nth(segments).map_or("/", |index| &path[index..]);
     let target = match uri.query() {
         Some(query) => PathAndQuery::try_from(format!("{rest}?{query}")),
         None => PathAndQuery::try_from(rest),

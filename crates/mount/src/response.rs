@@ -15,17 +15,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// Converts the response and its body. `errand` is polled together with the response's body. After
-/// the response, it is polled for as long as its work can be requested, because a service may pass
-/// the values behind `errand` to its response or to a task. `left`, the work of nested
-/// applications, runs after the response.
+/// Converts the response and its body. `task` is polled together with the response's body. After
+/// the response, it is polled for as long as its work can be requested, because the service may
+/// have moved a body or a call that `task` owns into its response or into a spawned task.
+/// `after_response`, the work of nested applications, runs after the response.
 ///
 /// This is not an `async fn`, and no `async fn` here keeps large values: a handler's future is
 /// moved for each request, and its size includes everything that it can ever hold.
 pub(crate) fn from_http<B, E>(
     response: http::Response<B>,
-    errand: Option<E>,
-    left: Vec<peregrine_web::response::AfterResponse>,
+    task: Option<E>,
+    after_response: Vec<peregrine_web::response::AfterResponse>,
     cx: &mut Context<'_>,
 ) -> Response
 where
@@ -38,33 +38,36 @@ where
         remove_zero_length(&mut parts.headers);
     }
     let mut response = Response::new(parts.status);
-    let mut rest = PendingTask::new(errand);
-    response.body = into_body(body, &parts.headers, &mut rest, cx);
+    let mut pending_task = PendingTask::new(task);
+    response.body = into_body(body, &parts.headers, &mut pending_task, cx);
     // A service may respond while a task of its own still reads the request.
-    match rest {
-        PendingTask::Own(errand) if errand.is_active() || !left.is_empty() => {
+    match pending_task {
+        PendingTask::Own(task) if task.is_active() || !after_response.is_empty() => {
             response = response.with_after_response(Box::pin(after_response::run_after_response(
-                Some(errand),
-                left,
+                Some(task),
+                after_response,
             )));
         }
         PendingTask::Shared(shared) => {
             // The server polls this future only when it no longer polls the response's body, which
-            // shares the errand.
-            let run =
-                async move { after_response::run_after_response(shared.0.take(), left).await };
-            response = response.with_after_response(Box::pin(run));
+            // shares the task, so the `RefCell` is not borrowed then.
+            let future = async move {
+                after_response::run_after_response(shared.0.take(), after_response).await
+            };
+            response = response.with_after_response(Box::pin(future));
         }
-        PendingTask::Nothing if !left.is_empty() => {
-            response = response
-                .with_after_response(Box::pin(after_response::run_after_response(None::<E>, left)));
+        PendingTask::Nothing if !after_response.is_empty() => {
+            response = response.with_after_response(Box::pin(after_response::run_after_response(
+                None::<E>,
+                after_response,
+            )));
         }
         PendingTask::Own(_) | PendingTask::Nothing => {}
     }
     for (name, value) in parts.headers {
         // `HeaderMap` yields the name only with the first of several values.
-        let last = || response.headers.iter().last().map(|(name, _)| name.clone());
-        if let Some(name) = name.or_else(last) {
+        let last_name = || response.headers.iter().last().map(|(name, _)| name.clone());
+        if let Some(name) = name.or_else(last_name) {
             response.headers.append(name, value);
         }
     }
@@ -76,11 +79,11 @@ where
 
 /// Returns the length in the service's `Content-Length`. A body does not always know its length: a
 /// file's body does not, but the service that opened the file does.
-fn declared_length(fields: &HeaderMap) -> Option<u64> {
-    let mut values = fields.get_all(CONTENT_LENGTH).iter();
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    let mut values = headers.get_all(CONTENT_LENGTH).iter();
     let value = values.next()?.as_bytes();
     // RFC 9112 §6.2: no Content-Length in a message that has Transfer-Encoding.
-    if values.next().is_some() || fields.contains_key(TRANSFER_ENCODING) {
+    if values.next().is_some() || headers.contains_key(TRANSFER_ENCODING) {
         return None;
     }
     // RFC 9110 §8.6: the value consists of digits only.
@@ -91,16 +94,16 @@ fn declared_length(fields: &HeaderMap) -> Option<u64> {
 /// RFC 9110 §8.6: `Content-Length` in a 304 is the length that a 200 response would have. axum
 /// writes the length of the 304's own content, which is 0, so this function removes the field.
 #[cold]
-fn remove_zero_length(fields: &mut HeaderMap) {
-    if declared_length(fields) == Some(0) {
-        fields.remove(CONTENT_LENGTH);
+fn remove_zero_length(headers: &mut HeaderMap) {
+    if declared_length(headers) == Some(0) {
+        headers.remove(CONTENT_LENGTH);
     }
 }
 
 fn into_body<B, E>(
     body: B,
-    fields: &HeaderMap,
-    rest: &mut PendingTask<E>,
+    headers: &HeaderMap,
+    pending_task: &mut PendingTask<E>,
     cx: &mut Context<'_>,
 ) -> Body
 where
@@ -112,17 +115,17 @@ where
         return Body::empty();
     }
     let body = match try_into_body(body) {
-        Ok(ours) if ours.as_slice().is_some() => return ours,
-        Ok(ours) => {
-            let errand = rest.share();
-            if errand.is_none() {
-                return ours;
+        Ok(body) if body.as_slice().is_some() => return body,
+        Ok(body) => {
+            let task = pending_task.share();
+            if task.is_none() {
+                return body;
             }
             return Body::new(ServiceBody {
                 first: None,
-                body: Box::pin(ours),
+                body: Box::pin(body),
                 remaining: None,
-                task: errand,
+                task,
             });
         }
         Err(body) => body,
@@ -131,7 +134,7 @@ where
     // Most bodies are one frame that is already available. The server writes such a body with the
     // head, so it needs no stream. A body of unknown length is generated gradually, so it is polled
     // only after the head is sent.
-    let (mut first, mut left) = (None, None);
+    let (mut first, mut remaining) = (None, None);
     if body.size_hint().exact().is_some() {
         match body.as_mut().poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
@@ -143,21 +146,21 @@ where
     } else {
         // The length that a body knows takes precedence over the field. The server sends no more
         // than the announced length, and closes the connection if the body is shorter.
-        left = declared_length(fields);
+        remaining = declared_length(headers);
     }
-    Body::new(ServiceBody { first, body, remaining: left, task: rest.share() })
+    Body::new(ServiceBody { first, body, remaining, task: pending_task.share() })
 }
 
 /// Returns `body` as a Peregrine [`Body`], if it is one, or if it is a [`SendBody`] whose body is
 /// on this thread.
 fn try_into_body<B: 'static>(body: B) -> Result<Body, B> {
     let body = match downcast::<B, Body>(body) {
-        Ok(ours) => return Ok(ours),
+        Ok(body) => return Ok(body),
         Err(body) => body,
     };
     match downcast::<B, SendBody>(body) {
-        Ok(sent) => sent.try_into_body().map_err(|sent| {
-            downcast::<SendBody, B>(sent)
+        Ok(send_body) => send_body.try_into_body().map_err(|send_body| {
+            downcast::<SendBody, B>(send_body)
                 .unwrap_or_else(|_| unreachable!("it was created from a `B`"))
         }),
         Err(body) => Err(body),
@@ -166,10 +169,10 @@ fn try_into_body<B: 'static>(body: B) -> Result<Body, B> {
 
 /// `value` as a `T`, if that is its type.
 pub(crate) fn downcast<V: 'static, T: 'static>(value: V) -> Result<T, V> {
-    let mut place = Some(value);
-    match (&mut place as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
-        Some(taken) => Ok(taken),
-        None => Err(place.expect("`take` found no value")),
+    let mut slot = Some(value);
+    match (&mut slot as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
+        Some(value) => Ok(value),
+        None => Err(slot.expect("`take` found no value")),
     }
 }
 
@@ -183,16 +186,16 @@ pub(crate) fn to_http<B>(
     mut response: Response,
     body: impl FnOnce(Body) -> B,
 ) -> http::Response<B> {
-    let mut out = http::Response::new(body(std::mem::take(&mut response.body)));
-    *out.status_mut() = response.status;
-    out.headers_mut().reserve(response.headers.len());
+    let mut http_response = http::Response::new(body(std::mem::take(&mut response.body)));
+    *http_response.status_mut() = response.status;
+    http_response.headers_mut().reserve(response.headers.len());
     for (name, value) in response.headers.iter() {
-        out.headers_mut().append(name.clone(), value.clone());
+        http_response.headers_mut().append(name.clone(), value.clone());
     }
     if response.extensions().is_some() {
-        *out.extensions_mut() = std::mem::take(response.extensions_mut());
+        *http_response.extensions_mut() = std::mem::take(response.extensions_mut());
     }
-    out
+    http_response
 }
 
 /// Converts the body of a request to a Peregrine [`Body`]. If it already is one, it gets no further
@@ -203,12 +206,12 @@ where
     B::Error: Into<BoxError>,
 {
     match try_into_body(body) {
-        Ok(ours) => ours,
+        Ok(body) => body,
         Err(body) if body.is_end_stream() => Body::empty(),
         Err(body) => {
-            let errand = None::<SharedTask<BodyForwarder>>;
+            let task = None::<SharedTask<BodyForwarder>>;
             let body = Box::pin(Limited(Box::pin(body)));
-            Body::new(ServiceBody { first: None, body, remaining: None, task: errand })
+            Body::new(ServiceBody { first: None, body, remaining: None, task })
         }
     }
 }
@@ -266,19 +269,19 @@ enum PendingTask<E> {
     Shared(SharedTask<E>),
 }
 
-/// An errand that is polled with the response's body, and continues when that body is complete.
+/// A task that is polled with the response's body, and continues when that body is complete.
 struct SharedTask<E>(Rc<RefCell<Option<E>>>);
 
 impl<E: LocalTask> PendingTask<E> {
-    fn new(errand: Option<E>) -> Self {
-        errand.map_or(Self::Nothing, Self::Own)
+    fn new(task: Option<E>) -> Self {
+        task.map_or(Self::Nothing, Self::Own)
     }
 
-    /// Returns the errand, if it is still needed, so that the response's body can poll it too.
+    /// Returns the task, if it is still needed, so that the response's body can poll it too.
     fn share(&mut self) -> Option<SharedTask<E>> {
         match std::mem::replace(self, Self::Nothing) {
-            Self::Own(errand) if errand.is_active() => {
-                let shared = Rc::new(RefCell::new(Some(errand)));
+            Self::Own(task) if task.is_active() => {
+                let shared = Rc::new(RefCell::new(Some(task)));
                 *self = Self::Shared(SharedTask(Rc::clone(&shared)));
                 Some(SharedTask(shared))
             }
@@ -306,12 +309,12 @@ where
             body.as_mut().poll_frame(cx).map(|frame| frame.map(convert_frame))
         };
         let polled = match &this.task {
-            Some(errand) => poll_with_task(&mut errand.0.borrow_mut(), cx, poll),
+            Some(task) => poll_with_task(&mut task.0.borrow_mut(), cx, poll),
             None => poll_with_task(&mut None::<BodyForwarder>, cx, poll),
         };
-        if let (Poll::Ready(Some(Ok(frame))), Some(left)) = (&polled, &mut this.remaining) {
+        if let (Poll::Ready(Some(Ok(frame))), Some(remaining)) = (&polled, &mut this.remaining) {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
-            *left = left.saturating_sub(bytes as u64);
+            *remaining = remaining.saturating_sub(bytes as u64);
         }
         polled
     }
@@ -321,14 +324,15 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.remaining.map_or_else(|| self.body.size_hint(), SizeHint::with_exact);
-        let Some(Some(Ok(frame))) = &self.first else { return rest };
+        let hint_of_rest =
+            self.remaining.map_or_else(|| self.body.size_hint(), SizeHint::with_exact);
+        let Some(Some(Ok(frame))) = &self.first else { return hint_of_rest };
         let first = frame.data_ref().map_or(0, |data| data.len() as u64);
         let mut hint = SizeHint::new();
-        if let Some(upper) = rest.upper() {
+        if let Some(upper) = hint_of_rest.upper() {
             hint.set_upper(upper + first);
         }
-        hint.set_lower(rest.lower() + first);
+        hint.set_lower(hint_of_rest.lower() + first);
         hint
     }
 }

@@ -20,12 +20,12 @@ use std::sync::Arc;
 pub(crate) fn store_request<B>(
     parts: Parts,
     next: Option<ErasedService>,
-    begins: CallStarter,
+    call_starter: CallStarter,
     request: &mut http::Request<B>,
 ) -> RequestOwner {
-    let home = RequestOwner::new(OriginalRequest::new(parts, next), begins);
-    request.extensions_mut().insert(RequestRefExtension(Arc::clone(home.request())));
-    home
+    let owner = RequestOwner::new(OriginalRequest::new(parts, next), call_starter);
+    request.extensions_mut().insert(RequestRefExtension(Arc::clone(owner.request())));
+    owner
 }
 
 /// Returns our request with the layer's changes, and the [`RequestRef`] of the original request.
@@ -37,13 +37,13 @@ pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,
 ) -> Result<(Request, Arc<RequestRef>), Problem> {
-    let pass = parts.extensions.remove::<RequestRefExtension>();
-    let shared = pass.and_then(|RequestRefExtension(passage)| {
-        passage
-            .with_original(|origin| clone_without_body(origin.parts()))
-            .map(|request| (passage, request))
+    let extension = parts.extensions.remove::<RequestRefExtension>();
+    let original = extension.and_then(|RequestRefExtension(request_ref)| {
+        request_ref
+            .with_original(|original| clone_without_body(original.parts()))
+            .map(|request| (request_ref, request))
     });
-    let Some((passage, mut request)) = shared else {
+    let Some((request_ref, mut request)) = original else {
         return Err(layer_failed(
             "a tower layer passed on a request after its end, or without its extensions",
         ));
@@ -60,7 +60,7 @@ pub(crate) fn restore(
     }
     request.body = body;
     *request.parts.extensions_mut() = parts.extensions;
-    Ok((request, passage))
+    Ok((request, request_ref))
 }
 
 fn layer_failed(cause: &str) -> Problem {
@@ -71,12 +71,12 @@ fn layer_failed(cause: &str) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
 }
 
-fn invalid_request(reject: RequestError) -> Problem {
-    match reject {
+fn invalid_request(error: RequestError) -> Problem {
+    match error {
         // The peer may have sent almost all of an oversized head, and a peer must not be able to
         // cause log lines.
-        RequestError::HeadTooLong | RequestError::RequestLineTooLong => reject.into(),
-        _ => layer_failed(reject.rule()),
+        RequestError::HeadTooLong | RequestError::RequestLineTooLong => error.into(),
+        _ => layer_failed(error.rule()),
     }
 }
 
@@ -91,12 +91,12 @@ fn clone_without_body(parts: &Parts) -> Request {
 /// original head is used, with its route and parameters.
 fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
     let target = head.slice(head.index().target);
-    let is_target = match parts.uri.path_and_query() {
+    let has_same_target = match parts.uri.path_and_query() {
         // Most targets are a path, which is compared without building a string.
         Some(path) if parts.uri.scheme().is_none() => path.as_str().as_bytes() == target,
         _ => parts.uri == head.uri(),
     };
-    if !is_target || parts.method.as_str() != head.method_str() {
+    if !has_same_target || parts.method.as_str() != head.method_str() {
         return true;
     }
     if parts.headers.len() != head.index().fields.len() {
@@ -104,27 +104,27 @@ fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
     }
     // A `HeaderMap` groups the fields of one name, so its order may differ from the order on the
     // wire.
-    let mut wire = head.peek_headers();
-    let is_in_order = parts.headers.iter().all(|(name, value)| {
-        wire.next().is_some_and(|(wire_name, wire_value)| {
-            let is_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
-            is_name && value.as_bytes() == wire_value
+    let mut original_fields = head.peek_headers();
+    let is_unchanged = parts.headers.iter().all(|(name, value)| {
+        original_fields.next().is_some_and(|(wire_name, wire_value)| {
+            let has_same_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
+            has_same_name && value.as_bytes() == wire_value
         })
     });
-    !is_in_order && parts.headers != head.peek_header_map()
+    !is_unchanged && parts.headers != head.peek_header_map()
 }
 
-/// Gives `head` the route of the original request. Parameters are positions in the path, so `head`
-/// gets them only if its path is unchanged.
-fn rebuild(origin: &Parts, mut head: RequestHead) -> RequestHead {
-    let is_same_path = origin.head.path() == head.path();
+/// Sets the route of the original request on `head`. Parameters are positions in the path, so they
+/// are copied only if the path is unchanged.
+fn rebuild(original: &Parts, mut head: RequestHead) -> RequestHead {
+    let is_same_path = original.head.path() == head.path();
     head.resolve(|_, parameters| {
         if is_same_path {
-            *parameters = *origin.head.path_parameters();
+            *parameters = *original.head.path_parameters();
         }
-        (origin.head.route_id(), ())
+        (original.head.route_id(), ())
     });
-    head.link_to_original(&origin.head);
-    PrivateResponse::mark_changed(&head, &origin.head);
+    head.link_to_original(&original.head);
+    PrivateResponse::mark_changed(&head, &original.head);
     head
 }

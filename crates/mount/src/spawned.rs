@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// The maximum number of calls that wait for the application's thread.
+/// The maximum number of requests that wait for the application's thread.
 const QUEUED_REQUESTS_MAX: usize = 1024;
 
 /// Why an application could not be spawned.
@@ -48,8 +48,8 @@ impl std::error::Error for SpawnError {}
 /// Each request goes to that thread through a channel, and its response returns through another.
 /// This wakes another thread twice and costs some microseconds. All requests share one core. Bodies
 /// move one frame at a time, when they are read. To use more cores, spawn several applications and
-/// distribute the load. It is better to do the reverse: let the Peregrine server run the axum
-/// router or other tower service, with [`crate::tower`].
+/// distribute the load. The reverse is better: let the Peregrine server run the axum router or
+/// other tower service, with [`crate::tower`].
 ///
 /// The application does not notice when the surrounding server drains. Its event streams continue
 /// until they end or the server closes them.
@@ -71,8 +71,8 @@ pub fn spawn_tower<M>(make: M) -> Result<SpawnedService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,
 {
-    let (calls, receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
-    let (sender, built) = std::sync::mpsc::channel();
+    let (requests, request_receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
+    let (build_sender, built_receiver) = std::sync::mpsc::channel();
     let body = move || {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -80,25 +80,26 @@ where
             .map_err(SpawnError::Thread);
         let service = make().build().map(AppService::new).map_err(SpawnError::Build);
         let (runtime, service) = match runtime.and_then(|runtime| Ok((runtime, service?))) {
-            Ok(both) => both,
-            Err(error) => return drop(sender.send(Err(error))),
+            Ok(pair) => pair,
+            Err(error) => return drop(build_sender.send(Err(error))),
         };
-        let _ = sender.send(Ok(()));
+        let _ = build_sender.send(Ok(()));
         timer::install(Rc::new(TokioTimerSource::new()));
-        runtime.block_on(run_app(service, receiver));
+        runtime.block_on(run_app(service, request_receiver));
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
     thread.spawn(body).map_err(SpawnError::Thread)?;
-    let silent = |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
-    built.recv().map_err(silent)??;
-    Ok(SpawnedService { requests: calls, permit: None })
+    let panicked =
+        |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
+    built_receiver.recv().map_err(panicked)??;
+    Ok(SpawnedService { requests, permit: None })
 }
 
-/// Handles each call in its own task, until the last [`SpawnedService`] is dropped and the last
-/// call has completed.
-async fn run_app(service: AppService, mut calls: mpsc::Receiver<RemoteRequest>) {
+/// Handles each request in its own task, until the last [`SpawnedService`] is dropped and the last
+/// request has completed.
+async fn run_app(service: AppService, mut requests: mpsc::Receiver<RemoteRequest>) {
     let mut tasks = JoinSet::new();
-    while let Some(RemoteRequest { request, reply }) = calls.recv().await {
+    while let Some(RemoteRequest { request, reply }) = requests.recv().await {
         tasks.spawn_local(handle_request(service.clone(), request, reply));
         while tasks.try_join_next().is_some() {}
     }
@@ -110,27 +111,27 @@ async fn handle_request(
     request: http::Request<SendBoxBody>,
     mut reply: oneshot::Sender<http::Response<SendBody>>,
 ) {
-    // If the caller drops the call, the handler is dropped too, as if the peer had disconnected.
+    // If the caller drops its future, the handler is dropped too, as if the peer had disconnected.
     let mut response = tokio::select! {
         biased;
         response = service.respond(request) => response,
         () = reply.closed() => return,
     };
-    let (mut pump, rest) = (None, response.take_after_response());
+    let (mut forwarder, after_response) = (None, response.take_after_response());
     let response = to_http(response, |body| {
-        let (body, rest) = SendBody::into_forwarded(body);
-        pump = rest;
+        let (body, body_forwarder) = SendBody::into_forwarded(body);
+        forwarder = body_forwarder;
         body
     });
     if reply.send(response).is_err() {
         return;
     }
-    if let Some(pump) = pump {
-        pump.run_to_completion().await;
+    if let Some(forwarder) = forwarder {
+        forwarder.run_to_completion().await;
     }
     // A nested service may have spawned a task that reads the request's body after the response.
-    if let Some(rest) = rest {
-        rest.await;
+    if let Some(after_response) = after_response {
+        after_response.await;
     }
 }
 
@@ -178,17 +179,19 @@ where
         loop {
             match &mut self.permit {
                 Some(PermitState::Acquired(_)) => return Poll::Ready(Ok(())),
-                Some(PermitState::Waiting(waiting)) => match ready!(waiting.as_mut().poll(cx)) {
-                    Ok(permit) => self.permit = Some(PermitState::Acquired(permit)),
-                    // The call reports the error.
-                    Err(_) => {
-                        self.permit = None;
-                        return Poll::Ready(Ok(()));
+                Some(PermitState::Waiting(permit_future)) => {
+                    match ready!(permit_future.as_mut().poll(cx)) {
+                        Ok(permit) => self.permit = Some(PermitState::Acquired(permit)),
+                        // `call` then has no permit and responds with a 500.
+                        Err(_) => {
+                            self.permit = None;
+                            return Poll::Ready(Ok(()));
+                        }
                     }
-                },
+                }
                 None => {
-                    let waiting = self.requests.clone().reserve_owned();
-                    self.permit = Some(PermitState::Waiting(Box::pin(waiting)));
+                    let permit_future = self.requests.clone().reserve_owned();
+                    self.permit = Some(PermitState::Waiting(Box::pin(permit_future)));
                 }
             }
         }

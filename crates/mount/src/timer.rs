@@ -9,10 +9,11 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// Returns a timer that fires after this time, or `None` if the thread has no clock.
 pub(crate) fn new_timer(after: Duration) -> Option<Box<dyn Timer>> {
-    let tokio = || Handle::try_current().ok().and_then(|_| TokioTimerSource::new().new_timer());
-    let mut alarm = timer::new_timer().or_else(tokio)?;
-    alarm.reset(after);
-    Some(alarm)
+    let tokio_timer =
+        || Handle::try_current().ok().and_then(|_| TokioTimerSource::new().new_timer());
+    let mut timer = timer::new_timer().or_else(tokio_timer)?;
+    timer.reset(after);
+    Some(timer)
 }
 
 /// Tokio's clock. It does not know when the server drains.
@@ -41,12 +42,12 @@ impl Timer for TokioTimer {
     }
 
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(sleeping) = &mut self.sleep else { return Poll::Pending };
-        let is_over = sleeping.as_mut().poll(cx);
-        if is_over.is_ready() {
+        let Some(sleep) = &mut self.sleep else { return Poll::Pending };
+        let polled = sleep.as_mut().poll(cx);
+        if polled.is_ready() {
             self.sleep = None;
         }
-        is_over
+        polled
     }
 
     fn now(&self) -> Duration {

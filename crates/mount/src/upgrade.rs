@@ -2,7 +2,7 @@
 //! extensions.
 //!
 //! Only hyper can create that type, and only for a connection that it serves. So for each request
-//! that asks for an upgrade, hyper serves an in-memory connection. On it, hyper reads a fixed
+//! that requests an upgrade, hyper serves an in-memory connection. On it, hyper reads a fixed
 //! request, and the real request gets the `OnUpgrade` of the fixed one. When the mounted
 //! service responds with 101, the fixed request's handler also responds with 101. hyper writes this
 //! response, which is discarded, and treats the in-memory connection as upgraded. From then on, the
@@ -33,7 +33,8 @@ use tokio::sync::oneshot;
 const UPGRADE_REQUEST: &[u8] =
     b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
-/// A promised upgrade. If the ticket is dropped, the future that waits for the upgrade fails.
+/// An upgrade that the service may still accept. If this is dropped, the service's future that
+/// waits for the upgrade fails.
 pub(crate) struct PendingUpgrade {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
     accept: oneshot::Sender<()>,
@@ -41,55 +42,56 @@ pub(crate) struct PendingUpgrade {
 }
 
 impl PendingUpgrade {
-    /// Creates an `OnUpgrade` for the request's extensions, and the ticket that fulfils it.
-    /// Returns `None` if hyper does not create an `OnUpgrade`.
+    /// Creates an `OnUpgrade` for the request's extensions, and the `PendingUpgrade` that completes
+    /// it. Returns `None` if hyper does not create an `OnUpgrade`.
     pub(crate) fn new(cx: &mut Context<'_>) -> Option<(hyper::upgrade::OnUpgrade, Box<Self>)> {
-        let carrier = UpgradeIo::default();
-        let (agree, agreed) = oneshot::channel();
-        let agreed = Cell::new(Some(agreed));
-        let issued = Rc::new(Cell::new(None));
-        let place = Rc::clone(&issued);
+        let upgrade_io = UpgradeIo::default();
+        let (accept, accepted) = oneshot::channel();
+        let accepted = Cell::new(Some(accepted));
+        let on_upgrade = Rc::new(Cell::new(None));
+        let on_upgrade_cell = Rc::clone(&on_upgrade);
         let service = hyper::service::service_fn(move |request| {
-            place.set(Some(hyper::upgrade::on::<http::Request<hyper::body::Incoming>>(request)));
-            let agreed = agreed.take();
+            on_upgrade_cell
+                .set(Some(hyper::upgrade::on::<http::Request<hyper::body::Incoming>>(request)));
+            let accepted = accepted.take();
             async move {
-                if let Some(agreed) = agreed {
-                    // If the service refuses the upgrade, the ticket is dropped, and this
+                if let Some(accepted) = accepted {
+                    // If the service refuses the upgrade, the `PendingUpgrade` is dropped, and this
                     // connection with it.
-                    let _ = agreed.await;
+                    let _ = accepted.await;
                 }
                 let mut response = http::Response::new(EmptyBody);
                 *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
                 Ok::<_, Infallible>(response)
             }
         });
-        let io = HyperIo(Arc::clone(&carrier.0));
+        let io = HyperIo(Arc::clone(&upgrade_io.0));
         let connection =
             http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
         let mut connection = Box::pin(connection);
         // One poll reads the request and calls the service.
         let _ = connection.as_mut().poll(cx);
-        Some((issued.take()?, Box::new(Self { connection, accept: agree, io: carrier })))
+        Some((on_upgrade.take()?, Box::new(Self { connection, accept, io: upgrade_io })))
     }
 
-    /// Returns the upgrade that fulfils the promise when the server has sent the 101.
+    /// Returns the handler that completes the `OnUpgrade` when the server has sent the 101.
     pub(crate) fn into_on_upgrade(self: Box<Self>) -> UpgradeHandler {
         UpgradeHandler::new(async move |upgraded| {
-            let Self { connection, accept: agree, io: carrier } = *self;
-            if agree.send(()).is_err() || connection.await.is_err() {
+            let Self { connection, accept, io } = *self;
+            if accept.send(()).is_err() || connection.await.is_err() {
                 catch_log_panic(
                     || tracing::error!(target: "peregrine", "hyper did not complete an upgrade"),
                 );
                 return;
             }
-            carrier.run(upgraded).await;
+            io.run(upgraded).await;
         })
     }
 }
 
-/// Our end of the in-memory connection. It exists for as long as bytes are exchanged. If the real
-/// connection breaks or is closed by force, the server drops the future that owns this end. Then
-/// hyper's end fails, so that the protocol does not wait for bytes that can no longer arrive.
+/// Our end of the in-memory connection. If the real connection breaks or is closed by force, the
+/// server drops the future that owns this end. Then hyper's end fails, so that the protocol does
+/// not wait for bytes that can no longer arrive.
 #[derive(Default)]
 struct UpgradeIo(Arc<Mutex<SharedIo>>);
 
@@ -100,22 +102,22 @@ impl UpgradeIo {
         poll_fn(|cx| {
             self.receive(&mut upgraded, cx);
             loop {
-                let room = upgraded.poll_capacity(cx);
-                let mut wire = lock(&self.0);
-                wire.io_waker.clone_from(cx.waker());
-                if wire.outgoing.is_empty() && wire.is_write_closed
-                    || matches!(room, Poll::Ready(Err(_)))
+                let capacity = upgraded.poll_capacity(cx);
+                let mut shared = lock(&self.0);
+                shared.io_waker.clone_from(cx.waker());
+                if shared.outgoing.is_empty() && shared.is_write_closed
+                    || matches!(capacity, Poll::Ready(Err(_)))
                 {
                     return Poll::Ready(());
                 }
-                if wire.outgoing.is_empty() || room.is_pending() {
+                if shared.outgoing.is_empty() || capacity.is_pending() {
                     return Poll::Pending;
                 }
-                std::mem::swap(&mut outgoing, &mut wire.outgoing);
-                let writer = wire.write_waker.take();
-                drop(wire);
-                if let Some(writer) = writer {
-                    writer.wake();
+                std::mem::swap(&mut outgoing, &mut shared.outgoing);
+                let write_waker = shared.write_waker.take();
+                drop(shared);
+                if let Some(write_waker) = write_waker {
+                    write_waker.wake();
                 }
                 upgraded.start_send(&outgoing);
                 outgoing.clear();
@@ -127,37 +129,37 @@ impl UpgradeIo {
     /// Receives the next bytes once the previous ones are read.
     fn receive(&self, upgraded: &mut Upgraded, cx: &mut Context<'_>) {
         {
-            let mut wire = lock(&self.0);
-            wire.io_waker.clone_from(cx.waker());
-            if !wire.incoming.is_empty() || wire.is_read_closed || wire.is_aborted {
+            let mut shared = lock(&self.0);
+            shared.io_waker.clone_from(cx.waker());
+            if !shared.incoming.is_empty() || shared.is_read_closed || shared.is_aborted {
                 return;
             }
         }
         let Poll::Ready(received) = upgraded.poll_recv(cx) else { return };
-        let mut wire = lock(&self.0);
+        let mut shared = lock(&self.0);
         match received {
-            Ok(Some(bytes)) => wire.incoming = bytes,
-            Ok(None) => wire.is_read_closed = true,
+            Ok(Some(bytes)) => shared.incoming = bytes,
+            Ok(None) => shared.is_read_closed = true,
             Err(_) => {
-                drop(wire);
+                drop(shared);
                 return self.abort();
             }
         }
-        let reader = wire.read_waker.take();
-        drop(wire);
-        if let Some(reader) = reader {
-            reader.wake();
+        let read_waker = shared.read_waker.take();
+        drop(shared);
+        if let Some(read_waker) = read_waker {
+            read_waker.wake();
         }
     }
 
     /// Makes both directions fail, and wakes the tasks that wait for either. Bytes received earlier
     /// can still be read.
     fn abort(&self) {
-        let mut wire = lock(&self.0);
-        wire.is_aborted = true;
-        let unsent = std::mem::take(&mut wire.outgoing);
-        let wakers = [wire.read_waker.take(), wire.write_waker.take()];
-        drop(wire);
+        let mut shared = lock(&self.0);
+        shared.is_aborted = true;
+        let unsent = std::mem::take(&mut shared.outgoing);
+        let wakers = [shared.read_waker.take(), shared.write_waker.take()];
+        drop(shared);
         drop(unsent);
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
@@ -211,8 +213,8 @@ impl Default for SharedIo {
 }
 
 /// No code panics while it holds this lock.
-fn lock(wire: &Mutex<SharedIo>) -> MutexGuard<'_, SharedIo> {
-    wire.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shared: &Mutex<SharedIo>) -> MutexGuard<'_, SharedIo> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// hyper's end of the connection.
@@ -224,24 +226,24 @@ impl Read for HyperIo {
         cx: &mut Context<'_>,
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut wire = lock(&self.0);
-        if wire.incoming.is_empty() {
-            if wire.is_aborted {
+        let mut shared = lock(&self.0);
+        if shared.incoming.is_empty() {
+            if shared.is_aborted {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            if wire.is_read_closed {
+            if shared.is_read_closed {
                 return Poll::Ready(Ok(()));
             }
-            wire.read_waker = Some(cx.waker().clone());
+            shared.read_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let count = wire.incoming.len().min(buffer.remaining());
-        buffer.put_slice(&wire.incoming[..count]);
-        wire.incoming.advance(count);
-        if wire.incoming.is_empty() && wire.phase == Phase::Established {
-            let carrier = wire.io_waker.clone();
-            drop(wire);
-            carrier.wake();
+        let count = shared.incoming.len().min(buffer.remaining());
+        buffer.put_slice(&shared.incoming[..count]);
+        shared.incoming.advance(count);
+        if shared.incoming.is_empty() && shared.phase == Phase::Established {
+            let io_waker = shared.io_waker.clone();
+            drop(shared);
+            io_waker.wake();
         }
         Poll::Ready(Ok(()))
     }
@@ -253,26 +255,26 @@ impl Write for HyperIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut wire = lock(&self.0);
-        if wire.phase == Phase::Handshake {
+        let mut shared = lock(&self.0);
+        if shared.phase == Phase::Handshake {
             // hyper writes only the head before it completes the upgrade.
             if bytes.ends_with(b"\r\n\r\n") {
-                wire.phase = Phase::Established;
+                shared.phase = Phase::Established;
             }
             return Poll::Ready(Ok(bytes.len()));
         }
-        if wire.is_aborted || wire.is_write_closed {
+        if shared.is_aborted || shared.is_write_closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if wire.outgoing.len() >= SEND_BUFFER_BYTES_MAX {
-            wire.write_waker = Some(cx.waker().clone());
+        if shared.outgoing.len() >= SEND_BUFFER_BYTES_MAX {
+            shared.write_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let count = bytes.len().min(SEND_BUFFER_BYTES_MAX - wire.outgoing.len());
-        wire.outgoing.extend_from_slice(&bytes[..count]);
-        let carrier = wire.io_waker.clone();
-        drop(wire);
-        carrier.wake();
+        let count = bytes.len().min(SEND_BUFFER_BYTES_MAX - shared.outgoing.len());
+        shared.outgoing.extend_from_slice(&bytes[..count]);
+        let io_waker = shared.io_waker.clone();
+        drop(shared);
+        io_waker.wake();
         Poll::Ready(Ok(count))
     }
 
@@ -281,12 +283,12 @@ impl Write for HyperIo {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut wire = lock(&self.0);
-        if wire.phase == Phase::Established {
-            wire.is_write_closed = true;
-            let carrier = wire.io_waker.clone();
-            drop(wire);
-            carrier.wake();
+        let mut shared = lock(&self.0);
+        if shared.phase == Phase::Established {
+            shared.is_write_closed = true;
+            let io_waker = shared.io_waker.clone();
+            drop(shared);
+            io_waker.wake();
         }
         Poll::Ready(Ok(()))
     }
@@ -294,11 +296,11 @@ impl Write for HyperIo {
 
 impl Drop for HyperIo {
     fn drop(&mut self) {
-        let mut wire = lock(&self.0);
-        wire.is_write_closed = true;
-        let carrier = wire.io_waker.clone();
-        drop(wire);
-        carrier.wake();
+        let mut shared = lock(&self.0);
+        shared.is_write_closed = true;
+        let io_waker = shared.io_waker.clone();
+        drop(shared);
+        io_waker.wake();
     }
 }
 
@@ -330,21 +332,21 @@ impl fmt::Debug for PendingUpgrade {
 /// The opposite direction: runs our protocol on a connection that hyper has upgraded.
 ///
 /// The protocol runs as a local task, since it is not `Send`.
-pub(crate) fn spawn_upgrade(theirs: hyper::upgrade::OnUpgrade, ours: UpgradeHandler) {
+pub(crate) fn spawn_upgrade(on_upgrade: hyper::upgrade::OnUpgrade, handler: UpgradeHandler) {
     tokio::task::spawn_local(async move {
-        let Ok(mut io) = theirs.await else { return };
+        let Ok(mut io) = on_upgrade.await else { return };
         let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
         let outgoing = SendBuffer::default();
-        let mut protocol = ours.run(Upgraded::new(reader, outgoing.clone()));
-        let mut traffic = Tunnel { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
-        let mut is_over = false;
+        let mut protocol = handler.run(Upgraded::new(reader, outgoing.clone()));
+        let mut tunnel = Tunnel { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
+        let mut has_ended = false;
         poll_fn(|cx| {
-            is_over = is_over || protocol.as_mut().poll(cx).is_ready();
-            traffic.poll_receive(&mut io, cx);
-            match traffic.poll_send(&mut io, cx) {
+            has_ended = has_ended || protocol.as_mut().poll(cx).is_ready();
+            tunnel.poll_receive(&mut io, cx);
+            match tunnel.poll_send(&mut io, cx) {
                 Poll::Ready(Err(_)) => Poll::Ready(()),
                 // The protocol's last bytes are sent before the connection ends.
-                Poll::Pending if traffic.is_idle() && is_over => Poll::Ready(()),
+                Poll::Pending if tunnel.is_idle() && has_ended => Poll::Ready(()),
                 _ => Poll::Pending,
             }
         })
@@ -390,7 +392,8 @@ impl Tunnel {
         }
     }
 
-    /// Sends until it must wait. Ready only with an error.
+    /// Sends until the connection accepts no more bytes or nothing is left to send. Ready only
+    /// with an error.
     fn poll_send(
         &mut self,
         io: &mut hyper::upgrade::Upgraded,

@@ -42,13 +42,13 @@ use tower_service::Service;
 /// that is not empty, and Peregrine reads a boxed body as a stream.
 pub fn layer_with_body<L, B, S, R>(
     body: fn(SendBody) -> B,
-    layer_of_it: L,
+    inner_layer: L,
 ) -> LayerMiddleware<LayerWithBody<L, B>>
 where
     L: Layer<NextServiceWithBody<B>, Service = S>,
     S: Service<http::Request<B>, Response = http::Response<R>>,
 {
-    layer(LayerWithBody { body, layer: layer_of_it })
+    layer(LayerWithBody { body, layer: inner_layer })
 }
 
 /// Adapts a layer for one body type to [`SendBody`]. Created by [`layer_with_body`].
@@ -141,7 +141,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.call).poll(cx);
-        polled.map(|answered| answered.map(|response| response.map(self.body)))
+        polled.map(|result| result.map(|response| response.map(self.body)))
     }
 }
 

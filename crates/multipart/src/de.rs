@@ -1,8 +1,8 @@
 //! Deserializes the fields of a form with serde.
 //!
 //! serde knows text and numbers, but not files. While a form is read, its files are therefore kept
-//! in a thread-local list, the desk, and serde carries tokens that refer to them. A token is not
-//! valid UTF-8, so text from a client can never be a token, and a text field cannot contain one.
+//! in a thread-local list, and serde carries tokens that refer to them. A token is not valid UTF-8,
+//! so text from a client can never be a token, and a text field cannot contain one.
 
 use crate::uploaded_file::UploadedFile;
 use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
@@ -31,20 +31,20 @@ pub(crate) struct FormError {
 pub(crate) fn from_fields<T: DeserializeOwned>(
     fields: Vec<(String, FieldValue)>,
 ) -> Result<T, FormError> {
-    let _desk = UploadRegistry::enter();
-    let mut places = HashMap::new();
+    let _registry = UploadRegistry::enter();
+    let mut indices = HashMap::new();
     let mut groups: Vec<(String, Vec<FieldValue>)> = Vec::new();
     for (name, value) in fields {
-        let place = *places.entry(name.clone()).or_insert(groups.len());
-        if place == groups.len() {
+        let index = *indices.entry(name.clone()).or_insert(groups.len());
+        if index == groups.len() {
             groups.push((name, Vec::new()));
         }
-        groups[place].1.push(value);
+        groups[index].1.push(value);
     }
     T::deserialize(FormDeserializer(groups))
 }
 
-/// Sets aside the files of an outer form while an inner one is read.
+/// Holds the files of an outer form while an inner one is read, and restores them when dropped.
 struct UploadRegistry(Vec<Option<UploadedFile>>);
 
 thread_local! {
@@ -57,15 +57,15 @@ impl UploadRegistry {
     }
 
     fn insert(upload: UploadedFile) -> Vec<u8> {
-        UPLOADS.with_borrow_mut(|desk| {
-            desk.push(Some(upload));
-            [TOKEN_PREFIX, &(desk.len() - 1).to_be_bytes()].concat()
+        UPLOADS.with_borrow_mut(|uploads| {
+            uploads.push(Some(upload));
+            [TOKEN_PREFIX, &(uploads.len() - 1).to_be_bytes()].concat()
         })
     }
 
     fn take(token: &[u8]) -> Option<UploadedFile> {
-        let number = token.strip_prefix(TOKEN_PREFIX)?.try_into().ok().map(usize::from_be_bytes)?;
-        UPLOADS.with_borrow_mut(|desk| desk.get_mut(number)?.take())
+        let index = token.strip_prefix(TOKEN_PREFIX)?.try_into().ok().map(usize::from_be_bytes)?;
+        UPLOADS.with_borrow_mut(|uploads| uploads.get_mut(index)?.take())
     }
 }
 
@@ -103,8 +103,11 @@ impl<'de> Visitor<'de> for UploadVisitor {
     }
 
     /// A value that serde has buffered, for example because of `flatten`.
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, kept: D) -> Result<UploadedFile, D::Error> {
-        kept.deserialize_bytes(self)
+    fn visit_newtype_struct<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<UploadedFile, D::Error> {
+        deserializer.deserialize_bytes(self)
     }
 }
 
@@ -155,8 +158,8 @@ impl FieldDeserializer {
         let Self { name, mut values } = self;
         match (values.pop(), values.len()) {
             (Some(value), 0) => Ok(FieldValueDeserializer { name, value }),
-            (_, more) => {
-                let reason = format!("sent {} times, expected once", more + 1);
+            (_, others) => {
+                let reason = format!("sent {} times, expected once", others + 1);
                 Err(FormError { field: Some(name), reason })
             }
         }
@@ -164,7 +167,7 @@ impl FieldDeserializer {
 
     /// Adds the field's name to an error without one.
     fn with_field_name<T>(name: &str, result: Result<T, FormError>) -> Result<T, FormError> {
-        result.map_err(|fault| FormError { field: fault.field.or(Some(name.to_owned())), ..fault })
+        result.map_err(|error| FormError { field: error.field.or(Some(name.to_owned())), ..error })
     }
 }
 
@@ -178,7 +181,7 @@ impl FieldValue {
     }
 }
 
-macro_rules! of_one {
+macro_rules! forward_to_single {
     ($($name:ident)*) => {
         $(
             fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
@@ -275,7 +278,7 @@ impl<'de> Deserializer<'de> for FieldDeserializer {
         visitor.visit_unit()
     }
 
-    of_one! {
+    forward_to_single! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32
         deserialize_f64 deserialize_char deserialize_str deserialize_string deserialize_bytes

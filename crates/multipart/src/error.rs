@@ -161,7 +161,7 @@ impl fmt::Display for MultipartError {
 impl std::error::Error for MultipartError {}
 
 impl From<MultipartError> for Problem {
-    fn from(reject: MultipartError) -> Self {
-        reject.to_problem(None)
+    fn from(error: MultipartError) -> Self {
+        error.to_problem(None)
     }
 }

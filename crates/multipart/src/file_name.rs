@@ -22,12 +22,12 @@ const BYTES_MAX: usize = 200;
 #[must_use]
 pub fn sanitize_file_name(sent: &str) -> Option<String> {
     let last = sent.rsplit(['/', '\\']).next()?;
-    let is_plain = |letter: &char| !letter.is_control() && !"<>:\"|?*".contains(*letter);
+    let is_plain = |c: &char| !c.is_control() && !"<>:\"|?*".contains(*c);
     // Marks that change the text direction could make `gpj.exe` look like `exe.jpg`.
-    let turns = |letter: &char| matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let name: String = last.chars().filter(|letter| is_plain(letter) && !turns(letter)).collect();
+    let changes_direction = |c: &char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let name: String = last.chars().filter(|c| is_plain(c) && !changes_direction(c)).collect();
     let name = &name[..name.floor_char_boundary(BYTES_MAX)];
-    let name = name.trim_matches(|letter: char| letter == '.' || letter.is_whitespace());
+    let name = name.trim_matches(|c: char| c == '.' || c.is_whitespace());
     if name.is_empty() {
         return None;
     }
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_leads_anywhere_else() {
-        for (sent, safe) in [
+    fn sanitized_names_are_safe_path_components() {
+        for (name, expected) in [
             ("wing.jpg", Some("wing.jpg")),
             ("größe 1.txt", Some("größe 1.txt")),
             ("/etc/passwd", Some("passwd")),
@@ -68,9 +68,9 @@ mod tests {
             ("", None),
             ("...", None),
         ] {
-            assert_eq!(sanitize_file_name(sent).as_deref(), safe, "{sent:?}");
+            assert_eq!(sanitize_file_name(name).as_deref(), expected, "{name:?}");
         }
         let long = sanitize_file_name(&"ü".repeat(500)).expect("some characters are left");
-        assert!(long.len() <= BYTES_MAX && long.chars().all(|letter| letter == 'ü'));
+        assert!(long.len() <= BYTES_MAX && long.chars().all(|c| c == 'ü'));
     }
 }

@@ -70,7 +70,7 @@ impl Multipart {
     /// As for [`MultipartForm`].
     #[doc(alias = "TypedMultipart")]
     pub async fn into_form<T: DeserializeOwned>(mut self) -> Result<T, Problem> {
-        let (mut fields, mut charge) = (Vec::new(), MemoryReservation::empty());
+        let (mut fields, mut reservation) = (Vec::new(), MemoryReservation::empty());
         while let Some(field) = self.next_field().await? {
             let name = field.name().to_owned();
             let value = if field.headers().is_file() {
@@ -82,15 +82,15 @@ impl Multipart {
                 FieldValue::Text(text) => text.capacity(),
                 FieldValue::File(file) => file.as_slice().map_or(0, <[u8]>::len),
             };
-            charge.resize(charge.size() + FIELD_OVERHEAD_BYTES + name.capacity() + bytes);
+            reservation.resize(reservation.size() + FIELD_OVERHEAD_BYTES + name.capacity() + bytes);
             fields.push((name, value));
             if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded.into());
             }
         }
-        de::from_fields(fields).map_err(|fault| {
-            let path = fault.field.as_deref().unwrap_or(".");
-            field_problem(path, &fault.reason)
+        de::from_fields(fields).map_err(|error| {
+            let path = error.field.as_deref().unwrap_or(".");
+            field_problem(path, &error.reason)
         })
     }
 }

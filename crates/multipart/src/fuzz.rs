@@ -9,13 +9,13 @@ use bytes::Bytes;
 /// pieces of the sizes given by the first two bytes.
 ///
 /// # Panics
-/// If the events differ, or the parser breaks a promise.
+/// If the events differ, or the parser violates an invariant.
 pub fn fuzz_one(data: &[u8]) {
-    let (&[one, two], form) = data.split_first_chunk::<2>().unwrap_or((&[0, 0], data));
+    let (&[first, second], form) = data.split_first_chunk::<2>().unwrap_or((&[0, 0], data));
     let form = Bytes::copy_from_slice(form);
     let whole = events(&form, [usize::MAX, usize::MAX]);
-    let cut = events(&form, [usize::from(one).max(1), usize::from(two).max(1)]);
-    assert_eq!(whole, cut, "any cut of the same bytes gives the same events");
+    let split = events(&form, [usize::from(first).max(1), usize::from(second).max(1)]);
+    assert_eq!(whole, split, "any cut of the same bytes gives the same events");
 }
 
 /// All events, with the data of each part joined, and the result of the form.
@@ -38,16 +38,16 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
             let event = match parser.receive(&mut input) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
-                Err(reject) => {
+                Err(error) => {
                     // How much of the last part was reported before the error depends on the cut.
                     events.pop_if(|event| matches!(event, Event::Data(_)));
-                    return (events, Err(reject));
+                    return (events, Err(error));
                 }
             };
             match (events.last_mut(), event) {
-                (Some(Event::Data(all)), Event::Data(more)) => {
-                    assert!(!more.is_empty(), "pieces are not empty");
-                    *all = [&**all, &more].concat().into();
+                (Some(Event::Data(data)), Event::Data(piece)) => {
+                    assert!(!piece.is_empty(), "pieces are not empty");
+                    *data = [&**data, &piece].concat().into();
                 }
                 (_, event) => events.push(event),
             }

@@ -17,7 +17,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// A multipart form, read as it arrives: the last argument of a handler.
+/// A multipart form, read as it arrives. An extractor for the last argument of a handler.
 ///
 /// Slow handlers apply backpressure to the client. For limits, see [`MultipartLimits`]. It fails
 /// with 415 for a `Content-Type` other than `multipart/form-data`, 400 for a form that is malformed
@@ -88,15 +88,15 @@ const MEDIA_TYPE: &str = "multipart/form-data";
 impl FromRequest for Multipart {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let Some(sent) = parts.head.header_bytes("content-type") else {
+        let Some(content_type) = parts.head.header_bytes("content-type") else {
             let detail = format!("the request has no Content-Type; send one that is {MEDIA_TYPE}");
             return Err(unsupported(detail));
         };
-        let Some(boundary) = boundary(sent) else {
-            let sent = String::from_utf8_lossy(sent);
-            let sent = &sent[..sent.floor_char_boundary(200)];
-            let detail = format!("the Content-Type is `{sent}`, but must be {MEDIA_TYPE}");
-            return Err(unsupported(detail).with_member("sent", sent));
+        let Some(boundary) = boundary(content_type) else {
+            let content_type = String::from_utf8_lossy(content_type);
+            let content_type = &content_type[..content_type.floor_char_boundary(200)];
+            let detail = format!("the Content-Type is `{content_type}`, but must be {MEDIA_TYPE}");
+            return Err(unsupported(detail).with_member("sent", content_type));
         };
         let limits = parts.extensions().get::<MultipartLimits>().copied().unwrap_or_default();
         Self::new(boundary?, body, limits)
@@ -184,8 +184,8 @@ impl Multipart {
     /// Reads the data after the last delimiter, so that the connection stays usable.
     async fn read_epilogue(&mut self) -> Result<(), Problem> {
         loop {
-            let parsed = self.parser.receive(&mut self.input).map_err(Problem::from);
-            parsed.or_else(|problem| self.fail(problem))?;
+            let result = self.parser.receive(&mut self.input).map_err(Problem::from);
+            result.or_else(|problem| self.fail(problem))?;
             if !poll_fn(|cx| self.poll_body(cx)).await? {
                 return Ok(());
             }
@@ -222,7 +222,7 @@ impl Multipart {
             match self.parser.receive(&mut self.input) {
                 Ok(Some(event)) => return Poll::Ready(Ok(event)),
                 Ok(None) => {}
-                Err(reject) => return Poll::Ready(self.fail(reject.to_problem(name))),
+                Err(error) => return Poll::Ready(self.fail(error.to_problem(name))),
             }
             if !ready!(self.poll_body(cx))? {
                 return Poll::Ready(self.fail(MultipartError::Incomplete.to_problem(name)));
@@ -242,8 +242,8 @@ impl Multipart {
             let Ok(data) = frame.into_data() else { continue };
             self.progress.received += data.len() as u64;
             self.input = data;
-            if let Some(watcher) = &mut self.on_progress {
-                watcher(self.progress);
+            if let Some(on_progress) = &mut self.on_progress {
+                on_progress(self.progress);
             }
             return Poll::Ready(Ok(true));
         }
@@ -259,7 +259,7 @@ impl Multipart {
 impl fmt::Debug for Multipart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Multipart")
-            .field("place", &self.state)
+            .field("state", &self.state)
             .field("progress", &self.progress)
             .finish_non_exhaustive()
     }
@@ -315,18 +315,18 @@ impl Field<'_> {
     /// As for [`Multipart::next_field`], or if the worker's memory is full.
     pub async fn bytes(mut self) -> Result<Bytes, Problem> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
-        let mut charge = MemoryReservation::new(first.len());
+        let mut reservation = MemoryReservation::new(first.len());
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        let mut all = [first, second].concat();
-        charge.resize(all.capacity());
+        let mut buffer = [first, second].concat();
+        reservation.resize(buffer.capacity());
         while let Some(piece) = self.chunk().await? {
-            all.extend_from_slice(&piece);
-            charge.resize(all.capacity());
+            buffer.extend_from_slice(&piece);
+            reservation.resize(buffer.capacity());
             if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded.into());
             }
         }
-        Ok(all.into())
+        Ok(buffer.into())
     }
 
     /// Reads the rest of the field as UTF-8 text.
@@ -349,11 +349,11 @@ impl Field<'_> {
     /// # Errors
     /// As for [`Field::bytes`]; status 500 or 507 if it cannot be stored.
     pub async fn into_file(mut self) -> Result<UploadedFile, Problem> {
-        let mut store = UploadWriter::new(self.form.limits.in_memory_bytes_max);
+        let mut writer = UploadWriter::new(self.form.limits.in_memory_bytes_max);
         while let Some(piece) = self.chunk().await? {
-            store.write(piece).await?;
+            writer.write(piece).await?;
         }
-        store.finish(self.head).await
+        writer.finish(self.head).await
     }
 }
 

@@ -5,16 +5,16 @@
 //! bytes have arrived. If it turns out not to be a delimiter, the bytes that were held back are a
 //! prefix of the delimiter, so they need not be stored.
 //!
-//! | state | input | next | event |
+//! | state | input | next state | event |
 //! |---|---|---|---|
-//! | before | anything but a delimiter | before | |
-//! | before | a delimiter | behind a delimiter | |
-//! | behind a delimiter | the end of the line | head | |
-//! | behind a delimiter | two hyphens | after | `End` |
-//! | head | an empty line | content | `PartStart` |
-//! | content | anything but a delimiter | content | `Data` |
-//! | content | a delimiter | behind a delimiter | `PartEnd` |
-//! | after | anything | after | |
+//! | preamble | anything but a delimiter | preamble | |
+//! | preamble | a delimiter | after boundary | |
+//! | after boundary | the end of the line | headers | |
+//! | after boundary | two hyphens | epilogue | `End` |
+//! | headers | an empty line | body | `PartStart` |
+//! | body | anything but a delimiter | body | `Data` |
+//! | body | a delimiter | after boundary | `PartEnd` |
+//! | epilogue | anything | epilogue | |
 
 use crate::error::MultipartError;
 use crate::limits::MultipartLimits;
@@ -86,7 +86,7 @@ pub enum Event {
     End,
 }
 
-/// Something found in content.
+/// The result of a search in content.
 enum Scan {
     Data(Bytes),
     Delimiter,
@@ -125,9 +125,9 @@ impl Parser {
     pub fn receive(&mut self, input: &mut Bytes) -> Result<Option<Event>, MultipartError> {
         while !input.is_empty() {
             match self.state {
-                ParserState::Preamble(come) => self.parse_preamble(come, input)?,
-                ParserState::AfterBoundary(place) => {
-                    if let Some(event) = self.parse_after_boundary(place, input)? {
+                ParserState::Preamble(matched) => self.parse_preamble(matched, input)?,
+                ParserState::AfterBoundary(position) => {
+                    if let Some(event) = self.parse_after_boundary(position, input)? {
                         return Ok(Some(event));
                     }
                 }
@@ -136,16 +136,16 @@ impl Parser {
                         return self.begin_part(head).map(Some);
                     }
                 }
-                ParserState::Body(come) => match self.scan_body(come, input) {
+                ParserState::Body(matched) => match self.scan_body(matched, input) {
                     (_, Some(Scan::Delimiter)) => {
                         self.state = ParserState::AfterBoundary(AfterBoundary::Start);
                         return Ok(Some(Event::PartEnd));
                     }
-                    (come, Some(Scan::Data(data))) => {
-                        self.state = ParserState::Body(come);
+                    (matched, Some(Scan::Data(data))) => {
+                        self.state = ParserState::Body(matched);
                         return self.count_data(data).map(Some);
                     }
-                    (come, None) => self.state = ParserState::Body(come),
+                    (matched, None) => self.state = ParserState::Body(matched),
                 },
                 ParserState::Epilogue => {
                     self.count_preamble(input.len())?;
@@ -170,10 +170,10 @@ impl Parser {
         self.head.capacity()
     }
 
-    fn parse_preamble(&mut self, come: usize, input: &mut Bytes) -> Result<(), MultipartError> {
-        let (come, found) = self.scan_body(come, input);
-        self.state = ParserState::Preamble(come);
-        match found {
+    fn parse_preamble(&mut self, matched: usize, input: &mut Bytes) -> Result<(), MultipartError> {
+        let (matched, scan) = self.scan_body(matched, input);
+        self.state = ParserState::Preamble(matched);
+        match scan {
             Some(Scan::Delimiter) => self.state = ParserState::AfterBoundary(AfterBoundary::Start),
             Some(Scan::Data(data)) => self.count_preamble(data.len())?,
             None => {}
@@ -183,10 +183,10 @@ impl Parser {
 
     fn parse_after_boundary(
         &mut self,
-        place: AfterBoundary,
+        position: AfterBoundary,
         input: &mut Bytes,
     ) -> Result<Option<Event>, MultipartError> {
-        let next = match (place, input.get_u8()) {
+        let next = match (position, input.get_u8()) {
             (AfterBoundary::Start, b'-') => AfterBoundary::Hyphen,
             (AfterBoundary::Start | AfterBoundary::Padding, b'\r') => AfterBoundary::Cr,
             // RFC 2046 §5.1.1: white space may follow a boundary.
@@ -218,13 +218,13 @@ impl Parser {
     ) -> Result<Option<PartHeaders>, MultipartError> {
         while !input.is_empty() {
             let end = memchr(b'\n', input);
-            let more = input.split_to(end.map_or(input.len(), |at| at + 1));
-            if self.head.len() + more.len() > self.limits.part_headers_bytes_max {
+            let line = input.split_to(end.map_or(input.len(), |index| index + 1));
+            if self.head.len() + line.len() > self.limits.part_headers_bytes_max {
                 return Err(MultipartError::PartHeadersTooLarge(
                     self.limits.part_headers_bytes_max,
                 ));
             }
-            self.head.extend_from_slice(&more);
+            self.head.extend_from_slice(&line);
             if end.is_none() {
                 break;
             }
@@ -258,40 +258,41 @@ impl Parser {
         Ok(Event::PartStart(head))
     }
 
-    /// Finds data or a delimiter in content, given that `come` bytes of a delimiter have arrived.
-    /// Also returns how many have arrived now.
-    fn scan_body(&mut self, come: usize, input: &mut Bytes) -> (usize, Option<Scan>) {
-        if come > 0 {
-            let wanted = &self.delimiter[come..];
-            let count = wanted.len().min(input.len());
-            if input[..count] != wanted[..count] {
-                let before = std::mem::take(&mut self.held_preamble_bytes);
-                let held = self.delimiter.slice(before..come);
-                return (0, (!held.is_empty()).then_some(Scan::Data(held)));
+    /// Finds data or a delimiter in content, given that `matched` bytes of a delimiter have
+    /// arrived. Also returns how many have arrived now.
+    fn scan_body(&mut self, matched: usize, input: &mut Bytes) -> (usize, Option<Scan>) {
+        if matched > 0 {
+            let expected = &self.delimiter[matched..];
+            let count = expected.len().min(input.len());
+            if input[..count] != expected[..count] {
+                let preamble = std::mem::take(&mut self.held_preamble_bytes);
+                let content = self.delimiter.slice(preamble..matched);
+                return (0, (!content.is_empty()).then_some(Scan::Data(content)));
             }
             input.advance(count);
-            let is_whole = count == wanted.len();
-            return (come + count, is_whole.then_some(Scan::Delimiter));
+            let is_complete = count == expected.len();
+            return (matched + count, is_complete.then_some(Scan::Delimiter));
         }
-        let at = match self.finder.find(input) {
+        let data_len = match self.finder.find(input) {
             Some(0) => {
                 input.advance(self.delimiter.len());
                 return (0, Some(Scan::Delimiter));
             }
-            Some(at) => at,
+            Some(index) => index,
             None => {
                 let last = input.len().saturating_sub(self.delimiter.len());
-                let begins = memrchr(b'\r', &input[last..]).map(|at| last + at);
-                let begins = begins.filter(|at| self.delimiter.starts_with(&input[*at..]));
-                begins.unwrap_or(input.len())
+                let delimiter_start = memrchr(b'\r', &input[last..]).map(|index| last + index);
+                let delimiter_start =
+                    delimiter_start.filter(|index| self.delimiter.starts_with(&input[*index..]));
+                delimiter_start.unwrap_or(input.len())
             }
         };
-        if at == 0 {
-            let come = input.len();
+        if data_len == 0 {
+            let matched = input.len();
             input.clear();
-            return (come, None);
+            return (matched, None);
         }
-        (0, Some(Scan::Data(input.split_to(at))))
+        (0, Some(Scan::Data(input.split_to(data_len))))
     }
 
     /// Counts content against the limits.
@@ -299,9 +300,7 @@ impl Parser {
         let bytes = data.len() as u64;
         self.part_bytes += bytes;
         self.total_bytes += bytes;
-        let MultipartLimits {
-            field_bytes_max, file_bytes_max, total_bytes_max: all_bytes_max, ..
-        } = self.limits;
+        let MultipartLimits { field_bytes_max, file_bytes_max, total_bytes_max, .. } = self.limits;
         match self.is_file {
             true if self.part_bytes > file_bytes_max => {
                 Err(MultipartError::FileTooLarge(file_bytes_max))
@@ -309,8 +308,8 @@ impl Parser {
             false if self.part_bytes > field_bytes_max => {
                 Err(MultipartError::FieldTooLarge(field_bytes_max))
             }
-            _ if self.total_bytes > all_bytes_max => {
-                Err(MultipartError::TotalTooLarge(all_bytes_max))
+            _ if self.total_bytes > total_bytes_max => {
+                Err(MultipartError::TotalTooLarge(total_bytes_max))
             }
             _ => Ok(Event::Data(data)),
         }

@@ -37,8 +37,8 @@ impl PartHeaders {
                 // RFC 7578 §4.7: senders should not use it. Encoded content must not pass for plain
                 // content.
                 "content-transfer-encoding" => {
-                    let plain = [&b"binary"[..], b"8bit", b"7bit"];
-                    if !plain.iter().any(|plain| value.eq_ignore_ascii_case(plain)) {
+                    let allowed = [&b"binary"[..], b"8bit", b"7bit"];
+                    if !allowed.iter().any(|encoding| value.eq_ignore_ascii_case(encoding)) {
                         return Err(MultipartError::UnsupportedTransferEncoding);
                     }
                 }
@@ -82,7 +82,7 @@ impl PartHeaders {
     #[must_use]
     pub fn parse_header(&self, name: &str) -> Option<&[u8]> {
         let mut headers = self.headers.iter();
-        let (_, value) = headers.find(|(present, _)| present.eq_ignore_ascii_case(name))?;
+        let (_, value) = headers.find(|(other, _)| other.eq_ignore_ascii_case(name))?;
         Some(value)
     }
 
@@ -99,9 +99,9 @@ fn parse_header(line: &[u8]) -> Result<(String, &[u8]), MultipartError> {
     if value.contains(&b'\r') {
         return Err(MultipartError::InvalidHeaderLine);
     }
-    let is_name = !name.is_empty() && name.iter().all(|byte| is_token(*byte));
+    let is_valid = !name.is_empty() && name.iter().all(|byte| is_token(*byte));
     let name =
-        str::from_utf8(name).ok().filter(|_| is_name).ok_or(MultipartError::InvalidHeader)?;
+        str::from_utf8(name).ok().filter(|_| is_valid).ok_or(MultipartError::InvalidHeader)?;
     if value.contains(&0) {
         return Err(MultipartError::InvalidHeader);
     }
@@ -126,13 +126,13 @@ impl Disposition {
         if !parameters.essence().eq_ignore_ascii_case("form-data") {
             return Err(MultipartError::MissingContentDisposition);
         }
-        let (mut found, mut extended) = (Self::default(), None);
+        let (mut disposition, mut extended) = (Self::default(), None);
         while let Some((name, value)) =
             parameters.next().ok_or(MultipartError::InvalidContentDisposition)?
         {
-            let place = match () {
-                () if name.eq_ignore_ascii_case("name") => &mut found.name,
-                () if name.eq_ignore_ascii_case("filename") => &mut found.file_name,
+            let field = match () {
+                () if name.eq_ignore_ascii_case("name") => &mut disposition.name,
+                () if name.eq_ignore_ascii_case("filename") => &mut disposition.file_name,
                 // RFC 7578 §4.2 forbids it; .NET clients send it for non-ASCII names.
                 () if name.eq_ignore_ascii_case("filename*") => {
                     let value = decode_ext_value(&value)
@@ -144,12 +144,12 @@ impl Disposition {
                 }
                 () => continue,
             };
-            if place.replace(value).is_some() {
+            if field.replace(value).is_some() {
                 return Err(MultipartError::InvalidContentDisposition);
             }
         }
-        found.file_name = extended.or(found.file_name);
-        Ok(found)
+        disposition.file_name = extended.or(disposition.file_name);
+        Ok(disposition)
     }
 }
 
@@ -205,8 +205,8 @@ impl<'v> Parameters<'v> {
             self.rest = rest;
             value.trim_ascii_end().to_owned()
         };
-        let is_separate = self.rest.trim_ascii_start();
-        (is_separate.is_empty() || is_separate.starts_with(';')).then_some(Some((name, value)))
+        let remaining = self.rest.trim_ascii_start();
+        (remaining.is_empty() || remaining.starts_with(';')).then_some(Some((name, value)))
     }
 }
 
@@ -219,10 +219,10 @@ impl<'v> Parameters<'v> {
 fn parse_quoted_string(text: &str) -> Option<(String, usize)> {
     let (mut value, mut rest) = (String::new(), text);
     loop {
-        let at = rest.find(['"', '\\', '%'])?;
-        value.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let (meant, used) = match rest.as_bytes() {
+        let index = rest.find(['"', '\\', '%'])?;
+        value.push_str(&rest[..index]);
+        rest = &rest[index..];
+        let (decoded, length) = match rest.as_bytes() {
             [b'"', ..] => return Some((value, text.len() - rest.len() + 1)),
             [b'\\', b'"', ..] => ("\"", 2),
             [b'\\', b'\\', ..] => ("\\", 2),
@@ -231,8 +231,8 @@ fn parse_quoted_string(text: &str) -> Option<(String, usize)> {
             [b'%', b'0', b'A' | b'a', ..] => ("\n", 3),
             _ => (&rest[..1], 1),
         };
-        value.push_str(meant);
-        rest = &rest[used..];
+        value.push_str(decoded);
+        rest = &rest[length..];
     }
 }
 
@@ -245,27 +245,29 @@ pub(crate) fn boundary(content_type: &[u8]) -> Option<Result<String, MultipartEr
     let Ok(text) = str::from_utf8(content_type) else {
         return Some(Err(MultipartError::MissingBoundary));
     };
-    let (mut parameters, mut found) = (Parameters::new(text), None);
+    let (mut parameters, mut boundary) = (Parameters::new(text), None);
     loop {
         match parameters.next() {
             Some(Some((name, value))) if name.eq_ignore_ascii_case("boundary") => {
-                if found.replace(value).is_some() {
+                if boundary.replace(value).is_some() {
                     return Some(Err(MultipartError::MissingBoundary));
                 }
             }
             Some(Some(_)) => {}
-            Some(None) => return Some(found.ok_or(MultipartError::MissingBoundary)),
+            Some(None) => return Some(boundary.ok_or(MultipartError::MissingBoundary)),
             None => return Some(Err(MultipartError::MissingBoundary)),
         }
     }
 }
 
-/// Whether a field with this type is UTF-8, as far as the type says.
+/// Whether a field with this type is UTF-8, as far as the type declares.
 pub(crate) fn is_utf8(content_type: &str) -> bool {
     let mut parameters = Parameters::new(content_type);
     while let Some(Some((name, value))) = parameters.next() {
         if name.eq_ignore_ascii_case("charset") {
-            return ["utf-8", "utf8", "us-ascii"].iter().any(|it| value.eq_ignore_ascii_case(it));
+            return ["utf-8", "utf8", "us-ascii"]
+                .iter()
+                .any(|charset| value.eq_ignore_ascii_case(charset));
         }
     }
     true

@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// when the last clone is dropped or the process ends in any way. It is read and written on threads
 /// that may block.
 ///
-/// In a [`MultipartForm`](crate::MultipartForm), a field can have the type `Upload`,
-/// `Option<Upload>` or `Vec<Upload>`.
+/// In a [`MultipartForm`](crate::MultipartForm), a field can have the type `UploadedFile`,
+/// `Option<UploadedFile>` or `Vec<UploadedFile>`.
 #[doc(alias = "TempFile")]
 #[doc(alias = "NamedTempFile")]
 #[derive(Clone, Debug)]
@@ -127,11 +127,11 @@ impl UploadedFile {
             FileStorage::Temporary(file) => Arc::clone(file),
         };
         let length = self.length;
-        let read = move || {
+        let work = move || {
             let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
             TempFileReader { file, at: 0, length }.read_to_end(&mut bytes).map(|_| bytes.into())
         };
-        BlockingTask::spawn(read).join().await.map_err(UploadError)
+        BlockingTask::spawn(work).join().await.map_err(UploadError)
     }
 
     /// Copies the content to a new file at `path`. An existing file is not changed, and the error
@@ -194,21 +194,21 @@ struct TempFileReader {
 
 impl Read for TempFileReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.length - self.at).unwrap_or(usize::MAX).min(buffer.len());
-        let read = read_at(&self.file, self.at, &mut buffer[..left])?;
-        self.at += read as u64;
-        Ok(read)
+        let wanted = usize::try_from(self.length - self.at).unwrap_or(usize::MAX).min(buffer.len());
+        let count = read_at(&self.file, self.at, &mut buffer[..wanted])?;
+        self.at += count as u64;
+        Ok(count)
     }
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file, buffer, at)
+fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, buffer, offset)
 }
 
 #[cfg(windows)]
-fn read_at(file: &File, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file, buffer, at)
+fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, buffer, offset)
 }
 
 /// The minimum size of a write, except at the end of a file.
@@ -229,15 +229,8 @@ pub(crate) struct UploadWriter {
 
 impl UploadWriter {
     pub(crate) fn new(memory_bytes_max: usize) -> Self {
-        let (pieces, charge) = (Vec::new(), MemoryReservation::empty());
-        Self {
-            memory_bytes_max,
-            chunks: pieces,
-            pending_bytes: 0,
-            reservation: charge,
-            length: 0,
-            file: None,
-        }
+        let (chunks, reservation) = (Vec::new(), MemoryReservation::empty());
+        Self { memory_bytes_max, chunks, pending_bytes: 0, reservation, length: 0, file: None }
     }
 
     pub(crate) async fn write(&mut self, piece: Bytes) -> Result<(), Problem> {
@@ -267,7 +260,7 @@ impl UploadWriter {
             Some(file) => Some(file.join().await.map_err(UploadError)?),
             None => None,
         };
-        let pieces = std::mem::take(&mut self.chunks);
+        let chunks = std::mem::take(&mut self.chunks);
         self.pending_bytes = 0;
         self.reservation.resize(0);
         self.file = Some(BlockingTask::spawn(move || {
@@ -275,7 +268,7 @@ impl UploadWriter {
                 Some(file) => file,
                 None => tempfile::tempfile()?,
             };
-            pieces.iter().try_for_each(|piece| file.write_all(piece))?;
+            chunks.iter().try_for_each(|chunk| file.write_all(chunk))?;
             Ok(file)
         }));
         Ok(())
@@ -288,8 +281,8 @@ impl UploadWriter {
             FileStorage::Temporary(Arc::new(file.join().await.map_err(UploadError)?))
         } else {
             FileStorage::Memory(match &mut *self.chunks {
-                [piece] => std::mem::take(piece),
-                pieces => pieces.concat().into(),
+                [chunk] => std::mem::take(chunk),
+                chunks => chunks.concat().into(),
             })
         };
         let (_, file_name, content_type) = head.into_parts();

@@ -41,7 +41,7 @@ pub fn api_scope(build: impl FnOnce(ApiScope) -> ApiScope) -> impl FnOnce(Scope)
 macro_rules! methods {
     ($($name:ident $METHOD:ident;)*) => {
         $(
-            #[doc = concat!("Answers and describes ", stringify!($METHOD), " requests for `pattern`.")]
+            #[doc = concat!("Handles and describes ", stringify!($METHOD), " requests for `pattern`.")]
             #[track_caller]
             #[must_use]
             pub fn $name<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -66,7 +66,7 @@ impl ApiScope {
         options OPTIONS;
     }
 
-    /// Answers and describes requests for `pattern` with `method`.
+    /// Handles and describes requests for `pattern` with `method`.
     #[track_caller]
     #[must_use]
     pub fn on<Args, Via, H>(self, method: Method, pattern: &str, handler: H) -> Self

@@ -108,9 +108,9 @@ impl fmt::Display for OpenApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Build(error) => error.fmt(f),
-            Self::Missing => {
-                f.write_str("no OpenApi was added to the application: `.add(OpenApi::new(..))`")
-            }
+            Self::Missing => f.write_str(
+                "no OpenApi was added to the application: `.register(OpenApi::new(..))`",
+            ),
         }
     }
 }

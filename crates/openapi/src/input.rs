@@ -63,29 +63,29 @@ pub trait OperationInput {
     fn describe(_operation: &mut Operation) {}
 }
 
-macro_rules! silent {
+macro_rules! require_nothing {
     ($($Type:ty)*) => {
         $(impl OperationInput for $Type {})*
     };
 }
 
-silent! {
+require_nothing! {
     PeerAddr ClientIp ConnectionInfo Rc<ConnectionInfo> MatchedPath OriginalPath Method Uri HeaderMap Version
     Interim Urls TraceContext RawQuery Request peregrine_middleware::RequestId
 }
 
 #[cfg(feature = "security-headers")]
-silent! { peregrine_middleware::CspNonce }
+require_nothing! { peregrine_middleware::CspNonce }
 #[cfg(feature = "csrf")]
-silent! { peregrine_middleware::CsrfToken }
+require_nothing! { peregrine_middleware::CsrfToken }
 #[cfg(feature = "cookies")]
-silent! { peregrine_web::cookies::Cookies }
+require_nothing! { peregrine_web::cookies::Cookies }
 #[cfg(feature = "cookies-signed")]
-silent! { peregrine_web::cookies::SignedCookies }
+require_nothing! { peregrine_web::cookies::SignedCookies }
 #[cfg(feature = "cookies-private")]
-silent! { peregrine_web::cookies::PrivateCookies }
+require_nothing! { peregrine_web::cookies::PrivateCookies }
 #[cfg(feature = "sessions")]
-silent! { peregrine_session::Session }
+require_nothing! { peregrine_session::Session }
 
 impl<T> OperationInput for State<T> {}
 impl<T> OperationInput for StateRef<T> {}
@@ -147,11 +147,11 @@ impl<T: JsonSchema> OperationInput for NdJson<T> {
 }
 
 #[cfg(any(feature = "cbor", feature = "fast-json", feature = "message-pack"))]
-macro_rules! forms {
-    ($($(#[$when:meta])* $Form:ident $media_type:literal)*) => {
+macro_rules! formats {
+    ($($(#[$when:meta])* $Format:ident $media_type:literal)*) => {
         $(
             $(#[$when])*
-            impl<T: JsonSchema> OperationInput for peregrine_web::extract::$Form<T> {
+            impl<T: JsonSchema> OperationInput for peregrine_web::extract::$Format<T> {
                 fn describe(operation: &mut Operation) {
                     let schema = operation.schemas().input::<T>();
                     operation.body_with_schema($media_type, schema, true).problem_statuses(&[400, 408, 413, 415, 422]);
@@ -159,7 +159,7 @@ macro_rules! forms {
             }
 
             $(#[$when])*
-            impl<T: JsonSchema> crate::OperationOutput for peregrine_web::extract::$Form<T> {
+            impl<T: JsonSchema> crate::OperationOutput for peregrine_web::extract::$Format<T> {
                 fn describe(responses: &mut crate::ResponsesBuilder) {
                     let schema = responses.schemas().output::<T>();
                     responses.content(200, $media_type, schema);
@@ -170,7 +170,7 @@ macro_rules! forms {
 }
 
 #[cfg(any(feature = "cbor", feature = "fast-json", feature = "message-pack"))]
-forms! {
+formats! {
     #[cfg(feature = "cbor")]
     Cbor "application/cbor"
     #[cfg(feature = "fast-json")]

@@ -175,27 +175,27 @@ impl OpenApi {
     /// with [`OpenApi::require_descriptions`], undescribed routes. Each error contains the location
     /// of the route and the fix.
     pub fn build_document(&self, application: &BuiltApp) -> Result<Document, Vec<String>> {
-        let mut plan = DocumentBuilder::default();
+        let mut builder = DocumentBuilder::default();
         for route in application.routes().filter(|route| !route.is_slash_variant()) {
-            plan.add(&route, self);
+            builder.add(&route, self);
         }
-        let mut faults = std::mem::take(&mut plan.errors);
-        self.check(&plan, &mut faults);
-        if !faults.is_empty() {
-            return Err(faults);
+        let mut errors = std::mem::take(&mut builder.errors);
+        self.check(&builder, &mut errors);
+        if !errors.is_empty() {
+            return Err(errors);
         }
-        let DocumentBuilder { paths, undescribed, schemas, .. } = plan;
+        let DocumentBuilder { paths, undescribed, schemas, .. } = builder;
         let ids = operation_ids(&paths);
-        let mut all = Map::new();
+        let mut path_items = Map::new();
         for path in paths.into_values() {
             let mut item = Map::new();
             for (method, described) in path.operations {
                 let id = ids.get(&(path.template.normalized.clone(), method.clone()));
                 item.insert(method, described.operation.to_value(id.map(String::as_str)));
             }
-            all.insert(path.template.text, Value::Object(item));
+            path_items.insert(path.template.text, Value::Object(item));
         }
-        let mut document = self.document_root(all);
+        let mut document = self.document_root(path_items);
         let schemas = Rc::into_inner(schemas).map(RefCell::into_inner);
         let schemas =
             schemas.expect("the operations, which held the other references, are dropped");
@@ -225,40 +225,44 @@ impl OpenApi {
         document
     }
 
-    fn check(&self, plan: &DocumentBuilder, faults: &mut Vec<String>) {
-        let all = plan.paths.values().flat_map(|path| path.operations.values());
-        let own = self.security.iter().filter_map(Value::as_object).flat_map(|way| way.keys());
+    fn check(&self, builder: &DocumentBuilder, errors: &mut Vec<String>) {
+        let operations = builder.paths.values().flat_map(|path| path.operations.values());
+        let default_schemes = self
+            .security
+            .iter()
+            .filter_map(Value::as_object)
+            .flat_map(|requirement| requirement.keys());
         let mut unknown: BTreeMap<&str, String> =
-            own.map(|name| (name.as_str(), "the application".to_owned())).collect();
-        for described in all {
+            default_schemes.map(|name| (name.as_str(), "the application".to_owned())).collect();
+        for described in operations {
             for scheme in described.operation.schemes() {
                 unknown.entry(scheme).or_insert_with(|| described.route.clone());
             }
         }
         for (scheme, route) in unknown {
             if !self.schemes.contains_key(scheme) {
-                faults.push(format!(
+                errors.push(format!(
                     "{route} requires the security scheme `{scheme}`, which the OpenApi does not have: add \
                      `.security_scheme(\"{scheme}\", ..)`"
                 ));
             }
         }
         let mut ids: BTreeMap<&str, &RouteOperation> = BTreeMap::new();
-        for described in plan.paths.values().flat_map(|path| path.operations.values()) {
+        for described in builder.paths.values().flat_map(|path| path.operations.values()) {
             let Some(id) = described.operation.explicit_id() else { continue };
             let first = *ids.entry(id).or_insert(described);
             // A subtree, or a pattern with optional parts, has several paths, which cannot be named
             // separately.
             if first.location != described.location {
-                faults.push(format!(
+                errors.push(format!(
                     "{} and {} both have the id `{id}`: rename one",
                     first.route, described.route
                 ));
             }
         }
         if self.require_descriptions {
-            let missing = plan.undescribed.iter();
-            faults.extend(missing.map(|route| {
+            let missing = builder.undescribed.iter();
+            errors.extend(missing.map(|route| {
                 format!(
                     "{route}; call `.described()` on its handler, or `.hidden()` to leave it out"
                 )
@@ -278,7 +282,7 @@ impl fmt::Debug for OpenApi {
 pub struct UndescribedRoute {
     /// The method, or `any method`.
     pub method: String,
-    /// The whole pattern.
+    /// The full pattern.
     pub pattern: String,
     /// The source location where it was added.
     pub location: String,
@@ -325,28 +329,28 @@ impl DocumentBuilder {
             self.schemas =
                 Rc::new(RefCell::new(Schemas::with_problem(media_type.clone().into(), *schema)));
         }
-        let notes = || route.metadata::<OperationMetadata>().map(|note| &note.0);
-        if notes().any(|note| matches!(note, MetadataKind::Hidden)) {
+        let kinds = || route.metadata::<OperationMetadata>().map(|metadata| &metadata.0);
+        if kinds().any(|kind| matches!(kind, MetadataKind::Hidden)) {
             return;
         }
-        if !notes()
-            .any(|note| matches!(note, MetadataKind::Inferred(_) | MetadataKind::Explicit(_)))
+        if !kinds()
+            .any(|kind| matches!(kind, MetadataKind::Inferred(_) | MetadataKind::Explicit(_)))
         {
             self.skip(route, "is not described");
             return;
         }
-        let own = PathTemplate::from_pattern(route.pattern);
-        let known = self.paths.get(&own.normalized).map(|path| path.template.clone());
-        let template = known.unwrap_or_else(|| own.clone());
+        let own_template = PathTemplate::from_pattern(route.pattern);
+        let existing = self.paths.get(&own_template.normalized).map(|path| path.template.clone());
+        let template = existing.unwrap_or_else(|| own_template.clone());
         let describe = |method: &Method| {
-            let parameters = own.parameters(route, &template);
+            let parameters = own_template.parameters(route, &template);
             apply_metadata(route, Operation::new(method.clone(), parameters, &self.schemas))
         };
         let operations: Vec<_> = match Method::from_bytes(route.methods.as_bytes()) {
             Ok(method) => vec![(method.clone(), describe(&method))],
             Err(_) => {
-                let asked = describe(&Method::GET);
-                let Some(methods) = asked.documented_methods() else {
+                let operation = describe(&Method::GET);
+                let Some(methods) = operation.documented_methods() else {
                     self.skip(route, "answers any method; specify which with `it.methods([..])`");
                     return;
                 };
@@ -385,12 +389,13 @@ impl DocumentBuilder {
             return;
         }
         let name = route.name().map(str::to_owned);
-        let place = route.location.to_string();
-        let named = format!("{} {} ({place})", route.methods, display_pattern(route.pattern));
+        let location = route.location.to_string();
+        let route_name =
+            format!("{} {} ({location})", route.methods, display_pattern(route.pattern));
         let described = RouteOperation {
             operation,
-            route: named,
-            location: place,
+            route: route_name,
+            location,
             name,
             missing_parameters: route.omitted_parameters(),
         };
@@ -398,41 +403,41 @@ impl DocumentBuilder {
     }
 
     fn skip(&mut self, route: &RouteInfo<'_>, reason: &'static str) {
-        let (method, place) = (route.methods.to_owned(), route.location.to_string());
+        let (method, location) = (route.methods.to_owned(), route.location.to_string());
         // A subtree has three routes, of which one is listed.
         let pattern = display_pattern(route.pattern).into_owned();
-        let is_told = self.undescribed.iter().any(|told| {
-            told.location == place
-                && told.method == method
-                && pattern.trim_end_matches("/*") == told.pattern
+        let is_listed = self.undescribed.iter().any(|listed| {
+            listed.location == location
+                && listed.method == method
+                && pattern.trim_end_matches("/*") == listed.pattern
         });
-        if !(is_told && route.pattern.ends_with(CATCH_ALL)) {
-            self.undescribed.push(UndescribedRoute { method, pattern, location: place, reason });
+        if !(is_listed && route.pattern.ends_with(CATCH_ALL)) {
+            self.undescribed.push(UndescribedRoute { method, pattern, location, reason });
         }
     }
 }
 
-/// Combines all metadata of a route: first those of scopes, then its types, then its own.
+/// Combines all metadata of a route: first that of scopes, then that of its types, then its own.
 fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
-    let notes = || route.metadata::<OperationMetadata>().map(|note| &note.0);
+    let kinds = || route.metadata::<OperationMetadata>().map(|metadata| &metadata.0);
     if let Some(DocComment(text)) = route.metadata::<DocComment>().last() {
         operation.doc_comment(text);
     }
-    for note in notes() {
-        if let MetadataKind::Scope(edit) = note {
+    for kind in kinds() {
+        if let MetadataKind::Scope(edit) = kind {
             edit(&mut operation);
         }
     }
-    for DeclaredProblem { status, description: why } in route.metadata::<DeclaredProblem>() {
-        operation.problem(*status, *why);
+    for DeclaredProblem { status, description } in route.metadata::<DeclaredProblem>() {
+        operation.problem(*status, *description);
     }
-    for note in notes() {
-        if let MetadataKind::Inferred(describe) = note {
+    for kind in kinds() {
+        if let MetadataKind::Inferred(describe) = kind {
             describe(&mut operation);
         }
     }
-    for note in notes() {
-        if let MetadataKind::Explicit(edit) = note {
+    for kind in kinds() {
+        if let MetadataKind::Explicit(edit) = kind {
             edit(&mut operation);
         }
     }
@@ -442,45 +447,46 @@ fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation 
 /// The operation IDs by shape and method: explicit ones, otherwise the names of routes, made unique
 /// where several routes have the same name.
 fn operation_ids(paths: &BTreeMap<String, PathItem>) -> BTreeMap<(String, String), String> {
-    let all = || {
+    let operations = || {
         paths.iter().flat_map(|(shape, path)| {
             path.operations.iter().map(move |(method, described)| (shape, method, described))
         })
     };
-    let mut taken: BTreeSet<String> = all()
+    let mut used_ids: BTreeSet<String> = operations()
         .filter_map(|(_, _, described)| described.operation.explicit_id())
         .map(str::to_owned)
         .collect();
     let mut methods: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (_, method, described) in all() {
+    for (_, method, described) in operations() {
         if let Some(name) = &described.name {
             methods.entry(name).or_default().insert(method);
         }
     }
-    let (mut ids, mut given) = (BTreeMap::new(), BTreeSet::new());
+    let (mut ids, mut assigned) = (BTreeMap::new(), BTreeSet::new());
     // The complete pattern gets the plain name; those without optional parts get a number.
-    let mut ordered: Vec<_> = all().collect();
+    let mut ordered: Vec<_> = operations().collect();
     ordered.sort_by_key(|(_, _, described)| described.missing_parameters);
     for (shape, method, described) in ordered {
-        let at = (shape.clone(), method.clone());
-        if let Some(id) = described.operation.explicit_id().filter(|id| given.insert(*id)) {
-            ids.insert(at, id.to_owned());
+        let key = (shape.clone(), method.clone());
+        if let Some(id) = described.operation.explicit_id().filter(|id| assigned.insert(*id)) {
+            ids.insert(key, id.to_owned());
         } else if let Some(id) = described.operation.explicit_id() {
-            ids.insert(at, unique_id(id, &mut taken));
+            ids.insert(key, unique_id(id, &mut used_ids));
         } else if let Some(name) = &described.name {
             let name = match methods[name.as_str()].len() {
                 1 => name.clone(),
                 _ => format!("{method}_{name}"),
             };
-            let id = if taken.insert(name.clone()) { name } else { unique_id(&name, &mut taken) };
-            ids.insert(at, id);
+            let id =
+                if used_ids.insert(name.clone()) { name } else { unique_id(&name, &mut used_ids) };
+            ids.insert(key, id);
         }
     }
     ids
 }
 
 /// The name with the first number that makes it unique.
-fn unique_id(name: &str, taken: &mut BTreeSet<String>) -> String {
+fn unique_id(name: &str, used_ids: &mut BTreeSet<String>) -> String {
     let mut names = (2..).map(|number| format!("{name}_{number}"));
-    names.find(|id| taken.insert(id.clone())).expect("the numbers do not run out")
+    names.find(|id| used_ids.insert(id.clone())).expect("the numbers do not run out")
 }

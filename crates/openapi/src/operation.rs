@@ -58,13 +58,13 @@ struct RequestBodySpec {
 impl Operation {
     pub(crate) fn new(
         method: Method,
-        path: Vec<Parameter>,
+        path_parameters: Vec<Parameter>,
         schemas: &Rc<RefCell<Schemas>>,
     ) -> Self {
         Self {
             method,
             schemas: Rc::clone(schemas),
-            parameters: path,
+            parameters: path_parameters,
             body: None,
             responses: Vec::new(),
             tags: Vec::new(),
@@ -78,7 +78,7 @@ impl Operation {
         }
     }
 
-    /// The method. If the route answers any method, this is GET unless [`Operation::methods`] is
+    /// The method. If the route handles any method, this is GET unless [`Operation::methods`] is
     /// set.
     #[must_use]
     pub fn method(&self) -> &Method {
@@ -132,10 +132,10 @@ impl Operation {
         scheme: &str,
         scopes: [&str; N],
     ) -> &mut Self {
-        let way = json!({ scheme: scopes.as_slice() });
-        let ways = self.security.get_or_insert_default();
-        if !ways.contains(&way) {
-            ways.push(way);
+        let requirement = json!({ scheme: scopes.as_slice() });
+        let requirements = self.security.get_or_insert_default();
+        if !requirements.contains(&requirement) {
+            requirements.push(requirement);
         }
         self
     }
@@ -151,7 +151,7 @@ impl Operation {
         self.no_security().security(scheme)
     }
 
-    /// Sets the documented methods of a route that answers any method.
+    /// Sets the documented methods of a route that handles any method.
     pub fn methods(&mut self, methods: impl IntoIterator<Item = Method>) -> &mut Self {
         self.methods = Some(methods.into_iter().collect());
         self
@@ -175,8 +175,8 @@ impl Operation {
     pub fn output<R: OperationOutput>(&mut self) -> &mut Self {
         let mut responses = ResponsesBuilder::new(&self.schemas);
         R::describe(&mut responses);
-        for answer in responses.into_specs() {
-            self.add_response(answer);
+        for response in responses.into_specs() {
+            self.add_response(response);
         }
         self
     }
@@ -189,12 +189,12 @@ impl Operation {
     ) -> &mut Self {
         let mut responses = ResponsesBuilder::new(&self.schemas);
         R::describe(&mut responses);
-        for mut answer in responses.into_specs() {
-            if !answer.is_problem() {
-                answer.status = ResponseStatus::Code(status);
-                answer.description = Some(description.to_owned());
+        for mut response in responses.into_specs() {
+            if !response.is_problem() {
+                response.status = ResponseStatus::Code(status);
+                response.description = Some(description.to_owned());
             }
-            self.add_response(answer);
+            self.add_response(response);
         }
         self
     }
@@ -202,13 +202,13 @@ impl Operation {
     /// Sets the status of the response whose type does not state it, such as
     /// `(StatusCode, Json<T>)`.
     pub fn status(&mut self, status: StatusCode) -> &mut Self {
-        let is_meant = |answer: &ResponseSpec| {
-            answer.status == ResponseStatus::Unknown && !answer.is_problem()
+        let is_unknown = |response: &ResponseSpec| {
+            response.status == ResponseStatus::Unknown && !response.is_problem()
         };
-        if let Some(place) = self.responses.iter().position(is_meant) {
-            let mut answer = self.responses.swap_remove(place);
-            answer.status = ResponseStatus::Code(status.as_u16());
-            self.add_response(answer);
+        if let Some(index) = self.responses.iter().position(is_unknown) {
+            let mut response = self.responses.swap_remove(index);
+            response.status = ResponseStatus::Code(status.as_u16());
+            self.add_response(response);
         }
         self
     }
@@ -217,8 +217,8 @@ impl Operation {
     /// none.
     pub fn response(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
         let status = ResponseStatus::Code(status);
-        match self.responses.iter_mut().find(|answer| answer.status == status) {
-            Some(answer) => answer.description = Some(description.into()),
+        match self.responses.iter_mut().find(|response| response.status == status) {
+            Some(response) => response.description = Some(description.into()),
             None => self.responses.push(ResponseSpec::new(status).with_description(description)),
         }
         self
@@ -239,8 +239,8 @@ impl Operation {
         value: impl Serialize,
     ) -> &mut Self {
         let status = ResponseStatus::Code(status);
-        for answer in self.responses.iter_mut().filter(|answer| answer.status == status) {
-            for content in answer.content.values_mut() {
+        for response in self.responses.iter_mut().filter(|response| response.status == status) {
+            for content in response.content.values_mut() {
                 add_example(content, name, &value);
             }
         }
@@ -250,9 +250,9 @@ impl Operation {
     /// Adds a parameter, or adds information to one of an extractor.
     pub fn parameter(&mut self, parameter: Parameter) -> &mut Self {
         let parameter = parameter.resolve_schema(&mut self.schemas.borrow_mut());
-        let known = self.parameters.iter_mut().find(|known| known.is_same(&parameter));
-        match known {
-            Some(known) => known.merge(parameter),
+        let existing = self.parameters.iter_mut().find(|existing| existing.is_same(&parameter));
+        match existing {
+            Some(existing) => existing.merge(parameter),
             None => self.parameters.push(parameter),
         }
         self
@@ -349,22 +349,22 @@ impl Operation {
         let schema = self.schemas.borrow_mut().input::<T>();
         let resolved = self.schemas.borrow().resolve(&schema);
         let properties = self.schemas.borrow().properties(&schema);
-        let mut own = self
+        let mut path_parameters = self
             .parameters
             .iter_mut()
             .filter(|parameter| parameter.location == ParameterLocation::Path);
         if let Some(properties) = properties {
-            for parameter in own {
-                if let Some(property) = properties.iter().find(|one| one.name == parameter.name) {
+            for parameter in path_parameters {
+                if let Some(property) = properties.iter().find(|it| it.name == parameter.name) {
                     parameter.refine_schema(property.schema.clone());
                 }
             }
         } else if let Some(items) = resolved.get("prefixItems").and_then(Value::as_array) {
-            for (parameter, item) in own.zip(items) {
+            for (parameter, item) in path_parameters.zip(items) {
                 parameter.refine_schema(item.clone());
             }
         } else if resolved.get("type").is_none_or(|kind| kind != "object" && kind != "array")
-            && let Some(parameter) = own.next()
+            && let Some(parameter) = path_parameters.next()
         {
             parameter.refine_schema(without_null(schema));
         }
@@ -374,11 +374,12 @@ impl Operation {
     /// Makes everything that `describe` adds optional.
     pub(crate) fn make_optional(&mut self, describe: impl FnOnce(&mut Self)) {
         let (count, has_body) = (self.parameters.len(), self.body.is_some());
-        let ways = self.security.as_ref().map_or(0, Vec::len);
+        let previous_len = self.security.as_ref().map_or(0, Vec::len);
         describe(self);
         // OpenAPI 3.1, Operation Object: an empty requirement makes security optional.
-        if let Some(all) = self.security.as_mut().filter(|all| all.len() > ways) {
-            all.push(json!({}));
+        let requirements = self.security.as_mut();
+        if let Some(requirements) = requirements.filter(|it| it.len() > previous_len) {
+            requirements.push(json!({}));
         }
         for parameter in &mut self.parameters[count..] {
             parameter.is_required = false;
@@ -390,22 +391,22 @@ impl Operation {
 
     /// Drops the problems that `describe` adds.
     pub(crate) fn without_problems(&mut self, describe: impl FnOnce(&mut Self)) {
-        let answers = std::mem::take(&mut self.responses);
+        let previous = std::mem::take(&mut self.responses);
         self.make_optional(describe);
-        let more = std::mem::replace(&mut self.responses, answers);
-        for answer in more.into_iter().filter(|answer| !answer.is_problem()) {
-            self.add_response(answer);
+        let added = std::mem::replace(&mut self.responses, previous);
+        for response in added.into_iter().filter(|response| !response.is_problem()) {
+            self.add_response(response);
         }
     }
 
     /// Adds a response, merging it with one of the same status.
-    fn add_response(&mut self, answer: ResponseSpec) -> &mut Self {
-        let is_same = |known: &&mut ResponseSpec| {
-            known.status == answer.status && known.is_problem() == answer.is_problem()
+    fn add_response(&mut self, response: ResponseSpec) -> &mut Self {
+        let is_same_response = |existing: &&mut ResponseSpec| {
+            existing.status == response.status && existing.is_problem() == response.is_problem()
         };
-        match self.responses.iter_mut().find(is_same) {
-            Some(known) => known.merge(answer),
-            None => self.responses.push(answer),
+        match self.responses.iter_mut().find(is_same_response) {
+            Some(existing) => existing.merge(response),
+            None => self.responses.push(response),
         }
         self
     }
@@ -423,26 +424,26 @@ impl Operation {
 
     /// The names of the required security schemes.
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &str> {
-        let ways = self.security.iter().flatten();
-        ways.filter_map(Value::as_object).flat_map(|way| way.keys().map(String::as_str))
+        let requirements = self.security.iter().flatten().filter_map(Value::as_object);
+        requirements.flat_map(|requirement| requirement.keys().map(String::as_str))
     }
 
     /// Uses a doc comment as the default summary and description.
     pub(crate) fn doc_comment(&mut self, text: &str) {
-        let (first, rest) = text.split_once("\n\n").unwrap_or((text, ""));
-        if !first.trim().is_empty() {
-            let words: Vec<_> = first.split_whitespace().collect();
+        let (summary, description) = text.split_once("\n\n").unwrap_or((text, ""));
+        if !summary.trim().is_empty() {
+            let words: Vec<_> = summary.split_whitespace().collect();
             self.summary = Some(words.join(" "));
         }
-        if !rest.trim().is_empty() {
-            self.description = Some(rest.trim().to_owned());
+        if !description.trim().is_empty() {
+            self.description = Some(description.trim().to_owned());
         }
     }
 
     pub(crate) fn to_value(&self, id: Option<&str>) -> Value {
-        let mut all = self.extensions.clone();
+        let mut members = self.extensions.clone();
         let mut set = |name: &str, value: Value| {
-            all.insert(name.to_owned(), value);
+            members.insert(name.to_owned(), value);
         };
         if !self.tags.is_empty() {
             set("tags", json!(self.tags));
@@ -472,28 +473,28 @@ impl Operation {
             set("requestBody", value);
         }
         set("responses", self.responses());
-        Value::Object(all)
+        Value::Object(members)
     }
 
     fn responses(&self) -> Value {
-        let mut joined: BTreeMap<ResponseStatus, ResponseSpec> = BTreeMap::new();
+        let mut merged: BTreeMap<ResponseStatus, ResponseSpec> = BTreeMap::new();
         // Other responses take precedence over problems.
         let (problems, others): (Vec<_>, Vec<_>) =
-            self.responses.iter().partition(|answer| answer.is_problem());
-        for answer in others.into_iter().chain(problems) {
-            match joined.get_mut(&answer.status) {
-                Some(known) => known.merge(answer.clone()),
+            self.responses.iter().partition(|response| response.is_problem());
+        for response in others.into_iter().chain(problems) {
+            match merged.get_mut(&response.status) {
+                Some(existing) => existing.merge(response.clone()),
                 None => {
-                    joined.insert(answer.status, answer.clone());
+                    merged.insert(response.status, response.clone());
                 }
             }
         }
-        let named = joined.iter().map(|(status, answer)| (status.to_string(), answer.to_value()));
-        let mut all: Map<String, Value> = named.collect();
-        if all.is_empty() {
+        let entries = merged.iter().map(|(status, it)| (status.to_string(), it.to_value()));
+        let mut members: Map<String, Value> = entries.collect();
+        if members.is_empty() {
             let text = "Determined by the handler.";
-            all.insert("default".to_owned(), json!({ "description": text }));
+            members.insert("default".to_owned(), json!({ "description": text }));
         }
-        Value::Object(all)
+        Value::Object(members)
     }
 }

@@ -96,10 +96,10 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
     where
         Self: OperationHandler<Args>,
     {
-        let notes = vec![OperationMetadata(MetadataKind::Inferred(
+        let metadata = vec![OperationMetadata(MetadataKind::Inferred(
             <Self as OperationHandler<Args>>::describe,
         ))];
-        Described { handler: self, metadata: notes.into() }
+        Described { handler: self, metadata: metadata.into() }
     }
 
     /// Like [`described`](Self::described), with additions by `edit`, which take precedence.
@@ -154,8 +154,8 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Descri
 
     fn require(&self, requirements: &mut Requirements) {
         self.handler.require(requirements);
-        for note in &*self.metadata {
-            requirements.metadata(note.clone());
+        for metadata in &*self.metadata {
+            requirements.metadata(metadata.clone());
         }
     }
 
@@ -169,7 +169,7 @@ impl<Args, H: Signature<Args>> OperationHandler<ViaOptions<Args>> for Described<
     fn describe(_: &mut Operation) {}
 }
 
-macro_rules! around {
+macro_rules! delegate_description {
     ($($Around:ident)*) => {
         $(
             impl<Args, H: OperationHandler<Args>> OperationHandler<ViaOptions<Args>> for $Around<H> {
@@ -181,7 +181,7 @@ macro_rules! around {
     };
 }
 
-around! { WithOption Guarded Named WithMetadata }
+delegate_description! { WithOption Guarded Named WithMetadata }
 
 impl<F, R> OperationHandler<(ViaFuture,)> for F
 where

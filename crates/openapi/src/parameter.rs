@@ -41,11 +41,11 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    fn new(place: ParameterLocation, name: &str) -> Self {
+    fn new(location: ParameterLocation, name: &str) -> Self {
         Self {
-            location: place,
+            location,
             name: name.to_owned(),
-            is_required: place == ParameterLocation::Path,
+            is_required: location == ParameterLocation::Path,
             is_deprecated: false,
             description: None,
             schema: None,
@@ -148,20 +148,20 @@ impl Parameter {
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         // RFC 9110 §5.1: field names are case-insensitive.
-        let same = match self.location {
+        let is_same_name = match self.location {
             ParameterLocation::Header => self.name.eq_ignore_ascii_case(&other.name),
             _ => self.name == other.name,
         };
-        self.location == other.location && same
+        self.location == other.location && is_same_name
     }
 
-    /// Adds the information of `more` about the same parameter.
-    pub(crate) fn merge(&mut self, more: Self) {
-        self.is_required |= more.is_required;
-        self.is_deprecated |= more.is_deprecated;
-        self.description = more.description.or(self.description.take());
-        self.schema = more.schema.or(self.schema.take());
-        self.examples.extend(more.examples);
+    /// Adds the information of `other` about the same parameter.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.is_required |= other.is_required;
+        self.is_deprecated |= other.is_deprecated;
+        self.description = other.description.or(self.description.take());
+        self.schema = other.schema.or(self.schema.take());
+        self.examples.extend(other.examples);
     }
 
     /// Adds an extractor's information about a parameter in the path. The pattern may be more
@@ -169,37 +169,37 @@ impl Parameter {
     pub(crate) fn refine_schema(&mut self, schema: Value) {
         let is_text = schema.get("type").is_some_and(|kind| kind == "string")
             && schema.as_object().is_some_and(|members| members.len() == 1);
-        let known = self.schema.take();
+        let pattern_schema = self.schema.take();
         *self = Self::new(self.location, &self.name)
             .with_keywords(std::mem::take(&mut self.extensions), self.description.take())
             .apply_property(schema);
-        if is_text && known.is_some() {
-            self.schema = known;
+        if is_text && pattern_schema.is_some() {
+            self.schema = pattern_schema;
         }
     }
 
-    fn with_keywords(self, more: Map<String, Value>, description: Option<String>) -> Self {
-        Self { extensions: more, description, ..self }
+    fn with_keywords(self, extensions: Map<String, Value>, description: Option<String>) -> Self {
+        Self { extensions, description, ..self }
     }
 
     pub(crate) fn to_value(&self) -> Value {
-        let mut all = self.extensions.clone();
-        all.insert("name".to_owned(), json!(self.name));
-        all.insert("in".to_owned(), json!(self.location.as_str()));
-        all.insert("required".to_owned(), json!(self.is_required));
-        all.insert(
+        let mut members = self.extensions.clone();
+        members.insert("name".to_owned(), json!(self.name));
+        members.insert("in".to_owned(), json!(self.location.as_str()));
+        members.insert("required".to_owned(), json!(self.is_required));
+        members.insert(
             "schema".to_owned(),
             self.schema.clone().unwrap_or_else(|| json!({ "type": "string" })),
         );
         if self.is_deprecated {
-            all.insert("deprecated".to_owned(), json!(true));
+            members.insert("deprecated".to_owned(), json!(true));
         }
         if let Some(text) = &self.description {
-            all.insert("description".to_owned(), json!(text));
+            members.insert("description".to_owned(), json!(text));
         }
         if !self.examples.is_empty() {
-            all.insert("examples".to_owned(), json!(self.examples));
+            members.insert("examples".to_owned(), json!(self.examples));
         }
-        Value::Object(all)
+        Value::Object(members)
     }
 }

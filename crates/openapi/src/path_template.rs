@@ -19,28 +19,28 @@ pub(crate) struct PathTemplate {
 
 impl PathTemplate {
     pub(crate) fn from_pattern(pattern: &str) -> Self {
-        let (mut text, mut shape, mut names, mut rest) =
+        let (mut text, mut normalized, mut parameters, mut rest) =
             (String::new(), String::new(), Vec::new(), pattern);
         while let Some((before, name, after)) = next_parameter(rest) {
             let before = escape_literal(before);
             let plain = name.trim_start_matches('*');
             text += &format!("{before}{{{plain}}}");
-            shape += &format!("{before}{{}}");
-            names.push(name.to_owned());
+            normalized += &format!("{before}{{}}");
+            parameters.push(name.to_owned());
             rest = after;
         }
         let rest = escape_literal(rest);
-        Self { text: text + &rest, normalized: shape + &rest, parameters: names }
+        Self { text: text + &rest, normalized: normalized + &rest, parameters }
     }
 
     /// The parameters as far as the pattern defines them, with the names of `template`, which has
     /// the same shape.
     pub(crate) fn parameters(&self, route: &RouteInfo<'_>, template: &Self) -> Vec<Parameter> {
         let names = self.parameters.iter().zip(&template.parameters);
-        let parameter = |(own, name): (&String, &String)| {
+        let parameter = |(pattern_name, name): (&String, &String)| {
             let parameter = Parameter::path(name.trim_start_matches('*'));
-            match route.parameter_type(own) {
-                _ if own.starts_with('*') => {
+            match route.parameter_type(pattern_name) {
+                _ if pattern_name.starts_with('*') => {
                     let text = "The rest of the path, including slashes.";
                     parameter.description(text).extension("x-rest-of-path", json!(true))
                 }
@@ -59,7 +59,7 @@ fn escape_literal(text: &str) -> String {
 
 /// The schema of a type in patterns.
 fn pattern_schema(kind: &str) -> Value {
-    let between = |format: &str, least: Value, most: Value| json!({ "type": "integer", "format": format, "minimum": least, "maximum": most });
+    let between = |format: &str, minimum: Value, maximum: Value| json!({ "type": "integer", "format": format, "minimum": minimum, "maximum": maximum });
     match kind {
         "u8" => between("uint8", u8::MIN.into(), u8::MAX.into()),
         "u16" => between("uint16", u16::MIN.into(), u16::MAX.into()),
@@ -89,8 +89,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_templates_with_the_same_parameters() {
-        for (pattern, text, shape) in [
+    fn converts_patterns_to_templates() {
+        for (pattern, text, normalized) in [
             ("/", "/", "/"),
             ("/birds/{id}", "/birds/{id}", "/birds/{}"),
             ("/v{major}.{minor}/x", "/v{major}.{minor}/x", "/v{}.{}/x"),
@@ -98,7 +98,7 @@ mod tests {
             ("/{{a}}/{b}", "/%7Ba%7D/{b}", "/%7Ba%7D/{}"),
         ] {
             let template = PathTemplate::from_pattern(pattern);
-            assert_eq!((template.text.as_str(), template.normalized.as_str()), (text, shape));
+            assert_eq!((template.text.as_str(), template.normalized.as_str()), (text, normalized));
         }
     }
 }

@@ -43,8 +43,8 @@ struct StaticAsset {
 impl StaticAsset {
     fn new(media_type: &'static str, content: impl Into<Bytes>) -> Self {
         let content = content.into();
-        // The tag is the same in every instance of a program. It need not resist attempts to find
-        // another document with the same tag.
+        // The tag is the same in every instance of a program. The hash need not resist attempts to
+        // construct a collision.
         let mut hasher = DefaultHasher::new();
         hasher.write(&content);
         let tag = format!("\"{:016x}\"", hasher.finish());
@@ -53,8 +53,8 @@ impl StaticAsset {
 
     fn respond(&self, conditions: &Preconditions) -> Response {
         let current = Validators::etag(&self.tag);
-        let verdict = conditions.evaluate(current);
-        if verdict == PreconditionOutcome::Failed {
+        let outcome = conditions.evaluate(current);
+        if outcome == PreconditionOutcome::Failed {
             return precondition_failed(current).into_response();
         }
         let mut response = Response::new(StatusCode::OK).with_body(self.content.clone());
@@ -62,7 +62,7 @@ impl StaticAsset {
         if let Ok(tag) = HeaderValue::try_from(self.tag.as_str()) {
             response.headers.insert(ETAG, tag);
         }
-        if verdict == PreconditionOutcome::NotModified {
+        if outcome == PreconditionOutcome::NotModified {
             not_modified(&mut response);
         }
         response
@@ -71,7 +71,7 @@ impl StaticAsset {
 
 impl PublishedDocument {
     pub(crate) fn document(&self) -> Option<Rc<Document>> {
-        self.0.get().map(|ready| Rc::clone(&ready.document))
+        self.0.get().map(|rendered| Rc::clone(&rendered.document))
     }
 
     fn set(&self, document: Document) {
@@ -79,9 +79,9 @@ impl PublishedDocument {
     }
 
     fn respond(&self, conditions: &Preconditions) -> Response {
-        let Some(ready) = self.0.get() else { return StatusCode::NOT_FOUND.into_response() };
-        let file = || StaticAsset::new("application/json", ready.document.to_json());
-        ready.file.get_or_init(file).respond(conditions)
+        let Some(rendered) = self.0.get() else { return StatusCode::NOT_FOUND.into_response() };
+        let file = || StaticAsset::new("application/json", rendered.document.to_json());
+        rendered.file.get_or_init(file).respond(conditions)
     }
 }
 
@@ -94,13 +94,13 @@ impl RegisterRoutes for OpenApi {
 impl OpenApi {
     fn routes(self, scope: Scope) -> Scope {
         let published = PublishedDocument::default();
-        let answers = published.clone();
-        let note = published.clone();
-        let json = move |conditions: Preconditions| answers.respond(&conditions);
-        let json = json.with_metadata(note).with_metadata(hidden());
+        let served = published.clone();
+        let metadata = published.clone();
+        let json = move |conditions: Preconditions| served.respond(&conditions);
+        let json = json.with_metadata(metadata).with_metadata(hidden());
         let scope = scope.get(&self.json_path, json);
         let scope = match &self.ui_path {
-            Some(page_at) => self.ui_routes(scope, page_at),
+            Some(page_path) => self.ui_routes(scope, page_path),
             None => scope,
         };
         scope.on_build(move |application| {
@@ -108,22 +108,22 @@ impl OpenApi {
         })
     }
 
-    fn ui_routes(&self, scope: Scope, page_at: &str) -> Scope {
+    fn ui_routes(&self, scope: Scope, page_path: &str) -> Scope {
         // If an application treats both paths as one, relative links on the page with a trailing
         // slash resolve differently.
-        let [html, html_behind_slash] = [page_at.to_owned(), format!("{page_at}/")].map(|at| {
-            let link = |to: &str| escape_html(&relative_url(&at, to));
+        let [html, html_with_slash] = [page_path.to_owned(), format!("{page_path}/")].map(|from| {
+            let link = |to: &str| escape_html(&relative_url(&from, to));
             let html = HTML
                 .replace("{{title}}", &escape_html(&self.title))
-                .replace("{{style}}", &link(&format!("{page_at}/page.css")))
-                .replace("{{script}}", &link(&format!("{page_at}/page.js")))
+                .replace("{{style}}", &link(&format!("{page_path}/page.css")))
+                .replace("{{script}}", &link(&format!("{page_path}/page.js")))
                 .replace("{{document}}", &link(&self.json_path));
             StaticAsset::new("text/html; charset=utf-8", html)
         });
         let policy = HeaderValue::try_from(self.content_security_policy()).ok();
         let page = move |conditions: Preconditions, OriginalPath(path): OriginalPath| {
             let has_slash = path.len() > 1 && path.ends_with('/');
-            let html = if has_slash { &html_behind_slash } else { &html };
+            let html = if has_slash { &html_with_slash } else { &html };
             let mut response = html.respond(&conditions);
             if let Some(policy) = &policy {
                 response.headers.insert(CONTENT_SECURITY_POLICY, policy.clone());
@@ -134,11 +134,11 @@ impl OpenApi {
         let script = StaticAsset::new("text/javascript; charset=utf-8", SCRIPT);
         let style = move |conditions: Preconditions| style.respond(&conditions);
         let script = move |conditions: Preconditions| script.respond(&conditions);
-        let at = if page_at.is_empty() { "/" } else { page_at };
+        let page_pattern = if page_path.is_empty() { "/" } else { page_path };
         scope
-            .get(at, page.with_metadata(hidden()))
-            .get(&format!("{page_at}/page.css"), style.with_metadata(hidden()))
-            .get(&format!("{page_at}/page.js"), script.with_metadata(hidden()))
+            .get(page_pattern, page.with_metadata(hidden()))
+            .get(&format!("{page_path}/page.css"), style.with_metadata(hidden()))
+            .get(&format!("{page_path}/page.js"), script.with_metadata(hidden()))
     }
 
     /// The Content-Security-Policy: the page's own files, and requests to the API's servers.
@@ -148,8 +148,8 @@ impl OpenApi {
         let origins = servers.filter_map(|url| {
             let (scheme, rest) = url.split_once("://")?;
             let host = rest.split(['/', '?', '#']).next()?;
-            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:[]".contains(&byte);
-            host.bytes().all(is_plain).then(|| format!(" {scheme}://{host}"))
+            let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:[]".contains(&byte);
+            host.bytes().all(is_safe).then(|| format!(" {scheme}://{host}"))
         });
         let origins: String = origins.collect();
         format!(
@@ -164,10 +164,13 @@ fn relative_url(from: &str, to: &str) -> String {
     let folders: Vec<&str> = from.split('/').collect();
     let folders = &folders[..folders.len() - 1];
     let target: Vec<&str> = to.split('/').collect();
-    let same =
-        folders.iter().zip(&target[..target.len() - 1]).take_while(|(one, two)| one == two).count();
-    let up = "../".repeat(folders.len() - same);
-    format!("{up}{}", target[same..].join("/"))
+    let common = folders
+        .iter()
+        .zip(&target[..target.len() - 1])
+        .take_while(|(left, right)| left == right)
+        .count();
+    let up = "../".repeat(folders.len() - common);
+    format!("{up}{}", target[common..].join("/"))
 }
 
 /// Escapes text for HTML, including attributes.
@@ -181,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_path_is_seen_from_another() {
+    fn builds_relative_urls() {
         for (from, to, expected) in [
             ("/docs", "/openapi.json", "openapi.json"),
             ("/api/docs", "/api/openapi.json", "openapi.json"),

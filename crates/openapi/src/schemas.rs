@@ -92,31 +92,31 @@ impl Schemas {
             (INPUT_REF_PREFIX, self.input.take_definitions(true)),
             (OUTPUT_REF_PREFIX, self.output.take_definitions(true)),
         ];
-        let mut differ: BTreeSet<String> = BTreeSet::new();
+        let mut differing: BTreeSet<String> = BTreeSet::new();
         let [(_, input), (_, output)] = &sides;
         let both = || input.keys().filter(|name| output.contains_key(*name));
         // A schema also differs if it refers to one that differs.
         loop {
-            let more = both().filter(|name| {
-                !differ.contains(*name)
+            let new = both().filter(|name| {
+                !differing.contains(*name)
                     && (!equal_ignoring_side(&input[*name], &output[*name])
-                        || references_any(&input[*name], &differ))
+                        || references_any(&input[*name], &differing))
             });
-            let more: Vec<_> = more.cloned().collect();
-            if more.is_empty() {
+            let new: Vec<_> = new.cloned().collect();
+            if new.is_empty() {
                 break;
             }
-            differ.extend(more);
+            differing.extend(new);
         }
-        let mut taken = BTreeSet::new();
+        let mut used = BTreeSet::new();
         let mut names: BTreeMap<String, String> = BTreeMap::new();
-        let mut all: BTreeMap<String, Value> = BTreeMap::new();
+        let mut components: BTreeMap<String, Value> = BTreeMap::new();
         for (side, definitions) in sides {
             for (name, schema) in definitions {
                 let reference = format!("{side}{name}");
-                let is_shared = !differ.contains(&name)
+                let is_shared = !differing.contains(&name)
                     && names.contains_key(&format!("{INPUT_REF_PREFIX}{name}"));
-                let wanted = match (differ.contains(&name), side) {
+                let preferred_name = match (differing.contains(&name), side) {
                     (false, _) => name.clone(),
                     (true, INPUT_REF_PREFIX) => format!("{name}Input"),
                     (true, _) => format!("{name}Output"),
@@ -124,48 +124,48 @@ impl Schemas {
                 let component = if is_shared {
                     names[&format!("{INPUT_REF_PREFIX}{name}")].clone()
                 } else {
-                    unique_name(&component_name(&wanted), &mut taken)
+                    unique_name(&component_name(&preferred_name), &mut used)
                 };
                 names.insert(reference, component.clone());
-                all.insert(component, schema);
+                components.insert(component, schema);
             }
         }
         rewrite_refs(document, &names);
-        for schema in all.values_mut() {
+        for schema in components.values_mut() {
             rewrite_refs(schema, &names);
         }
-        reachable_components(document, &all)
+        reachable_components(document, &components)
     }
 }
 
 /// Compares schemas regardless of the side that their references point to.
 fn equal_ignoring_side(input: &Value, output: &Value) -> bool {
-    fn sideless(value: &Value) -> String {
+    fn without_side(value: &Value) -> String {
         value.to_string().replace("\"#/output/", "\"#/input/")
     }
-    sideless(input) == sideless(output)
+    without_side(input) == without_side(output)
 }
 
 fn references_any(schema: &Value, names: &BTreeSet<String>) -> bool {
-    let mut refers = false;
+    let mut found = false;
     for_each_ref(schema, &mut |reference| {
         let name = reference
             .strip_prefix(INPUT_REF_PREFIX)
             .or_else(|| reference.strip_prefix(OUTPUT_REF_PREFIX));
-        refers |= name.is_some_and(|name| names.contains(&decode_pointer(name)));
+        found |= name.is_some_and(|name| names.contains(&decode_pointer(name)));
     });
-    refers
+    found
 }
 
-fn for_each_ref(value: &Value, see: &mut impl FnMut(&str)) {
+fn for_each_ref(value: &Value, visit: &mut impl FnMut(&str)) {
     match value {
         Value::Object(members) => {
             if let Some(Value::String(reference)) = members.get("$ref") {
-                see(reference);
+                visit(reference);
             }
-            members.values().for_each(|member| for_each_ref(member, see));
+            members.values().for_each(|member| for_each_ref(member, visit));
         }
-        Value::Array(items) => items.iter().for_each(|item| for_each_ref(item, see)),
+        Value::Array(items) => items.iter().for_each(|item| for_each_ref(item, visit)),
         _ => {}
     }
 }
@@ -186,15 +186,18 @@ fn rewrite_refs(value: &mut Value, names: &BTreeMap<String, String>) {
 }
 
 /// The components that `document` refers to, directly or indirectly.
-fn reachable_components(document: &Value, all: &BTreeMap<String, Value>) -> Map<String, Value> {
+fn reachable_components(
+    document: &Value,
+    components: &BTreeMap<String, Value>,
+) -> Map<String, Value> {
     let mut found = Map::new();
-    let mut open = Vec::new();
-    for_each_ref(document, &mut |reference| open.push(reference.to_owned()));
-    while let Some(reference) = open.pop() {
+    let mut pending = Vec::new();
+    for_each_ref(document, &mut |reference| pending.push(reference.to_owned()));
+    while let Some(reference) = pending.pop() {
         let Some(name) = reference.strip_prefix(COMPONENTS_REF_PREFIX) else { continue };
-        let Some(schema) = all.get(name) else { continue };
+        let Some(schema) = components.get(name) else { continue };
         if found.insert(name.to_owned(), schema.clone()).is_none() {
-            for_each_ref(schema, &mut |reference| open.push(reference.to_owned()));
+            for_each_ref(schema, &mut |reference| pending.push(reference.to_owned()));
         }
     }
     found
@@ -202,17 +205,18 @@ fn reachable_components(document: &Value, all: &BTreeMap<String, Value>) -> Map<
 
 /// OpenAPI 3.1, Components Object: names of components consist of letters, digits and `.-_` only.
 fn component_name(name: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
+    let is_allowed =
+        |character: char| character.is_ascii_alphanumeric() || ".-_".contains(character);
     let plain: String =
-        name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
+        name.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect();
     let plain = plain.trim_matches('_');
     if plain.is_empty() { "Schema".to_owned() } else { plain.to_owned() }
 }
 
-fn unique_name(name: &str, taken: &mut BTreeSet<String>) -> String {
+fn unique_name(name: &str, used: &mut BTreeSet<String>) -> String {
     let numbered = (2..).map(|number| format!("{name}{number}"));
     let mut names = std::iter::once(name.to_owned()).chain(numbered);
-    names.find(|name| taken.insert(name.clone())).expect("the numbers do not run out")
+    names.find(|name| used.insert(name.clone())).expect("the numbers do not run out")
 }
 
 /// RFC 6901, section 6: a pointer in a fragment is percent-encoded, with `~0` and `~1` for `~` and
@@ -269,30 +273,30 @@ pub(crate) fn reason_phrase(status: u16) -> &'static str {
 /// The schema without `null`.
 pub(crate) fn without_null(mut schema: Value) -> Value {
     if let Some(Value::Array(types)) = schema.get_mut("type") {
-        types.retain(|one| one != "null");
-        if let [one] = &mut types[..] {
-            schema["type"] = one.take();
+        types.retain(|kind| kind != "null");
+        if let [kind] = &mut types[..] {
+            schema["type"] = kind.take();
         }
     }
     if let Some(Value::Array(values)) = schema.get_mut("enum") {
         values.retain(|value| !value.is_null());
     }
-    if let Some(Value::Array(all)) = schema.get_mut("anyOf") {
-        all.retain(|one| one.get("type").is_none_or(|kind| kind != "null"));
-        for part in std::mem::take(all).into_iter().map(without_null) {
-            if !all.contains(&part) {
-                all.push(part);
+    if let Some(Value::Array(alternatives)) = schema.get_mut("anyOf") {
+        alternatives.retain(|part| part.get("type").is_none_or(|kind| kind != "null"));
+        for part in std::mem::take(alternatives).into_iter().map(without_null) {
+            if !alternatives.contains(&part) {
+                alternatives.push(part);
             }
         }
-        if let [one] = &mut all[..] {
-            let (one, Value::Object(mut around)) = (one.take(), schema.take()) else {
+        if let [part] = &mut alternatives[..] {
+            let (part, Value::Object(mut outer)) = (part.take(), schema.take()) else {
                 return Value::Bool(true);
             };
-            around.remove("anyOf");
-            if let Value::Object(members) = one {
-                around.extend(members);
+            outer.remove("anyOf");
+            if let Value::Object(members) = part {
+                outer.extend(members);
             }
-            return Value::Object(around);
+            return Value::Object(outer);
         }
     }
     if schema.get("default").is_some_and(Value::is_null)
@@ -313,42 +317,46 @@ pub(crate) struct Property {
 }
 
 /// Collects the properties that an object's schema lists itself.
-fn collect_own_properties(schema: &Value, must: bool, found: &mut Vec<Property>) {
+fn collect_own_properties(schema: &Value, is_unconditional: bool, found: &mut Vec<Property>) {
     let required: Vec<_> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
-        if let Some(known) = found.iter_mut().find(|known| known.name == *name) {
-            if known.is_from_union && !must {
-                known.schema = any_of(&known.schema, property);
+        if let Some(existing) = found.iter_mut().find(|existing| existing.name == *name) {
+            if existing.is_from_union && !is_unconditional {
+                existing.schema = any_of(&existing.schema, property);
             }
             continue;
         }
-        let is_required = must && required.iter().any(|one| *one == name);
+        let is_required =
+            is_unconditional && required.iter().any(|required_name| *required_name == name);
         let (name, schema) = (name.clone(), property.clone());
-        found.push(Property { name, schema, is_required, is_from_union: !must });
+        found.push(Property { name, schema, is_required, is_from_union: !is_unconditional });
     }
 }
 
 /// The union of two schemas.
-fn any_of(one: &Value, other: &Value) -> Value {
-    let words = |schema: &Value| match (schema.get("const"), schema.get("enum")) {
-        (Some(word), _) => Some(vec![word.clone()]),
-        (None, Some(Value::Array(words))) => Some(words.clone()),
+fn any_of(left: &Value, right: &Value) -> Value {
+    let values = |schema: &Value| match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value.clone()]),
+        (None, Some(Value::Array(values))) => Some(values.clone()),
         (None, _) => None,
     };
-    let kind = one.get("type").filter(|kind| other.get("type") == Some(kind));
-    if let (Some(mut all), Some(more), Some(kind)) = (words(one), words(other), kind) {
-        all.extend(more.into_iter().filter(|word| !all.contains(word)).collect::<Vec<_>>());
-        return json!({ "type": kind, "enum": all });
+    let kind = left.get("type").filter(|kind| right.get("type") == Some(kind));
+    if let (Some(mut merged), Some(added), Some(kind)) = (values(left), values(right), kind) {
+        merged
+            .extend(added.into_iter().filter(|value| !merged.contains(value)).collect::<Vec<_>>());
+        return json!({ "type": kind, "enum": merged });
     }
     let parts = |schema: &Value| match schema.get("anyOf") {
         Some(Value::Array(parts)) => parts.clone(),
         _ => vec![schema.clone()],
     };
-    let mut all = parts(one);
-    all.extend(parts(other).into_iter().filter(|part| !all.contains(part)).collect::<Vec<_>>());
-    if all.len() == 1 { one.clone() } else { json!({ "anyOf": all }) }
+    let mut alternatives = parts(left);
+    alternatives.extend(
+        parts(right).into_iter().filter(|part| !alternatives.contains(part)).collect::<Vec<_>>(),
+    );
+    if alternatives.len() == 1 { left.clone() } else { json!({ "anyOf": alternatives }) }
 }
 
 impl Schemas {
@@ -359,20 +367,28 @@ impl Schemas {
         (!found.is_empty()).then_some(found)
     }
 
-    fn collect_properties(&self, schema: &Value, must: bool, depth: u8, found: &mut Vec<Property>) {
+    fn collect_properties(
+        &self,
+        schema: &Value,
+        is_unconditional: bool,
+        depth: u8,
+        found: &mut Vec<Property>,
+    ) {
         if depth > 8 {
             return;
         }
         let resolved = self.resolve(schema);
         // A reference may have sibling properties, such as the tag of a variant.
         if *schema != resolved {
-            collect_own_properties(schema, must, found);
+            collect_own_properties(schema, is_unconditional, found);
         }
         let schema = resolved;
-        collect_own_properties(&schema, must, found);
-        for (key, must) in [("allOf", must), ("anyOf", false), ("oneOf", false)] {
+        collect_own_properties(&schema, is_unconditional, found);
+        for (key, is_unconditional) in
+            [("allOf", is_unconditional), ("anyOf", false), ("oneOf", false)]
+        {
             for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
-                self.collect_properties(part, must, depth + 1, found);
+                self.collect_properties(part, is_unconditional, depth + 1, found);
             }
         }
     }

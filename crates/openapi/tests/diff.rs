@@ -24,13 +24,13 @@ fn document(schema: &Value) -> Value {
 
 /// The rules and locations of breaking changes on one side.
 fn breaking(changes: &[Change], side: &str) -> Vec<String> {
-    let of_side =
+    let on_side =
         changes.iter().filter(|change| change.is_breaking && change.location.contains(side));
-    let mut rules: Vec<_> = of_side
+    let mut rules: Vec<_> = on_side
         .map(|change| {
-            let place =
+            let location =
                 change.location.rsplit("application/json").next().unwrap_or_default().trim();
-            format!("{} {place}", change.rule).trim().to_owned()
+            format!("{} {location}", change.rule).trim().to_owned()
         })
         .collect();
     rules.dedup();
@@ -42,7 +42,7 @@ type Row<'t> = (&'t str, Value, Value, &'t [&'t str], &'t [&'t str]);
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "it is a table")]
-fn requests_may_only_grow_and_responses_may_only_shrink() {
+fn requests_may_only_widen_and_responses_may_only_narrow() {
     let text = || json!({ "type": "string" });
     let object = |properties: Value, required: Value| json!({ "type": "object", "properties": properties, "required": required });
     // From one schema to the other: the rules broken in requests, and in responses.
@@ -202,7 +202,7 @@ fn requests_may_only_grow_and_responses_may_only_shrink() {
             none,
         ),
         (
-            "put together by allOf",
+            "combined by allOf",
             object(json!({ "a": text(), "b": text() }), json!(["a"])),
             json!({ "allOf": [object(json!({ "a": text() }), json!(["a"])), object(json!({ "b": text() }), json!([]))] }),
             none,
@@ -273,13 +273,13 @@ fn requests_may_only_grow_and_responses_may_only_shrink() {
             widened,
         ),
         (
-            "what a bound says in another way",
+            "an equivalent bound",
             json!({ "type": "integer", "exclusiveMinimum": 0, "maximum": 9 }),
             json!({ "type": "integer", "minimum": 0, "exclusiveMaximum": 10 }),
             none,
             widened,
         ),
-        ("a bound that is none", text(), json!({ "type": "string", "minLength": 0 }), none, none),
+        ("a bound without effect", text(), json!({ "type": "string", "minLength": 0 }), none, none),
         (
             "null as OpenAPI 3.0 writes it",
             json!({ "type": "string", "nullable": true }),
@@ -315,7 +315,7 @@ fn requests_may_only_grow_and_responses_may_only_shrink() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "it is a table")]
-fn every_part_of_an_operation_is_judged() {
+fn compares_every_part_of_an_operation() {
     let old = json!({
         "openapi": "3.1.0",
         "paths": { "/birds/{id}": {
@@ -475,17 +475,17 @@ fn contract(arguments: &[&str], input: &str) -> Output {
 }
 
 #[test]
-fn the_command_tells_by_its_status_whether_clients_break() {
-    let folder = std::env::temp_dir().join(format!("contract-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a directory");
-    let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+fn the_exit_status_says_whether_clients_break() {
+    let directory = std::env::temp_dir().join(format!("contract-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    let path = |name: &str| directory.join(name).to_str().expect("text").to_owned();
     let write = |name: &str, text: &str| {
         fs::write(path(name), text).expect("written");
         path(name)
     };
     let old = write("old.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{},"post":{}}}}"#);
-    let less = write("less.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{}}}}"#);
-    let more =
+    let removed = write("less.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{}}}}"#);
+    let added =
         write("more.json", r#"{"openapi":"3.1.0","paths":{"/a":{"get":{},"post":{}},"/b":{}}}"#);
     let swagger = write("swagger.json", r#"{"swagger":"2.0"}"#);
     let yaml = write("a.yaml", "openapi: 3.1.0\n");
@@ -493,26 +493,26 @@ fn the_command_tells_by_its_status_whether_clients_break() {
         "outside.json",
         r#"{"openapi":"3.1.0","paths":{"/a":{"get":{"responses":{"200":{"content":{"a/b":{"schema":{"$ref":"other.json#/Bird"}}}}}}}}}"#,
     );
-    let astray = write(
+    let dangling = write(
         "astray.json",
         r##"{"openapi":"3.1.0","paths":{"/a":{"get":{"parameters":[{"$ref":"#/components/parameters/A"}],"x-note":{"$ref":"mine"}}}}}"##,
     );
-    let odd = write(
+    let unusual = write(
         "odd.json",
         r#"{"openapi":"3.1.0","paths":{"/a":{"get":{"responses":{"\u00e9\u00e9":{},"":{}}},"post":{}}}}"#,
     );
-    let (old, less, more) = (old.as_str(), less.as_str(), more.as_str());
+    let (old, removed, added) = (old.as_str(), removed.as_str(), added.as_str());
     let missing = path("missing.json");
-    for (arguments, status, words) in [
+    for (arguments, status, expected) in [
         (&["diff", old, old][..], 0, "nothing changed"),
-        (&["diff", old, more], 0, "nothing breaks clients"),
+        (&["diff", old, added], 0, "nothing breaks clients"),
         (
-            &["diff", old, less],
+            &["diff", old, removed],
             1,
             "breaking: POST /a: it was removed [operation-removed]\n1 change breaks",
         ),
-        (&["diff", "--breaking", less, old], 0, "nothing changed"),
-        (&["diff", "--json", old, less], 1, r#""rule": "operation-removed""#),
+        (&["diff", "--breaking", removed, old], 0, "nothing changed"),
+        (&["diff", "--json", old, removed], 1, r#""rule": "operation-removed""#),
         (&["--help"], 0, "Exit status: 0"),
         (&["diff", old], 2, "two documents"),
         (&["patch", old, old], 2, "expected `diff`"),
@@ -522,9 +522,9 @@ fn the_command_tells_by_its_status_whether_clients_break() {
         (&["diff", old, &yaml], 2, "is not JSON"),
         (&["diff", old, &swagger], 2, "no member `openapi`"),
         (&["diff", &outside, &outside], 2, "refers to `other.json#/Bird` outside of it"),
-        (&["diff", old, &astray], 2, "refers to `#/components/parameters/A`, which is not in it"),
-        (&["diff", &odd, &odd], 0, "nothing changed"),
-        (&["diff", &odd, old], 1, "response-removed"),
+        (&["diff", old, &dangling], 2, "refers to `#/components/parameters/A`, which is not in it"),
+        (&["diff", &unusual, &unusual], 0, "nothing changed"),
+        (&["diff", &unusual, old], 1, "response-removed"),
     ] {
         let output = contract(arguments, "");
         let text = format!(
@@ -533,39 +533,39 @@ fn the_command_tells_by_its_status_whether_clients_break() {
             String::from_utf8_lossy(&output.stderr)
         );
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
-        assert!(text.contains(words), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
     }
     let piped = contract(&["diff", old, "-"], r#"{"openapi":"3.1.0","paths":{}}"#);
     assert_eq!(piped.status.code(), Some(1));
-    fs::remove_dir_all(&folder).expect("removed");
+    fs::remove_dir_all(&directory).expect("removed");
 }
 
 #[test]
-fn long_lists_of_values_are_compared_to_their_ends() {
+fn compares_long_lists_of_values_completely() {
     let values = |count: u32| (0..count).map(|number| json!(format!("value-{number}")));
     for through_reference in [false, true] {
-        let with = |values: Vec<Value>| {
+        let document_with = |values: Vec<Value>| {
             let list = json!({ "type": "string", "enum": values });
             if !through_reference {
                 return document(&list);
             }
-            let mut all = document(&json!({ "$ref": "#/components/schemas/List" }));
-            all["components"]["schemas"]["List"] = list;
-            all
+            let mut full = document(&json!({ "$ref": "#/components/schemas/List" }));
+            full["components"]["schemas"]["List"] = list;
+            full
         };
-        let all = with(values(1000).collect());
+        let full = document_with(values(1000).collect());
         let reversed: Vec<_> = values(1000).rev().collect();
-        assert_eq!(diff(&all, &with(reversed)), [], "the order does not matter");
-        let changes = diff(&all, &with(values(999).collect()));
+        assert_eq!(diff(&full, &document_with(reversed)), [], "the order does not matter");
+        let changes = diff(&full, &document_with(values(999).collect()));
         assert_eq!(breaking(&changes, " body"), ["narrowed"], "{changes:#?}");
         assert!(changes[0].message.contains("value-999"), "{changes:#?}");
-        let changes = diff(&with(values(999).collect()), &all);
+        let changes = diff(&document_with(values(999).collect()), &full);
         assert_eq!(breaking(&changes, " response"), ["widened"], "{changes:#?}");
     }
 }
 
 #[test]
-fn documents_that_mean_no_good_end_the_comparison_too() {
+fn comparing_malicious_documents_terminates() {
     // A reference to itself, a cycle of allOf, deep nesting, and wrong types everywhere.
     let mut deep = json!({ "type": "string" });
     for _ in 0..100 {
@@ -586,21 +586,21 @@ fn documents_that_mean_no_good_end_the_comparison_too() {
         json!({ "type": 7, "enum": "x", "properties": [], "required": {}, "anyOf": 1, "allOf": {}, "$ref": 3 }),
         json!([1]),
     ] {
-        let mut one = document(&schema);
-        one["components"]["schemas"]["Loop"] = json!({ "allOf": [{ "$ref": "#/components/schemas/Loop" }, { "anyOf": [{ "$ref": "#/components/schemas/Loop" }, true] }] });
-        let other = document(&json!({ "type": "string" }));
-        let _ = (diff(&one, &other), diff(&other, &one), diff(&one, &one));
+        let mut left = document(&schema);
+        left["components"]["schemas"]["Loop"] = json!({ "allOf": [{ "$ref": "#/components/schemas/Loop" }, { "anyOf": [{ "$ref": "#/components/schemas/Loop" }, true] }] });
+        let right = document(&json!({ "type": "string" }));
+        let _ = (diff(&left, &right), diff(&right, &left), diff(&left, &left));
     }
-    for odd in [
+    for malformed in [
         json!(null),
         json!([]),
         json!({ "paths": [] }),
         json!({ "paths": { "/": 1, "{": { "get": 1 }, "": { "get": { "parameters": [1], "responses": { "": 1 } } } } }),
     ] {
         let _ = (
-            diff(&odd, &document(&json!({}))),
-            diff(&document(&json!({})), &odd),
-            diff(&odd, &odd),
+            diff(&malformed, &document(&json!({}))),
+            diff(&document(&json!({})), &malformed),
+            diff(&malformed, &malformed),
         );
     }
 }

@@ -32,26 +32,27 @@ pub(crate) struct AcmeClients {
 }
 
 impl AcmeClients {
-    pub(crate) fn new<'t>(all: impl Iterator<Item = &'t TlsConfig>) -> Self {
-        let suppliers = AcmeClient::for_listeners(all);
-        let answers = suppliers.iter().map(AcmeClient::challenge_responses).collect();
-        Self { clients: suppliers, challenges: answers }
+    pub(crate) fn new<'t>(tls_configs: impl Iterator<Item = &'t TlsConfig>) -> Self {
+        let clients = AcmeClient::for_listeners(tls_configs);
+        let challenges = clients.iter().map(AcmeClient::challenge_responses).collect();
+        Self { clients, challenges }
     }
 
-    /// Wraps the applications of `makes` so that they answer validation requests before any route.
+    /// Wraps the applications of `make_app` so that they answer validation requests before any
+    /// route.
     pub(crate) fn intercepting_challenges<'m>(
         &self,
-        makes: &'m mut dyn FnMut() -> BoxedMakeApp,
+        make_app: &'m mut dyn FnMut() -> BoxedMakeApp,
     ) -> Box<dyn FnMut() -> BoxedMakeApp + 'm> {
         if self.challenges.is_empty() {
-            return Box::new(makes);
+            return Box::new(make_app);
         }
-        let answers = Arc::clone(&self.challenges);
+        let challenges = Arc::clone(&self.challenges);
         Box::new(move || {
-            let (make, answers) = (makes(), Arc::clone(&answers));
+            let (make, challenges) = (make_app(), Arc::clone(&challenges));
             Box::new(move || -> BuildFuture {
-                let making = make();
-                Box::pin(async move { Ok(intercept_challenges(making.await?, answers)) })
+                let build = make();
+                Box::pin(async move { Ok(intercept_challenges(build.await?, challenges)) })
             })
         })
     }
@@ -59,15 +60,17 @@ impl AcmeClients {
     /// Starts one thread per ACME client. Each begins when the server serves, and ends when the
     /// server shuts down or the returned value is dropped.
     pub(crate) fn start(self, handle: &ServerHandle) -> Result<Vec<AcmeClientThread>, Error> {
-        let start = |supplier: AcmeClient| {
-            let (mut begun, mut ended) = (handle.subscribe(), handle.subscribe());
-            // A successor waits: until it serves, the previous process has the sockets and the
-            // lock.
-            let begin =
-                async move { drop(begun.wait_for(|order| *order >= Lifecycle::Serving).await) };
-            let end =
-                async move { drop(ended.wait_for(|order| *order > Lifecycle::Serving).await) };
-            supplier.start(begin, end).map_err(Error::Worker)
+        let start = |client: AcmeClient| {
+            let (mut until_serving, mut until_shutdown) = (handle.subscribe(), handle.subscribe());
+            // After an upgrade in place, the previous process holds the sockets and the lock until
+            // this one serves.
+            let serving = async move {
+                drop(until_serving.wait_for(|state| *state >= Lifecycle::Serving).await)
+            };
+            let shutdown = async move {
+                drop(until_shutdown.wait_for(|state| *state > Lifecycle::Serving).await)
+            };
+            client.start(serving, shutdown).map_err(Error::Worker)
         };
         self.clients.into_iter().map(start).collect()
     }
@@ -84,46 +87,51 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn intercept_challenges(
     application: BuiltApp,
-    answers: Arc<[Arc<ChallengeResponses>]>,
+    challenges: Arc<[Arc<ChallengeResponses>]>,
 ) -> BuiltApp {
-    let known = Arc::clone(&answers);
-    let claims = move |head: &RequestHead| {
-        let is_asked = |challenges: &Arc<ChallengeResponses>| {
+    let pending = Arc::clone(&challenges);
+    let classify = move |head: &RequestHead| {
+        let is_pending = |challenges: &Arc<ChallengeResponses>| {
             challenges.has_http01() || challenges.has_remote_http01()
         };
-        let is_check = known.iter().any(is_asked)
+        let is_validation = pending.iter().any(is_pending)
             && head.path().starts_with(CHALLENGE_PATH)
             && matches!(head.method(), Method::GET | Method::HEAD);
-        let token = challenge_token(head.path()).filter(|_| is_check)?;
-        let is_own = known.iter().any(|challenges| challenges.http01(token).is_some());
-        let may_be_others = || known.iter().any(|challenges| challenges.has_remote_http01());
-        if is_own {
+        let token = challenge_token(head.path()).filter(|_| is_validation)?;
+        let is_local = pending.iter().any(|challenges| challenges.http01(token).is_some());
+        let may_be_remote = || pending.iter().any(|challenges| challenges.has_remote_http01());
+        if is_local {
             Some(Intercept::NeverShed)
         } else {
-            may_be_others().then_some(Intercept::Sheddable)
+            may_be_remote().then_some(Intercept::Sheddable)
         }
     };
-    application.intercept(claims, |rest| ChallengeResponder { challenges: answers, app: rest })
+    application.intercept(classify, |app| ChallengeResponder { challenges, app })
 }
 
 /// The token at the end of a path.
 // RFC 8555 §8.3: a token consists of characters of the base64url alphabet.
 fn challenge_token(path: &str) -> Option<&str> {
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let token = path.strip_prefix(CHALLENGE_PATH)?;
-    let is_token = (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(is_letter);
-    is_token.then_some(token)
+    let is_valid = (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(is_token_byte);
+    is_valid.then_some(token)
 }
 
-async fn find_key_authorization(all: &[Arc<ChallengeResponses>], token: &str) -> Option<Arc<str>> {
-    if let Some(own) = all.iter().find_map(|challenges| challenges.http01(token)) {
-        return Some(own);
+async fn find_key_authorization(
+    challenge_sets: &[Arc<ChallengeResponses>],
+    token: &str,
+) -> Option<Arc<str>> {
+    if let Some(authorization) =
+        challenge_sets.iter().find_map(|challenges| challenges.http01(token))
+    {
+        return Some(authorization);
     }
-    for challenges in all.iter().filter(|challenges| challenges.has_remote_http01()) {
+    for challenges in challenge_sets.iter().filter(|challenges| challenges.has_remote_http01()) {
         // The storage may hang, so the lookup has a timeout.
-        let found = timeout(LOOKUP_TIMEOUT, challenges.remote_http01(token)).await;
-        if let Ok(Some(found)) = found {
-            return Some(found);
+        let authorization = timeout(LOOKUP_TIMEOUT, challenges.remote_http01(token)).await;
+        if let Ok(Some(authorization)) = authorization {
+            return Some(authorization);
         }
     }
     None
@@ -137,14 +145,14 @@ struct ChallengeResponder {
 
 impl Service for ChallengeResponder {
     async fn call(&self, request: Request) -> Response {
-        let found = match challenge_token(request.parts.head.path()) {
+        let authorization = match challenge_token(request.parts.head.path()) {
             Some(token) => find_key_authorization(&self.challenges, token).await,
             None => None,
         };
-        match found {
-            Some(text) => {
-                let kind = [(CONTENT_TYPE, "application/octet-stream")];
-                (kind, text.as_bytes().to_vec()).into_response()
+        match authorization {
+            Some(authorization) => {
+                let headers = [(CONTENT_TYPE, "application/octet-stream")];
+                (headers, authorization.as_bytes().to_vec()).into_response()
             }
             None => self.app.call(request).await,
         }
@@ -157,7 +165,7 @@ mod tests {
     use peregrine_web::App;
 
     #[test]
-    fn requests_by_which_names_are_checked_are_answered_before_all_routes() {
+    fn validation_requests_are_answered_before_all_routes() {
         let challenges = ChallengeResponses::new().expect("a set of challenges");
         let app = App::new().get("/{*all}", || "the application").post("/{*all}", || "posted");
         let app = app.build().expect("valid routes");

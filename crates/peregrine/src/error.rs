@@ -103,13 +103,13 @@ impl fmt::Display for Error {
                 write!(f, "cannot listen on {address}: {cause}{}", bind_hint(address, cause))
             }
             Self::AccessLog { target, cause } => {
-                let remedy = match cause.kind() {
+                let hint = match cause.kind() {
                     io::ErrorKind::NotFound => "; its directory does not exist: create it",
                     io::ErrorKind::PermissionDenied => "; this user may not write there",
                     io::ErrorKind::IsADirectory => "; this is a directory: name a file in it",
                     _ => exhaustion_hint(cause),
                 };
-                write!(f, "cannot open the access log {target}: {cause}{remedy}")
+                write!(f, "cannot open the access log {target}: {cause}{hint}")
             }
             Self::Tls(error) => error.fmt(f),
             Self::Build(error) => error.fmt(f),
@@ -156,7 +156,7 @@ pub(crate) fn missing_feature(setting: &str, feature: &str) -> Error {
     ConfigError::for_key(setting, text).into()
 }
 
-/// The usual remedies when the server cannot listen on an address.
+/// The hint when the server cannot listen on an address.
 fn bind_hint(address: &str, cause: &io::Error) -> &'static str {
     let is_unix = address.starts_with("unix:");
     match cause.kind() {
@@ -180,7 +180,7 @@ fn bind_hint(address: &str, cause: &io::Error) -> &'static str {
     }
 }
 
-/// The remedies when the process has run out of something.
+/// The hint for errors that mean that the process has exhausted a resource.
 fn exhaustion_hint(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         // ENFILE and EMFILE, which have no `ErrorKind`. The numbers are the same on every Unix.
@@ -227,7 +227,7 @@ impl From<TlsSetupError> for Error {
     }
 }
 
-/// Lets a `main` that returns `io::Result`, as with other frameworks, use `?` on this error. Keeps
+/// Allows `?` on this error in a `main` that returns `io::Result`, as with other frameworks. Keeps
 /// the kind of the operating system's error, if there was one.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
@@ -258,7 +258,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn what_main_prints_is_the_text_for_people() {
+    fn debug_prints_the_display_text() {
         let missing = peregrine_tls::TlsConfig::from_pem_files("no-such.pem", "no-such.key");
         let error = Error::from(missing.expect_err("no such file"));
         let printed = format!("{error:?}");
@@ -268,7 +268,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_main_that_gives_an_io_error_keeps_its_kind_and_its_text() {
+    fn conversion_to_an_io_error_keeps_the_kind_and_the_text() {
         fn main() -> io::Result<()> {
             Err(Error::Worker(io::Error::from_raw_os_error(13)))?;
             Ok(())
@@ -281,8 +281,8 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_remedy_fits_the_kind_of_address_and_the_cause() {
-        for (text, remedy) in [
+    fn hints_match_the_kind_of_address_and_the_cause() {
+        for (text, hint) in [
             (bind("127.0.0.1:80", 13), "CAP_NET_BIND_SERVICE"),
             (bind("unix:/run/app.sock", 13), "directory"),
             (bind("unix:/run/none/app.sock", 2), "directory does not exist"),
@@ -293,7 +293,7 @@ mod tests {
             (Error::Signals(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
             (Error::Worker(io::Error::from_raw_os_error(11)).to_string(), "TasksMax="),
         ] {
-            assert!(text.contains(remedy), "{text}");
+            assert!(text.contains(hint), "{text}");
         }
     }
 }

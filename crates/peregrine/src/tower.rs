@@ -37,8 +37,8 @@ use std::pin::Pin;
 
 impl<R: Dispatch> IntoBuiltApp for TowerHandler<R> {
     fn into_built_app(self) -> Result<BuiltApp, BuildError> {
-        // Ambiguous paths are dangerous if they bypass the middleware of another route; there is
-        // none.
+        // Ambiguous paths are only dangerous if they bypass the middleware of another route. This
+        // application has no other route.
         App::new().allow_ambiguous_paths().mount("/", self).build()
     }
 }
@@ -68,8 +68,8 @@ impl Server {
         T: IntoTowerHandler<Via>,
         T::Dispatch: Send,
     {
-        let tower = service.into_tower_handler();
-        self.serve(move || tower.clone())
+        let handler = service.into_tower_handler();
+        self.serve(move || handler.clone())
     }
 
     /// Starts serving a tower service and returns, like [`Server::start`].
@@ -81,8 +81,8 @@ impl Server {
         T: IntoTowerHandler<Via>,
         T::Dispatch: Send,
     {
-        let tower = service.into_tower_handler();
-        self.start(move || tower.clone())
+        let handler = service.into_tower_handler();
+        self.start(move || handler.clone())
     }
 }
 
@@ -169,12 +169,12 @@ impl From<tokio::net::UnixListener> for ServeListener {
 /// # }
 /// ```
 #[doc(alias = "axum")]
-pub fn serve<Via, T>(entrance: impl Into<ServeListener>, service: T) -> Serve<T::Dispatch>
+pub fn serve<Via, T>(listener: impl Into<ServeListener>, service: T) -> Serve<T::Dispatch>
 where
     T: IntoTowerHandler<Via>,
     T::Dispatch: Send,
 {
-    let server = match entrance.into() {
+    let server = match listener.into() {
         ServeListener::Address(address) => Ok(Server::bind(address)),
         ServeListener::Listener(listener) => Ok(Server::new().listen_socket(listener)),
         ServeListener::Invalid(cause) => Err(invalid_listener(cause)),
@@ -196,7 +196,7 @@ where
 /// ```
 #[cfg(feature = "tls")]
 pub fn serve_tls<Via, T>(
-    entrance: impl Into<ServeListener>,
+    listener: impl Into<ServeListener>,
     tls: TlsConfig,
     service: T,
 ) -> Serve<T::Dispatch>
@@ -204,7 +204,7 @@ where
     T: IntoTowerHandler<Via>,
     T::Dispatch: Send,
 {
-    let server = match entrance.into() {
+    let server = match listener.into() {
         ServeListener::Address(address) => Ok(Server::new().listen_tls(address, tls)),
         ServeListener::Listener(listener) => Ok(Server::new().listen_tls_socket(listener, tls)),
         ServeListener::Invalid(cause) => Err(invalid_listener(cause)),
@@ -276,21 +276,21 @@ impl<R> Serve<R> {
     /// peregrine::tower::serve("127.0.0.1:3000", app).configure(|server| server.quiet()).await
     /// # }
     /// ```
-    pub fn configure(mut self, change: impl FnOnce(Server) -> Server) -> Self {
-        self.server = self.server.map(change);
+    pub fn configure(mut self, configure: impl FnOnce(Server) -> Server) -> Self {
+        self.server = self.server.map(configure);
         self
     }
 }
 
 impl<R: Dispatch + Send> Serve<R> {
     async fn run(self) -> Result<(), Error> {
-        let Self { server, handler: tower, shutdown: end } = self;
-        let end = match end {
+        let Self { server, handler, shutdown } = self;
+        let shutdown = match shutdown {
             ShutdownTrigger::OnDrop => Some(Box::pin(pending()) as ShutdownFuture),
             ShutdownTrigger::Signals => None,
             ShutdownTrigger::Future(signal) => Some(signal),
         };
-        serve_until::serve(server?, box_make_app(move || tower.clone()), end).await
+        serve_until::serve(server?, box_make_app(move || handler.clone()), shutdown).await
     }
 }
 

@@ -23,11 +23,11 @@ fn main() {
     encode();
 }
 
-fn report(name: &str, least: u128, count: u128) {
-    println!("{name:<60} {:>6} ns", least / count);
+fn report(name: &str, total_ns: u128, count: u128) {
+    println!("{name:<60} {:>6} ns", total_ns / count);
 }
 
-/// 100 requests in one turn, each answered with 13 bytes.
+/// 100 requests in one turn, each with a response of 13 bytes.
 fn turn(name: &str, fields: &[(&str, &str)]) {
     let (limits, date) = (Limits::DEFAULT, Date::from_unix_seconds(784_111_777));
     let (mut bytes, mut head, mut out) = (Vec::new(), HeadIndex::new(), Vec::new());
@@ -36,13 +36,13 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
     let mut unread = frame::PREFACE.to_vec();
     frame::write_settings([(4, 1 << 30)], &mut unread);
     frame::write_window_update(0, 1 << 30, &mut unread);
-    let (mut id, mut least) = (1, u128::MAX);
+    let (mut id, mut best_ns) = (1, u128::MAX);
     let response: [(&[u8], &[u8]); 2] =
         [(b"content-type", b"text/plain; charset=utf-8"), (b"server", b"peregrine")];
     for _ in 0..ROUNDS {
         for _ in 0..STREAMS {
-            let lent = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-            let block = oracle.encode(lent);
+            let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            let block = oracle.encode(headers);
             frame::write_frame(frame::FrameType::Headers, 5, id, &block, &mut unread);
             id += 2;
         }
@@ -69,17 +69,17 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
             }
         }
         connection.close_answered_streams(&mut out, |_| {});
-        least = least.min(start.elapsed().as_nanos());
+        best_ns = best_ns.min(start.elapsed().as_nanos());
         assert_eq!(count, STREAMS);
         black_box(&out);
         unread.clear();
     }
-    report(&format!("receive, respond, 13 bytes: {name}"), least, u128::from(STREAMS));
+    report(&format!("receive, respond, 13 bytes: {name}"), best_ns, u128::from(STREAMS));
 }
 
-struct Count(usize);
+struct ValueBytes(usize);
 
-impl FieldSink for Count {
+impl FieldSink for ValueBytes {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.0 += field.value.len();
         true
@@ -88,22 +88,22 @@ impl FieldSink for Count {
 
 fn decode(name: &str, fields: &[(&str, &str)], indexed: bool) {
     let mut oracle = loona_hpack::Encoder::new();
-    let lent = || fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let headers = || fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     let mut decoder = Decoder::new();
-    let first = oracle.encode(lent());
-    let mut least = u128::MAX;
-    let block = if indexed { oracle.encode(lent()) } else { first.clone() };
-    decoder.decode(&first, 1 << 20, &mut Count(0)).expect("a valid block");
+    let first = oracle.encode(headers());
+    let mut best_ns = u128::MAX;
+    let block = if indexed { oracle.encode(headers()) } else { first.clone() };
+    decoder.decode(&first, 1 << 20, &mut ValueBytes(0)).expect("a valid block");
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for _ in 0..100 {
-            let mut count = Count(0);
+            let mut count = ValueBytes(0);
             decoder.decode(black_box(&block), 1 << 20, &mut count).expect("a valid block");
             black_box(count.0);
         }
-        least = least.min(start.elapsed().as_nanos());
+        best_ns = best_ns.min(start.elapsed().as_nanos());
     }
-    report(name, least, 100);
+    report(name, best_ns, 100);
 }
 
 fn encode() {
@@ -113,7 +113,7 @@ fn encode() {
         (KnownField::Date, b"date", b"Sun, 06 Nov 1994 08:49:37 GMT"),
         (KnownField::ContentLength, b"content-length", b"13"),
     ];
-    let (mut encoder, mut out, mut least) = (Encoder::new(2048), Vec::new(), u128::MAX);
+    let (mut encoder, mut out, mut best_ns) = (Encoder::new(2048), Vec::new(), u128::MAX);
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for _ in 0..100 {
@@ -125,9 +125,9 @@ fn encode() {
             }
             black_box(&out);
         }
-        least = least.min(start.elapsed().as_nanos());
+        best_ns = best_ns.min(start.elapsed().as_nanos());
     }
-    report("encode a response's block, in the table", least, 100);
+    report("encode a response's block, in the table", best_ns, 100);
 }
 
 const H2LOAD: [(&str, &str); 5] = [

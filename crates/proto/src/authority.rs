@@ -3,7 +3,7 @@
 use crate::field::{self, HOST};
 use crate::{HeadIndex, KnownField, RequestError, TargetForm};
 
-/// Takes the authority from the Host field, if there is one and the target has no authority.
+/// Sets the authority from the Host field, if there is one and the target has no authority.
 // RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one
 // that has an invalid value.
 #[inline]
@@ -29,8 +29,8 @@ pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Reques
 /// Returns whether `text` is a non-empty host, with an optional port of at most 65,535.
 ///
 /// RFC 3986 §3.2.2 allows percent-encoding in a registered name, but the names of servers never use
-/// it: host names consist of letters, digits and hyphens (RFC 1123 §2.1). Types such as `http::Uri`
-/// reject such a name, and a name that two readers may interpret differently is rejected here.
+/// it: host names consist of letters, digits and hyphens (RFC 1123 §2.1). Such a name is rejected,
+/// because types such as `http::Uri` reject it, and implementations may interpret it differently.
 // RFC 9110 §7.2: Host = uri-host [ ":" port ].
 #[inline]
 #[must_use]
@@ -58,12 +58,12 @@ fn is_port(text: &[u8]) -> bool {
 #[cold]
 fn is_ip_literal_and_port(text: &[u8]) -> bool {
     let Some(close) = text.iter().position(|byte| *byte == b']') else { return false };
-    let port_is_right = match &text[close + 1..] {
+    let is_port_valid = match &text[close + 1..] {
         [] => true,
         [b':', port @ ..] => is_port(port),
         _ => false,
     };
-    port_is_right && (is_ipv6(&text[1..close]) || is_ipv_future(&text[1..close]))
+    is_port_valid && (is_ipv6(&text[1..close]) || is_ipv_future(&text[1..close]))
 }
 
 /// The maximum number of colons in an IPv6 address.
@@ -80,7 +80,7 @@ fn is_ipv_future(text: &[u8]) -> bool {
     let (version, address) = (&rest[..dot], &rest[dot + 1..]);
     let is_version = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
     let is_address = |byte: &u8| field::has_class(*byte, HOST) || *byte == b':';
-    // An IPv6 address has the most colons of all, and `http::Uri` counts them.
+    // `http::Uri` accepts no more colons than an IPv6 address can have.
     let colons = address.iter().filter(|byte| **byte == b':').count();
     is_version && !address.is_empty() && address.iter().all(is_address) && colons <= COLONS_MAX
 }

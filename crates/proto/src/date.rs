@@ -20,17 +20,17 @@ impl Date {
     pub fn from_unix_seconds(seconds: u64) -> Self {
         let seconds = seconds.min(Self::UNIX_SECONDS_MAX);
         let (days, second) = (seconds / 86_400, seconds % 86_400);
-        let (year, month, day) = civil(days);
+        let (year, month, day) = civil_from_days(days);
         let mut text = *b"Thu, 01 Jan 1970 00:00:00 GMT";
         // Day 0 was a Thursday.
         text[0..3].copy_from_slice(DAYS[index((days + 4) % 7)]);
-        two_digits(&mut text, 5, day);
+        write_two_digits(&mut text, 5, day);
         text[8..11].copy_from_slice(MONTHS[index(month - 1)]);
-        two_digits(&mut text, 12, year / 100);
-        two_digits(&mut text, 14, year % 100);
-        two_digits(&mut text, 17, second / 3600);
-        two_digits(&mut text, 20, second / 60 % 60);
-        two_digits(&mut text, 23, second % 60);
+        write_two_digits(&mut text, 12, year / 100);
+        write_two_digits(&mut text, 14, year % 100);
+        write_two_digits(&mut text, 17, second / 3600);
+        write_two_digits(&mut text, 20, second / 60 % 60);
+        write_two_digits(&mut text, 23, second % 60);
         Self { text }
     }
 
@@ -44,7 +44,7 @@ impl Date {
 
 /// The year, month and day of a day counted from 1970-01-01. Eras of 400 years begin on 1 March, so
 /// a leap day is the last day of its year.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_ERA: u64 = 146_097;
     // From 0000-03-01 to 1970-01-01.
     let days = days + 719_468;
@@ -57,7 +57,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
-fn two_digits(text: &mut [u8], at: usize, value: u64) {
+fn write_two_digits(text: &mut [u8], at: usize, value: u64) {
     text[at] = b'0' + digit(value / 10);
     text[at + 1] = b'0' + digit(value % 10);
 }
@@ -80,32 +80,32 @@ mod tests {
     use super::Date;
     use std::time::{Duration, UNIX_EPOCH};
 
-    fn assert_same(seconds: u64) {
-        let ours = Date::from_unix_seconds(seconds);
-        let reference = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(std::str::from_utf8(ours.as_bytes()).unwrap(), reference, "{seconds}");
+    fn assert_matches_httpdate(seconds: u64) {
+        let date = Date::from_unix_seconds(seconds);
+        let expected = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(std::str::from_utf8(date.as_bytes()).unwrap(), expected, "{seconds}");
     }
 
     #[test]
-    fn every_day_until_the_year_2500_is_as_the_reference_writes_it() {
+    fn every_day_until_the_year_2500_matches_httpdate() {
         for day in 0..194_000 {
-            assert_same(day * 86_400 + day * 7919 % 86_400);
+            assert_matches_httpdate(day * 86_400 + day * 7919 % 86_400);
         }
     }
 
     #[test]
-    fn instants_at_the_ends_of_days_and_eras_are_as_the_reference_writes_them() {
+    fn ends_of_days_and_leap_days_match_httpdate() {
         for seconds in [0, 59, 60, 3599, 3600, 86_399, 86_400, 951_782_399, 951_782_400] {
-            assert_same(seconds);
+            assert_matches_httpdate(seconds);
         }
         for step in 0..50_000 {
-            assert_same(step * 5_067_983 % (Date::UNIX_SECONDS_MAX + 1));
+            assert_matches_httpdate(step * 5_067_983 % (Date::UNIX_SECONDS_MAX + 1));
         }
-        assert_same(Date::UNIX_SECONDS_MAX);
+        assert_matches_httpdate(Date::UNIX_SECONDS_MAX);
     }
 
     #[test]
-    fn a_time_after_the_year_9999_counts_as_its_end() {
+    fn times_after_the_year_9999_are_clamped_to_its_end() {
         let last = Date::from_unix_seconds(Date::UNIX_SECONDS_MAX);
         assert_eq!(Date::from_unix_seconds(u64::MAX), last);
     }

@@ -1,4 +1,4 @@
-//! Why a request is rejected: one variant per rule.
+//! Errors of requests: one variant for each rule that a peer can violate.
 
 use std::fmt;
 
@@ -194,9 +194,9 @@ impl RequestError {
         self.details().2
     }
 
-    /// Returns whether the connection ends after the response. It does, because it is unclear where
-    /// the next request begins, except after an unknown expectation or a misdirected request: their
-    /// heads are valid.
+    /// Returns whether the connection closes after the response. After most errors it is unclear
+    /// where the next request begins. An unknown expectation and a misdirected request have valid
+    /// heads.
     #[must_use]
     pub const fn closes_connection(self) -> bool {
         !matches!(self, Self::ExpectationUnknown | Self::Misdirected)

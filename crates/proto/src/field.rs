@@ -99,17 +99,17 @@ impl KnownField {
 
     /// The variant of a name, in any case. RFC 9110 §5.1: field names are case-insensitive.
     ///
-    /// A hash of the name's two ends yields one candidate, which is then compared exactly, so the
-    /// bytes of a name that is found need no other check.
+    /// A hash of the first and last bytes yields one candidate, which is then compared exactly, so
+    /// a name that is found is known to be a token.
     #[inline]
     #[must_use]
     pub fn from_name(name: &[u8]) -> Self {
         if name.len() < NAME_BYTES_MIN || name.len() > NAME_BYTES_MAX {
             return Self::Other;
         }
-        let ends = NameEdges::new(name);
-        let candidate = &CANDIDATES[usize::from(SLOTS[ends.hash(name.len())])];
-        if usize::from(candidate.length) == name.len() && candidate.matches(name, ends) {
+        let edges = NameEdges::new(name);
+        let candidate = &CANDIDATES[usize::from(SLOTS[edges.hash(name.len())])];
+        if usize::from(candidate.length) == name.len() && candidate.matches(name, edges) {
             candidate.known
         } else {
             Self::Other
@@ -150,7 +150,7 @@ pub fn trim_ows(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether `bytes` is a token: one or more token bytes.
+/// Returns whether `bytes` is a token: one or more token bytes.
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| has_class(*byte, TOKEN))
@@ -169,12 +169,12 @@ pub(crate) const fn has_class(byte: u8, class: u8) -> bool {
 pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let hits = control_byte_mask(u64::from_le_bytes(*chunk));
-        if hits == 0 {
+        let mask = control_byte_mask(u64::from_le_bytes(*chunk));
+        if mask == 0 {
             at += 8;
             continue;
         }
-        at += (hits.trailing_zeros() / 8) as usize;
+        at += (mask.trailing_zeros() / 8) as usize;
         if bytes[at] != b'\t' {
             return at;
         }
@@ -191,9 +191,9 @@ pub(crate) fn value_end(bytes: &[u8], from: usize) -> usize {
 pub(crate) fn find_colon(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let hits = zero_byte_mask(u64::from_le_bytes(*chunk) ^ (ONES * b':' as u64));
-        if hits != 0 {
-            return Some(at + (hits.trailing_zeros() / 8) as usize);
+        let mask = zero_byte_mask(u64::from_le_bytes(*chunk) ^ (ONES * b':' as u64));
+        if mask != 0 {
+            return Some(at + (mask.trailing_zeros() / 8) as usize);
         }
         at += 8;
     }
@@ -222,11 +222,11 @@ pub(crate) const TOKEN: u8 = 1;
 /// A byte of a field value: visible, obs-text, space or tab.
 pub(crate) const VALUE: u8 = 2;
 /// A byte of a request target's path: those of RFC 3986 §3.3, and `[ ] { } | ^`, which browsers
-/// send unencoded and which delimit nothing in a request line.
+/// send unencoded and which are not delimiters in a request line.
 pub(crate) const PATH: u8 = 4;
 /// A byte of a query: a byte of a path, or `?`.
 pub(crate) const QUERY: u8 = 8;
-/// RFC 3986 §3.2.2: a byte of a registered name, but for `%`.
+/// RFC 3986 §3.2.2: a byte of a registered name, except `%`.
 pub(crate) const HOST: u8 = 16;
 /// RFC 9110 §5.6.4: a byte of a quoted string that needs no backslash.
 pub(crate) const QUOTED: u8 = 32;
@@ -275,7 +275,7 @@ const fn contains(set: &[u8], byte: u8) -> bool {
 const NAME_BYTES_MIN: usize = 2;
 const NAME_BYTES_MAX: usize = 32;
 
-/// A well-known name, as the words that another name is compared with.
+/// A well-known name, as the masked words that a name is compared with.
 struct PerfectHashEntry {
     known: KnownField,
     length: u8,
@@ -289,13 +289,13 @@ impl PerfectHashEntry {
     /// Returns whether `name`, which has the same length, is this name in any case. A mask has all
     /// bits of each byte, except a letter's case bit.
     #[inline]
-    fn matches(&self, name: &[u8], ends: NameEdges) -> bool {
-        let first = (ends.first ^ self.edges.first) & self.edge_masks.first;
-        let last = (ends.last ^ self.edges.last) & self.edge_masks.last;
-        first | last == 0 && (name.len() <= 16 || self.is_within(name))
+    fn matches(&self, name: &[u8], edges: NameEdges) -> bool {
+        let first = (edges.first ^ self.edges.first) & self.edge_masks.first;
+        let last = (edges.last ^ self.edges.last) & self.edge_masks.last;
+        first | last == 0 && (name.len() <= 16 || self.middle_matches(name))
     }
 
-    fn is_within(&self, name: &[u8]) -> bool {
+    fn middle_matches(&self, name: &[u8]) -> bool {
         let second = (word(name, 1) ^ self.middle[0]) & self.middle_masks[0];
         let third = (word(name, 2) ^ self.middle[1]) & self.middle_masks[1];
         second | third == 0
@@ -310,7 +310,7 @@ struct NameEdges {
 }
 
 impl NameEdges {
-    /// The ends of a name of at least 2 bytes.
+    /// The edges of a name of at least 2 bytes.
     #[inline]
     const fn new(name: &[u8]) -> Self {
         match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
@@ -326,8 +326,8 @@ impl NameEdges {
     #[inline]
     const fn hash(self, length: usize) -> usize {
         const WITHOUT_CASE: u64 = ONES * 0xdf;
-        let ends = (self.first & WITHOUT_CASE) ^ (self.last & WITHOUT_CASE).rotate_left(19);
-        (ends.wrapping_add(length as u64).wrapping_mul(0x9fab_a827_2e50_bd4f) >> 55) as usize
+        let mixed = (self.first & WITHOUT_CASE) ^ (self.last & WITHOUT_CASE).rotate_left(19);
+        (mixed.wrapping_add(length as u64).wrapping_mul(0x9fab_a827_2e50_bd4f) >> 55) as usize
     }
 }
 
@@ -361,50 +361,50 @@ const NONE: u8 = KnownField::ALL.len() as u8;
 /// For each hash, the only candidate that has it.
 static SLOTS: [u8; SLOT_COUNT] = {
     let mut slots = [NONE; SLOT_COUNT];
-    let mut at = 0;
-    while at < KnownField::ALL.len() {
-        let name = KnownField::NAMES[at].as_bytes();
+    let mut index = 0;
+    while index < KnownField::ALL.len() {
+        let name = KnownField::NAMES[index].as_bytes();
         let slot = NameEdges::new(name).hash(name.len());
         assert!(slots[slot] == NONE, "two well-known names share a slot: search new multipliers");
-        slots[slot] = at as u8;
-        at += 1;
+        slots[slot] = index as u8;
+        index += 1;
     }
     slots
 };
 
 static CANDIDATES: [PerfectHashEntry; KnownField::ALL.len() + 1] = {
-    const NO_ENDS: NameEdges = NameEdges { first: 0, last: 0 };
+    const NO_EDGES: NameEdges = NameEdges { first: 0, last: 0 };
     const EMPTY: PerfectHashEntry = PerfectHashEntry {
         known: KnownField::Other,
         length: 0,
-        edges: NO_ENDS,
-        edge_masks: NO_ENDS,
+        edges: NO_EDGES,
+        edge_masks: NO_EDGES,
         middle: [0; 2],
         middle_masks: [0; 2],
     };
     let mut candidates = [EMPTY; KnownField::ALL.len() + 1];
-    let mut at = 0;
-    while at < KnownField::ALL.len() {
-        let name = KnownField::NAMES[at].as_bytes();
+    let mut index = 0;
+    while index < KnownField::ALL.len() {
+        let name = KnownField::NAMES[index].as_bytes();
         assert!(name.len() >= NAME_BYTES_MIN && name.len() <= NAME_BYTES_MAX);
         let mut mask = [0xff; NAME_BYTES_MAX];
-        let mut letter = 0;
-        while letter < name.len() {
-            if name[letter].is_ascii_lowercase() {
-                mask[letter] = 0xdf;
+        let mut position = 0;
+        while position < name.len() {
+            if name[position].is_ascii_lowercase() {
+                mask[position] = 0xdf;
             }
-            letter += 1;
+            position += 1;
         }
-        candidates[at].known = KnownField::ALL[at];
-        candidates[at].length = name.len() as u8;
+        candidates[index].known = KnownField::ALL[index];
+        candidates[index].length = name.len() as u8;
         let mask = mask.split_at(name.len()).0;
-        candidates[at].edges = NameEdges::new(name);
-        candidates[at].edge_masks = NameEdges::new(mask);
+        candidates[index].edges = NameEdges::new(name);
+        candidates[index].edge_masks = NameEdges::new(mask);
         if name.len() > 16 {
-            candidates[at].middle = [word(name, 1), word(name, 2)];
-            candidates[at].middle_masks = [word(mask, 1), word(mask, 2)];
+            candidates[index].middle = [word(name, 1), word(name, 2)];
+            candidates[index].middle_masks = [word(mask, 1), word(mask, 2)];
         }
-        at += 1;
+        index += 1;
     }
     candidates
 };
@@ -417,7 +417,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_well_known_name_is_found_in_any_case() {
+    fn finds_every_well_known_name_in_any_case() {
         for known in KnownField::ALL {
             assert_eq!(KnownField::from_name(known.name().as_bytes()), *known);
             assert_eq!(KnownField::from_name(known.name().to_ascii_uppercase().as_bytes()), *known);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_differs_in_one_byte_is_another() {
+    fn distinguishes_names_that_differ_in_one_byte() {
         for known in KnownField::ALL {
             for at in 0..known.name().len() {
                 for byte in 0..=255_u8 {
@@ -433,7 +433,7 @@ mod tests {
                     name[at] = byte;
                     let expected = KnownField::ALL
                         .iter()
-                        .find(|one| one.name().as_bytes().eq_ignore_ascii_case(&name));
+                        .find(|field| field.name().as_bytes().eq_ignore_ascii_case(&name));
                     assert_eq!(
                         KnownField::from_name(&name),
                         *expected.unwrap_or(&KnownField::Other),
@@ -445,20 +445,20 @@ mod tests {
     }
 
     #[test]
-    fn no_name_shorter_or_longer_than_all_is_found() {
+    fn names_that_are_too_short_or_too_long_are_not_found() {
         assert_eq!(KnownField::from_name(b""), KnownField::Other);
         assert_eq!(KnownField::from_name(b"t"), KnownField::Other);
         assert_eq!(KnownField::from_name(&[b'a'; 33]), KnownField::Other);
     }
 
     #[test]
-    fn a_list_skips_empty_elements_and_the_space_around_them() {
+    fn split_list_skips_empty_elements_and_trims_white_space() {
         let elements: Vec<_> = split_list(b" ,a ,\tb,, c d ,").collect();
         assert_eq!(elements, [&b"a"[..], b"b", b"c d"]);
     }
 
     #[test]
-    fn the_classes_have_as_many_bytes_as_the_grammar() {
+    fn byte_classes_have_the_sizes_of_the_grammar() {
         let count = |class| (0..=255_u8).filter(|byte| has_class(*byte, class)).count();
         assert_eq!(count(TOKEN), 77);
         assert_eq!(count(VALUE), 95 + 1 + 128);
@@ -467,7 +467,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_ends_where_a_plain_loop_ends_it(
+        fn value_end_agrees_with_a_simple_loop(
             bytes in proptest::collection::vec(
                 prop_oneof![8 => 0x20..0x7f_u8, 1 => Just(b'\t'), 1 => any::<u8>()], 0..60),
             from in 0..8_usize,
@@ -480,7 +480,7 @@ mod tests {
         }
 
         #[test]
-        fn a_colon_is_found_where_a_plain_loop_finds_it(
+        fn find_colon_agrees_with_a_simple_loop(
             bytes in proptest::collection::vec(
                 prop_oneof![8 => 0x38..0x3d_u8, 1 => any::<u8>()], 0..40),
             from in 0..8_usize,

@@ -140,7 +140,7 @@ pub enum BodyLength {
     None,
     /// This many bytes, at least 1.
     Exact(u64),
-    /// Unknown before the content ends. Over HTTP/1.1 the content comes in chunks.
+    /// Unknown before the content ends. Over HTTP/1.1 the content is chunked.
     Chunked,
 }
 
@@ -149,7 +149,7 @@ pub enum BodyLength {
 pub struct FieldIndex {
     /// The name as sent, a token.
     pub name: Span,
-    /// The value without the white space around it: no control byte but HTAB.
+    /// The value without the white space around it. HTAB is its only possible control byte.
     pub value: Span,
     /// The name's variant.
     pub known: KnownField,
@@ -209,7 +209,7 @@ impl HeadIndex {
             method_span,
             scheme,
             target,
-            target_form: form,
+            target_form,
             path,
             query,
             authority,
@@ -222,7 +222,7 @@ impl HeadIndex {
         *method_span = Span::EMPTY;
         *scheme = None;
         *target = Span::EMPTY;
-        *form = TargetForm::Origin;
+        *target_form = TargetForm::Origin;
         *path = Span::EMPTY;
         *query = None;
         *authority = Span::EMPTY;
@@ -251,7 +251,7 @@ impl HeadIndex {
         }
     }
 
-    /// Whether a field of this well-known name occurs more than once.
+    /// Returns whether a field of this well-known name occurs more than once.
     #[inline]
     #[must_use]
     pub fn is_repeated(&self, known: KnownField) -> bool {
@@ -289,9 +289,9 @@ impl HeadIndex {
         if self.path.is_empty() { b"/" } else { self.path.slice(head) }
     }
 
-    /// Returns whether the client asks for another protocol: by Upgrade in HTTP/1.1, or as written
-    /// by [`HeadBuilder::new_upgrade`](crate::HeadBuilder::new_upgrade) for HTTP/2. `head`
-    /// contains the bytes. Costs one bit test if the field is missing.
+    /// Returns whether the client requests an upgrade to another protocol: by Upgrade in HTTP/1.1,
+    /// or as written by [`HeadBuilder::new_upgrade`](crate::HeadBuilder::new_upgrade) for HTTP/2.
+    /// `head` contains the bytes. Costs one bit test if the field is missing.
     // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it requires the option.
     #[inline]
     #[must_use]
@@ -304,8 +304,8 @@ impl HeadIndex {
             })
     }
 
-    /// Rejects a request for an `https` resource that arrived over a connection without TLS. Not
-    /// for a connection from a trusted proxy, whose client side may have had TLS.
+    /// Rejects a request for an `https` resource that arrived over a connection without TLS. Must
+    /// not be called for a connection from a trusted proxy, whose client side may have had TLS.
     ///
     /// # Errors
     /// [`RequestError::Misdirected`]. The head is valid, so the connection can continue after the

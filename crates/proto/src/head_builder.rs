@@ -74,8 +74,8 @@ impl<'head> HeadBuilder<'head> {
         if scheme.is_none() && !authority.is_empty() {
             return Err(RequestError::TargetAuthority);
         }
-        let parts = [method, authority, target].map(<[u8]>::len).iter().sum::<usize>();
-        if parts > HEAD_BYTES_CEILING {
+        let length = [method, authority, target].map(<[u8]>::len).iter().sum::<usize>();
+        if length > HEAD_BYTES_CEILING {
             return Err(RequestError::RequestLineTooLong);
         }
         bytes.extend_from_slice(method);
@@ -99,13 +99,13 @@ impl<'head> HeadBuilder<'head> {
         }
         this.check_length(0)?;
         parse_method_and_target(this.bytes, this.index)?;
-        // The parser must find the given parts: otherwise a piece of one part would be taken for
-        // another.
+        // The parser must find exactly these parts: otherwise a space or a slash inside of a part
+        // has shifted their boundaries.
         if this.index.method_span.len() != method.len() {
             return Err(RequestError::MethodInvalid);
         }
-        let found = (this.index.target.range(), this.index.authority.len());
-        if found != (target_start..target_end, authority.len()) {
+        let spans = (this.index.target.range(), this.index.authority.len());
+        if spans != (target_start..target_end, authority.len()) {
             return Err(RequestError::TargetInvalid);
         }
         this.index.scheme = scheme;
@@ -113,10 +113,10 @@ impl<'head> HeadBuilder<'head> {
         Ok(this)
     }
 
-    /// Starts the head of a request for another protocol in the form of HTTP/1.1: whatever method
-    /// `line` has, the head is that of a GET with the fields `connection: upgrade` and `upgrade`,
-    /// which names the protocol. HTTP/2 clients use CONNECT with `:protocol` instead, and must not
-    /// send these fields, so handlers need not know both forms.
+    /// Starts the head of an extended CONNECT request in the form of an HTTP/1.1 upgrade: the
+    /// method of `line` is replaced by GET, and the fields `connection: upgrade` and `upgrade`,
+    /// which names the protocol, are added. HTTP/2 clients must not send these fields, so handlers
+    /// see one form for both versions.
     ///
     /// # Errors
     /// The line or the protocol violates a rule, or is longer than `limits` allows.
@@ -185,11 +185,13 @@ impl<'head> HeadBuilder<'head> {
         index.version = version;
         debug_assert!(
             {
-                let (mut others, mut other) = (Vec::new(), HeadIndex::default());
-                let begun = HeadBuilder::new(limits, line, &mut others, &mut other).is_ok();
-                begun && *bytes == others && *index == other
+                let (mut expected_bytes, mut expected_index) = (Vec::new(), HeadIndex::default());
+                let is_ok =
+                    HeadBuilder::new(limits, line, &mut expected_bytes, &mut expected_index)
+                        .is_ok();
+                is_ok && *bytes == expected_bytes && *index == expected_index
             },
-            "the parser finds the same"
+            "the parser yields the same head"
         );
         Ok(())
     }
@@ -236,14 +238,14 @@ impl<'head> HeadBuilder<'head> {
         name: &[u8],
         value: &[u8],
     ) -> Result<(), RequestError> {
-        let line = name.len() + value.len() + b": \r\n".len();
-        if line > self.limits.field_bytes_max {
+        let line_len = name.len() + value.len() + b": \r\n".len();
+        if line_len > self.limits.field_bytes_max {
             return Err(RequestError::FieldTooLong);
         }
         if self.index.fields.len() >= self.limits.fields_max {
             return Err(RequestError::FieldsTooMany);
         }
-        self.check_length(line)?;
+        self.check_length(line_len)?;
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(b": ");
@@ -261,11 +263,11 @@ impl<'head> HeadBuilder<'head> {
         first: &[u8],
         second: &[u8],
     ) -> Result<(), RequestError> {
-        let more = first.len() + second.len();
-        self.check_length(more)?;
+        let added = first.len() + second.len();
+        self.check_length(added)?;
         let last = self.index.fields.last_mut().expect("there is a last field");
-        let line = last.name.len() + last.value.len() + b": \r\n".len();
-        if line + more > self.limits.field_bytes_max {
+        let line_len = last.name.len() + last.value.len() + b": \r\n".len();
+        if line_len + added > self.limits.field_bytes_max {
             return Err(RequestError::FieldTooLong);
         }
         self.bytes.truncate(usize::from(last.value.end));
@@ -277,25 +279,25 @@ impl<'head> HeadBuilder<'head> {
     }
 
     /// Moves a field to the end.
-    pub(crate) fn move_to_end(&mut self, at: usize) {
-        let start = usize::from(self.index.fields[at].name.start);
-        let length = usize::from(self.index.fields[at].value.end) + b"\r\n".len() - start;
+    pub(crate) fn move_to_end(&mut self, index: usize) {
+        let start = usize::from(self.index.fields[index].name.start);
+        let length = usize::from(self.index.fields[index].value.end) + b"\r\n".len() - start;
         self.bytes[start..].rotate_left(length);
-        let rest = &mut self.index.fields[at..];
-        rest.rotate_left(1);
-        let (moved, others) = rest.split_last_mut().expect("the field to move exists");
-        let back = |span: Span, bytes: usize| {
+        let tail = &mut self.index.fields[index..];
+        tail.rotate_left(1);
+        let (moved, others) = tail.split_last_mut().expect("the field to move exists");
+        let shift_back = |span: Span, bytes: usize| {
             Span::new(usize::from(span.start) - bytes, usize::from(span.end) - bytes)
         };
         for field in others {
-            field.name = back(field.name, length);
-            field.value = back(field.value, length);
+            field.name = shift_back(field.name, length);
+            field.value = shift_back(field.value, length);
         }
         let end = usize::from(moved.value.end) + b"\r\n".len();
         let (name, value) = (moved.name.range(), moved.value.range());
-        let forth = self.bytes.len() - end;
-        moved.name = Span::new(name.start + forth, name.end + forth);
-        moved.value = Span::new(value.start + forth, value.end + forth);
+        let offset = self.bytes.len() - end;
+        moved.name = Span::new(name.start + offset, name.end + offset);
+        moved.value = Span::new(value.start + offset, value.end + offset);
     }
 
     /// Finishes the head.
@@ -309,9 +311,9 @@ impl<'head> HeadBuilder<'head> {
 
     /// Rejects a head that would become too long with `more` bytes and its end.
     #[inline]
-    fn check_length(&self, more: usize) -> Result<(), RequestError> {
+    fn check_length(&self, additional: usize) -> Result<(), RequestError> {
         let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);
-        let bytes = self.bytes.len().saturating_add(more).saturating_add(b"\r\n".len());
+        let bytes = self.bytes.len().saturating_add(additional).saturating_add(b"\r\n".len());
         if bytes > bytes_max { Err(RequestError::HeadTooLong) } else { Ok(()) }
     }
 }

@@ -1,19 +1,19 @@
 //! HTTP as state machines: bytes in, events and bytes out.
 //!
 //! This crate implements only HTTP and WebSocket. It does no I/O and has no clock, no `async`, no
-//! locks and no dependencies: the owner of the socket passes received bytes to a connection, and
-//! sends the bytes that the connection wrote. Waiting, buffering and deadlines are elsewhere.
+//! locks and no dependencies: the caller passes received bytes to a connection, and sends the bytes
+//! that the connection wrote. I/O, buffers and timeouts are the caller's.
 //!
-//! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Input that two readers could
-//! interpret differently is rejected; each reason is a variant of [`RequestError`],
+//! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Input that two implementations
+//! could interpret differently is rejected; each reason is a variant of [`RequestError`],
 //! [`h2::Http2Error`] or [`ws::WebSocketError`] that names the rule.
 //!
 //! Start reading at [`h1::Connection`], which combines the two directions of an HTTP/1.1
 //! connection; then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes).
 //! `h1/parse.rs` contains the rules for a head, `h1/framing.rs` those for the end of its content.
-//! Heads from elsewhere, including HTTP/2, are created in `head_builder.rs`; an HTTP/2 connection
-//! is [`h2::Connection`], and a WebSocket, which follows a handshake over either, is
-//! [`ws::Connection`]. A PROXY header before all of that is read by [`proxy_protocol::parse`].
+//! `head_builder.rs` builds heads that were not received over HTTP/1, such as those of HTTP/2. An
+//! HTTP/2 connection is [`h2::Connection`]; a WebSocket, after its handshake over either, is
+//! [`ws::Connection`]. [`proxy_protocol::parse`] reads a PROXY header before all of that.
 //! `cases/*.txt` contains examples of everything.
 
 #![forbid(unsafe_code)]

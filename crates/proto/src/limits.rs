@@ -1,8 +1,8 @@
 //! All limits of a request, with their defaults.
 
 /// The limits for a peer. Values are bytes unless stated otherwise; values equal to a limit are
-/// allowed, exceeding it is a [`Reject`](crate::Reject). All connections of a server share one
-/// instance, so calls that need it take it by reference.
+/// allowed, exceeding one is a [`RequestError`](crate::RequestError). All connections of a server
+/// share one instance, so calls that need it take it by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A whole head: request line, fields and the empty line that ends them. Default 32 KiB. At
@@ -19,8 +19,8 @@ pub struct Limits {
     /// 413, immediately if the head contains the length, otherwise at the chunk that exceeds it.
     pub body_bytes_max: u64,
     /// The extensions of one chunk, from the first byte after its size to its line end. Default
-    /// 256. If exceeded: 400; the same if the extensions of all chunks are more than 16 KiB longer
-    /// than the content so far.
+    /// 256. If exceeded: 400; also if the extensions of all chunks are more than 16 KiB longer than
+    /// the content so far.
     pub chunk_extension_bytes_max: u16,
     /// A whole trailer section with its line ends. Default 8 KiB. At most 65,535; larger values are
     /// reduced to that. If exceeded: 431.

@@ -2,16 +2,15 @@
 //! passes on.
 //!
 //! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`parse`] takes all bytes
-//! received so far and classifies them; no state is kept between two calls. Which peers to trust is
-//! decided by the owner.
+//! received so far; no state is kept between two calls. The caller decides which peers to trust.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// How a header of version 1 begins.
+/// The first bytes of a header of version 1.
 const V1_PREFIX: &[u8] = b"PROXY ";
 
-/// How a header of version 2 begins.
+/// The first bytes of a header of version 2.
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The longest header of version 1, including its line end.
@@ -20,13 +19,13 @@ const V1_LINE_BYTES_MAX: usize = 107;
 /// The size of the fixed part of a version 2 header, before the addresses.
 const V2_HEADER_BYTES: usize = 16;
 
-/// A path of a Unix domain socket.
+/// The size of the path of a Unix domain socket, padded with zeros.
 const UNIX_PATH_BYTES: usize = 108;
 
-/// The classification of the bytes so far.
+/// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseResult<'b> {
-    /// They may become a header: more bytes are needed.
+    /// The bytes are the beginning of a header: more are needed.
     Incomplete,
     /// The connection begins with something else.
     NotProxy,
@@ -41,7 +40,7 @@ pub struct ProxyProtocolHeader<'b> {
     pub version: u8,
     /// The addresses of the connection.
     pub addresses: Addresses<'b>,
-    /// The values after the addresses, well-formed but not interpreted.
+    /// The TLVs after the addresses, checked but not interpreted.
     tlvs: &'b [u8],
 }
 
@@ -88,19 +87,19 @@ pub enum ProxyProtocolError {
     FamilyInvalid,
     /// The header ends before its addresses do.
     AddressesTruncated,
-    /// A value exceeds the header, or the values leave unused bytes.
+    /// A TLV exceeds the header, or bytes are left after the last TLV.
     TlvInvalid,
     /// The checksum is wrong or occurs twice.
     ChecksumInvalid,
 }
 
-/// Types of values, as returned by [`ProxyProtocolHeader::tlvs`].
+/// Types of TLVs, as returned by [`ProxyProtocolHeader::tlvs`].
 pub mod tlv_type {
     /// The application protocol negotiated by client and proxy (ALPN).
     pub const ALPN: u8 = 0x01;
     /// The host requested by the client (SNI), in UTF-8.
     pub const AUTHORITY: u8 = 0x02;
-    /// CRC32C of the header, with these four bytes as zeros.
+    /// CRC32C of the header, computed with zeros in place of the checksum.
     pub const CRC32C: u8 = 0x03;
     /// Nothing: padding.
     pub const NOOP: u8 = 0x04;
@@ -119,12 +118,12 @@ pub mod tlv_type {
 /// The value of the type `SSL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ssl<'b> {
-    /// The client connected over TLS.
+    /// Whether the client connected over TLS.
     pub is_tls: bool,
-    /// The client sent a certificate, over this connection or over an earlier one of the same
-    /// session.
+    /// Whether the client sent a certificate, over this connection or an earlier one of the same
+    /// TLS session.
     pub has_certificate: bool,
-    /// The client sent a certificate, and it was verified.
+    /// Whether the client sent a certificate that was verified.
     pub is_verified: bool,
     values: &'b [u8],
 }
@@ -145,11 +144,11 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ParseResult<'_>, ProxyPro
     Ok(if is_partial { ParseResult::Incomplete } else { ParseResult::NotProxy })
 }
 
-/// A header of version 1: a line.
+/// Parses a header of version 1: a line.
 fn parse_v1(bytes: &[u8]) -> Result<ParseResult<'_>, ProxyProtocolError> {
-    let within = &bytes[..bytes.len().min(V1_LINE_BYTES_MAX)];
-    let Some(end) = within.windows(2).position(|two| two == b"\r\n") else {
-        return match within.len() {
+    let prefix = &bytes[..bytes.len().min(V1_LINE_BYTES_MAX)];
+    let Some(end) = prefix.windows(2).position(|pair| pair == b"\r\n") else {
+        return match prefix.len() {
             V1_LINE_BYTES_MAX => Err(ProxyProtocolError::LineTooLong),
             _ => Ok(ParseResult::Incomplete),
         };
@@ -161,8 +160,8 @@ fn parse_v1(bytes: &[u8]) -> Result<ParseResult<'_>, ProxyProtocolError> {
 }
 
 fn parse_v1_line(line: &str) -> Option<Addresses<'static>> {
-    let mut words = line.split(' ');
-    let is_4 = match words.next()? {
+    let mut fields = line.split(' ');
+    let is_ipv4 = match fields.next()? {
         "TCP4" => true,
         "TCP6" => false,
         // The rest of the line must be ignored.
@@ -170,40 +169,41 @@ fn parse_v1_line(line: &str) -> Option<Addresses<'static>> {
         _ => return None,
     };
     let mut address = || -> Option<IpAddr> {
-        let word = words.next()?;
-        if is_4 {
-            word.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
+        let field = fields.next()?;
+        if is_ipv4 {
+            field.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
         } else {
-            word.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+            field.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
         }
     };
     let (source, destination) = (address()?, address()?);
-    let (from, to) = (port(words.next()?)?, port(words.next()?)?);
-    words.next().is_none().then(|| Addresses::Inet {
-        source: SocketAddr::new(source, from),
-        destination: SocketAddr::new(destination, to),
+    let (source_port, destination_port) =
+        (parse_port(fields.next()?)?, parse_port(fields.next()?)?);
+    fields.next().is_none().then(|| Addresses::Inet {
+        source: SocketAddr::new(source, source_port),
+        destination: SocketAddr::new(destination, destination_port),
     })
 }
 
-/// A port has no sign and no leading zeros.
-fn port(word: &str) -> Option<u16> {
-    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
-    let is_plain = is_number && (word == "0" || !word.starts_with('0'));
-    is_plain.then(|| word.parse().ok())?
+/// Parses a port, which has no sign and no leading zeros.
+fn parse_port(text: &str) -> Option<u16> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = is_number && (text == "0" || !text.starts_with('0'));
+    is_plain.then(|| text.parse().ok())?
 }
 
-/// A header of version 2: fixed bytes, addresses, values.
+/// Parses a header of version 2: a fixed part, addresses, TLVs.
 fn parse_v2(bytes: &[u8], bytes_max: usize) -> Result<ParseResult<'_>, ProxyProtocolError> {
-    let Some(fixed) = bytes.first_chunk::<V2_HEADER_BYTES>() else {
+    let Some(fixed_header) = bytes.first_chunk::<V2_HEADER_BYTES>() else {
         return Ok(ParseResult::Incomplete);
     };
-    let [.., command, family, high, low] = *fixed;
+    let [.., command, family, high, low] = *fixed_header;
     let length = usize::from(u16::from_be_bytes([high, low]));
-    let whole = V2_HEADER_BYTES + length;
+    let total = V2_HEADER_BYTES + length;
     if command >> 4 != 2 {
         return Err(ProxyProtocolError::VersionInvalid);
     }
-    if whole > bytes_max {
+    if total > bytes_max {
         return Err(ProxyProtocolError::TooLong);
     }
     let is_local = match command & 0xf {
@@ -211,54 +211,61 @@ fn parse_v2(bytes: &[u8], bytes_max: usize) -> Result<ParseResult<'_>, ProxyProt
         1 => false,
         _ => return Err(ProxyProtocolError::CommandInvalid),
     };
-    let Some(header) = bytes.get(..whole) else { return Ok(ParseResult::Incomplete) };
-    let rest = &header[V2_HEADER_BYTES..];
+    let Some(header) = bytes.get(..total) else { return Ok(ParseResult::Incomplete) };
+    let payload = &header[V2_HEADER_BYTES..];
     // The addresses of a proxy's own connection are ignored.
-    let (addresses, values) =
-        if is_local { (Addresses::Local, &[][..]) } else { parse_v2_addresses(family, rest)? };
-    check_tlvs(header, values)?;
-    Ok(ParseResult::Header(whole, ProxyProtocolHeader { version: 2, addresses, tlvs: values }))
+    let (addresses, tlvs) =
+        if is_local { (Addresses::Local, &[][..]) } else { parse_v2_addresses(family, payload)? };
+    check_tlvs(header, tlvs)?;
+    Ok(ParseResult::Header(total, ProxyProtocolHeader { version: 2, addresses, tlvs }))
 }
 
-/// The addresses, and the bytes after them.
+/// Parses the addresses. Returns them, and the TLVs after them.
 fn parse_v2_addresses(
     family: u8,
-    rest: &[u8],
+    payload: &[u8],
 ) -> Result<(Addresses<'_>, &[u8]), ProxyProtocolError> {
-    // An HTTP/3 client uses datagrams to the proxy, but the proxy passes on a stream.
-    let (addresses, values) = match family {
-        0x00 => return Ok((Addresses::Unknown, rest)),
+    // The transport may be DGRAM: an HTTP/3 client sends datagrams to the proxy, which forwards a
+    // stream.
+    let (addresses, tlvs) = match family {
+        0x00 => return Ok((Addresses::Unknown, payload)),
         0x11 | 0x12 => {
-            let (block, values) =
-                rest.split_first_chunk::<12>().ok_or(ProxyProtocolError::AddressesTruncated)?;
+            let (block, tlvs) =
+                payload.split_first_chunk::<12>().ok_or(ProxyProtocolError::AddressesTruncated)?;
             let [a, b, c, d, e, f, g, h, i, j, k, l] = *block;
             let source = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([i, j]));
             let destination = (Ipv4Addr::new(e, f, g, h), u16::from_be_bytes([k, l]));
-            (inet(source, destination), values)
+            (inet_addresses(source, destination), tlvs)
         }
         0x21 | 0x22 => {
-            let short = ProxyProtocolError::AddressesTruncated;
-            let (source, rest) = rest.split_first_chunk::<16>().ok_or(short)?;
-            let (destination, rest) = rest.split_first_chunk::<16>().ok_or(short)?;
-            let (ports, values) = rest.split_first_chunk::<4>().ok_or(short)?;
+            let truncated = ProxyProtocolError::AddressesTruncated;
+            let (source, payload) = payload.split_first_chunk::<16>().ok_or(truncated)?;
+            let (destination, payload) = payload.split_first_chunk::<16>().ok_or(truncated)?;
+            let (ports, tlvs) = payload.split_first_chunk::<4>().ok_or(truncated)?;
             let [a, b, c, d] = *ports;
             let source = (Ipv6Addr::from(*source), u16::from_be_bytes([a, b]));
             let destination = (Ipv6Addr::from(*destination), u16::from_be_bytes([c, d]));
-            (inet(source, destination), values)
+            (inet_addresses(source, destination), tlvs)
         }
         0x31 | 0x32 => {
-            let split = rest
+            let split_payload = payload
                 .split_at_checked(2 * UNIX_PATH_BYTES)
                 .ok_or(ProxyProtocolError::AddressesTruncated)?;
-            let (source, destination) = split.0.split_at(UNIX_PATH_BYTES);
-            (Addresses::Unix { source: path(source), destination: path(destination) }, split.1)
+            let (source, destination) = split_payload.0.split_at(UNIX_PATH_BYTES);
+            (
+                Addresses::Unix {
+                    source: trim_unix_path(source),
+                    destination: trim_unix_path(destination),
+                },
+                split_payload.1,
+            )
         }
         _ => return Err(ProxyProtocolError::FamilyInvalid),
     };
-    Ok((addresses, values))
+    Ok((addresses, tlvs))
 }
 
-fn inet(
+fn inet_addresses(
     source: (impl Into<IpAddr>, u16),
     destination: (impl Into<IpAddr>, u16),
 ) -> Addresses<'static> {
@@ -266,23 +273,24 @@ fn inet(
 }
 
 /// A path without the zeros after it. Linux's abstract names begin with a zero and are not paths.
-fn path(bytes: &[u8]) -> &[u8] {
+fn trim_unix_path(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end]
 }
 
-/// Checks whether the values are complete, and the checksum if there is one.
-fn check_tlvs(header: &[u8], values: &[u8]) -> Result<(), ProxyProtocolError> {
-    let mut rest = values;
+/// Checks that the TLVs are complete, and the checksum if there is one.
+fn check_tlvs(header: &[u8], tlvs: &[u8]) -> Result<(), ProxyProtocolError> {
+    let mut remaining = tlvs;
     let mut checksum = None;
-    while !rest.is_empty() {
-        let (kind, value, after) = split_tlv(rest).ok_or(ProxyProtocolError::TlvInvalid)?;
-        match kind {
+    while !remaining.is_empty() {
+        let (tlv_kind, value, rest) = split_tlv(remaining).ok_or(ProxyProtocolError::TlvInvalid)?;
+        match tlv_kind {
             tlv_type::CRC32C => {
-                let said = value.first_chunk::<4>().filter(|_| value.len() == 4);
-                let said = u32::from_be_bytes(*said.ok_or(ProxyProtocolError::ChecksumInvalid)?);
-                let end = header.len() - after.len();
-                if checksum.replace((said, end - 4..end)).is_some() {
+                let expected = value.first_chunk::<4>().filter(|_| value.len() == 4);
+                let expected =
+                    u32::from_be_bytes(*expected.ok_or(ProxyProtocolError::ChecksumInvalid)?);
+                let end = header.len() - rest.len();
+                if checksum.replace((expected, end - 4..end)).is_some() {
                     return Err(ProxyProtocolError::ChecksumInvalid);
                 }
             }
@@ -291,55 +299,59 @@ fn check_tlvs(header: &[u8], values: &[u8]) -> Result<(), ProxyProtocolError> {
             }
             _ => {}
         }
-        rest = after;
+        remaining = rest;
     }
     match checksum {
-        Some((said, place)) => {
+        Some((expected, range)) => {
             let bytes = header.iter().enumerate();
-            let zeroed = bytes.map(|(at, byte)| if place.contains(&at) { 0 } else { *byte });
-            if crc32c(zeroed) == said { Ok(()) } else { Err(ProxyProtocolError::ChecksumInvalid) }
+            let zeroed = bytes.map(|(index, byte)| if range.contains(&index) { 0 } else { *byte });
+            if crc32c(zeroed) == expected {
+                Ok(())
+            } else {
+                Err(ProxyProtocolError::ChecksumInvalid)
+            }
         }
         None => Ok(()),
     }
 }
 
-/// The first of the values: its type, its bytes, and the rest.
-fn split_tlv(values: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let ([kind, high, low], rest) = values.split_first_chunk::<3>()?;
+/// Splits off the first TLV: its type, its value, and the bytes after it.
+fn split_tlv(tlvs: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let ([tlv_kind, high, low], rest) = tlvs.split_first_chunk::<3>()?;
     let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([*high, *low])))?;
-    Some((*kind, value, rest))
+    Some((*tlv_kind, value, rest))
 }
 
-/// Iterates over values that are known to be complete.
-fn iter_tlvs(mut values: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+/// Iterates over TLVs that are known to be complete.
+fn iter_tlvs(mut tlvs: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
-        let (kind, value, rest) = split_tlv(values)?;
-        values = rest;
-        Some((kind, value))
+        let (tlv_kind, value, rest) = split_tlv(tlvs)?;
+        tlvs = rest;
+        Some((tlv_kind, value))
     })
 }
 
 /// CRC32C (RFC 9260, appendix A). A header is short and arrives once, so a table is not worthwhile.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
-    let all = bytes.fold(u32::MAX, |mut sum, byte| {
+    let remainder = bytes.fold(u32::MAX, |mut sum, byte| {
         sum ^= u32::from(byte);
         for _ in 0..8 {
             sum = (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 };
         }
         sum
     });
-    !all
+    !remainder
 }
 
 impl<'b> ProxyProtocolHeader<'b> {
-    /// The values after the addresses, in order: the type ([`kind`]) and the bytes of each.
+    /// The TLVs after the addresses, in order: the type ([`tlv_type`]) and the value of each.
     pub fn tlvs(&self) -> impl Iterator<Item = (u8, &'b [u8])> + use<'b> {
         iter_tlvs(self.tlvs)
     }
 }
 
 impl<'b> Ssl<'b> {
-    /// Parses the value of a [`kind::SSL`].
+    /// Parses the value of a TLV of type [`tlv_type::SSL`].
     #[must_use]
     pub fn parse(value: &'b [u8]) -> Option<Self> {
         let ([client, verify @ ..], values) = value.split_first_chunk::<5>()?;
@@ -356,7 +368,7 @@ impl<'b> Ssl<'b> {
         })
     }
 
-    /// The values inside, in order.
+    /// The nested TLVs, in order.
     pub fn tlvs(&self) -> impl Iterator<Item = (u8, &'b [u8])> + use<'b> {
         iter_tlvs(self.values)
     }

@@ -40,7 +40,7 @@ impl Span {
         usize::from(self.end - self.start)
     }
 
-    /// Whether the span has no bytes.
+    /// Returns whether the span has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(self) -> bool {

@@ -156,70 +156,70 @@ pub(crate) struct UpstreamAttempt<'a> {
 
 /// Sends a request on an idle connection or on a new one.
 pub(crate) async fn send(
-    order: &UpstreamAttempt<'_>,
+    attempt: &UpstreamAttempt<'_>,
     request: Request<Body>,
 ) -> Result<UpstreamResponse, FailedAttempt> {
-    let UpstreamAttempt { pool, progress, interims, timeouts, .. } = *order;
-    let Some(slot) = pool.slots.acquire(order.client).await else {
+    let UpstreamAttempt { pool, progress, interims, timeouts, .. } = *attempt;
+    let Some(slot) = pool.slots.acquire(attempt.client).await else {
         let (error, body) = (AttemptError::NoFreeConnection, Some(request.into_body()));
         return Err(FailedAttempt { error, body, reused_connection: false });
     };
-    let busy = InFlightAttempt::new(order.upstreams, order.upstream, slot);
-    let upstream = &order.upstreams.upstreams[order.upstream];
+    let in_flight = InFlightAttempt::new(attempt.upstreams, attempt.upstream, slot);
+    let upstream = &attempt.upstreams.upstreams[attempt.upstream];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, UpstreamRequestBody::new(body, progress));
     interims.attach(&mut request);
-    let failed = |error, unsent: Option<Request<UpstreamRequestBody>>, reused_connection| {
+    let failure = |error, unsent: Option<Request<UpstreamRequestBody>>, reused_connection| {
         let body = unsent.map(|unsent| unsent.into_body().into_body());
         FailedAttempt { error, body, reused_connection }
     };
     // An idle connection may have been closed meanwhile. Then the next one is tried, and finally a
     // new one.
     loop {
-        let (mut sender, is_new) = match pool.checkout(order.is_upgrade) {
+        let (mut sender, is_new) = match pool.checkout(attempt.is_upgrade) {
             Some(sender) => (sender, false),
-            None => match timeout(timeouts.connect, connect(upstream, order.is_upgrade)).await {
+            None => match timeout(timeouts.connect, connect(upstream, attempt.is_upgrade)).await {
                 Ok(Ok(sender)) => {
                     pool.insert_http2(&sender);
                     (sender, true)
                 }
                 Ok(Err(error)) => {
-                    return Err(failed(AttemptError::from_connect(error), Some(request), false));
+                    return Err(failure(AttemptError::from_connect(error), Some(request), false));
                 }
-                Err(_) => return Err(failed(AttemptError::ConnectTimeout, Some(request), false)),
+                Err(_) => return Err(failure(AttemptError::ConnectTimeout, Some(request), false)),
             },
         };
-        let Some(plain) = version::convert_to_version(&mut request, &sender, upstream) else {
-            return Err(failed(AttemptError::InvalidTarget, Some(request), false));
+        let Some(http1_form) = version::convert_to_version(&mut request, &sender, upstream) else {
+            return Err(failure(AttemptError::InvalidTarget, Some(request), false));
         };
-        let answered =
+        let result =
             with_response_timeout(sender.send(request), progress, interims, timeouts.response)
                 .await;
-        match answered {
+        match result {
             Some(Ok(response)) => {
-                return Ok(UpstreamResponse { response, connection: sender, in_flight: busy });
+                return Ok(UpstreamResponse { response, connection: sender, in_flight });
             }
             Some(Err(mut error)) => match error.take_message() {
                 Some(unsent) if !is_new => {
                     request = unsent;
-                    plain.restore(&mut request);
+                    http1_form.restore(&mut request);
                     pool.remove(&sender);
                 }
                 Some(unsent) => {
-                    return Err(failed(AttemptError::ClosedBeforeSend, Some(unsent), false));
+                    return Err(failure(AttemptError::ClosedBeforeSend, Some(unsent), false));
                 }
                 None if progress.error.borrow().is_some() => {
-                    return Err(failed(AttemptError::RequestBody, None, false));
+                    return Err(failure(AttemptError::RequestBody, None, false));
                 }
                 None => {
                     let error = AttemptError::from_hyper(error.into_error());
-                    return Err(failed(error, None, !is_new));
+                    return Err(failure(error, None, !is_new));
                 }
             },
             None => {
                 // Other requests on this shared connection would wait for it as well.
                 pool.remove(&sender);
-                return Err(failed(AttemptError::ResponseTimeout, None, false));
+                return Err(failure(AttemptError::ResponseTimeout, None, false));
             }
         }
     }
@@ -228,30 +228,32 @@ pub(crate) async fn send(
 /// Waits for a response for at most `limit`, counted from when the upstream last accepted part of
 /// the request. The time does not run while the upstream waits for content from the client.
 async fn with_response_timeout<F: Future>(
-    answer: F,
+    response: F,
     progress: &RequestProgress,
     interims: &InterimForwarder,
     limit: Duration,
 ) -> Option<F::Output> {
-    let mut answer = pin!(answer);
+    let mut response = pin!(response);
     let mut since = Instant::now();
-    let mut alarm = pin!(sleep_until(saturating_add(since, limit)));
+    let mut timer = pin!(sleep_until(saturating_add(since, limit)));
     poll_fn(|cx| {
-        let answered = answer.as_mut().poll(cx);
+        let polled = response.as_mut().poll(cx);
         // Interim responses may have arrived together with the response.
         interims.forward(cx);
-        if let Poll::Ready(answer) = answered {
-            return Poll::Ready(Some(answer));
+        if let Poll::Ready(response) = polled {
+            return Poll::Ready(Some(response));
         }
         loop {
-            if alarm.as_mut().poll(cx).is_pending() {
+            if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            let moved = progress.last_activity.get().filter(|moved| *moved > since);
-            let next = if progress.awaiting_client.get() { Some(Instant::now()) } else { moved };
+            let last_activity =
+                progress.last_activity.get().filter(|last_activity| *last_activity > since);
+            let next =
+                if progress.awaiting_client.get() { Some(Instant::now()) } else { last_activity };
             let Some(next) = next else { return Poll::Ready(None) };
             since = next;
-            alarm.as_mut().reset(saturating_add(since, limit));
+            timer.as_mut().reset(saturating_add(since, limit));
         }
     })
     .await
@@ -264,15 +266,15 @@ pub(crate) fn saturating_add(from: Instant, by: Duration) -> Instant {
 }
 
 /// Sends a health check to an upstream.
-pub(crate) async fn run_health_check(checking: HealthCheckGuard, check: HealthCheck) {
-    let (set, number) = (checking.set(), checking.index());
-    let upstream = &set.upstreams[number];
-    let asked = async {
+pub(crate) async fn run_health_check(guard: HealthCheckGuard, check: HealthCheck) {
+    let (set, index) = (guard.set(), guard.index());
+    let upstream = &set.upstreams[index];
+    let attempt = async {
         let mut sender = match connect(upstream, false).await.map_err(AttemptError::from_connect) {
             Ok(sender) => sender,
             // This process is at fault, so the upstream's health is unchanged.
             Err(AttemptError::OutOfResources(_)) => return Ok(false),
-            Err(failure) => return Err(failure.to_string()),
+            Err(error) => return Err(error.to_string()),
         };
         let body = UpstreamRequestBody::new(Body::empty(), &Rc::default());
         let mut request = Request::new(body);
@@ -288,10 +290,10 @@ pub(crate) async fn run_health_check(checking: HealthCheckGuard, check: HealthCh
             status => Err(format!("its check got a {status}")),
         }
     };
-    let outcome = timeout(check.interval, asked).await;
+    let outcome = timeout(check.interval, attempt).await;
     match outcome.unwrap_or_else(|_| Err("its check timed out".to_owned())) {
         Ok(false) => {}
-        outcome => set.record_check(number, outcome.map(drop)),
+        outcome => set.record_check(index, outcome.map(drop)),
     }
 }
 
@@ -303,9 +305,9 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_process_without_descriptors_does_not_blame_the_upstream() {
-        for number in [12, 23, 24] {
-            let failure = AttemptError::from_connect(Error::from_raw_os_error(number));
-            assert!(failure.is_unprocessed() && !failure.is_upstream_failure(), "{failure}");
+        for errno in [12, 23, 24] {
+            let error = AttemptError::from_connect(Error::from_raw_os_error(errno));
+            assert!(error.is_unprocessed() && !error.is_upstream_failure(), "{error}");
         }
         let refused = AttemptError::from_connect(std::io::ErrorKind::ConnectionRefused.into());
         assert!(refused.is_unprocessed() && refused.is_upstream_failure());

@@ -49,7 +49,7 @@ impl UpstreamRequestBody {
     }
 }
 
-/// The client's content failed; `Progress` has the error.
+/// The client's content failed; [`RequestProgress`] has the error.
 #[derive(Debug)]
 pub(crate) struct RequestBodyError;
 
@@ -107,10 +107,10 @@ pub(crate) struct InFlightAttempt {
 }
 
 impl InFlightAttempt {
-    pub(crate) fn new(set: &Arc<UpstreamSet>, number: usize, slot: Slot) -> Self {
-        set.upstreams[number].in_flight.fetch_add(1, Ordering::Relaxed);
-        let unread = MemoryReservation::new(UNREAD_BYTES_MAX as usize);
-        Self { upstreams: Arc::clone(set), upstream: number, slot, _reservation: unread }
+    pub(crate) fn new(set: &Arc<UpstreamSet>, index: usize, slot: Slot) -> Self {
+        set.upstreams[index].in_flight.fetch_add(1, Ordering::Relaxed);
+        let reservation = MemoryReservation::new(UNREAD_BYTES_MAX as usize);
+        Self { upstreams: Arc::clone(set), upstream: index, slot, _reservation: reservation }
     }
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Aborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "aborted: the client did not read, and other clients waited for connections to the \
-             upstream (Proxy::connections_max)",
+             upstream (ReverseProxy::connections_max)",
         )
     }
 }
@@ -166,8 +166,8 @@ impl Abort for Abortable {
 impl UnreadResponse {
     fn release_connection(&mut self, pool: &Rc<ConnectionPool>) {
         self.in_flight = None;
-        if let Some(sender) = self.connection.take() {
-            pool.put_idle(sender);
+        if let Some(connection) = self.connection.take() {
+            pool.put_idle(connection);
         }
     }
 
@@ -176,8 +176,8 @@ impl UnreadResponse {
     }
 
     fn set_unread(&self, is_unread: bool) {
-        if let Some(busy) = &self.in_flight {
-            busy.slot.set_unread(is_unread);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.slot.set_unread(is_unread);
         }
     }
 }
@@ -185,20 +185,21 @@ impl UnreadResponse {
 impl UpstreamResponseBody {
     pub(crate) fn new(
         body: Incoming,
-        sender: UpstreamConnection,
+        connection: UpstreamConnection,
         pool: &Rc<ConnectionPool>,
-        busy: InFlightAttempt,
+        in_flight: InFlightAttempt,
         idle_timeout: Duration,
     ) -> Self {
-        let mut unread = UnreadResponse { body, connection: Some(sender), in_flight: Some(busy) };
+        let mut unread =
+            UnreadResponse { body, connection: Some(connection), in_flight: Some(in_flight) };
         unread.set_unread(true);
         if unread.body.is_end_stream() {
             unread.release_connection(pool);
         }
         let response = Rc::new(Abortable(RefCell::new(Some(unread))));
-        if let Some(UnreadResponse { in_flight: Some(busy), .. }) = &*response.0.borrow() {
+        if let Some(UnreadResponse { in_flight: Some(in_flight), .. }) = &*response.0.borrow() {
             let response: Rc<dyn Abort> = Rc::<Abortable>::clone(&response);
-            busy.slot.set_response(Rc::downgrade(&response));
+            in_flight.slot.set_response(Rc::downgrade(&response));
         }
         Self { response, pool: Rc::clone(pool), idle_timeout, timer: None }
     }
@@ -222,8 +223,8 @@ impl HttpBody for UpstreamResponseBody {
             // A timer is set only while the upstream is being waited for. Content that the client
             // does not read is not polled, so slow clients do not count.
             let until = saturating_add(Instant::now(), this.idle_timeout);
-            let alarm = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-            ready!(alarm.as_mut().poll(cx));
+            let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+            ready!(timer.as_mut().poll(cx));
             unread.drop_connection();
             return Poll::Ready(Some(Err(BodyError::TooSlow)));
         };

@@ -87,15 +87,15 @@ mod http2 {
             .keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(false);
-        let greeting = SettingsWatcher::new();
-        let stream = TokioIo::new(SettingsSniffer::new(stream, &greeting));
+        let watcher = SettingsWatcher::new();
+        let stream = TokioIo::new(SettingsSniffer::new(stream, &watcher));
         let (sender, connection) = builder.handshake(stream).await.map_err(io::Error::other)?;
-        let heard = Rc::clone(&greeting);
+        let closed_watcher = Rc::clone(&watcher);
         drop(tokio::task::spawn_local(async move {
             let _ = connection.await;
-            heard.close();
+            closed_watcher.close();
         }));
-        Ok(UpstreamConnection::shared(sender, greeting.max_concurrent_streams().await?))
+        Ok(UpstreamConnection::shared(sender, watcher.max_concurrent_streams().await?))
     }
 
     /// Spawns hyper's tasks on this thread, because bodies are not `Send`.

@@ -32,10 +32,10 @@ impl fmt::Display for UpstreamError {
                 "`{text}` cannot be an upstream: only http:// can, and https:// with the feature \
                  `proxy-tls`"
             ),
-            Self::NoTrustRoots(why) => write!(
+            Self::NoTrustRoots(reason) => write!(
                 f,
-                "no root certificates for TLS: {why}; install the system's certificates, or pass \
-                 yours to `Upstreams::with_tls`"
+                "no root certificates for TLS: {reason}; install the system's certificates, or pass \
+                 yours to `Upstreams::with_tls_config`"
             ),
         }
     }

@@ -15,25 +15,30 @@ pub(crate) struct FailureDetail {
 }
 
 impl ReverseProxy {
-    pub(crate) fn to_problem(&self, why: FailureDetail, number: usize, parts: &Parts) -> Problem {
-        if let Some(error) = why.error {
+    pub(crate) fn to_problem(
+        &self,
+        failure: FailureDetail,
+        index: usize,
+        parts: &Parts,
+    ) -> Problem {
+        if let Some(error) = failure.error {
             return error.into();
         }
-        if matches!(why.attempt_error, AttemptError::InvalidTarget) {
+        if matches!(failure.attempt_error, AttemptError::InvalidTarget) {
             let detail = "the path or the query has characters that are invalid in a URL";
             return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
         }
-        let upstream = &self.upstreams.set().upstreams[number];
+        let upstream = &self.upstreams.set().upstreams[index];
         catch_log_panic(|| {
             tracing::warn!(
                 target: "peregrine",
                 upstream = %upstream,
-                error = %why.attempt_error,
+                error = %failure.attempt_error,
                 path = parts.head.path(),
                 "a request could not be forwarded"
             );
         });
-        match why.attempt_error {
+        match failure.attempt_error {
             AttemptError::ResponseTimeout | AttemptError::ConnectTimeout => {
                 let detail = "the server behind this one did not respond in time; try again later";
                 Problem::new(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", detail)

@@ -74,7 +74,7 @@ pub(crate) enum HostHeader {
 /// The fields of the request to an upstream, except Host. `pseudonym` is the proxy's name in `Via`.
 pub(crate) fn upstream_headers(
     parts: &Parts,
-    telling: ForwardedHeaders,
+    forwarded: ForwardedHeaders,
     pseudonym: &str,
 ) -> HeaderMap {
     let head = &parts.head;
@@ -84,57 +84,58 @@ pub(crate) fn upstream_headers(
     for (name, value) in head.peek_headers() {
         let Ok(name) = HeaderName::from_bytes(name) else { continue };
         let Ok(value) = HeaderValue::from_bytes(value) else { continue };
-        let is_ours = is_forwarding_field(&name);
+        let is_forwarding = is_forwarding_field(&name);
         // RFC 9110 §10.1.1: this server sends the 100 itself, when the content is first read.
-        let is_left_out = HOP_BY_HOP.contains(&name)
+        let is_removed = HOP_BY_HOP.contains(&name)
             || name == HOST
             || name == EXPECT
-            || is_ours && !(is_trusted && is_forwarded(&name, telling))
+            || is_forwarding && !(is_trusted && is_forwarded(&name, forwarded))
             || !is_trusted && has_prefix(&name, X_FORWARDED_PREFIX)
             || nominated.contains(&name);
-        if !is_left_out {
+        if !is_removed {
             fields.append(name, value);
         }
     }
     // RFC 9110 §10.1.4: trailers are forwarded, so the client's `TE: trailers` is forwarded too.
-    let takes_trailers = head.header_values("te").any(|list| has_token(list, b"trailers"));
-    if takes_trailers {
+    let accepts_trailers = head.header_values("te").any(|list| has_token(list, b"trailers"));
+    if accepts_trailers {
         fields.insert(TE, HeaderValue::from_static("trailers"));
         fields.insert(CONNECTION, HeaderValue::from_static("te"));
     }
-    set_forwarding_fields(&mut fields, parts, telling, is_trusted);
+    set_forwarding_fields(&mut fields, parts, forwarded, is_trusted);
     append_via(&mut fields, head.version(), pseudonym);
     fields
 }
 
 /// The fields of an upstream's response, for the client.
-pub(crate) fn client_headers(from: &HeaderMap, version: Version, pseudonym: &str) -> Headers {
-    let nominated = connection_options(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+pub(crate) fn client_headers(headers: &HeaderMap, version: Version, pseudonym: &str) -> Headers {
+    let nominated =
+        connection_options(headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
     let mut fields = Headers::new();
-    let mut seen = String::new();
-    for (name, value) in from {
+    let mut via = String::new();
+    for (name, value) in headers {
         if *name == VIA {
             if let Ok(value) = value.to_str() {
-                seen.push_str(value);
-                seen.push_str(", ");
+                via.push_str(value);
+                via.push_str(", ");
             }
         } else if !HOP_BY_HOP.contains(name) && !nominated.contains(name) {
             fields.append(name.clone(), value.clone());
         }
     }
-    if let Ok(value) = HeaderValue::try_from(format!("{seen}{} {pseudonym}", via_version(version)))
-    {
+    if let Ok(value) = HeaderValue::try_from(format!("{via}{} {pseudonym}", via_version(version))) {
         fields.append(VIA, value);
     }
     fields
 }
 
 /// The fields of an interim response, for the client.
-pub(crate) fn interim_headers(from: &HeaderMap) -> HeaderMap {
-    let nominated = connection_options(from.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
-    let passes = |name: &HeaderName| !HOP_BY_HOP.contains(name) && !nominated.contains(name);
-    let kept = from.iter().filter(|(name, _)| passes(name));
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+pub(crate) fn interim_headers(headers: &HeaderMap) -> HeaderMap {
+    let nominated =
+        connection_options(headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes));
+    let is_end_to_end = |name: &HeaderName| !HOP_BY_HOP.contains(name) && !nominated.contains(name);
+    let forwarded = headers.iter().filter(|(name, _)| is_end_to_end(name));
+    forwarded.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Removes the fields that belong to one connection, and those that describe the client, from
@@ -142,13 +143,14 @@ pub(crate) fn interim_headers(from: &HeaderMap) -> HeaderMap {
 pub(crate) fn filter_trailers<T>(frame: Frame<T>) -> Frame<T> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
-            let is_out = |name: &HeaderName| {
+            let is_removed = |name: &HeaderName| {
                 HOP_BY_HOP.contains(name)
                     || is_forwarding_field(name)
                     || has_prefix(name, X_FORWARDED_PREFIX)
             };
-            let out: Vec<_> = trailers.keys().filter(|name| is_out(name)).cloned().collect();
-            out.iter().for_each(|name| drop(trailers.remove(name)));
+            let removed: Vec<_> =
+                trailers.keys().filter(|name| is_removed(name)).cloned().collect();
+            removed.iter().for_each(|name| drop(trailers.remove(name)));
             Frame::trailers(trailers)
         }
         Err(data) => data,
@@ -158,41 +160,42 @@ pub(crate) fn filter_trailers<T>(frame: Frame<T>) -> Frame<T> {
 /// The protocols in the client's `Upgrade`, except those that would carry further HTTP requests
 /// past this proxy: other versions of HTTP, and TLS. `None` if none is left.
 pub(crate) fn upgrade_protocols(head: &RequestHead) -> Option<HeaderValue> {
-    let all = head.header_values("upgrade").flat_map(|list| list.split(|byte| *byte == b','));
-    let mut kept = Vec::new();
-    for protocol in all.map(<[u8]>::trim_ascii).filter(|protocol| !protocol.is_empty()) {
+    let protocols = head.header_values("upgrade").flat_map(|list| list.split(|byte| *byte == b','));
+    let mut allowed = Vec::new();
+    for protocol in protocols.map(<[u8]>::trim_ascii).filter(|protocol| !protocol.is_empty()) {
         let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
-        let leads_around = [&b"h2c"[..], b"h2", b"h3", b"http", b"tls"];
-        if leads_around.iter().any(|one| name.trim_ascii().eq_ignore_ascii_case(one)) {
+        let excluded = [&b"h2c"[..], b"h2", b"h3", b"http", b"tls"];
+        if excluded.iter().any(|other| name.trim_ascii().eq_ignore_ascii_case(other)) {
             continue;
         }
-        if !kept.is_empty() {
-            kept.extend_from_slice(b", ");
+        if !allowed.is_empty() {
+            allowed.extend_from_slice(b", ");
         }
-        kept.extend_from_slice(protocol);
+        allowed.extend_from_slice(protocol);
     }
-    if kept.is_empty() { None } else { HeaderValue::try_from(kept).ok() }
+    if allowed.is_empty() { None } else { HeaderValue::try_from(allowed).ok() }
 }
 
 /// Whether an upstream switched only to protocols that the request named.
-pub(crate) fn is_requested_upgrade(asked: &HeaderValue, answered: &HeaderMap) -> bool {
-    let mut all = answered
+pub(crate) fn is_requested_upgrade(requested: &HeaderValue, response: &HeaderMap) -> bool {
+    let mut protocols = response
         .get_all(UPGRADE)
         .iter()
         .flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
-    answered.contains_key(UPGRADE) && all.all(|one| has_token(asked.as_bytes(), one.trim_ascii()))
+    response.contains_key(UPGRADE)
+        && protocols.all(|protocol| has_token(requested.as_bytes(), protocol.trim_ascii()))
 }
 
 /// Whether a client of this proxy can interpret the framing of a response. RFC 9112 §6.1: an
-/// unrequested transfer coding would be taken for the content. §6.3: a length beside chunks ought
-/// to be handled as an error.
-pub(crate) fn has_valid_framing(from: &HeaderMap) -> bool {
-    let mut codings = from.get_all(TRANSFER_ENCODING).iter();
+/// unrequested transfer coding would be taken for the content. §6.3: a `Content-Length` together
+/// with a transfer coding ought to be handled as an error.
+pub(crate) fn has_valid_framing(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => true,
-        (Some(one), None) => {
-            one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
-                && !from.contains_key(CONTENT_LENGTH)
+        (Some(coding), None) => {
+            coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
+                && !headers.contains_key(CONTENT_LENGTH)
         }
         (Some(_), Some(_)) => false,
     }
@@ -201,14 +204,14 @@ pub(crate) fn has_valid_framing(from: &HeaderMap) -> bool {
 /// RFC 9110 §7.6.2: decrements Max-Forwards of an OPTIONS request (TRACE is not forwarded). Returns
 /// false if the request must not be forwarded.
 pub(crate) fn decrement_max_forwards(fields: &mut HeaderMap) -> bool {
-    let Some(left) = fields.get(MAX_FORWARDS) else { return true };
-    let left: Option<u64> = left.to_str().ok().and_then(|left| left.trim().parse().ok());
+    let Some(hops) = fields.get(MAX_FORWARDS) else { return true };
+    let hops: Option<u64> = hops.to_str().ok().and_then(|hops| hops.trim().parse().ok());
     // An invalid value is ignored.
-    let Some(left) = left else { return true };
-    if let Some(rest) = left.checked_sub(1) {
-        fields.insert(MAX_FORWARDS, rest.into());
+    let Some(hops) = hops else { return true };
+    if let Some(remaining) = hops.checked_sub(1) {
+        fields.insert(MAX_FORWARDS, remaining.into());
     }
-    left > 0
+    hops > 0
 }
 
 /// The number of proxies in the request's `Via`.
@@ -218,28 +221,33 @@ pub(crate) fn via_hops(head: &RequestHead) -> usize {
 
 /// RFC 9110 §7.6.1: the fields that `Connection` names belong to the connection too.
 fn connection_options<'v>(lists: impl Iterator<Item = &'v [u8]>) -> Vec<HeaderName> {
-    let words = lists.flat_map(|list| list.split(|byte| *byte == b','));
-    words.filter_map(|word| HeaderName::from_bytes(word.trim_ascii()).ok()).collect()
+    let options = lists.flat_map(|list| list.split(|byte| *byte == b','));
+    options.filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok()).collect()
 }
 
-fn has_token(list: &[u8], word: &[u8]) -> bool {
-    list.split(|byte| *byte == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(word))
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|byte| *byte == b',').any(|element| element.trim_ascii().eq_ignore_ascii_case(token))
 }
 
 fn is_forwarding_field(name: &HeaderName) -> bool {
-    FORWARDING_FIELDS.iter().any(|one| one.len() == name.as_str().len() && has_prefix(name, one))
+    FORWARDING_FIELDS
+        .iter()
+        .any(|field| field.len() == name.as_str().len() && has_prefix(name, field))
 }
 
-/// CGI programs and similar ones read `X_Forwarded_For` as `X-Forwarded-For`.
-fn has_prefix(name: &HeaderName, with: &str) -> bool {
-    let (name, with) = (name.as_str().as_bytes(), with.as_bytes());
-    let is_same = |(one, byte): (&u8, &u8)| one == byte || (*one == b'-' && *byte == b'_');
-    name.len() >= with.len() && with.iter().zip(name).all(is_same)
+/// CGI programs and similar ones read `X_Forwarded_For` as `X-Forwarded-For`, so an underscore
+/// matches a hyphen.
+fn has_prefix(name: &HeaderName, prefix: &str) -> bool {
+    let (name, prefix) = (name.as_str().as_bytes(), prefix.as_bytes());
+    let is_same = |(expected, actual): (&u8, &u8)| {
+        expected == actual || (*expected == b'-' && *actual == b'_')
+    };
+    name.len() >= prefix.len() && prefix.iter().zip(name).all(is_same)
 }
 
 /// Whether a trusted proxy's value is kept. Only a list that this proxy extends is kept.
-fn is_forwarded(name: &HeaderName, telling: ForwardedHeaders) -> bool {
-    match telling {
+fn is_forwarded(name: &HeaderName, forwarded: ForwardedHeaders) -> bool {
+    match forwarded {
         ForwardedHeaders::XForwarded => *name == X_FORWARDED_FOR,
         ForwardedHeaders::Forwarded => *name == FORWARDED,
         ForwardedHeaders::Off => false,
@@ -249,7 +257,7 @@ fn is_forwarded(name: &HeaderName, telling: ForwardedHeaders) -> bool {
 fn set_forwarding_fields(
     fields: &mut HeaderMap,
     parts: &Parts,
-    telling: ForwardedHeaders,
+    forwarded: ForwardedHeaders,
     is_trusted: bool,
 ) {
     let (client, peer) = (
@@ -258,30 +266,34 @@ fn set_forwarding_fields(
     );
     let host = client.host();
     // If a trusted proxy reported the client in another field, the client is added to this one.
-    let before = |fields: &HeaderMap, name: &HeaderName| {
+    let unlisted_client = |fields: &HeaderMap, name: &HeaderName| {
         client.ip().filter(|ip| is_trusted && !fields.contains_key(name) && Some(*ip) != peer)
     };
-    match telling {
+    match forwarded {
         ForwardedHeaders::Off => {}
         ForwardedHeaders::XForwarded => {
-            let all = before(fields, &X_FORWARDED_FOR).into_iter().chain(peer);
-            for address in all {
-                add(fields, &X_FORWARDED_FOR, address.to_string());
+            let addresses = unlisted_client(fields, &X_FORWARDED_FOR).into_iter().chain(peer);
+            for address in addresses {
+                append_element(fields, &X_FORWARDED_FOR, address.to_string());
             }
-            set(fields, X_FORWARDED_PROTO, client.scheme());
+            set_field(fields, X_FORWARDED_PROTO, client.scheme());
             if !host.is_empty() {
-                set(fields, X_FORWARDED_HOST, &host);
+                set_field(fields, X_FORWARDED_HOST, &host);
             }
         }
         ForwardedHeaders::Forwarded => {
-            if let Some(address) = before(fields, &FORWARDED) {
-                add(fields, &FORWARDED, format!("for={}", forwarded_node(Some(address))));
+            if let Some(address) = unlisted_client(fields, &FORWARDED) {
+                append_element(
+                    fields,
+                    &FORWARDED,
+                    format!("for={}", forwarded_node(Some(address))),
+                );
             }
             let mut element = format!("for={};proto={}", forwarded_node(peer), client.scheme());
             if !host.is_empty() && !host.contains(['"', '\\']) {
                 element.push_str(&format!(";host=\"{host}\""));
             }
-            add(fields, &FORWARDED, element);
+            append_element(fields, &FORWARDED, element);
         }
     }
 }
@@ -297,7 +309,7 @@ fn forwarded_node(address: Option<IpAddr>) -> String {
 
 /// RFC 9110 §7.6.3: each proxy adds the version of the message that it received, and its name.
 fn append_via(fields: &mut HeaderMap, version: Version, pseudonym: &str) {
-    add(fields, &VIA, format!("{} {pseudonym}", via_version(version)));
+    append_element(fields, &VIA, format!("{} {pseudonym}", via_version(version)));
 }
 
 fn via_version(version: Version) -> &'static str {
@@ -310,19 +322,19 @@ fn via_version(version: Version) -> &'static str {
 }
 
 /// Appends an element to a list, in one field.
-fn add(fields: &mut HeaderMap, name: &HeaderName, element: String) {
-    let mut all: Vec<u8> = Vec::new();
+fn append_element(fields: &mut HeaderMap, name: &HeaderName, element: String) {
+    let mut list: Vec<u8> = Vec::new();
     for value in fields.get_all(name) {
-        all.extend_from_slice(value.as_bytes());
-        all.extend_from_slice(b", ");
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
     }
-    all.extend_from_slice(element.as_bytes());
-    if let Ok(value) = HeaderValue::try_from(all) {
+    list.extend_from_slice(element.as_bytes());
+    if let Ok(value) = HeaderValue::try_from(list) {
         fields.insert(name.clone(), value);
     }
 }
 
-fn set(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+fn set_field(fields: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::try_from(value) {
         fields.insert(name, value);
     }

@@ -31,20 +31,20 @@ impl InterimForwarder {
 
     /// Registers for the interim responses that precede the response to `request`.
     pub(crate) fn attach(&self, request: &mut Request<UpstreamRequestBody>) {
-        let heard = Arc::clone(&self.pending);
+        let pending = Arc::clone(&self.pending);
         hyper::ext::on_informational(request, move |response| {
             // RFC 9110 §15.2.1: a 100 concerns the content, which this server requests itself.
             if response.status() == StatusCode::CONTINUE {
                 return;
             }
-            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-            if heard.count == INTERIM_RESPONSES_MAX {
+            let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+            if pending.count == INTERIM_RESPONSES_MAX {
                 return;
             }
-            heard.count += 1;
+            pending.count += 1;
             let fields = headers::interim_headers(response.headers());
-            heard.waiting.push((response.status(), fields));
-            if let Some(waker) = heard.waker.take() {
+            pending.waiting.push((response.status(), fields));
+            if let Some(waker) = pending.waker.take() {
                 waker.wake();
             }
         });
@@ -52,11 +52,11 @@ impl InterimForwarder {
 
     /// Forwards the interim responses that arrived, and registers the waker for more.
     pub(crate) fn forward(&self, context: &Context<'_>) {
-        let mut heard = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        for (status, fields) in heard.waiting.drain(..) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for (status, fields) in pending.waiting.drain(..) {
             // Interim responses are optional, so an error is ignored.
             let _ = self.client.send(status, fields);
         }
-        heard.waker = Some(context.waker().clone());
+        pending.waker = Some(context.waker().clone());
     }
 }

@@ -49,14 +49,10 @@ impl UpstreamConnection {
     ) -> Self {
         // A server that allows no streams at first may allow them later. The request that opened
         // the connection waits for that.
-        let users_max = concurrent_streams_max
+        let concurrent_streams_max = concurrent_streams_max
             .unwrap_or(STREAMS_PER_CONNECTION_MAX)
             .clamp(1, STREAMS_PER_CONNECTION_MAX);
-        Self::Http2(Http2Connection {
-            sender,
-            streams: Rc::new(()),
-            concurrent_streams_max: users_max,
-        })
+        Self::Http2(Http2Connection { sender, streams: Rc::new(()), concurrent_streams_max })
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -119,7 +115,7 @@ impl ConnectionPool {
         let mut idle = self.idle.borrow_mut();
         self.evict_expired(&mut idle, Instant::now());
         let mut busy = Vec::new();
-        let found = loop {
+        let connection = loop {
             let Some((mut sender, since)) = idle.pop() else { break None };
             // This does not report a close that the connection's task has not seen yet. In that
             // case the request is returned unsent.
@@ -131,18 +127,18 @@ impl ConnectionPool {
             }
         };
         idle.extend(busy.into_iter().rev().filter(|(sender, _)| !sender.is_closed()));
-        found.map(UpstreamConnection::Http1)
+        connection.map(UpstreamConnection::Http1)
     }
 
     #[cfg(feature = "tls")]
     fn checkout_http2(&self) -> Option<Http2Connection> {
-        let mut all = self.http2.borrow_mut();
+        let mut connections = self.http2.borrow_mut();
         let has_room = |shared: &Http2Connection| {
             u32::try_from(shared.active_streams())
-                .is_ok_and(|users| users < shared.concurrent_streams_max)
+                .is_ok_and(|streams| streams < shared.concurrent_streams_max)
         };
-        self.evict_expired_http2(&mut all, Instant::now());
-        let (shared, since) = all.iter_mut().find(|(shared, _)| has_room(shared))?;
+        self.evict_expired_http2(&mut connections, Instant::now());
+        let (shared, since) = connections.iter_mut().find(|(shared, _)| has_room(shared))?;
         *since = Instant::now();
         Some(shared.clone())
     }
@@ -151,9 +147,9 @@ impl ConnectionPool {
     pub(crate) fn insert_http2(self: &Rc<Self>, sender: &UpstreamConnection) {
         #[cfg(feature = "tls")]
         if let UpstreamConnection::Http2(shared) = sender {
-            let mut all = self.http2.borrow_mut();
-            if all.len() < self.idle_max {
-                all.push((shared.clone(), Instant::now()));
+            let mut connections = self.http2.borrow_mut();
+            if connections.len() < self.idle_max {
+                connections.push((shared.clone(), Instant::now()));
                 self.schedule_sweep();
             }
         }
@@ -163,8 +159,10 @@ impl ConnectionPool {
     /// Makes a shared connection unavailable to further requests.
     pub(crate) fn remove(&self, sender: &UpstreamConnection) {
         #[cfg(feature = "tls")]
-        if let UpstreamConnection::Http2(gone) = sender {
-            self.http2.borrow_mut().retain(|(one, _)| !Rc::ptr_eq(&one.streams, &gone.streams));
+        if let UpstreamConnection::Http2(removed) = sender {
+            self.http2
+                .borrow_mut()
+                .retain(|(other, _)| !Rc::ptr_eq(&other.streams, &removed.streams));
         }
         let _ = sender;
     }
@@ -187,10 +185,12 @@ impl ConnectionPool {
                 }
             }
             #[cfg(feature = "tls")]
-            UpstreamConnection::Http2(mine) => {
-                let mut all = self.http2.borrow_mut();
-                let known = all.iter_mut().find(|(one, _)| Rc::ptr_eq(&one.streams, &mine.streams));
-                if let Some((_, since)) = known {
+            UpstreamConnection::Http2(connection) => {
+                let mut connections = self.http2.borrow_mut();
+                let entry = connections
+                    .iter_mut()
+                    .find(|(other, _)| Rc::ptr_eq(&other.streams, &connection.streams));
+                if let Some((_, since)) = entry {
                     *since = Instant::now();
                     self.schedule_sweep();
                 }
@@ -201,15 +201,15 @@ impl ConnectionPool {
     /// Drops expired connections. The oldest are first.
     fn evict_expired<T>(&self, idle: &mut Vec<(T, Instant)>, now: Instant) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= self.idle_timeout;
-        let old = idle.iter().take_while(|(_, since)| is_old(*since)).count();
-        idle.drain(..old);
+        let expired = idle.iter().take_while(|(_, since)| is_old(*since)).count();
+        idle.drain(..expired);
     }
 
     #[cfg(feature = "tls")]
-    fn evict_expired_http2(&self, all: &mut Vec<(Http2Connection, Instant)>, now: Instant) {
-        all.retain(|(shared, since)| {
-            let passed = now.saturating_duration_since(*since);
-            let is_old = shared.active_streams() == 0 && passed >= self.idle_timeout;
+    fn evict_expired_http2(&self, connections: &mut Vec<(Http2Connection, Instant)>, now: Instant) {
+        connections.retain(|(shared, since)| {
+            let idle_time = now.saturating_duration_since(*since);
+            let is_old = shared.active_streams() == 0 && idle_time >= self.idle_timeout;
             !shared.sender.is_closed() && !is_old
         });
     }
@@ -218,9 +218,9 @@ impl ConnectionPool {
     /// the next request or response closes them.
     fn schedule_sweep(self: &Rc<Self>) {
         let mut sweeper = self.sweeper.borrow_mut();
-        let is_there = sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
-        let has_end = Instant::now().checked_add(self.idle_timeout).is_some();
-        if !is_there && has_end && Handle::try_current().is_ok() {
+        let is_running = sweeper.as_ref().is_some_and(|sweeper| !sweeper.is_finished());
+        let can_expire = Instant::now().checked_add(self.idle_timeout).is_some();
+        if !is_running && can_expire && Handle::try_current().is_ok() {
             let sweep = sweep(Rc::downgrade(self));
             // A runtime of another server may not support `spawn_local`, which panics then.
             *sweeper = catch_panic("the start of a task", || tokio::task::spawn_local(sweep));
@@ -233,20 +233,20 @@ impl ConnectionPool {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
         self.evict_expired(&mut idle, now);
-        let first = idle.first().map(|(_, since)| *since);
+        let oldest = idle.first().map(|(_, since)| *since);
         #[cfg(feature = "tls")]
-        let first = {
-            let mut all = self.http2.borrow_mut();
-            self.evict_expired_http2(&mut all, now);
+        let oldest = {
+            let mut connections = self.http2.borrow_mut();
+            self.evict_expired_http2(&mut connections, now);
             // Connections in use are checked again later.
             let shared =
                 |(shared, since): &(Http2Connection, Instant)| match shared.active_streams() {
                     0 => *since,
                     _ => now,
                 };
-            first.into_iter().chain(all.iter().map(shared)).min()
+            oldest.into_iter().chain(connections.iter().map(shared)).min()
         };
-        first?.checked_add(self.idle_timeout)
+        oldest?.checked_add(self.idle_timeout)
     }
 }
 

@@ -45,7 +45,7 @@ impl SettingsWatcher {
     /// The server does not speak HTTP/2, or closed the connection.
     pub(crate) async fn max_concurrent_streams(&self) -> io::Result<Option<u32>> {
         poll_fn(|cx| match self.first_frame.get() {
-            FirstFrame::Settings(most) => Poll::Ready(Ok(most)),
+            FirstFrame::Settings(max) => Poll::Ready(Ok(max)),
             FirstFrame::Other => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the server does not speak HTTP/2",
@@ -63,9 +63,9 @@ impl SettingsWatcher {
         self.set(FirstFrame::Other);
     }
 
-    fn set(&self, what: FirstFrame) {
+    fn set(&self, frame: FirstFrame) {
         if self.first_frame.get() == FirstFrame::Pending {
-            self.first_frame.set(what);
+            self.first_frame.set(frame);
             if let Some(waiter) = self.waiter.take() {
                 waiter.wake();
             }
@@ -89,9 +89,9 @@ impl<T> SettingsSniffer<T> {
     fn inspect(&mut self, bytes: &[u8]) {
         let Some(first) = &mut self.first else { return };
         first.extend_from_slice(&bytes[..bytes.len().min(HEAD_BYTES + PAYLOAD_BYTES_MAX)]);
-        let heard = parse_first_frame(first);
-        if heard != FirstFrame::Pending {
-            self.greeting.set(heard);
+        let frame = parse_first_frame(first);
+        if frame != FirstFrame::Pending {
+            self.greeting.set(frame);
             self.first = None;
         }
     }
@@ -107,12 +107,12 @@ fn parse_first_frame(bytes: &[u8]) -> FirstFrame {
     let Some(payload) = rest.get(..length) else { return FirstFrame::Pending };
     // The last of several values applies.
     let settings = payload.chunks_exact(6).rev();
-    let mut most = settings.filter_map(|setting| {
+    let mut limits = settings.filter_map(|setting| {
         let (name, value) = setting.split_first_chunk()?;
         let value = value.first_chunk().copied().map(u32::from_be_bytes);
         value.filter(|_| u16::from_be_bytes(*name) == MAX_CONCURRENT_STREAMS)
     });
-    FirstFrame::Settings(most.next())
+    FirstFrame::Settings(limits.next())
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for SettingsSniffer<T> {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_frame_says_how_many_requests_there_may_be_however_it_comes() {
+    fn parses_the_stream_limit_however_the_first_frame_is_split() {
         let settings = |settings: &[(u16, u32)]| {
             let length = u8::try_from(settings.len() * 6).expect("short settings");
             let mut frame = vec![0, 0, length, SETTINGS, 0, 0, 0, 0, 0];
@@ -184,8 +184,8 @@ mod tests {
         ] {
             assert_eq!(parse_first_frame(&frame), expected, "{frame:?}");
             let followed = [&frame[..], b"\0\0\0\x04\x01"].concat();
-            let whole = if expected == FirstFrame::Other { &frame } else { &followed };
-            assert_eq!(parse_first_frame(whole), expected);
+            let bytes = if expected == FirstFrame::Other { &frame } else { &followed };
+            assert_eq!(parse_first_frame(bytes), expected);
             for end in 0..frame.len() {
                 let part = parse_first_frame(&frame[..end]);
                 assert!(part == FirstFrame::Pending || part == expected, "{end} of {frame:?}");

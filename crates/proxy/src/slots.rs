@@ -81,7 +81,7 @@ impl Slots {
     /// or too many requests are waiting already.
     pub(crate) async fn acquire(self: &Rc<Self>, client: &Rc<ConnectionInfo>) -> Option<Slot> {
         if let Some(slot) = self.try_acquire() {
-            return Some(slot.of(client));
+            return Some(slot.assign_to(client));
         }
         let (sender, mut receiver) = oneshot::channel();
         if !self.enqueue(Waiter { client: Rc::clone(client), slot: sender }) {
@@ -90,11 +90,11 @@ impl Slots {
         let started = Instant::now();
         loop {
             self.evict_for(client);
-            let left = self.limits.queue_timeout.saturating_sub(started.elapsed());
-            let interval = left.min(EVICTION_INTERVAL);
+            let remaining = self.limits.queue_timeout.saturating_sub(started.elapsed());
+            let interval = remaining.min(EVICTION_INTERVAL);
             match tokio::time::timeout(interval, &mut receiver).await {
-                Ok(slot) => return slot.ok().map(|slot| slot.of(client)),
-                Err(_) if left <= interval => return None,
+                Ok(slot) => return slot.ok().map(|slot| slot.assign_to(client)),
+                Err(_) if remaining <= interval => return None,
                 Err(_) => {}
             }
         }
@@ -120,7 +120,7 @@ impl Slots {
                 .iter()
                 .filter(|other| ClientKey::from_connection(&other.client) == key)
                 .count();
-            shares.of(client) + waiting
+            shares.count(client) + waiting
         };
         if queue.len() >= self.limits.queue_max {
             let last = queue.iter().enumerate().max_by_key(|(_, other)| total(&other.client));
@@ -154,14 +154,14 @@ impl Slots {
     /// slots.
     fn victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
         let shares = self.shares();
-        let own = shares.of(client);
+        let own_share = shares.count(client);
         let now = Instant::now();
         let entries = self.entries.borrow();
         let unread = entries.values().filter_map(|entry| {
-            let share = shares.of(&entry.client);
+            let share = shares.count(&entry.client);
             let unread = now.saturating_duration_since(entry.unread_since.get()?);
             // Equal shares are not changed, so a client with a single response keeps it.
-            (share > own + 1 && unread >= UNREAD_TIME_MIN).then_some(((share, unread), entry))
+            (share > own_share + 1 && unread >= UNREAD_TIME_MIN).then_some(((share, unread), entry))
         });
         unread.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
     }
@@ -193,7 +193,7 @@ impl ClientKey {
 struct Shares(HashMap<ClientKey, usize>);
 
 impl Shares {
-    fn of(&self, client: &Rc<ConnectionInfo>) -> usize {
+    fn count(&self, client: &Rc<ConnectionInfo>) -> usize {
         self.0.get(&ClientKey::from_connection(client)).copied().unwrap_or(0)
     }
 }
@@ -207,7 +207,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    fn of(mut self, client: &Rc<ConnectionInfo>) -> Self {
+    fn assign_to(mut self, client: &Rc<ConnectionInfo>) -> Self {
         let id = self.slots.next_id.get();
         self.slots.next_id.set(id + 1);
         let entry = Rc::new(Entry {
@@ -245,7 +245,7 @@ impl Drop for Slot {
             queue.retain(|waiter| !waiter.slot.is_closed());
             let shares = (!queue.is_empty()).then(|| self.slots.shares());
             let first = shares.and_then(|shares| {
-                (0..queue.len()).min_by_key(|index| shares.of(&queue[*index].client))
+                (0..queue.len()).min_by_key(|index| shares.count(&queue[*index].client))
             });
             first.map(|index| queue.remove(index))
         };

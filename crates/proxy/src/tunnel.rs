@@ -2,10 +2,10 @@
 
 use crate::attempt::saturating_add;
 use bytes::{Buf, Bytes};
-use hyper::upgrade::Upgraded as Theirs;
+use hyper::upgrade::Upgraded as UpstreamUpgraded;
 use hyper_util::rt::TokioIo;
 use peregrine_web::coop::yield_now;
-use peregrine_web::upgrade::Upgraded as Ours;
+use peregrine_web::upgrade::Upgraded as ClientUpgraded;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,11 @@ const COPIES_PER_POLL: u32 = 64;
 /// either end fails. When the client closes its side, the upstream's side is closed too. The
 /// upstream may still respond, unless it pauses for `idle_timeout`: a disconnected client looks the
 /// same.
-pub(crate) async fn copy_bidirectional(client: Ours, upstream: Theirs, idle_timeout: Duration) {
+pub(crate) async fn copy_bidirectional(
+    client: ClientUpgraded,
+    upstream: UpstreamUpgraded,
+    idle_timeout: Duration,
+) {
     let mut tunnel = Tunnel {
         client,
         upstream: TokioIo::new(upstream),
@@ -36,13 +40,13 @@ pub(crate) async fn copy_bidirectional(client: Ours, upstream: Theirs, idle_time
         idle_timeout,
         idle_timer: None,
     };
-    // The outcome is not needed.
+    // Both connections are closed in any case.
     let _ = poll_fn(|cx| tunnel.poll(cx)).await;
 }
 
 struct Tunnel {
-    client: Ours,
-    upstream: TokioIo<Theirs>,
+    client: ClientUpgraded,
+    upstream: TokioIo<UpstreamUpgraded>,
     /// Received from the client and not written yet.
     pending_to_upstream: Bytes,
     is_client_done: bool,
@@ -58,12 +62,12 @@ struct Tunnel {
 impl Tunnel {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..COPIES_PER_POLL {
-            let up = self.poll_copy_to_upstream(cx)?;
+            let to_upstream = self.poll_copy_to_upstream(cx)?;
             if self.is_upstream_done {
                 return self.client.poll_flush(cx);
             }
-            let down = self.poll_copy_to_client(cx)?;
-            if up.is_pending() && down.is_pending() {
+            let to_client = self.poll_copy_to_client(cx)?;
+            if to_upstream.is_pending() && to_client.is_pending() {
                 return self.poll_idle_timeout(cx);
             }
             self.idle_timer = None;
@@ -78,8 +82,8 @@ impl Tunnel {
             return Poll::Pending;
         }
         let until = saturating_add(Instant::now(), self.idle_timeout);
-        let alarm = self.idle_timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        ready!(alarm.as_mut().poll(cx));
+        let timer = self.idle_timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 

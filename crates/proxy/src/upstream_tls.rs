@@ -19,16 +19,16 @@ pub(crate) struct UpstreamTls {
 
 impl UpstreamTls {
     pub(crate) fn new(host: &str, config: &Arc<ClientConfig>) -> Option<Self> {
-        let name = ServerName::try_from(host.to_owned()).ok()?;
-        let with = |protocols: &[&[u8]]| {
+        let server_name = ServerName::try_from(host.to_owned()).ok()?;
+        let connector = |protocols: &[&[u8]]| {
             let mut config = ClientConfig::clone(config);
             config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
             TlsConnector::from(Arc::new(config))
         };
         Some(Self {
-            server_name: name,
-            alpn_connector: with(&[b"h2", b"http/1.1"]),
-            http1_connector: with(&[b"http/1.1"]),
+            server_name,
+            alpn_connector: connector(&[b"h2", b"http/1.1"]),
+            http1_connector: connector(&[b"http/1.1"]),
         })
     }
 
@@ -44,13 +44,13 @@ impl UpstreamTls {
 
 /// A configuration that trusts the root certificates of the system.
 pub(crate) fn native_roots_config() -> Result<Arc<ClientConfig>, UpstreamError> {
-    let found = rustls_native_certs::load_native_certs();
+    let native_certs = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
+    let (added, _) = roots.add_parsable_certificates(native_certs.certs);
     if added == 0 {
-        let why = found.errors.first().map(ToString::to_string);
+        let reason = native_certs.errors.first().map(ToString::to_string);
         return Err(UpstreamError::NoTrustRoots(
-            why.unwrap_or_else(|| "there are none".to_owned()),
+            reason.unwrap_or_else(|| "there are none".to_owned()),
         ));
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -16,8 +16,8 @@ const FAILURES_MAX: u32 = 3;
 /// The default time for which a failing upstream is skipped.
 const FAIL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Servers that serve the same content. A clone is the same set: create it outside of the
-/// application's closure and clone it into the closure, so that the workers share its health state.
+/// Servers that serve the same content. Clones share one set: create it outside the application's
+/// closure and clone it into the closure, so that the workers share its health state.
 ///
 /// ```
 /// use peregrine::proxy::{LoadBalancing, Upstreams};
@@ -115,16 +115,16 @@ impl Upstreams {
     /// # Errors
     /// There are no URLs, one is not the URL of a server, or the system has no root certificates.
     pub fn new(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, UpstreamError> {
-        let all: Result<Vec<_>, _> =
+        let upstreams: Result<Vec<_>, _> =
             urls.into_iter().map(|url| Upstream::parse(url.as_ref())).collect();
         #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "only TLS changes them"))]
-        let mut all = all?;
+        let mut upstreams = upstreams?;
         #[cfg(feature = "tls")]
-        if all.iter().any(Upstream::is_secure) {
+        if upstreams.iter().any(Upstream::is_secure) {
             let config = native_roots_config()?;
-            configure_tls(&mut all, &config)?;
+            configure_tls(&mut upstreams, &config)?;
         }
-        Self::from_list(all)
+        Self::from_list(upstreams)
     }
 
     /// Like [`Upstreams::new`], with a TLS configuration of your own, for example with a private
@@ -137,11 +137,11 @@ impl Upstreams {
         urls: impl IntoIterator<Item: AsRef<str>>,
         config: &Arc<rustls::ClientConfig>,
     ) -> Result<Self, UpstreamError> {
-        let all: Result<Vec<_>, _> =
+        let upstreams: Result<Vec<_>, _> =
             urls.into_iter().map(|url| Upstream::parse(url.as_ref())).collect();
-        let mut all = all?;
-        configure_tls(&mut all, config)?;
-        Self::from_list(all)
+        let mut upstreams = upstreams?;
+        configure_tls(&mut upstreams, config)?;
+        Self::from_list(upstreams)
     }
 
     /// Uses HTTP/2 without negotiation with all `http` upstreams, which gRPC services without TLS
@@ -157,12 +157,12 @@ impl Upstreams {
         })
     }
 
-    fn from_list(all: Vec<Upstream>) -> Result<Self, UpstreamError> {
-        if all.is_empty() {
+    fn from_list(upstreams: Vec<Upstream>) -> Result<Self, UpstreamError> {
+        if upstreams.is_empty() {
             return Err(UpstreamError::Empty);
         }
         Ok(Self(Arc::new(UpstreamSet {
-            upstreams: all,
+            upstreams,
             balance: LoadBalancing::default(),
             next: AtomicUsize::new(0),
             failures_max: FAILURES_MAX,
@@ -209,8 +209,8 @@ impl Upstreams {
 
     /// Checks the health of each upstream with a GET of `path`. A status below 400 is healthy. An
     /// upstream that fails as many consecutive checks as [`Upstreams::failures_max`] is skipped
-    /// until it passes one. Checks run beside requests, at most once in `interval`, which is also
-    /// their time limit. Without requests, no checks are sent.
+    /// until it passes one. Checks run concurrently with requests, at most once in `interval`,
+    /// which is also their time limit. Without requests, no checks are sent.
     ///
     /// # Panics
     /// `path` does not begin with a slash, or the set was already cloned.
@@ -228,13 +228,13 @@ impl Upstreams {
     #[must_use]
     pub fn statuses(&self) -> Vec<UpstreamStatus> {
         let now = now();
-        let state = |it: &Upstream| UpstreamStatus {
-            authority: format!("{}:{}", it.host, it.port),
-            is_healthy: it.is_healthy(now),
-            in_flight: it.in_flight.load(Ordering::Relaxed),
-            failures: it.failures.load(Ordering::Relaxed),
+        let status = |upstream: &Upstream| UpstreamStatus {
+            authority: format!("{}:{}", upstream.host, upstream.port),
+            is_healthy: upstream.is_healthy(now),
+            in_flight: upstream.in_flight.load(Ordering::Relaxed),
+            failures: upstream.failures.load(Ordering::Relaxed),
         };
-        self.0.upstreams.iter().map(state).collect()
+        self.0.upstreams.iter().map(status).collect()
     }
 
     pub(crate) fn set(&self) -> &Arc<UpstreamSet> {
@@ -243,42 +243,43 @@ impl Upstreams {
 }
 
 impl UpstreamSet {
-    /// The number of the next upstream, excluding those in `tried`. If none is up, one of the
-    /// others is chosen anyway: it may have recovered, and refusing the request would not help the
-    /// client.
+    /// The index of the next upstream, excluding those in `tried`. If none is up, one of the others
+    /// is chosen anyway: it may have recovered, and refusing the request would not help the client.
     pub(crate) fn select(&self, tried: &[usize]) -> Option<usize> {
         let (now, count) = (now(), self.upstreams.len());
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let in_turn = (0..count).map(|step| first.wrapping_add(step) % count);
-        let mut left: Vec<_> = in_turn.filter(|number| !tried.contains(number)).collect();
-        if left.iter().any(|number| self.upstreams[*number].is_healthy(now)) {
-            left.retain(|number| self.upstreams[*number].is_healthy(now));
+        let rotated = (0..count).map(|step| first.wrapping_add(step) % count);
+        let mut candidates: Vec<_> = rotated.filter(|index| !tried.contains(index)).collect();
+        if candidates.iter().any(|index| self.upstreams[*index].is_healthy(now)) {
+            candidates.retain(|index| self.upstreams[*index].is_healthy(now));
         }
-        let chosen = match self.balance {
-            LoadBalancing::RoundRobin => left.first().copied(),
-            LoadBalancing::LeastRequests => left
+        let selected = match self.balance {
+            LoadBalancing::RoundRobin => candidates.first().copied(),
+            LoadBalancing::LeastRequests => candidates
                 .into_iter()
-                .min_by_key(|number| self.upstreams[*number].in_flight.load(Ordering::Relaxed)),
+                .min_by_key(|index| self.upstreams[*index].in_flight.load(Ordering::Relaxed)),
         };
         // Only this request tries an upstream that was down, and it may wait for a long time. For
         // other requests the upstream stays down until it has responded to this one, or for the
         // same time again.
-        let until = &self.upstreams[chosen?].unhealthy_until;
-        let before = until.load(Ordering::Relaxed);
-        let is_trial = before != 0 && before <= now;
-        let order = Ordering::Relaxed;
+        let unhealthy_until = &self.upstreams[selected?].unhealthy_until;
+        let previous = unhealthy_until.load(Ordering::Relaxed);
+        let is_trial = previous != 0 && previous <= now;
+        let relaxed = Ordering::Relaxed;
         if is_trial
-            && until.compare_exchange(before, self.unhealthy_until(now), order, order).is_err()
+            && unhealthy_until
+                .compare_exchange(previous, self.unhealthy_until(now), relaxed, relaxed)
+                .is_err()
         {
             // Another worker's request is already trying it.
             return self.select(tried);
         }
-        chosen
+        selected
     }
 
-    /// Whether it failed so often that it is skipped, except for a trial.
-    pub(crate) fn is_unhealthy(&self, number: usize) -> bool {
-        self.upstreams[number].unhealthy_until.load(Ordering::Relaxed) != 0
+    /// Whether the upstream failed so often that it is skipped, except for a trial.
+    pub(crate) fn is_unhealthy(&self, index: usize) -> bool {
+        self.upstreams[index].unhealthy_until.load(Ordering::Relaxed) != 0
     }
 
     /// The time until which an upstream that fails now is skipped.
@@ -287,8 +288,8 @@ impl UpstreamSet {
     }
 
     /// Records that an upstream responded.
-    pub(crate) fn record_success(&self, number: usize) {
-        let upstream = &self.upstreams[number];
+    pub(crate) fn record_success(&self, index: usize) {
+        let upstream = &self.upstreams[index];
         upstream.failures.store(0, Ordering::Relaxed);
         if upstream.unhealthy_until.swap(0, Ordering::Relaxed) != 0 {
             catch_log_panic(|| {
@@ -302,8 +303,8 @@ impl UpstreamSet {
     }
 
     /// Records that an upstream failed.
-    pub(crate) fn record_failure(&self, number: usize, why: &dyn fmt::Display) {
-        let upstream = &self.upstreams[number];
+    pub(crate) fn record_failure(&self, index: usize, error: &dyn fmt::Display) {
+        let upstream = &self.upstreams[index];
         let failures = upstream.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if failures < self.failures_max {
             return;
@@ -314,7 +315,7 @@ impl UpstreamSet {
                 tracing::warn!(
                     target: "peregrine",
                     upstream = %upstream,
-                    error = %why,
+                    error = %error,
                     failures,
                     "an upstream is down"
                 );
@@ -324,18 +325,19 @@ impl UpstreamSet {
 
     /// The next upstream whose check is due.
     pub(crate) fn next_due_check(self: &Arc<Self>) -> Option<HealthCheckGuard> {
-        let every = millis(self.health_check.as_ref()?.interval);
+        let interval_millis = millis(self.health_check.as_ref()?.interval);
         let now = now();
-        let number = self.upstreams.iter().position(|upstream| {
-            let is_due = upstream.checked_at.load(Ordering::Relaxed).saturating_add(every) <= now;
+        let index = self.upstreams.iter().position(|upstream| {
+            let is_due =
+                upstream.checked_at.load(Ordering::Relaxed).saturating_add(interval_millis) <= now;
             is_due && !upstream.check_in_progress.swap(true, Ordering::Relaxed)
         });
-        number.map(|number| HealthCheckGuard(Arc::clone(self), number))
+        index.map(|index| HealthCheckGuard(Arc::clone(self), index))
     }
 
     /// Records the result of a check.
-    pub(crate) fn record_check(&self, number: usize, outcome: Result<(), String>) {
-        let upstream = &self.upstreams[number];
+    pub(crate) fn record_check(&self, index: usize, outcome: Result<(), String>) {
+        let upstream = &self.upstreams[index];
         upstream.checked_at.store(now(), Ordering::Relaxed);
         match outcome {
             Ok(()) => {
@@ -349,9 +351,9 @@ impl UpstreamSet {
                         );
                     });
                 }
-                self.record_success(number);
+                self.record_success(index);
             }
-            Err(why) => {
+            Err(error) => {
                 let failed =
                     upstream.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                 if failed >= self.failures_max
@@ -361,7 +363,7 @@ impl UpstreamSet {
                         tracing::warn!(
                             target: "peregrine",
                             upstream = %upstream,
-                            why,
+                            error,
                             failed,
                             "an upstream fails its check"
                         );
@@ -408,8 +410,8 @@ impl Upstream {
         }
         let host = authority.host();
         let is_secure = uri.scheme() == Some(&Scheme::HTTPS);
-        let is_port_said = authority.as_str().len() > host.len() + 1;
-        if is_port_said && authority.port_u16().is_none() {
+        let has_port = authority.as_str().len() > host.len() + 1;
+        if has_port && authority.port_u16().is_none() {
             return Err(invalid());
         }
         Ok(Self {
@@ -448,10 +450,10 @@ impl Upstream {
 
 #[cfg(feature = "tls")]
 fn configure_tls(
-    all: &mut [Upstream],
+    upstreams: &mut [Upstream],
     config: &Arc<rustls::ClientConfig>,
 ) -> Result<(), UpstreamError> {
-    for upstream in all.iter_mut().filter(|upstream| upstream.is_secure) {
+    for upstream in upstreams.iter_mut().filter(|upstream| upstream.is_secure) {
         let tls = UpstreamTls::new(&upstream.host, config);
         upstream.tls = Some(tls.ok_or_else(|| UpstreamError::InvalidUrl(upstream.to_string()))?);
     }
@@ -491,17 +493,20 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_and_what_is_none_is_named() {
-        let upstreams = Upstreams::new(["http://a", "http://[::1]:8080/base/"]).expect("valid");
-        let all = &upstreams.set().upstreams;
-        assert_eq!((all[0].host.as_str(), all[0].port, all[0].base_path.as_str()), ("a", 80, ""));
+    fn parses_urls_and_rejects_invalid_ones() {
+        let parsed = Upstreams::new(["http://a", "http://[::1]:8080/base/"]).expect("valid");
+        let upstreams = &parsed.set().upstreams;
         assert_eq!(
-            (all[1].host.as_str(), all[1].port, all[1].base_path.as_str()),
+            (upstreams[0].host.as_str(), upstreams[0].port, upstreams[0].base_path.as_str()),
+            ("a", 80, "")
+        );
+        assert_eq!(
+            (upstreams[1].host.as_str(), upstreams[1].port, upstreams[1].base_path.as_str()),
             ("::1", 8080, "/base")
         );
-        assert_eq!(all[1].authority, "[::1]:8080");
+        assert_eq!(upstreams[1].authority, "[::1]:8080");
         assert_eq!(Upstreams::new([""; 0]).err(), Some(UpstreamError::Empty));
-        for (url, is_scheme) in [
+        for (url, is_scheme_error) in [
             ("ftp://a", true),
             ("a:80", false),
             ("/a", false),
@@ -514,35 +519,35 @@ mod tests {
             let error = Upstreams::new([url]).expect_err("an invalid URL");
             assert_eq!(
                 matches!(error, UpstreamError::UnsupportedScheme(_)),
-                is_scheme,
+                is_scheme_error,
                 "{url} {error}"
             );
         }
     }
 
     #[test]
-    fn all_have_their_turn_and_those_that_fail_are_left_out() {
+    fn round_robin_skips_failing_upstreams() {
         let upstreams = three(LoadBalancing::RoundRobin);
         let set = upstreams.set();
-        let turns =
+        let select_six =
             |tried: &[usize]| (0..6).map(|_| set.select(tried).expect("one")).collect::<Vec<_>>();
-        assert_eq!(turns(&[]), [0, 1, 2, 0, 1, 2]);
-        assert!(turns(&[0, 2]).iter().all(|number| *number == 1));
+        assert_eq!(select_six(&[]), [0, 1, 2, 0, 1, 2]);
+        assert!(select_six(&[0, 2]).iter().all(|index| *index == 1));
         set.record_failure(1, &"refused");
-        assert!(turns(&[]).contains(&1), "one failure is not enough");
+        assert!(select_six(&[]).contains(&1), "one failure is not enough");
         set.record_success(1);
         set.record_failure(1, &"refused");
-        assert!(turns(&[]).contains(&1), "the failures are not consecutive");
+        assert!(select_six(&[]).contains(&1), "the failures are not consecutive");
         set.record_failure(1, &"refused");
-        assert!(!turns(&[]).contains(&1) && !upstreams.statuses()[1].is_healthy);
+        assert!(!select_six(&[]).contains(&1) && !upstreams.statuses()[1].is_healthy);
         assert_eq!(set.select(&[0, 2]), Some(1), "it is the only one left");
         assert_eq!(set.select(&[0, 1, 2]), None);
         set.record_success(1);
-        assert!(turns(&[]).contains(&1));
+        assert!(select_six(&[]).contains(&1));
     }
 
     #[test]
-    fn one_request_tries_who_was_down() {
+    fn one_request_tries_an_upstream_that_was_down() {
         for balance in [LoadBalancing::RoundRobin, LoadBalancing::LeastRequests] {
             let upstreams = three(balance);
             let set = upstreams.set();
@@ -550,20 +555,20 @@ mod tests {
             set.record_failure(1, &"refused");
             // The time for which it is skipped is over.
             set.upstreams[1].unhealthy_until.store(1, Ordering::Relaxed);
-            let turns = |count| (0..count).map(|_| set.select(&[]).expect("one"));
-            assert_eq!(turns(6).filter(|number| *number == 1).count(), 1, "{balance:?}");
+            let select_many = |count| (0..count).map(|_| set.select(&[]).expect("one"));
+            assert_eq!(select_many(6).filter(|index| *index == 1).count(), 1, "{balance:?}");
             assert!(!upstreams.statuses()[1].is_healthy, "the trial has no response yet");
             set.record_success(1);
-            assert!(turns(6).any(|number| number == 1), "{balance:?}");
+            assert!(select_many(6).any(|index| index == 1), "{balance:?}");
         }
     }
 
     #[test]
-    fn who_has_the_least_to_do_is_next() {
+    fn selects_the_upstream_with_the_fewest_requests() {
         let upstreams = three(LoadBalancing::LeastRequests);
         let set = upstreams.set();
-        for (number, busy) in [3, 1, 2].into_iter().enumerate() {
-            set.upstreams[number].in_flight.store(busy, Ordering::Relaxed);
+        for (index, in_flight) in [3, 1, 2].into_iter().enumerate() {
+            set.upstreams[index].in_flight.store(in_flight, Ordering::Relaxed);
         }
         assert_eq!(
             [set.select(&[]), set.select(&[1]), set.select(&[1, 2])],
@@ -572,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_is_due_once_in_a_while() {
+    fn a_check_is_due_once_per_interval() {
         let upstreams = Upstreams::new(["http://a", "http://b"]).expect("valid URLs");
         let upstreams =
             upstreams.health_check("/health", Duration::from_secs(3600)).failures_max(1);

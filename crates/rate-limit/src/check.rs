@@ -31,68 +31,68 @@ impl CheckResult {
 
 /// Counts a request in the tables of this process.
 pub(crate) fn check_local(
-    ready: &CompiledLimits,
-    subjects: &ResolvedKeys<'_>,
+    compiled: &CompiledLimits,
+    keys: &ResolvedKeys<'_>,
     now: u64,
 ) -> CheckResult {
-    let mut verdict = CheckResult::none(&ready.limits);
-    verdict.is_allowed = check_and_charge(ready, subjects, 0, now, true, &mut verdict.decisions);
-    verdict
+    let mut result = CheckResult::none(&compiled.limits);
+    result.is_allowed = check_and_charge(compiled, keys, 0, now, true, &mut result.decisions);
+    result
 }
 
-/// Judges the limits from `index` on, and charges either all or none: a request that one limit
-/// rejects costs nothing with the others. The entries stay locked meanwhile. This cannot deadlock,
+/// Checks the limits from `index` on, and charges either all or none: a request that one limit
+/// rejects is not charged to the others. The entries stay locked meanwhile. This cannot deadlock,
 /// because every request locks in the order of the limits, each of which has its own table.
 fn check_and_charge(
-    ready: &CompiledLimits,
-    subjects: &ResolvedKeys<'_>,
+    compiled: &CompiledLimits,
+    keys: &ResolvedKeys<'_>,
     index: usize,
     now: u64,
-    is_let_in: bool,
+    is_allowed: bool,
     decisions: &mut [Option<GcraDecision>],
 ) -> bool {
-    let Some(limit) = ready.limits.get(index) else { return is_let_in };
-    let Some(subject) = &subjects[index] else {
-        return check_and_charge(ready, subjects, index + 1, now, is_let_in, decisions);
+    let Some(limit) = compiled.limits.get(index) else { return is_allowed };
+    let Some(key) = &keys[index] else {
+        return check_and_charge(compiled, keys, index + 1, now, is_allowed, decisions);
     };
-    let mut place = limit.table.lock_entry(subject, now);
-    place.clamp(limit.rate.clamp_tat(place.tat(), now));
-    let (decision, next) = limit.rate.check(place.tat(), now);
-    let is_let_in = check_and_charge(
-        ready,
-        subjects,
+    let mut entry = limit.table.lock_entry(key, now);
+    entry.clamp(limit.rate.clamp_tat(entry.tat(), now));
+    let (decision, next) = limit.rate.check(entry.tat(), now);
+    let is_allowed = check_and_charge(
+        compiled,
+        keys,
         index + 1,
         now,
-        is_let_in && decision.conforms(),
+        is_allowed && decision.conforms(),
         decisions,
     );
-    let is_told_as_judged = is_let_in || !decision.conforms();
-    decisions[index] = Some(match is_told_as_judged {
+    let reports_decision = is_allowed || !decision.conforms();
+    decisions[index] = Some(match reports_decision {
         true => decision,
-        false => limit.rate.peek(place.tat(), now),
+        false => limit.rate.peek(entry.tat(), now),
     });
-    if is_let_in {
-        place.store(next);
+    if is_allowed {
+        entry.store(next);
     }
-    if place.evicted_other {
-        drop(place);
-        ready.counts.record_eviction(&limit.name);
+    if entry.evicted_other {
+        drop(entry);
+        compiled.counts.record_eviction(&limit.name);
     }
-    is_let_in
+    is_allowed
 }
 
 impl RateLimit {
     /// Counts a request under `key` with all limits of this value, whatever key they are set to,
-    /// except those for everybody. Use it for keys that only a handler knows, such as the user name
+    /// except the global ones. Use it for keys that only a handler knows, such as the user name
     /// in a login form.
     ///
     /// ```
     /// use peregrine::prelude::*;
     /// use peregrine::rate_limit::RateLimit;
     ///
-    /// type Answer = Result<String, Problem>;
+    /// type LoginResult = Result<String, Problem>;
     ///
-    /// async fn login(limit: StateRef<RateLimit>, Path(name): Path<String>) -> Answer {
+    /// async fn login(limit: StateRef<RateLimit>, Path(name): Path<String>) -> LoginResult {
     ///     limit.check_key(&name).await?;
     ///     Ok(format!("the password of {name} is checked"))
     /// }
@@ -107,72 +107,72 @@ impl RateLimit {
     /// ```
     ///
     /// # Errors
-    /// If the request is over a limit, a problem of status 429 with `Retry-After`. Invalid
+    /// If the request is over a limit, a problem with status 429 with `Retry-After`. Invalid
     /// settings, which [`App::build`](peregrine_web::App::build) reports for middleware, are a
     /// problem of status 500 here.
     #[doc(alias = "check")]
     pub async fn check_key(&self, key: impl AsRef<[u8]>) -> Result<(), Problem> {
-        let ready = self.compiled()?;
+        let compiled = self.compiled()?;
         let key = key.as_ref();
-        let subject = |limit: &CompiledLimit| match limit.is_global {
+        let resolve = |limit: &CompiledLimit| match limit.is_global {
             true => ResolvedKey::Global,
             false => ResolvedKey::Value(key.into()),
         };
-        let subjects = ready.limits.iter().map(|limit| Some(subject(limit))).collect();
-        let verdict = self.check(ready, &subjects).await?;
-        if verdict.is_allowed { Ok(()) } else { Err(headers::too_many_requests(ready, &verdict)) }
+        let keys = compiled.limits.iter().map(|limit| Some(resolve(limit))).collect();
+        let result = self.check(compiled, &keys).await?;
+        if result.is_allowed { Ok(()) } else { Err(headers::too_many_requests(compiled, &result)) }
     }
 
     async fn check(
         &self,
-        ready: &CompiledLimits,
-        subjects: &ResolvedKeys<'_>,
+        compiled: &CompiledLimits,
+        keys: &ResolvedKeys<'_>,
     ) -> Result<CheckResult, Problem> {
         #[cfg(feature = "redis")]
-        let verdict = match self.redis() {
-            Some(store) => store.check(ready, subjects, self.now()).await?,
-            None => check_local(ready, subjects, self.now()),
+        let result = match self.redis() {
+            Some(store) => store.check(compiled, keys, self.now()).await?,
+            None => check_local(compiled, keys, self.now()),
         };
         #[cfg(not(feature = "redis"))]
-        let verdict = check_local(ready, subjects, self.now());
-        if !verdict.is_allowed {
-            ready.counts.record_refusal();
+        let result = check_local(compiled, keys, self.now());
+        if !result.is_allowed {
+            compiled.counts.record_refusal();
         }
-        Ok(verdict)
+        Ok(result)
     }
 }
 
 impl Middleware for RateLimit {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let ready = match self.compiled() {
-            Ok(ready) => ready,
+        let compiled = match self.compiled() {
+            Ok(compiled) => compiled,
             Err(problem) => return problem.into_response(),
         };
         if self.is_exempt(&request.parts) {
             return next.call(request).await;
         }
-        let verdict = {
-            let subjects = self.resolve_keys(&request.parts);
-            self.check(ready, &subjects).await
+        let result = {
+            let keys = self.resolve_keys(&request.parts);
+            self.check(compiled, &keys).await
         };
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
+        let result = match result {
+            Ok(result) => result,
             Err(problem) => return problem.into_response(),
         };
-        let mut response = match verdict.is_allowed {
+        let mut response = match result.is_allowed {
             true => next.call(request).await,
-            false => headers::too_many_requests(ready, &verdict).into_response(),
+            false => headers::too_many_requests(compiled, &result).into_response(),
         };
         if self.sends_headers() {
-            headers::add_headers(ready, &verdict, &mut response);
+            headers::add_headers(compiled, &result, &mut response);
         }
         response
     }
 
     fn require(&self, requirements: &mut Requirements) {
         requirements.problem(429, "Too many requests; `Retry-After` says when to retry.");
-        for fault in self.config_errors() {
-            requirements.config_error(format!("RateLimit: {fault}"));
+        for error in self.config_errors() {
+            requirements.config_error(format!("RateLimit: {error}"));
         }
     }
 }

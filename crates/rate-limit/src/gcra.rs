@@ -1,8 +1,8 @@
 //! The generic cell rate algorithm, in whole nanoseconds.
 //!
 //! ITU-T I.371 (2004), annex A.1, "virtual scheduling": each key has one number, the *theoretical
-//! arrival time* (TAT) of its next request if all requests came at the even rate. A request may
-//! come earlier than that by at most the tolerance, and moves the TAT by one interval:
+//! arrival time* (TAT) of its next request if all requests came at an even rate. A request may
+//! arrive earlier than that by at most the tolerance, and moves the TAT by one interval:
 //!
 //! ```text
 //! TAT' = max(TAT, now) + interval
@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-/// How far the clock may go back and count as standing still, in nanoseconds.
+/// How far the clock may go back, in nanoseconds, before stored TATs are corrected.
 const CLOCK_SKEW_TOLERANCE: u64 = 1_000_000_000;
 
 /// How often requests of a key are allowed.
@@ -50,57 +50,55 @@ impl Quota {
     pub(crate) fn new(count: u32, period: Duration) -> Option<Self> {
         let period = u64::try_from(period.as_nanos()).ok()?;
         // A burst of these must fit into the clock's 584 years in addition to the current time.
-        let is_fit = count > 0 && period >= u64::from(count) && period <= u64::MAX / 8;
-        is_fit.then(|| Self { emission_interval: period.div_ceil(u64::from(count)), burst: count })
+        let is_valid = count > 0 && period >= u64::from(count) && period <= u64::MAX / 8;
+        is_valid
+            .then(|| Self { emission_interval: period.div_ceil(u64::from(count)), burst: count })
     }
 
     /// The maximum debt of a key; `None` if it exceeds the range of the clock.
     pub(crate) fn burst_tolerance(&self) -> Option<u64> {
-        let depth = self.emission_interval.checked_mul(u64::from(self.burst))?;
-        (depth <= u64::MAX / 4).then_some(depth)
+        let tolerance = self.emission_interval.checked_mul(u64::from(self.burst))?;
+        (tolerance <= u64::MAX / 4).then_some(tolerance)
     }
 
     fn burst_tolerance_or_max(&self) -> u64 {
         self.burst_tolerance().unwrap_or(u64::MAX / 4)
     }
 
-    /// Corrects a stored TAT, which rarely changes it. No key owes more than a whole burst: a later
-    /// TAT was written before the clock was set back, and clients must not wait for that.
-    /// [`CLOCK_SKEW_TOLERANCE`] allows for threads that read the clock in one order and count in
-    /// the other.
-    pub(crate) fn clamp_tat(&self, kept: u64, now: u64) -> u64 {
+    /// Corrects a stored TAT, which rarely changes it. No key has a debt of more than a whole
+    /// burst: a later TAT was written before the clock was set back, and clients must not wait for
+    /// that. [`CLOCK_SKEW_TOLERANCE`] allows for threads that read the clock in one order and count
+    /// in the other.
+    pub(crate) fn clamp_tat(&self, stored_tat: u64, now: u64) -> u64 {
         let latest = now.saturating_add(self.burst_tolerance_or_max());
-        if kept > latest.saturating_add(CLOCK_SKEW_TOLERANCE) { latest } else { kept }
+        if stored_tat > latest.saturating_add(CLOCK_SKEW_TOLERANCE) { latest } else { stored_tat }
     }
 
     /// The TAT that applies, given the stored one.
-    fn tat(&self, kept: u64, now: u64) -> u64 {
-        self.clamp_tat(kept, now).max(now)
+    fn tat(&self, stored_tat: u64, now: u64) -> u64 {
+        self.clamp_tat(stored_tat, now).max(now)
     }
 
-    /// Judges a request at `now`. Returns the decision and the TAT to store if the request is let
+    /// Checks a request at `now`. Returns the decision and the TAT to store if the request is let
     /// through.
-    pub(crate) fn check(&self, kept: u64, now: u64) -> (GcraDecision, u64) {
-        let depth = self.burst_tolerance_or_max();
-        let tat = self.tat(kept, now);
+    pub(crate) fn check(&self, stored_tat: u64, now: u64) -> (GcraDecision, u64) {
+        let tolerance = self.burst_tolerance_or_max();
+        let tat = self.tat(stored_tat, now);
         let next = tat.saturating_add(self.emission_interval);
-        let wait = (next - now).saturating_sub(depth);
-        let debt = if wait == 0 { next - now } else { tat - now };
-        (
-            GcraDecision { retry_after: wait, remaining: self.remaining(debt), reset_after: debt },
-            next,
-        )
+        let retry_after = (next - now).saturating_sub(tolerance);
+        let debt = if retry_after == 0 { next - now } else { tat - now };
+        (GcraDecision { retry_after, remaining: self.remaining(debt), reset_after: debt }, next)
     }
 
     /// The state of a key that is not charged because another limit rejected the request.
-    pub(crate) fn peek(&self, kept: u64, now: u64) -> GcraDecision {
-        let debt = self.tat(kept, now) - now;
+    pub(crate) fn peek(&self, stored_tat: u64, now: u64) -> GcraDecision {
+        let debt = self.tat(stored_tat, now) - now;
         GcraDecision { retry_after: 0, remaining: self.remaining(debt), reset_after: debt }
     }
 
     fn remaining(&self, debt: u64) -> u32 {
-        let left = self.burst_tolerance_or_max().saturating_sub(debt) / self.emission_interval;
-        u32::try_from(left).unwrap_or(u32::MAX)
+        let requests = self.burst_tolerance_or_max().saturating_sub(debt) / self.emission_interval;
+        u32::try_from(requests).unwrap_or(u32::MAX)
     }
 }
 
@@ -120,17 +118,17 @@ mod tests {
         fn take(&mut self, rate: &Quota, now: u64) -> (bool, u128) {
             self.level = self.depth.min(self.level + u128::from(now) - self.at);
             self.at = u128::from(now);
-            let is_let_in = self.level >= u128::from(rate.emission_interval);
-            if is_let_in {
+            let is_allowed = self.level >= u128::from(rate.emission_interval);
+            if is_allowed {
                 self.level -= u128::from(rate.emission_interval);
             }
-            (is_let_in, self.level)
+            (is_allowed, self.level)
         }
     }
 
     proptest! {
         #[test]
-        fn it_decides_as_a_bucket_of_tokens_does(
+        fn it_agrees_with_a_token_bucket(
             interval in 1_u64..2_000,
             burst in 1_u32..20,
             steps in prop::collection::vec(0_u64..4_000, 1..200),
@@ -138,55 +136,55 @@ mod tests {
             let rate = Quota { emission_interval: interval, burst };
             let depth = u128::from(rate.burst_tolerance().unwrap());
             let mut bucket = Bucket { level: depth, depth, at: 0 };
-            let (mut kept, mut now) = (0, 0);
+            let (mut tat, mut now) = (0, 0);
             for step in steps {
                 now += step;
-                let (decision, next) = rate.check(kept, now);
-                let (is_let_in, level) = bucket.take(&rate, now);
-                prop_assert_eq!(decision.conforms(), is_let_in);
+                let (decision, next) = rate.check(tat, now);
+                let (is_allowed, level) = bucket.take(&rate, now);
+                prop_assert_eq!(decision.conforms(), is_allowed);
                 prop_assert_eq!(u128::from(decision.remaining), level / u128::from(interval));
                 prop_assert_eq!(u128::from(decision.reset_after), depth - level);
                 if decision.conforms() {
-                    kept = next;
+                    tat = next;
                 } else {
                     // One nanosecond before the reported time the request is rejected; at that time
                     // it conforms.
-                    prop_assert!(!rate.check(kept, now + decision.retry_after - 1).0.conforms());
-                    prop_assert!(rate.check(kept, now + decision.retry_after).0.conforms());
+                    prop_assert!(!rate.check(tat, now + decision.retry_after - 1).0.conforms());
+                    prop_assert!(rate.check(tat, now + decision.retry_after).0.conforms());
                 }
             }
         }
 
         #[test]
-        fn in_no_window_are_there_more_than_the_burst_and_the_rate(
+        fn no_window_exceeds_the_burst_plus_the_rate(
             count in 1_u32..50,
             period in 50_u64..100_000,
             steps in prop::collection::vec(0_u64..3_000, 1..200),
         ) {
             let rate = Quota::new(count, Duration::from_nanos(period)).unwrap();
-            let (mut kept, mut now, mut times) = (0, 0, Vec::new());
+            let (mut tat, mut now, mut times) = (0, 0, Vec::new());
             for step in steps {
                 now += step;
-                let (decision, next) = rate.check(kept, now);
+                let (decision, next) = rate.check(tat, now);
                 if decision.conforms() {
-                    kept = next;
+                    tat = next;
                     times.push(now);
                 }
             }
-            for (number, begin) in times.iter().enumerate() {
-                for (more, end) in times[number..].iter().enumerate() {
-                    let most = u64::from(rate.burst) + (end - begin) * u64::from(count) / period;
-                    prop_assert!((more as u64) < most);
+            for (number, start) in times.iter().enumerate() {
+                for (count_before, end) in times[number..].iter().enumerate() {
+                    let allowed = u64::from(rate.burst) + (end - start) * u64::from(count) / period;
+                    prop_assert!((count_before as u64) < allowed);
                 }
             }
         }
 
         #[test]
-        fn whatever_was_kept_nobody_waits_longer_than_a_burst(
-            interval in 1_u64..2_000, burst in 1_u32..20, kept: u64, now in 0..u64::MAX / 2,
+        fn no_stored_tat_delays_a_key_by_more_than_a_burst(
+            interval in 1_u64..2_000, burst in 1_u32..20, tat: u64, now in 0..u64::MAX / 2,
         ) {
             let rate = Quota { emission_interval: interval, burst };
-            let (decision, next) = rate.check(kept, now);
+            let (decision, next) = rate.check(tat, now);
             let depth = rate.burst_tolerance().unwrap();
             prop_assert!(decision.retry_after <= interval + CLOCK_SKEW_TOLERANCE && decision.reset_after <= depth + CLOCK_SKEW_TOLERANCE);
             prop_assert!(next <= now + depth + interval + CLOCK_SKEW_TOLERANCE);
@@ -194,27 +192,27 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_costs_a_burst_at_most() {
+    fn setting_the_clock_back_costs_at_most_a_burst() {
         let rate = Quota { emission_interval: 10, burst: 3 };
-        let (_, kept) = rate.check(0, 5 * CLOCK_SKEW_TOLERANCE);
-        let (decision, _) = rate.check(kept, 500);
+        let (_, tat) = rate.check(0, 5 * CLOCK_SKEW_TOLERANCE);
+        let (decision, _) = rate.check(tat, 500);
         assert_eq!(
             (decision.retry_after, decision.reset_after),
             (10, 30),
             "as if the burst was just used up"
         );
-        let settled = rate.clamp_tat(kept, 500);
-        assert_eq!(settled, 530);
-        assert!(rate.check(settled, 510).0.conforms(), "the debt decreases with the new clock");
+        let corrected = rate.clamp_tat(tat, 500);
+        assert_eq!(corrected, 530);
+        assert!(rate.check(corrected, 510).0.conforms(), "the debt decreases with the new clock");
         assert_eq!(
-            rate.clamp_tat(kept, 5 * CLOCK_SKEW_TOLERANCE - 1),
-            kept,
+            rate.clamp_tat(tat, 5 * CLOCK_SKEW_TOLERANCE - 1),
+            tat,
             "a small difference is due to threads, not the clock"
         );
     }
 
     #[test]
-    fn rates_that_are_none_are_refused() {
+    fn invalid_rates_are_rejected() {
         let second = Duration::from_secs(1);
         assert_eq!(Quota::new(3, second), Some(Quota { emission_interval: 333_333_334, burst: 3 }));
         assert_eq!(Quota::new(0, second), None);

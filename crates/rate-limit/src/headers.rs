@@ -21,8 +21,12 @@ pub(crate) fn policy_header(name: &str, (quota, window): (u64, u64)) -> (String,
 
 /// Adds a member for each limit that counted the request. An inner limit may have added members
 /// already: both fields are lists, whose members may be spread over several fields.
-pub(crate) fn add_headers(ready: &CompiledLimits, verdict: &CheckResult, response: &mut Response) {
-    for (limit, decision) in ready.limits.iter().zip(&verdict.decisions) {
+pub(crate) fn add_headers(
+    compiled: &CompiledLimits,
+    result: &CheckResult,
+    response: &mut Response,
+) {
+    for (limit, decision) in compiled.limits.iter().zip(&result.decisions) {
         let Some(decision) = decision else { continue };
         // Subtract the rounding of the intervals, which must not add a second.
         let full_in = decision.reset_after.saturating_sub(u64::from(limit.rate.burst));
@@ -50,12 +54,12 @@ fn digits(number: u64) -> usize {
 
 fn push_decimal(number: u64, text: &mut Vec<u8>) {
     let start = text.len();
-    let mut rest = number;
+    let mut remaining = number;
     loop {
         // The remainder is below ten.
-        text.push(b'0' + u8::try_from(rest % 10).unwrap_or(0));
-        rest /= 10;
-        if rest == 0 {
+        text.push(b'0' + u8::try_from(remaining % 10).unwrap_or(0));
+        remaining /= 10;
+        if remaining == 0 {
             break;
         }
     }
@@ -63,15 +67,16 @@ fn push_decimal(number: u64, text: &mut Vec<u8>) {
 }
 
 /// The response to a request over a limit.
-pub(crate) fn too_many_requests(ready: &CompiledLimits, verdict: &CheckResult) -> Problem {
-    let broken = || {
-        let all = ready.limits.iter().zip(&verdict.decisions);
-        all.filter_map(|(limit, decision)| Some((limit, decision.as_ref()?)))
+pub(crate) fn too_many_requests(compiled: &CompiledLimits, result: &CheckResult) -> Problem {
+    let violated = || {
+        let pairs = compiled.limits.iter().zip(&result.decisions);
+        pairs
+            .filter_map(|(limit, decision)| Some((limit, decision.as_ref()?)))
             .filter(|(_, decision)| !decision.conforms())
     };
-    let wait = broken().map(|(_, decision)| decision.retry_after).max().unwrap_or(0);
-    let seconds = wait.div_ceil(SECOND).max(1);
-    let names: Vec<_> = broken().map(|(limit, _)| limit.name.clone()).collect();
+    let retry_after = violated().map(|(_, decision)| decision.retry_after).max().unwrap_or(0);
+    let seconds = retry_after.div_ceil(SECOND).max(1);
+    let names: Vec<_> = violated().map(|(limit, _)| limit.name.clone()).collect();
     let detail = format!("Too many requests. The next one is allowed in {seconds} s.");
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", detail)
         .with_member("violated-policies", names)
@@ -83,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_with_as_many_digits_as_they_have() {
+    fn decimals_and_their_digit_counts_are_correct() {
         for number in [0, 1, 9, 10, 99, 100, 12_345, 999_999, 1_000_000, u64::MAX] {
             let mut text = b"r=".to_vec();
             push_decimal(number, &mut text);

@@ -40,7 +40,7 @@ impl RateLimitKey {
         Self(KeyKind::Global)
     }
 
-    /// Not counted: this limit lets the request through.
+    /// Requests that this limit does not count.
     #[must_use]
     pub fn exempt() -> Self {
         Self(KeyKind::Exempt)
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_one_network_are_one_client() {
+    fn addresses_of_one_network_have_the_same_key() {
         let network = |address: &str, v4, v6| {
             let address = address.parse().expect("an address");
             IpPrefixLengths { v4, v6 }.mask(address).to_string()

@@ -62,13 +62,13 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// recently added limit; [`and`](Self::and) adds another one. A request must conform to all limits,
 /// and a rejected request is charged to none of them.
 ///
-/// A request over a limit gets a problem of status 429 with `Retry-After`. Responses describe all
+/// A request over a limit gets a problem with status 429 with `Retry-After`. Responses describe all
 /// limits in `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), unless
 /// [`without_headers`](Self::without_headers) is set.
 ///
 /// **When the table is full** of recently active keys, a new key replaces the one with the least
-/// debt in its set and inherits that debt. A key is therefore never let through because it was
-/// forgotten, but during a flood of keys, new clients may be rejected although they have sent
+/// debt in its set and inherits that debt. A key is therefore never allowed because it was
+/// evicted, but during a flood of keys, new clients may be rejected although they have sent
 /// nothing before. [`stats`](Self::stats) reports how often this happens.
 #[doc(alias = "Governor")]
 #[doc(alias = "throttle")]
@@ -154,25 +154,25 @@ impl RateLimit {
         Self(Arc::new(Inner { settings, compiled: OnceLock::new() }))
     }
 
-    fn configure(self, set: impl FnOnce(&mut RateLimitSettings)) -> Self {
+    fn configure(self, update: impl FnOnce(&mut RateLimitSettings)) -> Self {
         let mut settings = self.0.settings.clone();
-        set(&mut settings);
+        update(&mut settings);
         Self::from_settings(settings)
     }
 
-    fn configure_limit(self, set: impl FnOnce(&mut LimitSpec)) -> Self {
-        self.configure(|settings| settings.limits.last_mut().map(set).unwrap_or_default())
+    fn configure_limit(self, update: impl FnOnce(&mut LimitSpec)) -> Self {
+        self.configure(|settings| settings.limits.last_mut().map(update).unwrap_or_default())
     }
 
     /// Sets how many requests may come at once after a pause. The default is the rate's count.
     pub fn burst(self, count: u32) -> Self {
-        self.configure_limit(|rule| rule.burst = Some(count))
+        self.configure_limit(|spec| spec.burst = Some(count))
     }
 
     /// Names the limit in header fields and problems. Give each of several limits a different name;
     /// in Redis, limits with the same name and rate share their counters.
     pub fn name(self, name: impl Into<String>) -> Self {
-        self.configure_limit(|rule| rule.name = name.into())
+        self.configure_limit(|spec| spec.name = name.into())
     }
 
     /// Sets the key to a function of the request, such as the user that an outer middleware
@@ -195,38 +195,38 @@ impl RateLimit {
     #[doc(alias = "key_extractor")]
     #[doc(alias = "keyGenerator")]
     pub fn key_by(self, key: impl Fn(&Parts) -> RateLimitKey + Send + Sync + 'static) -> Self {
-        self.configure_limit(|rule| rule.key = KeyExtractor::Function(Arc::new(key)))
+        self.configure_limit(|spec| spec.key = KeyExtractor::Function(Arc::new(key)))
     }
 
     /// Sets the key to a header field, or the client's address if it is absent. Clients choose what
     /// they send: an outer middleware must have verified the value, or each new value is a new
     /// client.
     pub fn key_by_header(self, name: impl Into<String>) -> Self {
-        self.configure_limit(|rule| rule.key = KeyExtractor::Header(name.into()))
+        self.configure_limit(|spec| spec.key = KeyExtractor::Header(name.into()))
     }
 
     /// Sets the key to a cookie, or the client's address if it is absent. The warning of
     /// [`RateLimit::key_by_header`] applies here too.
     pub fn key_by_cookie(self, name: impl Into<String>) -> Self {
-        self.configure_limit(|rule| rule.key = KeyExtractor::Cookie(name.into()))
+        self.configure_limit(|spec| spec.key = KeyExtractor::Cookie(name.into()))
     }
 
     /// Counts all requests together.
     #[doc(alias = "GlobalKeyExtractor")]
     pub fn global(self) -> Self {
-        self.configure_limit(|rule| rule.key = KeyExtractor::Global)
+        self.configure_limit(|spec| spec.key = KeyExtractor::Global)
     }
 
     /// Sets how many bits of an IPv6 address identify a client. The default is 64, because a client
     /// with one address of a /64 network can usually use all of them. If providers assign larger
     /// networks, use 56 or 48.
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        self.configure_limit(|rule| rule.prefix_lengths.v6 = bits)
+        self.configure_limit(|spec| spec.prefix_lengths.v6 = bits)
     }
 
     /// Sets how many bits of an IPv4 address identify a client. The default is 32.
     pub fn ipv4_prefix(self, bits: u8) -> Self {
-        self.configure_limit(|rule| rule.prefix_lengths.v4 = bits)
+        self.configure_limit(|spec| spec.prefix_lengths.v4 = bits)
     }
 
     /// Adds the limits of `other`, up to eight in all; a request must conform to each. Settings
@@ -287,23 +287,23 @@ impl RateLimit {
     /// Statistics of the limits since this value was created.
     #[must_use]
     pub fn stats(&self) -> RateLimitStats {
-        self.compiled().map(|ready| ready.counts.snapshot()).unwrap_or_default()
+        self.compiled().map(|compiled| compiled.counts.snapshot()).unwrap_or_default()
     }
 
     /// The validated limits, built on first use.
     pub(crate) fn compiled(&self) -> Result<&CompiledLimits, Problem> {
-        let ready = self.0.compiled.get_or_init(|| {
+        let compiled = self.0.compiled.get_or_init(|| {
             let settings = &self.0.settings;
             let limits =
-                settings.limits.iter().map(|rule| CompiledLimit::new(rule, settings.keys_max));
-            let is_sound = settings.config_errors().is_empty();
-            let limits: Vec<_> = limits.collect::<Option<_>>().filter(|_| is_sound)?;
+                settings.limits.iter().map(|spec| CompiledLimit::new(spec, settings.keys_max));
+            let is_valid = settings.config_errors().is_empty();
+            let limits: Vec<_> = limits.collect::<Option<_>>().filter(|_| is_valid)?;
             Some(CompiledLimits { limits, counts: AtomicStats::default() })
         });
-        ready.as_ref().ok_or_else(|| {
-            let faults = self.config_errors().join("; ");
+        compiled.as_ref().ok_or_else(|| {
+            let errors = self.config_errors().join("; ");
             catch_log_panic(
-                || tracing::error!(target: "peregrine", "a rate limit has invalid settings: {faults}"),
+                || tracing::error!(target: "peregrine", "a rate limit has invalid settings: {errors}"),
             );
             let detail = "A rate limit of the server has invalid settings; the log has details.";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "rate-limit-invalid", detail)
@@ -311,8 +311,8 @@ impl RateLimit {
     }
 
     pub(crate) fn resolve_keys<'r>(&self, parts: &'r Parts) -> ResolvedKeys<'r> {
-        let rules = self.0.settings.limits.iter();
-        rules.map(|rule| rule.key.resolve(parts, rule.prefix_lengths)).collect()
+        let specs = self.0.settings.limits.iter();
+        specs.map(|spec| spec.key.resolve(parts, spec.prefix_lengths)).collect()
     }
 
     pub(crate) fn is_exempt(&self, parts: &Parts) -> bool {
@@ -345,38 +345,38 @@ impl RateLimit {
 }
 
 impl RateLimitSettings {
-    /// Invalid settings.
+    /// Describes the invalid settings.
     fn config_errors(&self) -> Vec<String> {
-        let mut faults: Vec<_> = self.limits.iter().flat_map(LimitSpec::config_errors).collect();
+        let mut errors: Vec<_> = self.limits.iter().flat_map(LimitSpec::config_errors).collect();
         if self.limits.len() > LIMITS_MAX {
-            faults.push(format!(
+            errors.push(format!(
                 "it has {} limits, and the maximum is {LIMITS_MAX}: move the rest to another RateLimit",
                 self.limits.len()
             ));
         }
-        let names = self.limits.iter().map(|rule| &rule.name);
-        let twice = names.enumerate().find(|(index, name)| {
+        let names = self.limits.iter().map(|spec| &spec.name);
+        let duplicate = names.enumerate().find(|(index, name)| {
             self.limits[..*index].iter().any(|earlier| earlier.name == **name)
         });
-        if let Some((_, name)) = twice {
-            faults.push(format!("two limits are called \"{name}\": rename one with named(..)"));
+        if let Some((_, name)) = duplicate {
+            errors.push(format!("two limits are called \"{name}\": rename one with name(..)"));
         }
         if self.keys_max == 0 {
-            faults.push("keys_max(0) has no room for any key: use 1 or more".to_owned());
+            errors.push("keys_max(0) has no room for any key: use 1 or more".to_owned());
         }
         #[cfg(feature = "redis")]
-        faults.extend(self.redis.iter().flat_map(RedisStore::config_errors));
-        faults
+        errors.extend(self.redis.iter().flat_map(RedisStore::config_errors));
+        errors
     }
 }
 
 impl CompiledLimit {
-    fn new(rule: &LimitSpec, keys_max: usize) -> Option<Self> {
-        let is_for_everybody = matches!(rule.key, KeyExtractor::Global);
-        let table = Table::new(if is_for_everybody { 1 } else { keys_max });
-        let (quoted, policy) = headers::policy_header(&rule.name, rule.policy_quota());
-        let (name, rate) = (rule.name.clone(), rule.quota()?);
-        Some(Self { name, quoted_name: quoted, policy, rate, is_global: is_for_everybody, table })
+    fn new(spec: &LimitSpec, keys_max: usize) -> Option<Self> {
+        let is_global = matches!(spec.key, KeyExtractor::Global);
+        let table = Table::new(if is_global { 1 } else { keys_max });
+        let (quoted_name, policy) = headers::policy_header(&spec.name, spec.policy_quota());
+        let (name, rate) = (spec.name.clone(), spec.quota()?);
+        Some(Self { name, quoted_name, policy, rate, is_global, table })
     }
 }
 

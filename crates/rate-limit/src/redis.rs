@@ -55,7 +55,7 @@ end
 return debts
 ";
 
-/// How requests are counted while Redis does not answer.
+/// How requests are counted while Redis does not respond.
 #[doc(alias = "failure_mode")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,9 +63,9 @@ pub enum OnStoreFailure {
     /// Each process counts for itself, with the same limits. The default.
     #[default]
     Local,
-    /// Lets every request through.
+    /// Allows every request.
     Allow,
-    /// Rejects every request with a problem of status 503.
+    /// Rejects every request with a problem with status 503.
     Deny,
 }
 
@@ -121,9 +121,8 @@ impl RedisStore {
     #[must_use]
     pub fn from_url(url: &str) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT_ID.fetch_add(1, Relaxed);
-        let shared =
-            StoreShared { id: number, script: Script::new(SCRIPT), retry_at: AtomicU64::new(0) };
+        let id = NEXT_ID.fetch_add(1, Relaxed);
+        let shared = StoreShared { id, script: Script::new(SCRIPT), retry_at: AtomicU64::new(0) };
         Self {
             client: Client::open(url).map_err(|error| error.to_string()),
             prefix: "peregrine:limit:".to_owned(),
@@ -146,40 +145,40 @@ impl RedisStore {
         Self { timeout: time, ..self }
     }
 
-    /// Sets what the limit does while Redis does not answer.
+    /// Sets what the limit does while Redis does not respond.
     #[must_use]
     pub fn on_failure(self, when_down: OnStoreFailure) -> Self {
         Self { when_down, ..self }
     }
 
-    /// Invalid settings.
+    /// Describes an invalid setting.
     pub(crate) fn config_errors(&self) -> Option<String> {
         let error = self.client.as_ref().err()?;
         // The URL is not shown: it may contain a password.
-        Some(format!("the URL of RedisStore::open is invalid: {error}"))
+        Some(format!("the URL of RedisStore::from_url is invalid: {error}"))
     }
 
     /// Counts a request. `now` is this process's time.
     pub(crate) async fn check(
         &self,
-        ready: &CompiledLimits,
-        subjects: &ResolvedKeys<'_>,
+        compiled: &CompiledLimits,
+        keys: &ResolvedKeys<'_>,
         now: u64,
     ) -> Result<CheckResult, Problem> {
-        if subjects.iter().all(Option::is_none) {
-            return Ok(CheckResult::none(&ready.limits));
+        if keys.iter().all(Option::is_none) {
+            return Ok(CheckResult::none(&compiled.limits));
         }
         if now >= self.shared.retry_at.load(Relaxed) {
-            match timeout(self.timeout, self.query(ready, subjects)).await {
-                Ok(Ok(verdict)) => return Ok(verdict),
+            match timeout(self.timeout, self.query(compiled, keys)).await {
+                Ok(Ok(result)) => return Ok(result),
                 Ok(Err(error)) => self.back_off(now, &error.to_string()),
                 Err(_) => self.back_off(now, "no answer in time"),
             }
         }
-        ready.counts.record_store_error();
+        compiled.counts.record_store_error();
         match self.when_down {
-            OnStoreFailure::Local => Ok(check_local(ready, subjects, now)),
-            OnStoreFailure::Allow => Ok(CheckResult::none(&ready.limits)),
+            OnStoreFailure::Local => Ok(check_local(compiled, keys, now)),
+            OnStoreFailure::Allow => Ok(CheckResult::none(&compiled.limits)),
             OnStoreFailure::Deny => {
                 let detail = "The server's rate limit is temporarily unavailable. Try again later.";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
@@ -201,48 +200,48 @@ impl RedisStore {
 
     async fn query(
         &self,
-        ready: &CompiledLimits,
-        subjects: &ResolvedKeys<'_>,
+        compiled: &CompiledLimits,
+        keys: &ResolvedKeys<'_>,
     ) -> Result<CheckResult, RedisError> {
         let mut connection = self.connection().await?;
         let mut call = self.shared.script.prepare_invoke();
-        let asked = || ready.limits.iter().zip(subjects).enumerate();
-        for (_, (limit, subject)) in asked() {
-            let Some(subject) = subject else { continue };
+        let limits_with_keys = || compiled.limits.iter().zip(keys).enumerate();
+        for (_, (limit, key)) in limits_with_keys() {
+            let Some(key) = key else { continue };
             let rate = in_microseconds(limit.rate);
-            call.key(redis_key(&self.prefix, &limit.name, rate, subject))
+            call.key(redis_key(&self.prefix, &limit.name, rate, key))
                 .arg(rate.emission_interval)
                 .arg(rate.emission_interval.saturating_mul(u64::from(rate.burst)));
         }
         let debts: Vec<u64> = call.invoke_async(&mut connection).await?;
         let mut debts = debts.into_iter();
-        let mut verdict = CheckResult::none(&ready.limits);
-        let mut owed = [0; LIMITS_MAX];
-        for (index, (limit, subject)) in asked() {
-            if subject.is_none() {
+        let mut result = CheckResult::none(&compiled.limits);
+        let mut debt_of = [0; LIMITS_MAX];
+        for (index, (limit, key)) in limits_with_keys() {
+            if key.is_none() {
                 continue;
             }
-            owed[index] = debts.next().unwrap_or(0);
-            let (decision, _) = in_microseconds(limit.rate).check(owed[index], 0);
-            verdict.is_allowed &= decision.conforms();
-            verdict.decisions[index] = Some(decision);
+            debt_of[index] = debts.next().unwrap_or(0);
+            let (decision, _) = in_microseconds(limit.rate).check(debt_of[index], 0);
+            result.is_allowed &= decision.conforms();
+            result.decisions[index] = Some(decision);
         }
-        for (limit, (decision, owed)) in
-            ready.limits.iter().zip(verdict.decisions.iter_mut().zip(owed))
+        for (limit, (decision, debt)) in
+            compiled.limits.iter().zip(result.decisions.iter_mut().zip(debt_of))
         {
             let Some(decision) = decision else { continue };
-            if !verdict.is_allowed && decision.conforms() {
-                *decision = in_microseconds(limit.rate).peek(owed, 0);
+            if !result.is_allowed && decision.conforms() {
+                *decision = in_microseconds(limit.rate).peek(debt, 0);
             }
             *decision = in_nanoseconds(*decision);
         }
-        Ok(verdict)
+        Ok(result)
     }
 
     /// This worker's connection. While it is being opened, the worker's other requests wait for it.
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
-        let number = self.shared.id;
-        let cell = CONNECTIONS.with_borrow_mut(|all| Rc::clone(all.entry(number).or_default()));
+        let id = self.shared.id;
+        let cell = CONNECTIONS.with_borrow_mut(|all| Rc::clone(all.entry(id).or_default()));
         let connect = async || match &self.client {
             Ok(client) => client.get_multiplexed_async_connection().await,
             Err(_) => Err((::redis::ErrorKind::InvalidClientConfig, "no URL").into()),
@@ -258,11 +257,10 @@ thread_local! {
     static CONNECTIONS: RefCell<HashMap<u64, Connection>> = RefCell::default();
 }
 
-/// The rate is part of the key: after a change of the rate, an old value would not be a debt at the
-/// new rate, and would be cut down to it.
-fn redis_key(prefix: &str, name: &str, rate: Quota, subject: &ResolvedKey<'_>) -> String {
+/// The rate is part of the key, because a value stored with another rate is not a debt at this one.
+fn redis_key(prefix: &str, name: &str, rate: Quota, key: &ResolvedKey<'_>) -> String {
     let Quota { emission_interval: interval, burst } = rate;
-    format!("{prefix}{name}:{burst}x{interval}us:{}", subject.digest())
+    format!("{prefix}{name}:{burst}x{interval}us:{}", key.digest())
 }
 
 fn in_microseconds(rate: Quota) -> Quota {
@@ -270,10 +268,10 @@ fn in_microseconds(rate: Quota) -> Quota {
 }
 
 fn in_nanoseconds(decision: GcraDecision) -> GcraDecision {
-    let longer = |time: u64| time.saturating_mul(1_000);
+    let to_nanoseconds = |time: u64| time.saturating_mul(1_000);
     GcraDecision {
-        retry_after: longer(decision.retry_after),
-        reset_after: longer(decision.reset_after),
+        retry_after: to_nanoseconds(decision.retry_after),
+        reset_after: to_nanoseconds(decision.reset_after),
         ..decision
     }
 }
@@ -295,20 +293,20 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn limits_that_differ_in_anything_have_different_keys() {
+    fn different_limits_have_different_redis_keys() {
         let key = |name, count, seconds, burst| {
             let rate = Quota::new(count, Duration::from_secs(seconds)).expect("a rate");
             let rate = in_microseconds(Quota { burst, ..rate });
             redis_key("p:", name, rate, &ResolvedKey::Value(b"a"[..].into()))
         };
-        let all = [
+        let keys = [
             key("default", 50, 1, 50),
             key("default", 50, 1, 100),
             key("default", 10, 3600, 10),
             key("logins", 10, 3600, 10),
         ];
-        for (index, one) in all.iter().enumerate() {
-            assert!(one.starts_with("p:") && !all[..index].contains(one), "{all:?}");
+        for (index, key) in keys.iter().enumerate() {
+            assert!(key.starts_with("p:") && !keys[..index].contains(key), "{keys:?}");
         }
     }
 }

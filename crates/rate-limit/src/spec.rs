@@ -22,13 +22,13 @@ pub(crate) struct LimitSpec {
 
 impl LimitSpec {
     pub(crate) fn new(count: u32, period: Duration) -> Self {
-        let prefixes = IpPrefixLengths { v4: 32, v6: 64 };
+        let prefix_lengths = IpPrefixLengths { v4: 32, v6: 64 };
         Self {
             count,
             period,
             burst: None,
             key: KeyExtractor::ClientIp,
-            prefix_lengths: prefixes,
+            prefix_lengths,
             name: DEFAULT_NAME.to_owned(),
         }
     }
@@ -51,44 +51,44 @@ impl LimitSpec {
             true => burst.max(count * SECOND / period.max(1)),
             false => burst,
         };
-        let word = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-        (word(quota), word(window.max(1)))
+        let to_u64 = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        (to_u64(quota), to_u64(window.max(1)))
     }
 
-    /// Invalid settings.
+    /// Describes the invalid settings.
     pub(crate) fn config_errors(&self) -> Vec<String> {
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         let name = &self.name;
         if Quota::new(self.count, self.period).is_none() {
-            faults.push(format!(
+            errors.push(format!(
                 "the limit \"{name}\" allows {} requests per {:?}: it must allow at least one, at most one in a nanosecond, and \
                  the period must be at most 73 years",
                 self.count, self.period
             ));
         } else if self.burst == Some(0) {
-            faults.push(format!(
+            errors.push(format!(
                 "burst(0) of the limit \"{name}\" rejects every request: use 1 or more"
             ));
         } else if self.quota().is_none() {
-            faults.push(format!(
+            errors.push(format!(
                 "burst({}) of the limit \"{name}\" takes more than 146 years to refill: use a smaller one",
                 self.burst.unwrap_or(self.count)
             ));
         }
         if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-            faults.push(format!(
-                "named({name:?}) is not a valid name: use letters, digits and hyphens"
+            errors.push(format!(
+                "name({name:?}) is not a valid name: use letters, digits and hyphens"
             ));
         }
         if self.prefix_lengths.v4 > 32 || self.prefix_lengths.v6 > 128 {
-            faults.push("an IPv4 prefix has at most 32 bits, and an IPv6 prefix 128".to_owned());
+            errors.push("an IPv4 prefix has at most 32 bits, and an IPv6 prefix 128".to_owned());
         }
         if let KeyExtractor::Header(name) | KeyExtractor::Cookie(name) = &self.key
             && http::HeaderName::from_bytes(name.as_bytes()).is_err()
         {
-            faults.push(format!("\"{name}\" is not a header or cookie name"));
+            errors.push(format!("\"{name}\" is not a header or cookie name"));
         }
-        faults
+        errors
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_of_a_limit_has_its_rate() {
+    fn the_policy_describes_the_rate() {
         let second = Duration::from_secs(1);
         for (count, period, burst, expected) in [
             (10, second, None, (10, 1)),
@@ -110,8 +110,8 @@ mod tests {
             (1, 60 * second, Some(5), (5, 300)),
             (7, 60 * second, None, (7, 60)),
         ] {
-            let rule = LimitSpec { burst, ..LimitSpec::new(count, period) };
-            assert_eq!(rule.policy_quota(), expected, "{count} in {period:?}, {burst:?}");
+            let spec = LimitSpec { burst, ..LimitSpec::new(count, period) };
+            assert_eq!(spec.policy_quota(), expected, "{count} in {period:?}, {burst:?}");
         }
     }
 }

@@ -8,15 +8,15 @@
 //! When all keys of a set are in debt, a new key replaces the one with the least debt **and
 //! inherits that debt**. (Metwally, Agrawal, El Abbadi: *Efficient computation of frequent and
 //! top-k elements in data streams*, 2005, do the same with counts. All debts shrink at the same
-//! speed, so their argument holds.) A key that is not in the table therefore owes at most the least
-//! debt of its set: no key gets through because it was forgotten, the keys with the most debt stay
+//! speed, so their argument holds.) A key that is not in the table therefore has at most the least
+//! debt of its set: no key is allowed because it was evicted, the keys with the most debt stay
 //! longest, and all that a flood of keys can do is to make new clients wait as if they had sent
 //! requests before.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Entries per set: with the lock, two cache lines and a bit.
+/// Entries per set. With its lock, a set takes slightly more than two cache lines.
 const WAYS: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,13 +63,13 @@ impl Table {
         // Scales the upper bits to the index of a set.
         let set = (u128::from(hash) * self.sets.len() as u128) >> 64;
         let set = self.sets[set as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        let known = set.iter().position(|entry| entry.hash == hash);
-        let way = known.unwrap_or_else(|| {
+        let existing = set.iter().position(|entry| entry.hash == hash);
+        let way = existing.unwrap_or_else(|| {
             let ways = set.iter().enumerate();
             ways.min_by_key(|(_, entry)| entry.tat).map_or(0, |(way, _)| way)
         });
-        let is_crowded = known.is_none() && set[way].tat > now;
-        LockedEntry { set, way, hash, evicted_other: is_crowded }
+        let evicted_other = existing.is_none() && set[way].tat > now;
+        LockedEntry { set, way, hash, evicted_other }
     }
 }
 
@@ -99,75 +99,75 @@ mod tests {
 
     const RATE: Quota = Quota { emission_interval: 100, burst: 5 };
 
-    /// Whether a request is let through, and whether its key was new with no entry free.
-    fn ask(table: &Table, key: u64, now: u64) -> (bool, bool) {
-        let mut place = table.lock_entry(&key, now);
-        let (decision, next) = RATE.check(place.tat(), now);
+    /// Whether a request is allowed, and whether its key was new with no entry free.
+    fn check(table: &Table, key: u64, now: u64) -> (bool, bool) {
+        let mut entry = table.lock_entry(&key, now);
+        let (decision, next) = RATE.check(entry.tat(), now);
         if decision.conforms() {
-            place.store(next);
+            entry.store(next);
         }
-        (decision.conforms(), place.evicted_other)
+        (decision.conforms(), entry.evicted_other)
     }
 
     proptest! {
         #[test]
-        fn nobody_gets_more_than_by_counts_without_a_bound(
-            asks in prop::collection::vec((0_u64..40, 0_u64..60), 1..600),
+        fn the_table_allows_no_more_than_an_unbounded_map(
+            requests in prop::collection::vec((0_u64..40, 0_u64..60), 1..600),
         ) {
             let table = Table::new(8);
             let (mut exact, mut now) = (HashMap::<u64, u64>::new(), 1);
-            for (key, step) in asks {
+            for (key, step) in requests {
                 now += step;
-                let (is_let_in, _) = ask(&table, key, now);
-                let kept = exact.entry(key).or_default();
-                let (decision, next) = RATE.check(*kept, now);
-                prop_assert!(decision.conforms() || !is_let_in, "the table forgot {key}");
-                if is_let_in {
-                    *kept = next;
+                let (is_allowed, _) = check(&table, key, now);
+                let stored_tat = exact.entry(key).or_default();
+                let (decision, next) = RATE.check(*stored_tat, now);
+                prop_assert!(decision.conforms() || !is_allowed, "the table forgot {key}");
+                if is_allowed {
+                    *stored_tat = next;
                 }
             }
         }
     }
 
     #[test]
-    fn while_there_is_room_every_key_counts_for_itself() {
+    fn keys_are_counted_separately_while_there_is_room() {
         let table = Table::new(64 * 1024);
         for round in 0..6 {
             for key in 0..2_000 {
-                assert_eq!(ask(&table, key, 1_000), (round < 5, false));
+                assert_eq!(check(&table, key, 1_000), (round < 5, false));
             }
         }
     }
 
     #[test]
-    fn a_flood_of_keys_frees_nobody_who_owes_more_and_takes_no_memory() {
+    fn a_flood_of_keys_frees_no_key_with_more_debt_and_takes_no_memory() {
         let table = Table::new(1_000);
         let abusers = 1_000_000..1_000_010;
         for key in abusers.clone() {
-            while ask(&table, key, 1_000).0 {}
+            while check(&table, key, 1_000).0 {}
         }
-        let places = table.sets.len() * WAYS;
-        let crowded = (0..50_000).filter(|key| ask(&table, *key, 1_000).1).count();
-        assert!(crowded > 40_000, "the flood was larger than the table: {crowded}");
+        let capacity = table.sets.len() * WAYS;
+        let evictions = (0..50_000).filter(|key| check(&table, *key, 1_000).1).count();
+        assert!(evictions > 40_000, "the flood was larger than the table: {evictions}");
         for key in abusers {
-            assert!(!ask(&table, key, 1_000).0, "{key} is let through after a flood");
+            assert!(!check(&table, key, 1_000).0, "{key} is let through after a flood");
         }
-        assert_eq!(table.sets.len() * WAYS, places);
-        // When the time of a burst has passed, every key is as new.
-        assert!((0..500).all(|key| ask(&table, key, 1_000 + 501).0));
+        assert_eq!(table.sets.len() * WAYS, capacity);
+        // After the time of a burst, no key has a debt.
+        assert!((0..500).all(|key| check(&table, key, 1_000 + 501).0));
     }
 
     #[test]
-    fn a_thread_that_panicked_keeps_nobody_out() {
+    fn a_panic_while_an_entry_is_locked_does_not_block_its_set() {
         let table = Table::new(1);
         let panicked = std::thread::scope(|scope| {
-            let holding = || {
-                let _place = table.lock_entry(&1, 0);
+            let panic_with_entry = || {
+                let _entry = table.lock_entry(&1, 0);
                 std::panic::resume_unwind(Box::new("on purpose"));
             };
-            scope.spawn(holding).join()
+            scope.spawn(panic_with_entry).join()
         });
         assert!(panicked.is_err());
-        assert!(ask(&table, 1, 1).0);
+        assert!(check(&table, 1, 1).0);
     }
 }

@@ -66,25 +66,25 @@ pub(crate) fn env_value(input: &UnixStream) -> io::Result<String> {
     Ok(format!("{PROTOCOL_VERSION}:{}", socket_inode(input.as_fd().try_clone_to_owned()?)?))
 }
 
-fn socket_inode(descriptor: OwnedFd) -> io::Result<u64> {
-    File::from(descriptor).metadata().map(|metadata| metadata.ino())
+fn socket_inode(fd: OwnedFd) -> io::Result<u64> {
+    File::from(fd).metadata().map(|metadata| metadata.ino())
 }
 
 impl InheritedListeners {
-    /// Returns what the predecessor passed on, if there is a predecessor and no other server of
-    /// this process has taken it.
+    /// Returns the sockets from the predecessor, if there is a predecessor and no other server of
+    /// this process has taken them.
     ///
     /// # Errors
     /// There is a predecessor, but it does not pass on its sockets.
     pub fn from_env() -> Result<Option<Self>, HandoverError> {
-        let mut found = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
-        if found.is_none() {
-            *found = Some(Self::receive().map_err(HandoverError)?);
+        let mut inherited = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
+        if inherited.is_none() {
+            *inherited = Some(Self::receive().map_err(HandoverError)?);
         }
-        Ok(found.as_mut().and_then(Option::take))
+        Ok(inherited.as_mut().and_then(Option::take))
     }
 
-    /// Leaves the sockets to another server of this process, because this server uses none of them.
+    /// Puts the sockets back for another server of this process, because this server uses none.
     pub fn put_back(self) {
         *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Some(self));
     }
@@ -98,8 +98,8 @@ impl InheritedListeners {
     fn receive() -> io::Result<Option<Self>> {
         let Ok(value) = env::var(ENV_VAR) else { return Ok(None) };
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        let Some((version, expected)) = value.split_once(':') else { return Ok(None) };
-        if expected.parse().ok() != socket_inode(input.try_clone()?).ok() {
+        let Some((version, expected_inode)) = value.split_once(':') else { return Ok(None) };
+        if expected_inode.parse().ok() != socket_inode(input.try_clone()?).ok() {
             return Ok(None);
         }
         if version != PROTOCOL_VERSION {
@@ -107,32 +107,34 @@ impl InheritedListeners {
                 format!("protocol version {version}, expected {PROTOCOL_VERSION}: restart instead");
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        let mut heir = Self { link: input.into(), inherited: Vec::new(), taken: Vec::new() };
+        let mut listeners = Self { link: input.into(), inherited: Vec::new(), taken: Vec::new() };
         loop {
-            let parcel = fd_message::receive(&heir.link, HANDOVER_TIMEOUT)?
+            let message = fd_message::receive(&listeners.link, HANDOVER_TIMEOUT)?
                 .ok_or(io::ErrorKind::TimedOut)?;
-            let FdMessage { name, bytes, fds: mut descriptors } = parcel;
+            let FdMessage { name, bytes, mut fds } = message;
             match &*name {
-                handover_message::END => return Ok(Some(heir)),
+                handover_message::END => return Ok(Some(listeners)),
                 // Restores the standard input, which the link had replaced.
                 handover_message::INPUT => {
-                    descriptors.pop().map_or(Ok(()), rustix::stdio::dup2_stdin)?;
+                    fds.pop().map_or(Ok(()), rustix::stdio::dup2_stdin)?;
                 }
                 name => {
                     if let Some(key) = name.strip_prefix(handover_message::LISTENER) {
-                        heir.inherited.extend(ReceivedListener::parse(key, &bytes, descriptors)?);
+                        listeners.inherited.extend(ReceivedListener::parse(key, &bytes, fds)?);
                     }
                 }
             }
         }
     }
 
-    /// Takes the sockets of the listener with this key, or else of one whose address resolves to
-    /// the same.
+    /// Takes the sockets of the listener with this key. If there is none, takes those of a listener
+    /// whose address is one that `address` resolves to.
     pub fn take(&mut self, key: &str, address: Option<&str>) -> Vec<InheritedListener> {
-        let mut taken: Vec<_> = self.inherited.extract_if(.., |one| one.key == key).collect();
+        let mut taken: Vec<_> =
+            self.inherited.extract_if(.., |listener| listener.key == key).collect();
         if let (Some(address), true) = (address, taken.is_empty()) {
-            let position = self.inherited.iter().position(|one| resolves_to(address, &one.address));
+            let position =
+                self.inherited.iter().position(|listener| resolves_to(address, &listener.address));
             taken.extend(position.map(|position| self.inherited.remove(position)));
         }
         // An address that is listed twice, such as port 0, matches one listener each time.
@@ -145,7 +147,8 @@ impl InheritedListeners {
     fn hand_over(&mut self, listener: ReceivedListener) -> InheritedListener {
         let ReceivedListener { sockets, is_external, file_id, ticket_secrets, .. } = listener;
         let sharing = SocketSharing::from(true);
-        // An external socket always stays shared. The entry in this list is then an unrelated flag.
+        // An external socket always stays shared, so `take_over` must not clear its flag. The flag
+        // added here instead is unused, but makes `is_used` return true.
         self.taken.push(if is_external { SocketSharing::default() } else { sharing.clone() });
         InheritedListener { sockets, file_id, sharing, is_external, ticket_secrets }
     }
@@ -165,8 +168,8 @@ impl InheritedListeners {
         if host.lifecycle() > Lifecycle::Serving {
             return Ok(());
         }
-        for one in &self.inherited {
-            fd_message::send(&self.link, handover_message::UNUSED, one.key.as_bytes(), &[])
+        for listener in &self.inherited {
+            fd_message::send(&self.link, handover_message::UNUSED, listener.key.as_bytes(), &[])
                 .map_err(HandoverError)?;
         }
         fd_message::send(&self.link, handover_message::READY, &[], &[]).map_err(HandoverError)?;
@@ -194,7 +197,7 @@ impl InheritedListeners {
                 _ => {}
             }
         }
-        self.taken.iter().for_each(|shared| shared.set(false));
+        self.taken.iter().for_each(|sharing| sharing.set(false));
         Ok(())
     }
 
@@ -211,30 +214,31 @@ impl InheritedListeners {
 }
 
 impl ReceivedListener {
-    /// Returns `None` if `descriptors` is empty.
-    fn parse(key: &str, note: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Option<Self>> {
-        let note = String::from_utf8_lossy(note);
-        let mut words = note.split(' ');
-        let (mut is_foreign, mut file, mut secrets) = (false, None, TicketSecrets::default());
+    /// Parses a message that `upgrade::encode_listener` wrote. Returns `None` if `fds` is empty.
+    fn parse(key: &str, encoded: &[u8], fds: Vec<OwnedFd>) -> io::Result<Option<Self>> {
+        let encoded = String::from_utf8_lossy(encoded);
+        let mut words = encoded.split(' ');
+        let (mut is_external, mut file_id, mut ticket_secrets) =
+            (false, None, TicketSecrets::default());
         while let Some(word) = words.next() {
             match word {
-                "foreign" => is_foreign = words.next() == Some("1"),
-                "file" => file = parse_file_id(words.by_ref().take(4)),
-                "secret" => secrets.0.extend(words.next().and_then(parse_secret)),
+                "foreign" => is_external = words.next() == Some("1"),
+                "file" => file_id = parse_file_id(words.by_ref().take(4)),
+                "secret" => ticket_secrets.0.extend(words.next().and_then(parse_secret)),
                 _ => {}
             }
         }
-        let sockets: io::Result<Vec<_>> = descriptors.into_iter().map(socket_from_fd).collect();
+        let sockets: io::Result<Vec<_>> = fds.into_iter().map(socket_from_fd).collect();
         let sockets = sockets?;
         let Some(first) = sockets.first() else { return Ok(None) };
-        let place = place_of(first)?;
+        let address = local_addr_of(first)?;
         Ok(Some(Self {
             key: key.to_owned(),
-            address: place,
+            address,
             sockets,
-            is_external: is_foreign,
-            file_id: file,
-            ticket_secrets: secrets,
+            is_external,
+            file_id,
+            ticket_secrets,
         }))
     }
 }
@@ -254,20 +258,20 @@ fn parse_secret(word: &str) -> Option<[u8; 32]> {
     if word.len() != 2 * secret.len() {
         return None;
     }
-    for (at, byte) in secret.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(word.get(2 * at..2 * at + 2)?, 16).ok()?;
+    for (index, byte) in secret.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(word.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     Some(secret)
 }
 
-fn socket_from_fd(descriptor: OwnedFd) -> io::Result<Socket> {
-    Ok(match socket_domain(&descriptor)? {
-        AddressFamily::UNIX => Socket::Unix(UnixListener::from(descriptor)),
-        _ => Socket::Tcp(TcpListener::from(descriptor)),
+fn socket_from_fd(fd: OwnedFd) -> io::Result<Socket> {
+    Ok(match socket_domain(&fd)? {
+        AddressFamily::UNIX => Socket::Unix(UnixListener::from(fd)),
+        _ => Socket::Tcp(TcpListener::from(fd)),
     })
 }
 
-fn place_of(socket: &Socket) -> io::Result<InheritedAddr> {
+fn local_addr_of(socket: &Socket) -> io::Result<InheritedAddr> {
     Ok(match socket {
         Socket::Tcp(listener) => InheritedAddr::Tcp(listener.local_addr()?),
         Socket::Unix(listener) => {
@@ -276,13 +280,13 @@ fn place_of(socket: &Socket) -> io::Result<InheritedAddr> {
     })
 }
 
-/// Whether an address, as written in the configuration, resolves to that place.
-fn resolves_to(address: &str, place: &InheritedAddr) -> bool {
-    match (address.strip_prefix("unix:"), place) {
-        (Some(path), InheritedAddr::Unix(Some(known))) => Path::new(path) == known,
-        (None, InheritedAddr::Tcp(known)) => {
-            address.to_socket_addrs().is_ok_and(|mut all| all.any(|one| one == *known))
-        }
+/// Whether an address, as written in the configuration, resolves to `listen_addr`.
+fn resolves_to(address: &str, listen_addr: &InheritedAddr) -> bool {
+    match (address.strip_prefix("unix:"), listen_addr) {
+        (Some(path), InheritedAddr::Unix(Some(listen_path))) => Path::new(path) == listen_path,
+        (None, InheritedAddr::Tcp(tcp_addr)) => address
+            .to_socket_addrs()
+            .is_ok_and(|mut addresses| addresses.any(|resolved| resolved == *tcp_addr)),
         _ => false,
     }
 }
@@ -291,83 +295,97 @@ fn resolves_to(address: &str, place: &InheritedAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn heir(keys: &[&str]) -> (InheritedListeners, Vec<InheritedAddr>) {
+    fn inherit_keys(keys: &[&str]) -> (InheritedListeners, Vec<InheritedAddr>) {
         let inherited = keys.iter().map(|key| {
-            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let one = ReceivedListener::parse(key, b"foreign 0", vec![listener.into()]);
-            one.expect("a listener").expect("one socket")
+            let listener = TcpListener::bind("127.0.0.1:0").expect("port 0 binds to a free port");
+            let listener = ReceivedListener::parse(key, b"foreign 0", vec![listener.into()]);
+            listener.expect("the encoding is valid").expect("there is a socket")
         });
-        let (link, _) = UnixStream::pair().expect("free descriptors");
+        let (link, _) = UnixStream::pair().expect("there are free descriptors");
         let inherited: Vec<_> = inherited.collect();
-        let places = inherited.iter().map(|one| one.address.clone()).collect();
-        (InheritedListeners { link, inherited, taken: Vec::new() }, places)
+        let addresses = inherited.iter().map(|listener| listener.address.clone()).collect();
+        (InheritedListeners { link, inherited, taken: Vec::new() }, addresses)
     }
 
-    fn taken(
-        heir: &mut InheritedListeners,
+    fn take_addresses(
+        listeners: &mut InheritedListeners,
         key: &str,
         address: Option<&str>,
     ) -> Vec<InheritedAddr> {
-        let place = |taken: InheritedListener| place_of(&taken.sockets[0]).expect("it is bound");
-        heir.take(key, address).into_iter().map(place).collect()
+        let local_addr = |listener: InheritedListener| {
+            local_addr_of(&listener.sockets[0]).expect("the socket is bound")
+        };
+        listeners.take(key, address).into_iter().map(local_addr).collect()
     }
 
-    fn text(place: &InheritedAddr) -> String {
-        let InheritedAddr::Tcp(address) = place else { panic!("{place:?} has no address") };
-        address.to_string()
+    fn address_text(address: &InheritedAddr) -> String {
+        let InheritedAddr::Tcp(tcp_addr) = address else {
+            panic!("{address:?} is not a TCP address")
+        };
+        tcp_addr.to_string()
     }
 
     #[test]
-    fn an_address_is_known_by_its_words_and_else_by_where_it_leads() {
-        let (mut heir, places) = heir(&["address localhost:1", "address 127.0.0.1:0"]);
+    fn take_matches_the_key_first_and_then_the_resolved_address() {
+        let (mut listeners, addresses) =
+            inherit_keys(&["address localhost:1", "address 127.0.0.1:0"]);
         let address = "127.0.0.1:0";
-        assert_eq!(taken(&mut heir, "address 127.0.0.1:0", Some(address)), places[1..]);
-        assert!(taken(&mut heir, "address 127.0.0.1:0", Some(address)).is_empty());
-        let other = text(&places[0]);
-        assert_eq!(taken(&mut heir, &format!("address {other}"), Some(&other)), places[..1]);
+        assert_eq!(
+            take_addresses(&mut listeners, "address 127.0.0.1:0", Some(address)),
+            addresses[1..]
+        );
+        assert!(take_addresses(&mut listeners, "address 127.0.0.1:0", Some(address)).is_empty());
+        let other = address_text(&addresses[0]);
+        assert_eq!(
+            take_addresses(&mut listeners, &format!("address {other}"), Some(&other)),
+            addresses[..1]
+        );
     }
 
     #[test]
-    fn an_address_that_is_named_twice_leads_to_one_place_each_time() {
-        let (mut heir, places) = heir(&["address 127.0.0.1:0"; 2]);
-        let mut both = taken(&mut heir, "address 127.0.0.1:0", Some("127.0.0.1:0"));
-        assert_eq!(both.len(), 1);
-        both.extend(taken(&mut heir, "address 127.0.0.1:0", Some("127.0.0.1:0")));
-        assert_eq!(both, places);
+    fn take_returns_one_listener_per_call_for_a_repeated_address() {
+        let (mut listeners, addresses) = inherit_keys(&["address 127.0.0.1:0"; 2]);
+        let mut taken = take_addresses(&mut listeners, "address 127.0.0.1:0", Some("127.0.0.1:0"));
+        assert_eq!(taken.len(), 1);
+        taken.extend(take_addresses(&mut listeners, "address 127.0.0.1:0", Some("127.0.0.1:0")));
+        assert_eq!(taken, addresses);
     }
 
     #[test]
-    fn sockets_of_a_service_manager_are_known_by_their_name_all_at_once() {
-        let (mut heir, places) = heir(&["activated web", "activated admin", "activated web"]);
-        let both = [places[0].clone(), places[2].clone()];
-        assert_eq!(taken(&mut heir, "activated web", None), both);
-        assert!(heir.is_used());
+    fn take_returns_all_activated_sockets_of_a_name() {
+        let (mut listeners, addresses) =
+            inherit_keys(&["activated web", "activated admin", "activated web"]);
+        let expected = [addresses[0].clone(), addresses[2].clone()];
+        assert_eq!(take_addresses(&mut listeners, "activated web", None), expected);
+        assert!(listeners.is_used());
     }
 
     #[test]
-    fn the_file_of_a_unix_socket_comes_with_it_and_is_shared_until_it_is_the_heirs_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("s");
-        let listener = UnixListener::bind(&path).expect("a new path");
-        let note = b"foreign 0 file 1 2 3 4";
-        let one = ReceivedListener::parse("address unix:s", note, vec![listener.into()]);
-        let (mut heir, _) = heir(&[]);
-        heir.inherited.extend(one.expect("a listener"));
-        let taken = heir.take("address", Some(&format!("unix:{}", path.display())));
-        let [taken] = &taken[..] else { panic!("{taken:?} is not one place") };
+    fn a_unix_socket_keeps_its_file_id_and_is_shared_until_take_over() {
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).expect("the path is unused");
+        let encoded = b"foreign 0 file 1 2 3 4";
+        let parsed = ReceivedListener::parse("address unix:s", encoded, vec![listener.into()]);
+        let (mut listeners, _) = inherit_keys(&[]);
+        listeners.inherited.extend(parsed.expect("the encoding is valid"));
+        let taken = listeners.take("address", Some(&format!("unix:{}", path.display())));
+        let [taken] = &taken[..] else { panic!("{taken:?} is not one listener") };
         assert_eq!(taken.file_id, Some((1, 2, 3, 4)));
         assert!(taken.sharing.is_shared());
-        heir.taken.iter().for_each(|shared| shared.set(false));
+        listeners.taken.iter().for_each(|sharing| sharing.set(false));
         assert!(!taken.sharing.is_shared());
     }
 
     #[test]
-    fn a_note_of_a_newer_predecessor_is_understood_as_far_as_it_goes() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let one = ReceivedListener::parse("k", b"new 5 foreign 1 more", vec![listener.into()]);
-        let one = one.expect("a listener").expect("one socket");
-        assert!(one.is_external && one.file_id.is_none());
-        assert_eq!(one.ticket_secrets, TicketSecrets::default());
-        assert!(ReceivedListener::parse("k", b"", Vec::new()).expect("no error").is_none());
+    fn parse_ignores_unknown_properties_of_a_newer_predecessor() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("port 0 binds to a free port");
+        let parsed = ReceivedListener::parse("k", b"new 5 foreign 1 more", vec![listener.into()]);
+        let parsed = parsed.expect("the encoding is valid").expect("there is a socket");
+        assert!(parsed.is_external && parsed.file_id.is_none());
+        assert_eq!(parsed.ticket_secrets, TicketSecrets::default());
+        assert!(
+            ReceivedListener::parse("k", b"", Vec::new()).expect("the encoding is valid").is_none()
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! Reloads and an upgrade can be in progress at the same time. Each reports its start, since the
 //! manager waits for that after requesting one (`Type=notify-reload`). The server is reported ready
 //! again when the last of them has completed. A process that has a successor or is stopping reports
-//! nothing more: the manager would take the report for the successor's.
+//! nothing more: the manager would attribute the report to the successor.
 
 use crate::restart::{RestartState, lock};
 use std::sync::Arc;
@@ -62,8 +62,8 @@ impl Drop for ReloadGuard {
 impl RestartState {
     /// Reports the start of a reload.
     pub fn begin_reload(this: &Arc<Self>) -> ReloadGuard {
-        let is_told = this.notify_begin("reloading");
-        let restart = is_told.then(|| Arc::clone(this));
+        let is_reported = this.notify_begin("reloading");
+        let restart = is_reported.then(|| Arc::clone(this));
         ReloadGuard { restart, failed: None, _joined: Vec::new() }
     }
 
@@ -72,10 +72,10 @@ impl RestartState {
     pub(crate) fn notify_begin(&self, status: &str) -> bool {
         let Some(manager) = self.service_manager() else { return false };
         // Held during the report, so that reports are sent in order.
-        let mut telling = lock(&self.notify_state);
-        let is_serving = telling.stage == NotifyStage::Serving;
+        let mut state = lock(&self.notify_state);
+        let is_serving = state.stage == NotifyStage::Serving;
         if is_serving {
-            telling.in_progress += 1;
+            state.in_progress += 1;
             manager.reloading(status);
         }
         is_serving
@@ -85,11 +85,11 @@ impl RestartState {
     /// status to show if it failed.
     pub(crate) fn notify_end(&self, failed: Option<String>) {
         let Some(manager) = self.service_manager() else { return };
-        let mut telling = lock(&self.notify_state);
-        telling.in_progress = telling.in_progress.saturating_sub(1);
-        telling.failed = failed.or(telling.failed.take());
-        if telling.stage == NotifyStage::Serving && telling.in_progress == 0 {
-            let status = telling.failed.take().unwrap_or_else(|| telling.status.clone());
+        let mut state = lock(&self.notify_state);
+        state.in_progress = state.in_progress.saturating_sub(1);
+        state.failed = failed.or(state.failed.take());
+        if state.stage == NotifyStage::Serving && state.in_progress == 0 {
+            let status = state.failed.take().unwrap_or_else(|| state.status.clone());
             manager.ready(&status);
         }
     }
@@ -97,30 +97,30 @@ impl RestartState {
     /// Reports that the server serves.
     pub(crate) fn notify_ready(&self, status: &str) {
         let Some(manager) = self.service_manager() else { return };
-        let mut telling = lock(&self.notify_state);
-        if telling.stage == NotifyStage::Starting {
-            telling.stage = NotifyStage::Serving;
-            status.clone_into(&mut telling.status);
+        let mut state = lock(&self.notify_state);
+        if state.stage == NotifyStage::Starting {
+            state.stage = NotifyStage::Serving;
+            status.clone_into(&mut state.status);
             manager.ready(status);
         }
     }
 
     /// Reports that another process is the service from now on.
-    pub(crate) fn notify_main_pid(&self, process: u32) {
-        let mut telling = lock(&self.notify_state);
-        telling.stage = NotifyStage::Stopped;
+    pub(crate) fn notify_main_pid(&self, pid: u32) {
+        let mut state = lock(&self.notify_state);
+        state.stage = NotifyStage::Stopped;
         if let Some(manager) = self.service_manager() {
-            manager.main_pid(process, "serving");
+            manager.main_pid(pid, "serving");
         }
     }
 
-    /// Ends reporting. If `is_told`, first reports that the server is stopping, unless the manager
+    /// Ends reporting. If `report`, first reports that the server is stopping, unless the manager
     /// already knows of a successor.
-    pub(crate) fn notify_stopping(&self, is_told: bool) {
-        let mut telling = lock(&self.notify_state);
-        let before = std::mem::replace(&mut telling.stage, NotifyStage::Stopped);
+    pub(crate) fn notify_stopping(&self, report: bool) {
+        let mut state = lock(&self.notify_state);
+        let previous = std::mem::replace(&mut state.stage, NotifyStage::Stopped);
         if let (true, Some(manager)) =
-            (is_told && before != NotifyStage::Stopped, self.service_manager())
+            (report && previous != NotifyStage::Stopped, self.service_manager())
         {
             manager.stopping("stopping after the requests in progress");
         }
@@ -135,85 +135,98 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     /// A server, and the socket of its service manager.
-    fn managed(name: &str) -> (Arc<RestartState>, UnixDatagram) {
-        let name = format!("peregrine-telling-{name}-{}", std::process::id());
-        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
-        let socket = UnixDatagram::bind_addr(&address).expect("a new name");
-        socket.set_nonblocking(true).expect("non-blocking mode");
+    fn managed_server(name: &str) -> (Arc<RestartState>, UnixDatagram) {
+        let name = format!("peregrine-notify-{name}-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("the name is short enough");
+        let socket = UnixDatagram::bind_addr(&address).expect("the name is unused");
+        socket.set_nonblocking(true).expect("the socket supports non-blocking mode");
         let restart = RestartState::default();
-        let manager = ServiceManager::from_address(format!("@{name}").as_ref()).expect("a name");
+        let manager = ServiceManager::from_address(format!("@{name}").as_ref())
+            .expect("the address is valid");
         restart.service_manager.set(Some(manager)).expect("no manager is set yet");
         (Arc::new(restart), socket)
     }
 
     /// The messages received since the last call, without their timestamps.
-    fn told(socket: &UnixDatagram) -> Vec<String> {
-        let (mut all, mut bytes) = (Vec::new(), [0; 1024]);
+    fn received_messages(socket: &UnixDatagram) -> Vec<String> {
+        let (mut messages, mut bytes) = (Vec::new(), [0; 1024]);
         while let Ok(length) = socket.recv(&mut bytes) {
             let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
             let lines = text.lines().filter(|line| !line.starts_with("MONOTONIC_USEC="));
-            all.push(lines.collect::<Vec<_>>().join(" "));
+            messages.push(lines.collect::<Vec<_>>().join(" "));
         }
-        all
+        messages
     }
 
-    const BEGINS: &str = "RELOADING=1 STATUS=reloading";
+    const RELOADING: &str = "RELOADING=1 STATUS=reloading";
 
     #[test]
-    fn a_reload_tells_its_beginning_and_its_end_and_nothing_before_the_server_serves() {
-        let (restart, socket) = managed("reload");
+    fn a_reload_reports_its_start_and_end_only_while_serving() {
+        let (restart, socket) = managed_server("reload");
         drop(RestartState::begin_reload(&restart));
-        assert!(told(&socket).is_empty(), "a report would end the startup");
-        restart.notify_ready("whole");
-        assert_eq!(told(&socket), ["READY=1 STATUS=whole"]);
-        let one = RestartState::begin_reload(&restart);
-        assert_eq!(told(&socket), [BEGINS]);
-        drop(one);
-        assert_eq!(told(&socket), ["READY=1 STATUS=whole"]);
-        let mut one = RestartState::begin_reload(&restart);
-        one.set_failed("unchanged".to_owned());
-        drop(one);
-        assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=unchanged"]);
+        assert!(received_messages(&socket).is_empty(), "a report would end the startup");
+        restart.notify_ready("serving");
+        assert_eq!(received_messages(&socket), ["READY=1 STATUS=serving"]);
+        let reload = RestartState::begin_reload(&restart);
+        assert_eq!(received_messages(&socket), [RELOADING]);
+        drop(reload);
+        assert_eq!(received_messages(&socket), ["READY=1 STATUS=serving"]);
+        let mut reload = RestartState::begin_reload(&restart);
+        reload.set_failed("unchanged".to_owned());
+        drop(reload);
+        assert_eq!(received_messages(&socket), [RELOADING, "READY=1 STATUS=unchanged"]);
     }
 
     #[test]
-    fn a_server_is_ready_when_the_last_of_what_is_under_way_is_over() {
-        let (restart, socket) = managed("both");
-        restart.notify_ready("whole");
+    fn ready_is_reported_when_all_reloads_and_upgrades_have_ended() {
+        let (restart, socket) = managed_server("both");
+        restart.notify_ready("serving");
         assert!(restart.notify_begin("starting its successor"));
         let reloads = [RestartState::begin_reload(&restart), RestartState::begin_reload(&restart)];
-        assert_eq!(told(&socket).len(), 4);
+        assert_eq!(received_messages(&socket).len(), 4);
         drop(reloads);
-        assert!(told(&socket).is_empty(), "the upgrade is in progress");
-        let mut late = RestartState::begin_reload(&restart);
-        late.join(RestartState::begin_reload(&restart));
+        assert!(received_messages(&socket).is_empty(), "the upgrade is in progress");
+        let mut late_reload = RestartState::begin_reload(&restart);
+        late_reload.join(RestartState::begin_reload(&restart));
         restart.notify_end(Some("it failed".to_owned()));
-        assert_eq!(told(&socket), [BEGINS, BEGINS], "the reloads are in progress");
-        drop(late);
-        assert_eq!(told(&socket), ["READY=1 STATUS=it failed"], "the failure is reported");
+        assert_eq!(
+            received_messages(&socket),
+            [RELOADING, RELOADING],
+            "the reloads are in progress"
+        );
+        drop(late_reload);
+        assert_eq!(
+            received_messages(&socket),
+            ["READY=1 STATUS=it failed"],
+            "the failure is reported"
+        );
         drop(RestartState::begin_reload(&restart));
-        assert_eq!(told(&socket), [BEGINS, "READY=1 STATUS=whole"], "the failure is reported once");
+        assert_eq!(
+            received_messages(&socket),
+            [RELOADING, "READY=1 STATUS=serving"],
+            "the failure is reported once"
+        );
     }
 
     #[test]
-    fn who_has_a_successor_or_ends_says_nothing_more() {
-        let (restart, socket) = managed("successor");
-        restart.notify_ready("whole");
+    fn nothing_is_reported_after_a_hand_over_or_a_stop() {
+        let (restart, socket) = managed_server("successor");
+        restart.notify_ready("serving");
         assert!(restart.notify_begin("starting its successor"));
         let reload = RestartState::begin_reload(&restart);
         restart.notify_main_pid(7);
-        told(&socket);
+        received_messages(&socket);
         drop(reload);
         drop(RestartState::begin_reload(&restart));
         restart.notify_stopping(false);
-        assert!(told(&socket).is_empty());
+        assert!(received_messages(&socket).is_empty());
 
-        let (restart, socket) = managed("end");
-        restart.notify_ready("whole");
+        let (restart, socket) = managed_server("end");
+        restart.notify_ready("serving");
         let reload = RestartState::begin_reload(&restart);
         restart.notify_stopping(true);
         drop(reload);
-        let told = told(&socket);
-        assert!(told.len() == 3 && told[2].starts_with("STOPPING=1 "), "{told:?}");
+        let messages = received_messages(&socket);
+        assert!(messages.len() == 3 && messages[2].starts_with("STOPPING=1 "), "{messages:?}");
     }
 }

@@ -69,8 +69,8 @@ impl UpgradeOptions {
 
     /// Sets the arguments. By default they are those of this process.
     #[must_use]
-    pub fn args<A: Into<OsString>>(mut self, all: impl IntoIterator<Item = A>) -> Self {
-        self.arguments = Some(all.into_iter().map(Into::into).collect());
+    pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments = Some(arguments.into_iter().map(Into::into).collect());
         self
     }
 
@@ -103,24 +103,24 @@ impl UpgradeOptions {
         self
     }
 
-    /// Whether SIGUSR2 starts it.
+    /// Whether SIGUSR2 starts an upgrade.
     #[doc(hidden)]
     #[must_use]
     pub fn is_on_sigusr2(&self) -> bool {
         self.on_sigusr2
     }
 
-    /// The command that starts the successor. `own` is the path of this program.
-    pub(crate) fn command(&self, own: &Path) -> Command {
-        let mut command = Command::new(self.program.as_deref().unwrap_or(own));
-        let mut arguments = env::args_os();
-        let name = arguments.next();
-        if let (None, Some(name)) = (&self.program, name) {
-            command.arg0(name);
+    /// The command that starts the successor. `current_exe` is the path of this program.
+    pub(crate) fn command(&self, current_exe: &Path) -> Command {
+        let mut command = Command::new(self.program.as_deref().unwrap_or(current_exe));
+        let mut own_args = env::args_os();
+        let arg0 = own_args.next();
+        if let (None, Some(arg0)) = (&self.program, arg0) {
+            command.arg0(arg0);
         }
         match &self.arguments {
-            Some(all) => command.args(all),
-            None => command.args(arguments),
+            Some(args) => command.args(args),
+            None => command.args(own_args),
         };
         for name in PROCESS_ENV_VARS {
             command.env_remove(name);
@@ -138,25 +138,25 @@ impl UpgradeOptions {
 /// The path of this program, which stays valid when the file is replaced.
 pub(crate) fn current_exe() -> io::Result<PathBuf> {
     let running = Path::new("/proc/self/exe");
-    if let Some(typed) = env::args_os().next().filter(|name| name.as_bytes().contains(&b'/')) {
-        let typed = std::path::absolute(typed)?;
-        if is_same_file(&typed, running) {
-            return Ok(typed);
+    if let Some(argv0) = env::args_os().next().filter(|name| name.as_bytes().contains(&b'/')) {
+        let argv0 = std::path::absolute(argv0)?;
+        if is_same_file(&argv0, running) {
+            return Ok(argv0);
         }
     }
     Ok(strip_deleted_suffix(env::current_exe()?))
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    let identity = |path| std::fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
-    identity(one).is_some_and(|one| identity(other) == Some(one))
+fn is_same_file(left: &Path, right: &Path) -> bool {
+    let file_id = |path| std::fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+    file_id(left).is_some_and(|left| file_id(right) == Some(left))
 }
 
 /// Removes the suffix that the kernel adds to the path of a program whose file was replaced.
 fn strip_deleted_suffix(path: PathBuf) -> PathBuf {
-    let plain = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
-    match plain.map(|plain| PathBuf::from(OsStr::from_bytes(plain))) {
-        Some(plain) if !path.exists() => plain,
+    let stripped = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
+    match stripped.map(|stripped| PathBuf::from(OsStr::from_bytes(stripped))) {
+        Some(stripped) if !path.exists() => stripped,
         _ => path,
     }
 }
@@ -165,14 +165,14 @@ fn strip_deleted_suffix(path: PathBuf) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn own() -> &'static Path {
+    fn own_path() -> &'static Path {
         Path::new("/own")
     }
 
     #[test]
     fn the_default_is_this_program_with_its_arguments() {
-        let command = UpgradeOptions::new().command(own());
-        assert_eq!(command.get_program(), own());
+        let command = UpgradeOptions::new().command(own_path());
+        assert_eq!(command.get_program(), own_path());
         let arguments: Vec<_> = env::args_os().skip(1).collect();
         assert_eq!(command.get_args().collect::<Vec<_>>(), arguments);
         let variables: Vec<_> = command.get_envs().collect();
@@ -181,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_can_be_something_else() {
-        let successor = UpgradeOptions::new().program("/other").args(["a", "b"]);
-        let command = successor.env("NEW", "1").env_remove("OLD").command(own());
+    fn the_program_arguments_and_environment_can_be_changed() {
+        let options = UpgradeOptions::new().program("/other").args(["a", "b"]);
+        let command = options.env("NEW", "1").env_remove("OLD").command(own_path());
         assert_eq!(command.get_program(), "/other");
         assert_eq!(command.get_args().collect::<Vec<_>>(), ["a", "b"]);
         let variables: Vec<_> = command.get_envs().collect();
@@ -192,18 +192,18 @@ mod tests {
     }
 
     #[test]
-    fn this_program_is_found() {
-        let found = current_exe().expect("Linux provides the path");
-        assert!(is_same_file(&found, Path::new("/proc/self/exe")), "{}", found.display());
+    fn current_exe_is_the_running_program() {
+        let path = current_exe().expect("Linux provides the path");
+        assert!(is_same_file(&path, Path::new("/proc/self/exe")), "{}", path.display());
     }
 
     #[test]
-    fn a_program_that_was_replaced_is_known_by_its_path() {
-        let marked = PathBuf::from("/no/such/app (deleted)");
-        assert_eq!(strip_deleted_suffix(marked), Path::new("/no/such/app"));
-        let folder = tempfile::tempdir().expect("a folder");
-        let called_so = folder.path().join("app (deleted)");
-        std::fs::write(&called_so, "").expect("a new file");
-        assert_eq!(strip_deleted_suffix(called_so.clone()), called_so);
+    fn the_deleted_suffix_is_removed_unless_such_a_file_exists() {
+        let deleted = PathBuf::from("/no/such/app (deleted)");
+        assert_eq!(strip_deleted_suffix(deleted), Path::new("/no/such/app"));
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
+        let existing = dir.path().join("app (deleted)");
+        std::fs::write(&existing, "").expect("the file is new");
+        assert_eq!(strip_deleted_suffix(existing.clone()), existing);
     }
 }

@@ -37,13 +37,13 @@ impl RestartState {
     /// Whether SIGUSR2 upgrades the server.
     #[must_use]
     pub fn upgrades_on_sigusr2(&self) -> bool {
-        lock(&self.handover).as_ref().is_some_and(|estate| estate.is_on_sigusr2())
+        lock(&self.handover).as_ref().is_some_and(|handover| handover.is_on_sigusr2())
     }
 
     /// Whether the server serves and prints nothing to the terminal.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        lock(&self.handover).as_ref().is_some_and(|estate| estate.quiet)
+        lock(&self.handover).as_ref().is_some_and(|handover| handover.quiet)
     }
 
     /// The watchdog, if the service manager requests one and receives reports.
@@ -52,17 +52,17 @@ impl RestartState {
         self.service_manager().and_then(|_| Watchdog::from_environment())
     }
 
-    /// Called when the server serves, with what a successor would get.
+    /// Called when the server starts serving. Stores what a successor needs.
     pub fn set_serving(
         &self,
         host: &dyn UpgradeHost,
-        holdings: Vec<ListenerFds>,
-        successor: UpgradeOptions,
+        listener_fds: Vec<ListenerFds>,
+        options: UpgradeOptions,
         quiet: bool,
         status: &str,
     ) {
-        let estate = HandoverState::new(holdings, successor, quiet);
-        *lock(&self.handover) = Some(Arc::new(estate));
+        let handover = HandoverState::new(listener_fds, options, quiet);
+        *lock(&self.handover) = Some(Arc::new(handover));
         // The lifecycle may have changed in the meantime.
         if host.lifecycle() > Lifecycle::Serving {
             lock(&self.handover).take();
@@ -71,35 +71,35 @@ impl RestartState {
         }
     }
 
-    /// Handles a change of the lifecycle. On shutdown, sockets must be closed, and no longer be
-    /// kept for a successor.
-    pub fn on_lifecycle_change(&self, order: Lifecycle) {
-        if order <= Lifecycle::Serving {
+    /// Handles a change of the lifecycle. On shutdown, the sockets are no longer kept for a
+    /// successor, because they must be closed.
+    pub fn on_lifecycle_change(&self, lifecycle: Lifecycle) {
+        if lifecycle <= Lifecycle::Serving {
             return;
         }
         let has_served = lock(&self.handover).take().is_some();
         // The manager no longer considers a process with a successor the service.
-        self.notify_stopping(has_served && order != Lifecycle::HandingOver);
+        self.notify_stopping(has_served && lifecycle != Lifecycle::HandingOver);
     }
 
     /// Records a reload request, so that a successor that is starting also reloads. Returns whether
     /// another process has taken over: the request must then be sent to that process.
     pub fn record_reload_request(&self, host: &dyn UpgradeHost) -> bool {
-        // The order matters: an upgrade gives `Lifecycle::HandingOver` before it reads this flag,
+        // The order matters: an upgrade sets `Lifecycle::HandingOver` before it reads this flag,
         // so the request is seen by at least one process.
         self.is_reload_requested.store(true, Ordering::SeqCst);
         host.lifecycle() == Lifecycle::HandingOver
     }
 
-    /// Waits until an upgrade in progress has been abandoned: its successor must not outlive an
-    /// order to stop.
+    /// Waits until an upgrade in progress has been abandoned: its successor must not survive a
+    /// shutdown request.
     pub fn finish(&self) {
         drop(lock(&self.upgrade_lock));
     }
 }
 
-/// Locks one of the values above.
+/// Locks a mutex of [`RestartState`], even if it is poisoned.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves none of them partially updated.
+    // Safe, because a panic does not leave any of these values partially updated.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -65,8 +65,8 @@ impl ServiceManager {
     }
 
     /// Reports that another process is the service from now on, and serves.
-    pub(crate) fn main_pid(&self, process: u32, status: &str) {
-        self.notify(&format!("MAINPID={process}\nREADY=1"), status);
+    pub(crate) fn main_pid(&self, pid: u32, status: &str) {
+        self.notify(&format!("MAINPID={pid}\nREADY=1"), status);
     }
 
     /// Reports that the server is stopping.
@@ -79,8 +79,8 @@ impl ServiceManager {
         self.send("WATCHDOG=1");
     }
 
-    fn notify(&self, what: &str, status: &str) {
-        self.send(&format!("{what}\nSTATUS={}", status.replace('\n', " ")));
+    fn notify(&self, state: &str, status: &str) {
+        self.send(&format!("{state}\nSTATUS={}", status.replace('\n', " ")));
     }
 
     /// Sends a message. If the manager is gone or does not read, this is logged, and the server
@@ -99,45 +99,55 @@ mod tests {
     use super::*;
 
     /// The message that a manager at `address` receives while `notify` runs.
-    fn heard(address: &SocketAddr, name: &OsStr, told: impl FnOnce(&ServiceManager)) -> String {
-        let socket = UnixDatagram::bind_addr(address).expect("a new name");
-        told(&ServiceManager::from_address(name).expect("a name"));
+    fn received_message(
+        address: &SocketAddr,
+        name: &OsStr,
+        notify: impl FnOnce(&ServiceManager),
+    ) -> String {
+        let socket = UnixDatagram::bind_addr(address).expect("the name is unused");
+        notify(&ServiceManager::from_address(name).expect("the address is valid"));
         let mut text = [0; 1024];
-        let length = socket.recv(&mut text).expect("a message");
+        let length = socket.recv(&mut text).expect("a message was sent");
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 
     #[test]
-    fn a_manager_is_told_at_a_path_and_at_an_abstract_name() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("notify");
-        let address = SocketAddr::from_pathname(&path).expect("a short path");
-        let text = heard(&address, path.as_os_str(), |manager| manager.ready("a\nb"));
+    fn notifies_at_a_path_and_at_an_abstract_name() {
+        let dir = tempfile::tempdir().expect("the temporary directory is writable");
+        let path = dir.path().join("notify");
+        let address = SocketAddr::from_pathname(&path).expect("the path is short enough");
+        let text = received_message(&address, path.as_os_str(), |manager| manager.ready("a\nb"));
         assert_eq!(text, "READY=1\nSTATUS=a b");
         let name = format!("peregrine-notify-{}", std::process::id());
-        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let address = SocketAddr::from_abstract_name(&name).expect("the name is short enough");
         let name = format!("@{name}");
-        let text = heard(&address, name.as_ref(), |manager| manager.main_pid(7, "c"));
+        let text = received_message(&address, name.as_ref(), |manager| manager.main_pid(7, "c"));
         assert_eq!(text, "MAINPID=7\nREADY=1\nSTATUS=c");
     }
 
     #[test]
-    fn a_reload_says_when_it_began() {
+    fn reloading_includes_a_monotonic_timestamp() {
         let name = format!("peregrine-reload-{}", std::process::id());
-        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let address = SocketAddr::from_abstract_name(&name).expect("the name is short enough");
         let name = format!("@{name}");
         let now = || clock_gettime(ClockId::Monotonic).tv_sec;
         let before = now();
-        let text = heard(&address, name.as_ref(), |manager| manager.reloading("x"));
+        let text = received_message(&address, name.as_ref(), |manager| manager.reloading("x"));
         let time = text.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
-        let seconds = time.expect("a timestamp").parse::<i64>().expect("a number") / 1_000_000;
+        let seconds = time
+            .expect("the message has a timestamp")
+            .parse::<i64>()
+            .expect("the timestamp is a number")
+            / 1_000_000;
         assert!((before..=now()).contains(&seconds), "{text}");
         assert!(text.starts_with("RELOADING=1\n"), "{text}");
     }
 
     #[test]
-    fn a_manager_that_is_gone_is_no_error_and_what_is_no_name_is_none() {
-        ServiceManager::from_address("@peregrine-nobody".as_ref()).expect("a name").stopping("x");
+    fn a_missing_manager_is_ignored_and_an_invalid_address_is_an_error() {
+        ServiceManager::from_address("@peregrine-no-manager".as_ref())
+            .expect("the address is valid")
+            .stopping("x");
         for name in ["relative", "vsock:2:1234"] {
             assert!(ServiceManager::from_address(name.as_ref()).is_err(), "{name}");
         }

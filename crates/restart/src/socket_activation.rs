@@ -19,8 +19,8 @@ struct ActivatedSockets {
 
 static ACTIVATED: Mutex<Option<ActivatedSockets>> = Mutex::new(None);
 
-/// The sockets called `name` from a service manager. Empty if there are no such sockets at all and
-/// the listener `has_other` address to use instead.
+/// Takes the sockets named `name` that the service manager passed to this process. Empty if it
+/// passed no sockets at all and `has_other`: the listener then has another address to use instead.
 ///
 /// # Errors
 /// There is no socket with that name.
@@ -28,7 +28,7 @@ pub fn activated(name: &str, has_other: bool) -> Result<Vec<Socket>, ActivationE
     match take_by_name(name) {
         Ok(sockets) => Ok(sockets),
         Err(ActivationErrorKind::NoSockets(_)) if has_other => Ok(Vec::new()),
-        Err(missing) => Err(ActivationError { name: name.to_owned(), kind: missing }),
+        Err(kind) => Err(ActivationError { name: name.to_owned(), kind }),
     }
 }
 
@@ -41,8 +41,8 @@ pub struct ActivationError {
 
 impl fmt::Display for ActivationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, kind: missing } = self;
-        write!(f, "the service manager passed no socket `{name}`: {missing}")
+        let Self { name, kind } = self;
+        write!(f, "the service manager passed no socket `{name}`: {kind}")
     }
 }
 
@@ -66,29 +66,31 @@ impl fmt::Display for ActivationErrorKind {
     }
 }
 
-/// Takes all sockets of that name.
+/// Takes all sockets with this name.
 fn take_by_name(name: &str) -> Result<Vec<Socket>, ActivationErrorKind> {
-    let mut given = ACTIVATED.lock().unwrap_or_else(PoisonError::into_inner);
-    given.get_or_insert_with(ActivatedSockets::from_environment).take_by_name(name)
+    let mut activated = ACTIVATED.lock().unwrap_or_else(PoisonError::into_inner);
+    activated.get_or_insert_with(ActivatedSockets::from_environment).take_by_name(name)
 }
 
 impl ActivatedSockets {
     fn from_environment() -> Self {
         let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
-        let is_none = env::var_os("LISTEN_FDS").is_none();
+        let is_unset = env::var_os("LISTEN_FDS").is_none();
         // Also removes the variables, so that child processes do not use them.
-        let mut all = ListenFd::from_env();
-        let reason = if is_none {
+        let mut listen_fds = ListenFd::from_env();
+        let reason = if is_unset {
             "none was passed to this process (LISTEN_FDS is not set): start it by its socket unit"
         } else {
             "the sockets are for another process (LISTEN_PID): a script that starts the program \
              must `exec` it"
         };
-        let named = name_sockets(&names, all.len()).into_iter().enumerate();
-        let sockets = named.map(|(index, name)| {
-            let socket = match all.take_unix_listener(index) {
+        let names = name_sockets(&names, listen_fds.len()).into_iter().enumerate();
+        let sockets = names.map(|(index, name)| {
+            let socket = match listen_fds.take_unix_listener(index) {
                 Ok(listener) => Ok(listener.map(Socket::Unix)),
-                Err(_) => all.take_tcp_listener(index).map(|listener| listener.map(Socket::Tcp)),
+                Err(_) => {
+                    listen_fds.take_tcp_listener(index).map(|listener| listener.map(Socket::Tcp))
+                }
             };
             (name, socket.map_err(|error| error.to_string()).transpose())
         });
@@ -100,13 +102,14 @@ impl ActivatedSockets {
             return Err(ActivationErrorKind::NoSockets(self.reason));
         }
         // A single unnamed socket must be for the caller. Several unnamed ones are ambiguous.
-        if let [(known, Some(_))] = &mut *self.sockets
-            && is_unnamed(known)
+        if let [(socket_name, Some(_))] = &mut *self.sockets
+            && is_unnamed(socket_name)
         {
-            name.clone_into(known);
+            name.clone_into(socket_name);
         }
-        let called = |(known, _): &&mut (String, _)| known == name;
-        let taken = self.sockets.iter_mut().filter(called).filter_map(|(_, socket)| socket.take());
+        let has_name = |(socket_name, _): &&mut (String, _)| socket_name == name;
+        let taken =
+            self.sockets.iter_mut().filter(has_name).filter_map(|(_, socket)| socket.take());
         let taken: Result<Vec<_>, _> = taken.collect();
         match taken {
             Ok(sockets) if sockets.is_empty() => {
@@ -120,15 +123,15 @@ impl ActivatedSockets {
         }
     }
 
-    fn describe_names(&self, asked: &str) -> String {
-        if self.sockets.iter().any(|(name, _)| name == asked) {
+    fn describe_names(&self, requested: &str) -> String {
+        if self.sockets.iter().any(|(name, _)| name == requested) {
             return "another listener has taken it: use each name once".to_owned();
         }
         let names: Vec<_> = self.sockets.iter().map(|(name, _)| format!("`{name}`")).collect();
         let names = names.join(", ");
         format!(
-            "the sockets passed are {names}: set FileDescriptorName={asked} in the socket unit, or \
-             list a name for each in LISTEN_FDNAMES, separated by colons"
+            "the sockets passed are {names}: set FileDescriptorName={requested} in the socket \
+             unit, or list a name for each in LISTEN_FDNAMES, separated by colons"
         )
     }
 }
@@ -141,9 +144,9 @@ fn is_unnamed(name: &str) -> bool {
 /// A name for each of `count` sockets. Those without a name get the one that
 /// sd_listen_fds_with_names(3) uses.
 fn name_sockets(names: &str, count: usize) -> Vec<String> {
-    let given = names.split(':').filter(|_| !names.is_empty());
-    let all = given.map(str::to_owned).chain(std::iter::repeat(UNNAMED.to_owned()));
-    all.take(count).collect()
+    let listed = names.split(':').filter(|_| !names.is_empty());
+    let padded = listed.map(str::to_owned).chain(std::iter::repeat(UNNAMED.to_owned()));
+    padded.take(count).collect()
 }
 
 #[cfg(test)]
@@ -152,11 +155,11 @@ mod tests {
     use std::net::TcpListener;
 
     fn socket() -> Socket {
-        Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+        Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("port 0 binds to a free port"))
     }
 
     #[test]
-    fn sockets_have_names_even_where_the_manager_gave_none() {
+    fn sockets_without_a_name_are_named_unknown() {
         for (names, count, expected) in [
             ("", 0, vec![]),
             ("", 2, vec!["unknown", "unknown"]),
@@ -169,47 +172,54 @@ mod tests {
     }
 
     #[test]
-    fn all_sockets_of_a_name_are_taken_at_once_and_others_are_named_where_there_is_none() {
+    fn all_sockets_of_a_name_are_taken_at_once_and_errors_list_the_names() {
         let names = ["web", "admin", "web"];
         let sockets = names.map(|name| (name.to_owned(), Some(Ok(socket()))));
-        let mut given = ActivatedSockets { sockets: sockets.into(), reason: "" };
-        let text = given.take_by_name("wbe").expect_err("no such name").to_string();
+        let mut activated = ActivatedSockets { sockets: sockets.into(), reason: "" };
+        let text = activated.take_by_name("wbe").expect_err("the name is unknown").to_string();
         assert!(text.contains("`web`, `admin`"), "{text}");
         assert!(text.contains("FileDescriptorName=wbe"), "{text}");
-        assert_eq!(given.take_by_name("web").expect("two sockets").len(), 2);
-        let text = given.take_by_name("web").expect_err("already taken").to_string();
+        assert_eq!(activated.take_by_name("web").expect("the sockets are available").len(), 2);
+        let text = activated.take_by_name("web").expect_err("the sockets were taken").to_string();
         assert!(text.contains("has taken it"), "{text}");
-        assert_eq!(given.take_by_name("admin").expect("one socket").len(), 1);
+        assert_eq!(activated.take_by_name("admin").expect("the socket is available").len(), 1);
     }
 
     #[test]
-    fn one_socket_alone_that_nobody_named_is_for_who_asks_first() {
+    fn a_single_unnamed_socket_gets_the_first_requested_name() {
         for name in ["", "unknown", "app.socket"] {
-            let mut given = ActivatedSockets {
+            let mut activated = ActivatedSockets {
                 sockets: vec![(name.to_owned(), Some(Ok(socket())))],
                 reason: "",
             };
-            assert_eq!(given.take_by_name("web").expect("the only socket").len(), 1, "{name:?}");
-            let text = given.take_by_name("admin").expect_err("already taken").to_string();
+            assert_eq!(
+                activated.take_by_name("web").expect("the socket is available").len(),
+                1,
+                "{name:?}"
+            );
+            let text =
+                activated.take_by_name("admin").expect_err("the sockets were taken").to_string();
             assert!(text.contains("are `web`: ") && text.contains("=admin"), "{text}");
-            let text = given.take_by_name("web").expect_err("already taken").to_string();
+            let text =
+                activated.take_by_name("web").expect_err("the sockets were taken").to_string();
             assert!(text.contains("has taken it"), "{text}");
         }
         for names in [vec!["http"], vec!["unknown", "unknown"], vec!["http", "unknown"]] {
             let sockets = names.iter().map(|name| ((*name).to_owned(), Some(Ok(socket()))));
-            let mut given = ActivatedSockets { sockets: sockets.collect(), reason: "" };
-            let text = given.take_by_name("web").expect_err("it is ambiguous").to_string();
+            let mut activated = ActivatedSockets { sockets: sockets.collect(), reason: "" };
+            let text =
+                activated.take_by_name("web").expect_err("the name is ambiguous").to_string();
             assert!(text.contains("LISTEN_FDNAMES"), "{text}");
         }
     }
 
     #[test]
-    fn what_cannot_be_listened_on_is_told_and_nothing_is_something_else() {
+    fn an_unusable_socket_and_a_missing_socket_are_different_errors() {
         let broken = ("web".to_owned(), Some(Err("fd 3 is not a valid tcp socket".to_owned())));
-        let mut given = ActivatedSockets { sockets: vec![broken], reason: "" };
-        let text = given.take_by_name("web").expect_err("not a socket").to_string();
+        let mut activated = ActivatedSockets { sockets: vec![broken], reason: "" };
+        let text = activated.take_by_name("web").expect_err("the socket is unusable").to_string();
         assert!(text.contains("fd 3") && text.contains("ListenStream="), "{text}");
-        let mut nothing = ActivatedSockets { sockets: Vec::new(), reason: "none" };
-        assert!(matches!(nothing.take_by_name("web"), Err(ActivationErrorKind::NoSockets("none"))));
+        let mut empty = ActivatedSockets { sockets: Vec::new(), reason: "none" };
+        assert!(matches!(empty.take_by_name("web"), Err(ActivationErrorKind::NoSockets("none"))));
     }
 }

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use tokio::sync::watch as watched;
+use tokio::sync::watch;
 
 #[derive(Clone, Debug, Default)]
 pub struct UpgradeOptions(());
@@ -136,7 +136,7 @@ impl Watchdog {
 pub struct WatchdogResponder(Infallible);
 
 impl WatchdogResponder {
-    pub async fn run(self, _: watched::Receiver<Lifecycle>) {
+    pub async fn run(self, _: watch::Receiver<Lifecycle>) {
         match self.0 {}
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for a message before checking for a shutdown and for the successor's exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long to wait for the exit status of a successor that has closed its end of the link.
+/// How long to wait for the exit status of a successor that has closed its end of the socket pair.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Everything that is passed to a successor.
@@ -112,33 +112,39 @@ impl StdError for UpgradeError {
 }
 
 impl HandoverState {
-    pub(crate) fn new(holdings: Vec<ListenerFds>, successor: UpgradeOptions, quiet: bool) -> Self {
-        Self { listener_fds: holdings, options: successor, current_exe: current_exe(), quiet }
+    pub(crate) fn new(
+        listener_fds: Vec<ListenerFds>,
+        options: UpgradeOptions,
+        quiet: bool,
+    ) -> Self {
+        Self { listener_fds, options, current_exe: current_exe(), quiet }
     }
 
     pub(crate) fn is_on_sigusr2(&self) -> bool {
         self.options.is_on_sigusr2()
     }
 
-    /// Sets whether the taken sockets are shared with the successor. It has not taken those in
-    /// `unused`.
-    fn set_shared(&self, untaken: &[String], is_so: bool) {
-        let taken = self.listener_fds.iter().filter(|holding| !untaken.contains(&holding.key));
-        taken.filter(|holding| !holding.is_external).for_each(|holding| holding.sharing.set(is_so));
+    /// Sets whether this process shares its sockets with the successor, except the sockets of the
+    /// listeners in `unused`, which the successor did not take.
+    fn set_shared(&self, unused: &[String], is_shared: bool) {
+        let taken = self.listener_fds.iter().filter(|listener| !unused.contains(&listener.key));
+        taken
+            .filter(|listener| !listener.is_external)
+            .for_each(|listener| listener.sharing.set(is_shared));
     }
 }
 
 /// The properties of a listener that the successor needs, as text.
-fn encode_listener(holding: &ListenerFds) -> String {
-    let mut note = format!("foreign {}", u8::from(holding.is_external));
-    if let Some((device, number, seconds, nanoseconds)) = holding.file_id {
-        note += &format!(" file {device} {number} {seconds} {nanoseconds}");
+fn encode_listener(listener: &ListenerFds) -> String {
+    let mut text = format!("foreign {}", u8::from(listener.is_external));
+    if let Some((device, inode, seconds, nanoseconds)) = listener.file_id {
+        text += &format!(" file {device} {inode} {seconds} {nanoseconds}");
     }
-    for secret in holding.ticket_secrets().0 {
-        note += " secret ";
-        secret.iter().for_each(|byte| note += &format!("{byte:02x}"));
+    for secret in listener.ticket_secrets().0 {
+        text += " secret ";
+        secret.iter().for_each(|byte| text += &format!("{byte:02x}"));
     }
-    note
+    text
 }
 
 impl RestartState {
@@ -148,25 +154,25 @@ impl RestartState {
     /// # Errors
     /// The upgrade failed. The server keeps serving, unless a shutdown was requested.
     pub fn upgrade(&self, host: &dyn UpgradeHost) -> Result<u32, UpgradeError> {
-        let _one = match self.upgrade_lock.try_lock() {
-            Ok(one) => one,
-            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+        let _guard = match self.upgrade_lock.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(UpgradeError::InProgress),
         };
-        let estate = lock(&self.handover).clone().ok_or(UpgradeError::NotServing)?;
+        let handover = lock(&self.handover).clone().ok_or(UpgradeError::NotServing)?;
         if std::process::id() == 1 {
             return Err(UpgradeError::Pid1);
         }
         self.is_reload_requested.store(false, Ordering::SeqCst);
-        let is_told = self.notify_begin("starting its successor");
-        let result = UpgradeAttempt::start(host, &estate).and_then(UpgradeAttempt::finish);
+        let is_reported = self.notify_begin("starting its successor");
+        let result = UpgradeAttempt::start(host, &handover).and_then(UpgradeAttempt::finish);
         match &result {
-            Ok(process) => {
-                let text = format!("peregrine: process {process} serves in place of this one");
-                host.send_event(&text, estate.quiet);
+            Ok(pid) => {
+                let text = format!("peregrine: process {pid} serves in place of this one");
+                host.send_event(&text, handover.quiet);
             }
             Err(error) => {
-                if is_told {
+                if is_reported {
                     self.notify_end(Some(format!("serving; the upgrade failed: {error}")));
                 }
             }
@@ -189,37 +195,30 @@ struct UpgradeAttempt<'a> {
 
 impl<'a> UpgradeAttempt<'a> {
     /// Starts the successor and passes everything to it.
-    fn start(host: &'a dyn UpgradeHost, estate: &'a HandoverState) -> Result<Self, UpgradeError> {
-        let (link, theirs) = UnixStream::pair().map_err(UpgradeError::Handover)?;
-        let until = Instant::now().checked_add(estate.options.timeout);
-        let variable = inherit::env_value(&theirs).map_err(UpgradeError::Handover)?;
-        let own = match &estate.current_exe {
+    fn start(host: &'a dyn UpgradeHost, handover: &'a HandoverState) -> Result<Self, UpgradeError> {
+        let (link, successor_end) = UnixStream::pair().map_err(UpgradeError::Handover)?;
+        let deadline = Instant::now().checked_add(handover.options.timeout);
+        let variable = inherit::env_value(&successor_end).map_err(UpgradeError::Handover)?;
+        let current_exe = match &handover.current_exe {
             Ok(path) => path,
             Err(error) => {
                 let (path, cause) = (PathBuf::from("(this program)"), error.kind().into());
                 return Err(UpgradeError::Spawn { path, cause });
             }
         };
-        let mut command = estate.options.command(own);
-        command.env(inherit::ENV_VAR, variable).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let mut command = handover.options.command(current_exe);
+        command.env(inherit::ENV_VAR, variable).stdin(Stdio::from(OwnedFd::from(successor_end)));
         let child = command.spawn().map_err(|cause| {
             let path = PathBuf::from(command.get_program());
             UpgradeError::Spawn { path, cause }
         })?;
-        // Closes this process's copy of the successor's end, so that the link closes when the
-        // successor dies.
+        // Closes this process's copy of the successor's end, so that `link` reports the end of the
+        // stream when the successor dies.
         drop(command);
-        let successor = ChildGuard(Some(child));
-        let mut attempt = Self {
-            host,
-            handover: estate,
-            child: successor,
-            link,
-            deadline: until,
-            unused: Vec::new(),
-            cause: None,
-        };
-        // If the successor has already exited, its status says more than the broken link.
+        let child = ChildGuard(Some(child));
+        let mut attempt =
+            Self { host, handover, child, link, deadline, unused: Vec::new(), cause: None };
+        // If the successor has already exited, its exit status explains more than the send error.
         match attempt.send_listeners() {
             Ok(()) => Ok(attempt),
             Err(error) => match attempt.child.wait_for_exit() {
@@ -231,10 +230,10 @@ impl<'a> UpgradeAttempt<'a> {
 
     fn send_listeners(&self) -> io::Result<()> {
         fd_message::send(&self.link, handover_message::INPUT, &[], &[io::stdin().as_fd()])?;
-        for holding in &self.handover.listener_fds {
-            let name = format!("{}{}", handover_message::LISTENER, holding.key);
-            let all: Vec<_> = holding.sockets.iter().map(borrow_fd).collect();
-            fd_message::send(&self.link, &name, encode_listener(holding).as_bytes(), &all)?;
+        for listener in &self.handover.listener_fds {
+            let name = format!("{}{}", handover_message::LISTENER, listener.key);
+            let fds: Vec<_> = listener.sockets.iter().map(borrow_fd).collect();
+            fd_message::send(&self.link, &name, encode_listener(listener).as_bytes(), &fds)?;
         }
         fd_message::send(&self.link, handover_message::END, &[], &[])
     }
@@ -251,16 +250,16 @@ impl<'a> UpgradeAttempt<'a> {
             self.handover.set_shared(&self.unused, false);
         }
         result?;
-        let process = self.child.release();
-        self.host.restart().notify_main_pid(process);
+        let pid = self.child.release();
+        self.host.restart().notify_main_pid(pid);
         self.host.hand_over();
         if self.host.restart().is_reload_requested.swap(false, Ordering::SeqCst) {
             // The successor may have read its files before they changed.
             let _ = fd_message::send(&self.link, handover_message::RELOAD, &[], &[]);
         }
-        // If this fails, the successor takes the closed link as the same message.
+        // If this fails, the successor treats the closed link as the same message.
         let _ = fd_message::send(&self.link, handover_message::RELEASED, &[], &[]);
-        Ok(process)
+        Ok(pid)
     }
 
     fn start_serving(&mut self) -> Result<(), UpgradeError> {
@@ -275,13 +274,17 @@ impl<'a> UpgradeAttempt<'a> {
     }
 
     /// Waits for the message `expected` from the successor. A shutdown request ends the wait only
-    /// if `may_end`.
-    fn expect_message(&mut self, expected: &str, may_end: bool) -> Result<(), UpgradeError> {
+    /// if `abort_on_shutdown`.
+    fn expect_message(
+        &mut self,
+        expected: &str,
+        abort_on_shutdown: bool,
+    ) -> Result<(), UpgradeError> {
         loop {
-            if may_end && self.host.lifecycle() > Lifecycle::Serving {
+            if abort_on_shutdown && self.host.lifecycle() > Lifecycle::Serving {
                 return Err(UpgradeError::ShuttingDown);
             }
-            if self.deadline.is_some_and(|until| Instant::now() >= until) {
+            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(UpgradeError::TimedOut(self.handover.options.timeout));
             }
             match fd_message::receive(&self.link, POLL_INTERVAL) {
@@ -333,16 +336,16 @@ impl ChildGuard {
 
     /// Waits briefly for the exit status of a successor that is about to exit.
     fn wait_for_exit(&mut self) -> Option<ExitStatus> {
-        let until = Instant::now() + EXIT_TIMEOUT;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         loop {
             match self.try_wait() {
-                None if Instant::now() < until => thread::sleep(POLL_INTERVAL),
+                None if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
                 status => return status,
             }
         }
     }
 
-    /// Lets the successor live on, and returns its process id.
+    /// Stops guarding the successor, so that it outlives this value. Returns its process id.
     fn release(&mut self) -> u32 {
         self.0.take().map_or(0, |child| child.id())
     }

@@ -10,8 +10,8 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
 /// Returns whether `path` contains anything that servers interpret differently: `%`, `\`, `;`, or a
-/// `/` before another `/` or a `.`. A quick pre-check: true for every path with a second reading,
-/// and for some others.
+/// `/` before another `/` or a `.`. A quick pre-check: true for every ambiguous path, and for some
+/// others.
 #[inline]
 #[must_use]
 pub fn may_be_ambiguous(path: &[u8]) -> bool {
@@ -23,21 +23,21 @@ pub fn may_be_ambiguous(path: &[u8]) -> bool {
     }
 }
 
-/// The same for a path of at least eight bytes. A separate function, because the loop would slow
-/// down short paths.
+/// Like [`may_be_ambiguous`], for a path of at least eight bytes. A separate function, because the
+/// loop would slow down short paths.
 #[inline(never)]
 fn has_marks(path: &[u8]) -> bool {
-    let (mut found, mut at) = (0, 0);
-    // The words overlap by a byte, so every pair of neighbours lies within one of them.
+    let (mut marked, mut at) = (0, 0);
+    // The words overlap by a byte, so every pair of adjacent bytes lies within one of them.
     while at + 8 < path.len() {
-        found |= marks(read_u64(path, at));
+        marked |= marks(read_u64(path, at));
         at += 7;
     }
-    (found | marks(read_u64(path, path.len() - 8))) != 0
+    (marked | marks(read_u64(path, path.len() - 8))) != 0
 }
 
-/// Not zero if a byte of `word`, or a pair of neighbours, is one that [`may_be_ambiguous`] looks
-/// for.
+/// Non-zero if a byte of `word`, or a pair of adjacent bytes, is one that [`may_be_ambiguous`]
+/// looks for.
 #[inline(always)]
 fn marks(word: u64) -> u64 {
     // Sets the high bit of each byte that is zero. A byte after a zero one may be marked by
@@ -121,13 +121,14 @@ const DECODE_SLASHES: u8 = 1;
 const CONVERT_BACKSLASHES: u8 = 2;
 const STRIP_PARAMETERS: u8 = 4;
 const MERGE_SLASHES: u8 = 8;
-/// Parameters are cut before `%2F` and `%5C` are decoded: these then belong to the parameter.
+/// Parameters are removed before `%2F` and `%5C` are decoded, so that these belong to the
+/// parameter.
 const STRIP_BEFORE_DECODING: u8 = 16;
 
-/// Returns whether `accept` returns `true` for a path, other than `path` itself, as which some
-/// server may read `path`: for each combination of merged slashes, decoded `%2F`, backslashes as
-/// slashes, and path parameters removed before or after decoding. Dot segments are not removed; see
-/// [`has_dot_segments`].
+/// Returns whether `accept` returns `true` for any other reading of `path`: a path that some server
+/// may interpret it as. There is one for each combination of merged slashes, decoded `%2F`,
+/// backslashes as slashes, and path parameters removed before or after decoding. Dot segments are
+/// not removed; see [`has_dot_segments`].
 ///
 /// ```
 /// use peregrine_router::any_reading;
@@ -140,64 +141,66 @@ const STRIP_BEFORE_DECODING: u8 = 16;
 /// assert_eq!(readings, ["/a//b", "/a/b"]);
 /// ```
 pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
-    let (mut present, mut last) = (0, Piece::Other);
+    let (mut present, mut previous) = (0, Piece::Other);
     for (piece, _) in pieces(path) {
         present |= match piece {
             Piece::EncodedSlash => DECODE_SLASHES | MERGE_SLASHES,
             Piece::Backslash | Piece::EncodedBackslash => CONVERT_BACKSLASHES | MERGE_SLASHES,
             Piece::Semicolon => STRIP_PARAMETERS | STRIP_BEFORE_DECODING | MERGE_SLASHES,
             Piece::EncodedSemicolon => STRIP_PARAMETERS | MERGE_SLASHES,
-            Piece::Slash if last == Piece::Slash => MERGE_SLASHES,
+            Piece::Slash if previous == Piece::Slash => MERGE_SLASHES,
             _ => 0,
         };
-        last = piece;
+        previous = piece;
     }
-    let (mut reading, mut earlier) = (Vec::with_capacity(path.len()), path.to_vec());
+    let (mut reading, mut previous_reading) = (Vec::with_capacity(path.len()), path.to_vec());
     for steps in 1..32 {
         let is_possible = steps & STRIP_BEFORE_DECODING == 0 || steps & STRIP_PARAMETERS > 0;
         if steps & !present != 0 || !is_possible {
             continue;
         }
         normalize(path, steps, &mut reading);
-        if reading == path || reading == earlier {
+        if reading == path || reading == previous_reading {
             continue;
         }
         if accept(&reading) {
             return true;
         }
-        std::mem::swap(&mut reading, &mut earlier);
+        std::mem::swap(&mut reading, &mut previous_reading);
     }
     false
 }
 
-/// Writes `path` as a server that takes these steps reads it.
+/// Writes `path` as a server that applies these steps interprets it.
 fn normalize(path: &[u8], steps: u8, out: &mut Vec<u8>) {
-    let takes = |step| steps & step != 0;
+    let has_step = |step| steps & step != 0;
     let mut is_parameter = false;
     out.clear();
     for (piece, raw) in pieces(path) {
         let is_separator = match piece {
             Piece::Slash => true,
-            Piece::Backslash => takes(CONVERT_BACKSLASHES),
+            Piece::Backslash => has_step(CONVERT_BACKSLASHES),
             Piece::EncodedSlash => {
-                takes(DECODE_SLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING))
+                has_step(DECODE_SLASHES) && !(is_parameter && has_step(STRIP_BEFORE_DECODING))
             }
             Piece::EncodedBackslash => {
-                takes(CONVERT_BACKSLASHES) && !(is_parameter && takes(STRIP_BEFORE_DECODING))
+                has_step(CONVERT_BACKSLASHES) && !(is_parameter && has_step(STRIP_BEFORE_DECODING))
             }
             _ => false,
         };
-        let is_cut = match piece {
-            Piece::Semicolon => takes(STRIP_PARAMETERS),
-            Piece::EncodedSemicolon => takes(STRIP_PARAMETERS) && !takes(STRIP_BEFORE_DECODING),
+        let begins_parameter = match piece {
+            Piece::Semicolon => has_step(STRIP_PARAMETERS),
+            Piece::EncodedSemicolon => {
+                has_step(STRIP_PARAMETERS) && !has_step(STRIP_BEFORE_DECODING)
+            }
             _ => false,
         };
         if is_separator {
             is_parameter = false;
-            if !takes(MERGE_SLASHES) || out.last() != Some(&b'/') {
+            if !has_step(MERGE_SLASHES) || out.last() != Some(&b'/') {
                 out.push(b'/');
             }
-        } else if is_cut {
+        } else if begins_parameter {
             is_parameter = true;
         } else if !is_parameter {
             out.extend_from_slice(raw);
@@ -210,7 +213,7 @@ mod tests {
     use super::{any_reading, has_dot_segments, may_be_ambiguous};
 
     #[test]
-    fn dot_segments_are_found_in_every_spelling() {
+    fn finds_dot_segments_in_every_spelling() {
         for path in [
             "/.",
             "/..",
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mark_is_seen_wherever_it_stands() {
+    fn finds_marks_at_every_position() {
         for length in 1..40 {
             for mark in ["%", "\\", ";", "//", "/."] {
                 for at in 0..=(length - 1) {
@@ -264,18 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_all_combinations_of_what_servers_do() {
+    fn yields_every_combination_of_normalization_steps() {
         let readings = |path: &str| {
-            let mut all = Vec::new();
+            let mut readings_found = Vec::new();
             any_reading(path.as_bytes(), |reading| {
                 let reading = String::from_utf8(reading.to_vec()).expect("the path is ASCII");
-                if !all.contains(&reading) {
-                    all.push(reading);
+                if !readings_found.contains(&reading) {
+                    readings_found.push(reading);
                 }
                 false
             });
-            all.sort();
-            all
+            readings_found.sort();
+            readings_found
         };
         for (path, expected) in [
             ("/", &[][..]),
@@ -292,13 +295,13 @@ mod tests {
         ] {
             assert_eq!(readings(path), expected, "{path}");
         }
-        // Parameters may be cut before the separators in them are decoded, or afterwards.
+        // Parameters may be removed before the separators in them are decoded, or afterwards.
         for path in ["/;%2fx/%2fadmin", "/;%5Cx/%5cadmin", "/admin;x%2fy", "/admin%3bx"] {
             assert!(readings(path).contains(&"/admin".to_owned()), "{path}: {:?}", readings(path));
         }
         for path in ["/a;x%2fadmin", "/;x%2fadmin"] {
-            let last = readings(path).iter().any(|reading| reading.ends_with("/admin"));
-            assert!(last, "{path}: {:?}", readings(path));
+            let found = readings(path).iter().any(|reading| reading.ends_with("/admin"));
+            assert!(found, "{path}: {:?}", readings(path));
         }
     }
 }

@@ -80,7 +80,7 @@ impl RouterBuilder {
     /// `{{` and `}}` stand for literal braces. Fixed text is compared percent-decoded, but `%2F` is
     /// never a slash and `%25` never starts an escape: `/café` matches `/caf%C3%A9`. Matching is
     /// case-sensitive; `.` and `..` are ordinary text. A catch-all does not match an empty rest: to
-    /// match `/files/` in addition to `/files/{*path}`, add that pattern.
+    /// match `/files/` in addition to `/files/{*path}`, insert `/files/` too.
     pub fn insert(&mut self, pattern: &str, methods: MethodSet, id: u32) -> &mut Self {
         self.insert_labelled(pattern, methods, id, "")
     }
@@ -131,52 +131,53 @@ impl RouterBuilder {
     /// All errors in the routes: malformed patterns, routes of the same shape for the same method,
     /// ids that are used twice or too large, routes without methods.
     pub fn build(&self) -> Result<Router, RouterBuildError> {
-        let mut plan = TreeBuilder::new();
-        let mut problems = Vec::new();
+        let mut tree = TreeBuilder::new();
+        let mut errors = Vec::new();
         let mut by_id = BTreeMap::new();
         for (index, route) in self.routes.iter().enumerate() {
             if route.id > ROUTE_ID_MAX {
-                problems.push(RouteError::IdTooLarge { route: route.description() });
+                errors.push(RouteError::IdTooLarge { route: route.description() });
             }
             if let Some(first) = by_id.insert(route.id, route) {
                 let (first, second) = (first.description(), route.description());
-                problems.push(RouteError::DuplicateId { first, second });
+                errors.push(RouteError::DuplicateId { first, second });
             }
             if route.methods.is_empty() {
-                problems.push(RouteError::NoMethods { route: route.description() });
+                errors.push(RouteError::NoMethods { route: route.description() });
             }
             let mut pattern = match Pattern::parse(&route.pattern) {
                 Ok(pattern) => pattern,
                 Err(error) => {
-                    problems.push(RouteError::InvalidPattern { route: route.description(), error });
+                    errors.push(RouteError::InvalidPattern { route: route.description(), error });
                     continue;
                 }
             };
             if self.trailing_slash == TrailingSlash::Ignore {
                 pattern.drop_last_slash();
             }
-            let leaf = plan.leaf_for(&pattern.parts);
-            let entries = &mut plan.leaves[leaf as usize];
-            for (known, other) in entries.iter().map(|known| (known, &self.routes[*known])) {
+            let leaf = tree.leaf_or_insert(&pattern.parts);
+            let entries = &mut tree.leaves[leaf as usize];
+            for other_index in entries.iter() {
+                let other = &self.routes[*other_index];
                 let methods = other.methods.intersection(route.methods);
                 if !methods.is_empty() && !other.is_guarded && !route.is_guarded {
-                    debug_assert!(*known < index);
+                    debug_assert!(*other_index < index);
                     let (first, second) = (other.description(), route.description());
-                    problems.push(RouteError::Duplicate { first, second, methods });
+                    errors.push(RouteError::Duplicate { first, second, methods });
                 }
             }
             entries.push(index);
-            plan.routes.push(self.route(route, pattern));
+            tree.routes.push(self.route(route, pattern));
         }
-        if !problems.is_empty() {
-            return Err(RouterBuildError { errors: problems });
+        if !errors.is_empty() {
+            return Err(RouterBuildError { errors });
         }
-        Ok(plan.into_router(self.trailing_slash))
+        Ok(tree.into_router(self.trailing_slash))
     }
 
     fn route(&self, inserted: &InsertedRoute, pattern: Pattern) -> Route {
         let slots = pattern.parts.into_iter().enumerate().filter_map(|(segment, part)| {
-            let (prefix, suffix, rest) = match part {
+            let (prefix, suffix, is_catch_all) = match part {
                 SegmentPattern::Static(_) => return None,
                 SegmentPattern::Affixed { prefix, suffix } => (prefix, suffix, false),
                 SegmentPattern::Parameter => (Vec::new(), Vec::new(), false),
@@ -184,7 +185,7 @@ impl RouterBuilder {
             };
             Some(ParameterPosition {
                 segment: segment as u32,
-                is_catch_all: rest,
+                is_catch_all,
                 prefix: prefix.into(),
                 suffix: suffix.into(),
             })

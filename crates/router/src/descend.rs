@@ -1,8 +1,8 @@
-//! The straight way down the tree, which most lookups never leave.
+//! The descent through the tree without backtracking, which is enough for most lookups.
 //!
-//! The descent takes the first alternative of each node, and hands over to the walk in `walk.rs` if
-//! another must be tried. Its results are those of the walk from the same node. It is separate,
-//! because a loop with so little state can keep it in registers.
+//! The descent takes the first alternative of each node, and continues as the walk in `walk.rs` if
+//! another must be tried. The results of both are the same. The descent is separate, because a loop
+//! with so little state can keep it in registers.
 
 use crate::node::{Fallthrough, LeafRoute, Tree};
 use crate::parameters::{Parameters, RecordedBounds};

@@ -77,10 +77,10 @@ fn digit(byte: u8) -> Option<u8> {
 pub(crate) fn write_plain(raw: &[u8], out: &mut [u8]) -> Option<usize> {
     let (mut at, mut length) = (0, 0);
     while at < raw.len() {
-        let unit = EncodedByte::first(&raw[at..]);
-        out.get_mut(length..length + unit.length)?.copy_from_slice(unit.plain());
-        at += unit.raw;
-        length += unit.length;
+        let encoded = EncodedByte::first(&raw[at..]);
+        out.get_mut(length..length + encoded.length)?.copy_from_slice(encoded.plain());
+        at += encoded.raw;
+        length += encoded.length;
     }
     Some(length)
 }
@@ -94,29 +94,29 @@ pub(crate) fn plain(raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// If `raw` starts with the plain text `prefix`, returns how many bytes of `raw` it takes.
+/// If `raw` starts with the plain text `prefix`, returns the length of that part of `raw`.
 pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
-    let (mut at, mut wanted) = (0, prefix);
-    while !wanted.is_empty() {
-        let unit = EncodedByte::first(raw.get(at..).filter(|left| !left.is_empty())?);
-        wanted = wanted.strip_prefix(unit.plain())?;
-        at += unit.raw;
+    let (mut at, mut unmatched) = (0, prefix);
+    while !unmatched.is_empty() {
+        let encoded = EncodedByte::first(raw.get(at..).filter(|rest| !rest.is_empty())?);
+        unmatched = unmatched.strip_prefix(encoded.plain())?;
+        at += encoded.raw;
     }
     Some(at)
 }
 
-/// If `raw` ends with the plain text `suffix`, returns how many bytes of `raw` it takes.
+/// If `raw` ends with the plain text `suffix`, returns the length of that part of `raw`.
 pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
-    let (mut left, mut wanted) = (raw, suffix);
-    while !wanted.is_empty() {
-        if left.is_empty() {
+    let (mut rest, mut unmatched) = (raw, suffix);
+    while !unmatched.is_empty() {
+        if rest.is_empty() {
             return None;
         }
-        let unit = EncodedByte::last(left);
-        wanted = wanted.strip_suffix(unit.plain())?;
-        left = &left[..left.len() - unit.raw];
+        let encoded = EncodedByte::last(rest);
+        unmatched = unmatched.strip_suffix(encoded.plain())?;
+        rest = &rest[..rest.len() - encoded.raw];
     }
-    Some(raw.len() - left.len())
+    Some(raw.len() - rest.len())
 }
 
 /// Why a value could not be decoded. Positions are byte offsets in the raw value.
@@ -159,7 +159,7 @@ impl std::error::Error for DecodeError {}
 ///
 /// # Errors
 ///
-/// If a `%` begins no escape, or the decoded bytes are not UTF-8.
+/// If a `%` does not start an escape, or the decoded bytes are not UTF-8.
 pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, DecodeError> {
     let not_utf8 =
         |error: std::str::Utf8Error| DecodeError::InvalidUtf8 { valid_bytes: error.valid_up_to() };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn affixes_are_measured_in_raw_bytes_and_never_cut_a_character() {
+    fn raw_affixes_never_split_an_escape() {
         assert_eq!(raw_prefix(b"%76%32x", b"v2"), Some(6));
         assert_eq!(raw_prefix(b"v", b"v2"), None);
         assert_eq!(raw_suffix(b"x%2ejson", b".json"), Some(7));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn values_decode_once_and_say_what_is_wrong() {
+    fn decode_decodes_once_and_reports_invalid_escapes_and_utf8() {
         assert_eq!(decode(b"a+b").unwrap(), "a+b");
         assert_eq!(decode(b"%252F").unwrap(), "%2F");
         assert_eq!(decode(b"a%2"), Err(DecodeError::InvalidEscape { position: 1 }));

@@ -34,7 +34,7 @@ pub fn fuzz_one(data: &[u8]) {
         compare(&router, &reference, &path, method);
         compare_where(&router, &reference, &path, method, accepted);
     }
-    // Each pattern, used as a path, nearly matches itself.
+    // Each pattern, used as a path, is similar to the paths that it matches.
     for (pattern, _, _) in &routes {
         compare(&router, &reference, pattern.as_bytes(), 0);
         let path = pattern.replace(['{', '}', '*'], "");
@@ -94,13 +94,13 @@ fn build(
                 builder.insert(pattern, *methods, *id);
             }
         }
-        let problems = match builder.build() {
+        let errors = match builder.build() {
             Ok(router) => return (router, routes),
             Err(error) => error.errors,
         };
-        for problem in problems {
-            let RouteError::Duplicate { first, second, methods } = problem else {
-                panic!("unexpected error: {problem}");
+        for error in errors {
+            let RouteError::Duplicate { first, second, methods } = error else {
+                panic!("unexpected error: {error}");
             };
             assert!(!methods.is_empty() && first.id < second.id);
             routes.retain(|(_, _, id)| *id != second.id);
@@ -108,21 +108,21 @@ fn build(
     }
 }
 
-/// Compares the two on one path and method.
+/// Compares router and reference for one path and method.
 ///
 /// # Panics
 ///
 /// If they differ.
 pub fn compare(router: &Router, reference: &ReferenceRouter, path: &[u8], method: u8) {
     let mut parameters = Parameters::default();
-    let found = router.find(path, method, &mut parameters);
+    let result = router.find(path, method, &mut parameters);
     let spans = spans(router.values(&parameters, path), path);
     let context = context(router, path, method);
-    assert_eq!((found, spans), reference.find(path, method), "{context}");
+    assert_eq!((result, spans), reference.find(path, method), "{context}");
     assert_eq!(router.allowed_methods(path), reference.methods(path), "{context}");
 }
 
-/// Compares the two with guarded routes whose ids have a bit in `accepted`.
+/// Compares router and reference, with guarded routes accepted if their id has a bit in `accepted`.
 fn compare_where(
     router: &Router,
     reference: &ReferenceRouter,
@@ -131,15 +131,15 @@ fn compare_where(
     accepted: u32,
 ) {
     let mut parameters = Parameters::default();
-    let found = router.find_where(path, method, &mut parameters, |route, values| {
+    let result = router.find_where(path, method, &mut parameters, |route, values| {
         assert!(route.is_guarded() && values.names() == route.names());
         assert_eq!(spans(values, path).len(), values.len());
         has_bit(accepted, route.id())
     });
     let spans = spans(router.values(&parameters, path), path);
-    let wanted = reference.find_where(path, method, |id| has_bit(accepted, id));
+    let expected = reference.find_where(path, method, |id| has_bit(accepted, id));
     let context = context(router, path, method);
-    assert_eq!((found, spans), wanted, "where {accepted:b}: {context}");
+    assert_eq!((result, spans), expected, "where {accepted:b}: {context}");
 }
 
 /// The bounds of all values.
@@ -155,16 +155,16 @@ fn spans(values: Values<'_, '_>, path: &[u8]) -> Vec<(usize, usize)> {
 
 fn context(router: &Router, path: &[u8], method: u8) -> String {
     let routes: Vec<_> =
-        router.routes().map(|it| (it.pattern(), it.id(), it.is_guarded())).collect();
+        router.routes().map(|route| (route.pattern(), route.id(), route.is_guarded())).collect();
     format!("{:?}, method {method}, of {routes:?}", String::from_utf8_lossy(path))
 }
 
-/// Choices derived from bytes; all zero once the bytes are used up.
+/// A source of choices, derived from bytes; all zero once the bytes are used up.
 struct Source<'d> {
     data: &'d [u8],
 }
 
-/// Fixed text: few pieces, so that routes collide, and of every special length.
+/// Fixed text: few strings, so that routes collide, and one of every special length.
 const TEXTS: &[&str] = &[
     "",
     "a",
@@ -192,7 +192,7 @@ const TEXTS: &[&str] = &[
     "A",
 ];
 
-/// Pieces that only occur in paths.
+/// Text that only occurs in paths.
 const RAW_TEXTS: &[&str] = &[
     "%",
     "%2",

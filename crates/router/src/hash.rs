@@ -12,13 +12,13 @@ pub(crate) fn read_short(text: &[u8]) -> u64 {
     let length = text.len();
     debug_assert!(length < 8);
     if length >= 4 {
-        let half = |at: usize| {
+        let half_at = |at: usize| {
             u32::from_le_bytes(text[at..at + 4].try_into().expect("the slice has four bytes"))
         };
-        u64::from(half(0)) | u64::from(half(length - 4)) << (8 * (length - 4))
+        u64::from(half_at(0)) | u64::from(half_at(length - 4)) << (8 * (length - 4))
     } else if length > 0 {
-        let byte = |at: usize| u64::from(text[at]) << (8 * at);
-        byte(0) | byte(length / 2) | byte(length - 1)
+        let byte_at = |at: usize| u64::from(text[at]) << (8 * at);
+        byte_at(0) | byte_at(length / 2) | byte_at(length - 1)
     } else {
         0
     }
@@ -27,16 +27,17 @@ pub(crate) fn read_short(text: &[u8]) -> u64 {
 /// Eight bytes from `start` of a text of at least eight bytes. Bytes beyond the end of the text are
 /// zero.
 ///
-/// A single load, moved back if needed, because a choice by length would be mispredicted.
+/// A single load, from an earlier offset if needed, because a branch on the length would be
+/// mispredicted.
 #[inline(always)]
 pub(crate) fn read_leading(text: &[u8], start: usize) -> u64 {
     let at = start.min(text.len() - 8);
-    // At the very end nothing is left; the bytes read then belong to no piece and are ignored.
+    // `start` may be the end of the text, before an empty segment. The result is then ignored.
     read_u64(text, at).wrapping_shr(8 * (start - at) as u32)
 }
 
-/// The first `length` bytes of a word, at most all eight; the others become zero. The word of an
-/// empty piece is meaningless.
+/// The first `length` bytes of a word, at most all eight; the others become zero. The result for a
+/// length of 0 is meaningless.
 #[inline(always)]
 pub(crate) fn mask(word: u64, length: usize) -> u64 {
     word & u64::MAX.wrapping_shr(64 - 8 * length.min(8) as u32)
@@ -77,17 +78,17 @@ mod tests {
     use super::{hash, mask, read_leading, read_short};
 
     #[test]
-    fn a_masked_leading_word_never_sees_beyond_its_piece() {
+    fn masked_leading_words_contain_only_bytes_of_their_segment() {
         let text = b"/abcdefghijklmnop";
         for length in 8..=text.len() {
             let text = &text[..length];
             for start in 0..length {
                 for end in start + 1..=length {
                     let mut expected = [0; 8];
-                    let kept = (end - start).min(8);
-                    expected[..kept].copy_from_slice(&text[start..start + kept]);
-                    let found = mask(read_leading(text, start), end - start);
-                    assert_eq!(found, u64::from_le_bytes(expected));
+                    let word_len = (end - start).min(8);
+                    expected[..word_len].copy_from_slice(&text[start..start + word_len]);
+                    let actual = mask(read_leading(text, start), end - start);
+                    assert_eq!(actual, u64::from_le_bytes(expected));
                 }
             }
         }
@@ -98,9 +99,9 @@ mod tests {
     fn a_change_of_any_byte_changes_the_hash() {
         let text = [b'x'; 70];
         for length in 1..text.len() {
-            for changed in 0..length {
+            for at in 0..length {
                 let mut other = text;
-                other[changed] = b'y';
+                other[at] = b'y';
                 assert_ne!(hash(&text[..length], 0), hash(&other[..length], 0));
             }
             assert_ne!(hash(&text[..length], 0), hash(&text[..length + 1], 0));

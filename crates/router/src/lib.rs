@@ -7,8 +7,8 @@
 //! This crate is independent of HTTP: a method is a number below 32 that the caller assigns, a path
 //! is bytes, and the result is a [`Match`]. It does no I/O and has no dependencies.
 //!
-//! Start reading at [`RouterBuilder::insert`] for patterns and [`Router::find`] for matching; the
-//! way down the tree is in `descend.rs` and, with its alternatives, in `walk.rs`; `reference.rs`
+//! Start reading at [`RouterBuilder::insert`] for patterns and [`Router::find`] for matching.
+//! `descend.rs` searches the tree without backtracking, `walk.rs` with it; `reference.rs`
 //! implements the same rules in a simple, slow way.
 #![forbid(unsafe_code)]
 

@@ -69,14 +69,14 @@ mod tests {
     use super::MethodSet;
 
     #[test]
-    fn an_index_of_32_or_more_is_in_no_set() {
+    fn sets_never_contain_an_index_of_32_or_more() {
         assert!(MethodSet::single(31).contains(31));
         assert!(MethodSet::single(32).is_empty());
         assert!(!MethodSet::ALL.contains(32));
     }
 
     #[test]
-    fn iteration_gives_the_indices_in_order() {
+    fn iter_returns_the_indices_in_order() {
         let set = MethodSet::single(5).union(MethodSet::single(0)).union(MethodSet::single(31));
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 5, 31]);
         assert_eq!(format!("{set:?}"), "{0, 5, 31}");

@@ -1,8 +1,8 @@
 //! The flat tree of segments: nodes, their tables of children, and leaves.
 //!
 //! A lookup reads only a few arrays, by index. Because a node is reached by a single path, the
-//! place to continue after a dead end is known when the tree is built: each node stores the nearest
-//! ancestor with a remaining alternative, so a walk needs no stack.
+//! position to continue from after a dead end is known when the tree is built: each node stores the
+//! nearest ancestor with a remaining alternative, so a walk needs no stack.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::method_set::MethodSet;
 /// No such node.
 pub(crate) const NO_NODE: u32 = u32::MAX;
 
-/// One node of the tree: the segments up to here have matched.
+/// One node of the tree. It stands for the segments that have matched so far.
 ///
 /// The alternatives of a node are numbered as *stages*, in order of precedence: its affixed
 /// parameters from 0, then its parameter at `affix_count`, then its catch-all.
@@ -34,7 +34,7 @@ pub(crate) struct Node {
     pub(crate) depth: u8,
     /// The number of parameters before this node.
     pub(crate) parameters: u8,
-    /// Where a non-empty segment leads, if it is not the fixed text of a child.
+    /// The next step for a non-empty segment that is not the fixed text of a child.
     pub(crate) fallthrough: Fallthrough,
     /// The ancestor to continue with if nothing here matches.
     pub(crate) fallback: u32,
@@ -71,7 +71,7 @@ pub(crate) enum StaticChildren {
     /// Some, in a small table with keys made of the first eight bytes and the length: its start in
     /// [`Tree::children`], and the hash parameters that give each key a distinct slot.
     SmallTable { multiplier: u64, start: u32, slot_shift: u8 },
-    /// Any others, in the table with this number in [`Tree::tables`].
+    /// Many, in the table with this index in [`Tree::tables`].
     LargeTable(u32),
 }
 
@@ -87,8 +87,8 @@ struct Text {
     length: u16,
 }
 
-/// A table with keys made of whole texts. Its keys are divided into buckets, and each bucket has a
-/// multiplier that leads its keys to distinct slots.
+/// A table whose keys are hashes of whole texts. They are divided into buckets, and each bucket has
+/// a multiplier that gives its keys distinct slots.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     /// The table's start in [`Tree::children`].
@@ -107,7 +107,7 @@ struct Child {
     node: u32,
 }
 
-/// Its length is not that of any segment for which a child is looked up.
+/// A free slot. Its length differs from that of every segment for which a child is looked up.
 const FREE: Child =
     Child { text: Text { first: 0, last: 0, offset: 0, length: u16::MAX }, node: NO_NODE };
 
@@ -124,12 +124,12 @@ pub(crate) struct Affix {
 pub(crate) struct Leaf {
     /// The union of the methods of all routes.
     pub(crate) methods: u32,
-    /// Added to a method of this leaf, gives the index of its choice in [`Tree::leaf_routes`].
+    /// The sum of this and a method of the leaf is the index of its route in [`Tree::leaf_routes`].
     pub(crate) base: u32,
 }
 
 impl Leaf {
-    /// The index of its first choice.
+    /// The index of the route of its first method.
     fn start(self) -> u32 {
         self.base.wrapping_add(self.methods.trailing_zeros())
     }
@@ -155,8 +155,8 @@ pub(crate) struct Tree {
     multipliers: Vec<u64>,
     text: Vec<u8>,
     seed: u64,
-    /// The routes of leaves with guarded ones, in the order in which they are tried, by the index
-    /// of the leaf's first choice.
+    /// The routes of leaves with guarded ones, in the order in which they are tried. The key is
+    /// [`Leaf::start`].
     guarded: BTreeMap<u32, Box<[(MethodSet, LeafRoute)]>>,
 }
 
@@ -182,15 +182,16 @@ impl Tree {
 
     /// Adds the routes of a leaf, each with its methods. The first one for a method wins.
     pub(crate) fn add_leaf(&mut self, routes: &[(MethodSet, LeafRoute)]) -> Leaf {
-        let methods = routes.iter().fold(0, |all, (methods, _)| all | methods.bits());
+        let methods = routes.iter().fold(0, |union, (methods, _)| union | methods.bits());
         let (first, end) = (methods.trailing_zeros(), 32 - methods.leading_zeros());
         let base = (self.leaf_routes.len() as u32).wrapping_sub(first);
         for method in first..end {
-            let mut answering = routes.iter().filter(|(methods, _)| methods.contains(method as u8));
+            let mut candidates =
+                routes.iter().filter(|(methods, _)| methods.contains(method as u8));
             // A missing method between two others is never looked up.
-            let choice =
-                answering.next().map_or(LeafRoute { route: NO_NODE, id: NO_NODE }, |(_, it)| *it);
-            self.leaf_routes.push(choice);
+            let leaf_route =
+                candidates.next().map_or(LeafRoute { route: NO_NODE, id: NO_NODE }, |(_, r)| *r);
+            self.leaf_routes.push(leaf_route);
         }
         Leaf { methods, base }
     }
@@ -214,73 +215,84 @@ impl Tree {
     #[inline(always)]
     pub(crate) fn find_static_child(
         &self,
-        fixed: &StaticChildren,
+        static_children: &StaticChildren,
         at: usize,
         text: &[u8],
         start: usize,
         end: usize,
     ) -> Option<usize> {
         let length = end - start;
-        match *fixed {
+        match *static_children {
             StaticChildren::Empty => None,
-            StaticChildren::Only { first, last, offset: place, length: expected } => {
-                let same = length == usize::from(expected)
+            StaticChildren::Only { first, last, offset: text_offset, length: expected } => {
+                let is_match = length == usize::from(expected)
                     && mask(read_leading(text, start), length) == first
-                    && (length <= 8 || self.suffix_matches(last, place, text, start, end));
-                same.then_some(at + 1)
+                    && (length <= 8 || self.suffix_matches(last, text_offset, text, start, end));
+                is_match.then_some(at + 1)
             }
             StaticChildren::SmallTable { multiplier, start: table, slot_shift } => {
                 let first = mask(read_leading(text, start), length);
                 let slot = slot_index(quick_key(first, length), multiplier, slot_shift);
-                let Child { text: known, node } = &self.children[table as usize + slot];
-                let same = length == usize::from(known.length)
-                    && first == known.first
+                let Child { text: child_text, node } = &self.children[table as usize + slot];
+                let is_match = length == usize::from(child_text.length)
+                    && first == child_text.first
                     && (length <= 8
-                        || self.suffix_matches(known.last, known.offset, text, start, end));
-                same.then_some(*node as usize)
+                        || self.suffix_matches(
+                            child_text.last,
+                            child_text.offset,
+                            text,
+                            start,
+                            end,
+                        ));
+                is_match.then_some(*node as usize)
             }
-            StaticChildren::LargeTable(table) => {
-                self.child_in_large_table(table, &text[start..end])
-            }
+            StaticChildren::LargeTable(table) => self.find_in_large_table(table, &text[start..end]),
         }
     }
 
-    /// Returns whether a piece of more than eight bytes, whose length and first eight bytes are
-    /// those of a known text, is equal to it.
+    /// Returns whether a segment of more than eight bytes, whose length and first eight bytes are
+    /// those of a child's text, is equal to it.
     #[inline(always)]
-    fn suffix_matches(&self, last: u64, place: u32, text: &[u8], start: usize, end: usize) -> bool {
+    fn suffix_matches(
+        &self,
+        last: u64,
+        text_offset: u32,
+        text: &[u8],
+        start: usize,
+        end: usize,
+    ) -> bool {
         read_u64(text, end - 8) == last
-            && (end - start <= 16 || self.same_text(place, &text[start..end]))
+            && (end - start <= 16 || self.text_matches(text_offset, &text[start..end]))
     }
 
     #[inline(never)]
-    fn child_in_large_table(&self, table: u32, piece: &[u8]) -> Option<usize> {
+    fn find_in_large_table(&self, table: u32, segment: &[u8]) -> Option<usize> {
         let table = self.tables[table as usize];
-        let key = hash(piece, self.seed);
+        let key = hash(segment, self.seed);
         let bucket = slot_index(key, BUCKETS, table.bucket_shift);
         let multiplier = self.multipliers[table.bucket_start as usize + bucket];
         let child =
             &self.children[table.start as usize + slot_index(key, multiplier, table.slot_shift)];
-        let same = usize::from(child.text.length) == piece.len()
-            && self.same_text(child.text.offset, piece);
-        same.then_some(child.node as usize)
+        let is_match = usize::from(child.text.length) == segment.len()
+            && self.text_matches(child.text.offset, segment);
+        is_match.then_some(child.node as usize)
     }
 
     #[inline(never)]
-    fn same_text(&self, place: u32, piece: &[u8]) -> bool {
-        let place = place as usize;
-        self.text[place..place + piece.len()] == *piece
+    fn text_matches(&self, offset: u32, segment: &[u8]) -> bool {
+        let offset = offset as usize;
+        self.text[offset..offset + segment.len()] == *segment
     }
 
     /// Stores a text of 1 to 255 bytes.
     fn add_text(&mut self, text: &[u8]) -> Text {
         let mut padded = text.to_vec();
         padded.resize(text.len().max(8), 0);
-        let place = self.text.len() as u32;
+        let offset = self.text.len() as u32;
         self.text.extend_from_slice(text);
         let last = if text.len() <= 8 { 0 } else { read_u64(text, text.len() - 8) };
         let length = u16::try_from(text.len()).expect("a pattern's fixed text is short");
-        Text { first: read_u64(&padded, 0), last, offset: place, length }
+        Text { first: read_u64(&padded, 0), last, offset, length }
     }
 
     /// Stores the fixed texts of children, distinct and non-empty. An only child must be the next
@@ -289,22 +301,23 @@ impl Tree {
         &mut self,
         children: &[(&[u8], u32)],
     ) -> Result<StaticChildren, KeyCollision> {
-        let entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
+        let make_entry = |tree: &mut Self, (text, node): (&[u8], u32)| {
             let key = hash(text, tree.seed);
             ChildEntry { key, child: Child { text: tree.add_text(text), node } }
         };
-        let entries: Vec<ChildEntry> = children.iter().map(|child| entry(self, *child)).collect();
+        let entries: Vec<ChildEntry> =
+            children.iter().map(|child| make_entry(self, *child)).collect();
         if let [ChildEntry { child, .. }] = &*entries {
-            let Text { first, last, offset: place, length } = child.text;
-            return Ok(StaticChildren::Only { first, last, offset: place, length });
+            let Text { first, last, offset, length } = child.text;
+            return Ok(StaticChildren::Only { first, last, offset, length });
         }
         if entries.is_empty() {
             return Ok(StaticChildren::Empty);
         }
         let start = self.children.len() as u32;
-        let key =
+        let quick_key_of =
             |entry: &ChildEntry| quick_key(entry.child.text.first, entry.child.text.length.into());
-        let quick_keys: Vec<u64> = entries.iter().map(key).collect();
+        let quick_keys: Vec<u64> = entries.iter().map(quick_key_of).collect();
         if entries.len() > SMALL_TABLE_MAX || !are_distinct(&quick_keys) {
             let keys: Vec<u64> = entries.iter().map(|entry| entry.key).collect();
             if !are_distinct(&keys) {
@@ -323,8 +336,8 @@ impl Tree {
         Ok(StaticChildren::SmallTable { multiplier, start, slot_shift })
     }
 
-    /// Divides the keys into buckets and finds a multiplier for each that leads all its keys to
-    /// free slots, fullest bucket first.
+    /// Divides the keys into buckets and finds a multiplier for each that gives all its keys free
+    /// slots, fullest bucket first.
     fn add_table(&mut self, entries: Vec<ChildEntry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
         let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
@@ -350,7 +363,7 @@ impl Tree {
                     (multiplier, slots)
                 })
                 .find(|(_, slots)| slots.iter().all(free) && are_distinct_slots(slots))
-                .expect("half of the places are free and the keys differ");
+                .expect("half of the slots are free and the keys differ");
             self.multipliers[bucket_start as usize + bucket] = multiplier;
             for (slot, entry) in slots.into_iter().zip(entries) {
                 self.children[start as usize + slot] = entry.child;
@@ -401,22 +414,22 @@ fn multiplier(attempt: u64) -> u64 {
 
 /// Finds a multiplier and a number of bits that give each of a few distinct keys a distinct slot.
 fn find_multiplier(keys: &[u64]) -> (u64, u8) {
-    let least = keys.len().next_power_of_two().trailing_zeros() as u8;
-    (least..)
+    let bits_min = keys.len().next_power_of_two().trailing_zeros() as u8;
+    (bits_min..)
         .flat_map(|bits| (0..ATTEMPTS_PER_SIZE).map(move |attempt| (multiplier(attempt), bits)))
         .find(|(multiplier, bits)| {
-            let places: Vec<usize> =
+            let slots: Vec<usize> =
                 keys.iter().map(|key| slot_index(*key, *multiplier, 63 - bits)).collect();
-            are_distinct_slots(&places)
+            are_distinct_slots(&slots)
         })
-        .expect("a large enough table has a place for each key")
+        .expect("a large enough table has a slot for each key")
 }
 
 /// How many multipliers to try before a small table is doubled.
 const ATTEMPTS_PER_SIZE: u64 = 64;
 
-fn are_distinct_slots(places: &[usize]) -> bool {
-    places.iter().enumerate().all(|(at, place)| !places[..at].contains(place))
+fn are_distinct_slots(slots: &[usize]) -> bool {
+    slots.iter().enumerate().all(|(index, slot)| !slots[..index].contains(slot))
 }
 
 #[cfg(test)]
@@ -429,28 +442,29 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_has_the_route_of_each_method_and_no_more() {
+    fn select_finds_the_route_of_each_method_of_a_leaf() {
         let mut tree = Tree::new(0);
-        let choice = |id| LeafRoute { route: id, id };
+        let leaf_route = |id| LeafRoute { route: id, id };
         let methods = |bits| MethodSet::from_bits(bits);
-        tree.add_leaf(&[(methods(0b1000), choice(7))]);
-        let leaf = tree.add_leaf(&[(methods(0b1_0100), choice(1)), (methods(1 << 31), choice(2))]);
-        let found = |method| {
+        tree.add_leaf(&[(methods(0b1000), leaf_route(7))]);
+        let leaf =
+            tree.add_leaf(&[(methods(0b1_0100), leaf_route(1)), (methods(1 << 31), leaf_route(2))]);
+        let find_id = |method| {
             let mut allow = 0;
-            let choice = tree.select(leaf, method, &mut allow);
-            assert_eq!(allow == 0, choice.is_some());
-            choice.map(|choice| choice.id)
+            let leaf_route = tree.select(leaf, method, &mut allow);
+            assert_eq!(allow == 0, leaf_route.is_some());
+            leaf_route.map(|leaf_route| leaf_route.id)
         };
-        let all: Vec<_> = (0..40).filter_map(|method| Some((method, found(method)?))).collect();
-        assert_eq!(all, [(2, 1), (4, 1), (31, 2)]);
+        let found: Vec<_> = (0..40).filter_map(|method| Some((method, find_id(method)?))).collect();
+        assert_eq!(found, [(2, 1), (4, 1), (31, 2)]);
     }
 
     #[test]
-    fn a_table_of_any_size_finds_its_children_and_no_others() {
-        let child = |tree: &Tree, fixed: &_, text: &str| {
+    fn tables_of_any_size_find_their_children_and_no_others() {
+        let find_child = |tree: &Tree, static_children: &_, text: &str| {
             let text = format!("/{text}/1234567");
             let end = text.len() - 8;
-            tree.find_static_child(fixed, 99, text.as_bytes(), 1, end)
+            tree.find_static_child(static_children, 99, text.as_bytes(), 1, end)
         };
         let text = |n: usize| match n % 4 {
             0 => format!("{n}"),
@@ -463,16 +477,16 @@ mod tests {
             let children: Vec<(&[u8], u32)> =
                 texts.iter().enumerate().map(|(n, text)| (text.as_bytes(), n as u32)).collect();
             let mut tree = Tree::new(0);
-            let fixed = tree.add_static(&children).ok().expect("the keys differ");
+            let static_children = tree.add_static(&children).ok().expect("the keys differ");
             for (node, text) in texts.iter().enumerate() {
                 let expected = if size == 1 { 100 } else { node };
-                assert_eq!(child(&tree, &fixed, text), Some(expected));
+                assert_eq!(find_child(&tree, &static_children, text), Some(expected));
             }
             for n in size..size + 100 {
-                assert_eq!(child(&tree, &fixed, &text(n)), None);
+                assert_eq!(find_child(&tree, &static_children, &text(n)), None);
             }
             // The words of an empty segment are those of a free slot: zeros.
-            assert_eq!(tree.find_static_child(&fixed, 99, &[0; 8], 0, 0), None);
+            assert_eq!(tree.find_static_child(&static_children, 99, &[0; 8], 0, 0), None);
         }
     }
 }

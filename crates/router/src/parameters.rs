@@ -7,12 +7,12 @@ use crate::router::Route;
 use crate::slashes::{Slashes, SlowSlashes};
 
 /// Records a match of [`Router::find`](crate::Router::find), so that its values can be found later.
-/// It is small, owns nothing, and can be reused for the next lookup.
+/// It is small, does not allocate, and can be reused for the next lookup.
 ///
 /// To read values, pass it to [`Router::values`](crate::Router::values) with the same path.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
-    /// The index of the route in the router's list, or [`NONE`](crate::node::NONE).
+    /// The index of the route in the router's list, or [`NO_NODE`](crate::node::NO_NODE).
     pub(crate) route: u32,
     pub(crate) recorded: RecordedBounds,
     /// The bounds of the values, if recorded. Old bounds are not cleared: only as many are valid as
@@ -65,8 +65,8 @@ impl Default for Parameters {
 
 impl PartialEq for Parameters {
     fn eq(&self, other: &Self) -> bool {
-        let same = (self.route, self.recorded) == (other.route, other.recorded);
-        same && self.recorded_bounds() == other.recorded_bounds()
+        let same_route = (self.route, self.recorded) == (other.route, other.recorded);
+        same_route && self.recorded_bounds() == other.recorded_bounds()
     }
 }
 
@@ -161,15 +161,15 @@ impl<'r, 'p> Values<'r, 'p> {
 
     #[cold]
     fn search(&self, index: usize) -> Option<(usize, usize)> {
-        let slot = self.route?.slots.get(index)?;
+        let position = self.route?.slots.get(index)?;
         let cursor =
-            SlowSlashes { path: self.path, slash_added: false }.seek(slot.segment as usize);
-        if slot.is_catch_all {
+            SlowSlashes { path: self.path, slash_added: false }.seek(position.segment as usize);
+        if position.is_catch_all {
             return Some((cursor.start, self.path.len()));
         }
         let segment = self.path.get(cursor.start..cursor.end).unwrap_or_default();
-        let prefix = raw_prefix(segment, &slot.prefix).unwrap_or(0);
-        let suffix = raw_suffix(segment, &slot.suffix).unwrap_or(0);
+        let prefix = raw_prefix(segment, &position.prefix).unwrap_or(0);
+        let suffix = raw_suffix(segment, &position.suffix).unwrap_or(0);
         Some((cursor.start + prefix, cursor.end - suffix))
     }
 }

@@ -28,20 +28,22 @@ impl Pattern {
     /// Parses a pattern.
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let mut pattern = Self { parts: Vec::new(), names: Vec::new() };
-        let fail =
-            |(position, fault)| PatternError { pattern: text.to_owned(), position, kind: fault };
+        let make_error =
+            |(position, kind)| PatternError { pattern: text.to_owned(), position, kind };
         let Some(segments) = text.strip_prefix('/') else {
-            return Err(fail((0, PatternErrorKind::MissingLeadingSlash)));
+            return Err(make_error((0, PatternErrorKind::MissingLeadingSlash)));
         };
         let mut position = 1;
         for segment in segments.split('/') {
-            pattern.read_segment(segment).map_err(|(at, fault)| fail((position + at, fault)))?;
+            pattern
+                .parse_segment(segment)
+                .map_err(|(offset, kind)| make_error((position + offset, kind)))?;
             position += segment.len() + 1;
         }
         Ok(pattern)
     }
 
-    fn read_segment(&mut self, segment: &str) -> Result<(), SegmentError> {
+    fn parse_segment(&mut self, segment: &str) -> Result<(), SegmentError> {
         if self.parts.last() == Some(&SegmentPattern::CatchAll) {
             return Err((0, PatternErrorKind::CatchAllNotLast));
         }
@@ -51,29 +53,29 @@ impl Pattern {
         if segment.starts_with([':', '*']) {
             return Err((0, PatternErrorKind::LegacySyntax));
         }
-        let (prefix, hole) = read_literal(segment, 0)?;
-        let Some(hole) = hole else {
+        let (prefix, open) = parse_literal(segment, 0)?;
+        let Some(open) = open else {
             self.parts.push(SegmentPattern::Static(prefix));
             return Ok(());
         };
         let close =
-            segment[hole..].find('}').ok_or((hole, PatternErrorKind::UnclosedBrace))? + hole;
-        let (suffix, second) = read_literal(segment, close + 1)?;
-        if let Some(second) = second {
-            return Err((second, PatternErrorKind::TwoParametersInSegment));
+            segment[open..].find('}').ok_or((open, PatternErrorKind::UnclosedBrace))? + open;
+        let (suffix, second_open) = parse_literal(segment, close + 1)?;
+        if let Some(second_open) = second_open {
+            return Err((second_open, PatternErrorKind::TwoParametersInSegment));
         }
         if prefix.len() + suffix.len() > LITERAL_BYTES_MAX {
             return Err((0, PatternErrorKind::LiteralTooLong));
         }
-        let inside = &segment[hole + 1..close];
-        let (name, rest) = match inside.strip_prefix('*') {
+        let content = &segment[open + 1..close];
+        let (name, is_catch_all) = match content.strip_prefix('*') {
             Some(name) => (name, true),
-            None => (inside, false),
+            None => (content, false),
         };
-        self.read_name(name, close - name.len())?;
-        let affixed = !prefix.is_empty() || !suffix.is_empty();
-        self.parts.push(match (rest, affixed) {
-            (true, true) => return Err((hole, PatternErrorKind::AffixedCatchAll)),
+        self.parse_name(name, close - name.len())?;
+        let is_affixed = !prefix.is_empty() || !suffix.is_empty();
+        self.parts.push(match (is_catch_all, is_affixed) {
+            (true, true) => return Err((open, PatternErrorKind::AffixedCatchAll)),
             (true, false) => SegmentPattern::CatchAll,
             (false, true) => SegmentPattern::Affixed { prefix, suffix },
             (false, false) => SegmentPattern::Parameter,
@@ -81,21 +83,22 @@ impl Pattern {
         Ok(())
     }
 
-    fn read_name(&mut self, name: &str, position: usize) -> Result<(), SegmentError> {
+    fn parse_name(&mut self, name: &str, position: usize) -> Result<(), SegmentError> {
         if name.is_empty() {
             return Err((position, PatternErrorKind::EmptyName));
         }
-        let bad = |letter: char| !(letter.is_alphanumeric() || "_-.".contains(letter));
-        if let Some(at) = name.find(bad) {
-            let constraint = name[at..].starts_with(':');
-            let fault = if constraint {
+        let is_invalid =
+            |character: char| !(character.is_alphanumeric() || "_-.".contains(character));
+        if let Some(offset) = name.find(is_invalid) {
+            let is_constraint = name[offset..].starts_with(':');
+            let kind = if is_constraint {
                 PatternErrorKind::Constraint
             } else {
                 PatternErrorKind::InvalidName
             };
-            return Err((position + at, fault));
+            return Err((position + offset, kind));
         }
-        if self.names.iter().any(|known| **known == *name) {
+        if self.names.iter().any(|other| **other == *name) {
             return Err((position, PatternErrorKind::DuplicateName));
         }
         if self.names.len() == PARAMETERS_MAX {
@@ -109,24 +112,25 @@ impl Pattern {
 /// An error and where it begins in the segment.
 type SegmentError = (usize, PatternErrorKind);
 
-/// Reads fixed text from `start` to the end or to a parameter's `{`, whose position it returns.
-fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>), SegmentError> {
+/// Parses fixed text from `start` to the end or to a parameter's `{`, whose position it returns.
+fn parse_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>), SegmentError> {
     let mut text = String::new();
-    let mut letters = segment[start..].char_indices().map(|(at, letter)| (start + at, letter));
-    let mut hole = None;
-    while let Some((at, letter)) = letters.next() {
-        let doubled = segment[at + letter.len_utf8()..].starts_with(letter);
-        match letter {
-            '{' | '}' if doubled => drop(letters.next()),
+    let mut characters =
+        segment[start..].char_indices().map(|(at, character)| (start + at, character));
+    let mut open = None;
+    while let Some((at, character)) = characters.next() {
+        let is_doubled = segment[at + character.len_utf8()..].starts_with(character);
+        match character {
+            '{' | '}' if is_doubled => drop(characters.next()),
             '{' => {
-                hole = Some(at);
+                open = Some(at);
                 break;
             }
             '}' => return Err((at, PatternErrorKind::UnopenedBrace)),
             '?' | '#' => return Err((at, PatternErrorKind::QueryOrFragment)),
             _ => {}
         }
-        text.push(letter);
+        text.push(character);
     }
     let literal = plain(text.as_bytes());
     // A zero byte could not be distinguished from the padding of a word in the tables of children.
@@ -136,7 +140,7 @@ fn read_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>),
     if literal.len() > LITERAL_BYTES_MAX {
         return Err((start, PatternErrorKind::LiteralTooLong));
     }
-    Ok((literal, hole))
+    Ok((literal, open))
 }
 
 #[cfg(test)]
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_read_into_parts_and_names() {
+    fn parses_patterns_into_parts_and_names() {
         for (pattern, parts, names) in [
             ("/", vec![text("")], vec![]),
             ("/a//b/", vec![text("a"), text(""), text("b"), text("")], vec![]),
@@ -167,17 +171,17 @@ mod tests {
             ("/caf%C3%A9/%2f", vec![text("café"), text("%2F")], vec![]),
             ("/%3Aa", vec![text(":a")], vec![]),
         ] {
-            let read = Pattern::parse(pattern).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(read.parts, parts, "{pattern}");
-            assert_eq!(read.names.iter().map(|name| &**name).collect::<Vec<_>>(), names);
+            let actual = Pattern::parse(pattern).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(actual.parts, parts, "{pattern}");
+            assert_eq!(actual.names.iter().map(|name| &**name).collect::<Vec<_>>(), names);
         }
     }
 
     #[test]
-    fn bad_patterns_name_the_place_and_the_fix() {
-        let many = (0..33).map(|n| format!("/{{p{n}}}")).collect::<String>();
-        let deep = "/a".repeat(256);
-        let long = format!("/{}", "a".repeat(256));
+    fn errors_contain_the_pattern_and_the_position() {
+        let many_parameters = (0..33).map(|n| format!("/{{p{n}}}")).collect::<String>();
+        let many_segments = "/a".repeat(256);
+        let long_literal = format!("/{}", "a".repeat(256));
         let table: &[(&str, usize, PatternErrorKind)] = &[
             ("", 0, MissingLeadingSlash),
             ("a/b", 0, MissingLeadingSlash),
@@ -200,13 +204,13 @@ mod tests {
             ("/a?b", 2, QueryOrFragment),
             ("/a#b", 2, QueryOrFragment),
             ("/a%00", 1, Nul),
-            (&many, 184, TooManyParameters),
-            (&deep, 511, TooManySegments),
-            (&long, 1, LiteralTooLong),
+            (&many_parameters, 184, TooManyParameters),
+            (&many_segments, 511, TooManySegments),
+            (&long_literal, 1, LiteralTooLong),
         ];
-        for (pattern, position, fault) in table {
+        for (pattern, position, kind) in table {
             let error = Pattern::parse(pattern).err().unwrap_or_else(|| panic!("{pattern}"));
-            assert_eq!((error.position, error.kind), (*position, *fault), "{pattern}");
+            assert_eq!((error.position, error.kind), (*position, *kind), "{pattern}");
             assert!(error.to_string().contains(pattern));
         }
     }

@@ -26,22 +26,26 @@ pub type ReferenceMatch = (Match, Vec<(usize, usize)>);
 /// The ranks of a route's segments, from the left, and the bounds of its values.
 type Matched = (Vec<Rank>, Vec<(usize, usize)>);
 
-/// How one segment matched; smaller is better. The kind of part, then how much fixed text is
-/// missing around its parameter, in total and before it.
+/// How one segment matched; smaller is better. The kind of part, then the inverse length of the
+/// fixed text around its parameter, in total and before it.
 type Rank = (u8, usize, usize);
 
 impl ReferenceRouter {
     /// Creates a table of these patterns, all of them valid.
     pub fn new(routes: &[(String, MethodSet, u32)], slash_policy: TrailingSlash) -> Self {
-        let read = |(text, methods, id): &(String, MethodSet, u32)| {
+        let parse_route = |(text, methods, id): &(String, MethodSet, u32)| {
             let mut pattern = Pattern::parse(text).expect("the caller passes valid patterns");
-            let ends_empty = pattern.parts.last() == Some(&SegmentPattern::Static(Vec::new()));
-            if slash_policy == TrailingSlash::Ignore && ends_empty && pattern.parts.len() > 1 {
+            let has_trailing_slash =
+                pattern.parts.last() == Some(&SegmentPattern::Static(Vec::new()));
+            if slash_policy == TrailingSlash::Ignore
+                && has_trailing_slash
+                && pattern.parts.len() > 1
+            {
                 pattern.parts.pop();
             }
             ReferenceRoute { pattern, methods: *methods, id: *id, is_guarded: false }
         };
-        Self { routes: routes.iter().map(read).collect(), trailing_slash: slash_policy }
+        Self { routes: routes.iter().map(parse_route).collect(), trailing_slash: slash_policy }
     }
 
     /// The same table with the routes of these ids guarded.
@@ -53,12 +57,12 @@ impl ReferenceRouter {
         self
     }
 
-    /// The required answer of [`Router::find`](crate::Router::find).
+    /// The expected result of [`Router::find`](crate::Router::find).
     pub fn find(&self, path: &[u8], method: u8) -> ReferenceMatch {
         self.find_where(path, method, |_| true)
     }
 
-    /// The required answer of [`Router::find_where`](crate::Router::find_where) if `accept` accepts
+    /// The expected result of [`Router::find_where`](crate::Router::find_where) if `accept` accepts
     /// or rejects guarded routes by their ids.
     pub fn find_where(
         &self,
@@ -66,38 +70,33 @@ impl ReferenceRouter {
         method: u8,
         accept: impl Fn(u32) -> bool,
     ) -> ReferenceMatch {
-        let (answer, values) = self.find_as_written(path, method, &accept);
-        if matches!(answer, Match::Found { .. }) || self.trailing_slash != TrailingSlash::Redirect {
-            return (answer, values);
+        let (result, values) = self.find_exact(path, method, &accept);
+        if matches!(result, Match::Found { .. }) || self.trailing_slash != TrailingSlash::Redirect {
+            return (result, values);
         }
         if path.starts_with(b"//") || path.starts_with(b"/\\") || !path.starts_with(b"/") {
-            return (answer, values);
+            return (result, values);
         }
         let add_slash = !path.ends_with(b"/");
-        let mut other = path.to_vec();
+        let mut alternative = path.to_vec();
         if add_slash {
-            other.push(b'/');
+            alternative.push(b'/');
         } else {
-            other.pop();
+            alternative.pop();
         }
-        match self.find_as_written(&other, method, &accept) {
+        match self.find_exact(&alternative, method, &accept) {
             (Match::Found { .. }, _) => (Match::Redirect { add_slash }, Vec::new()),
-            _ => (answer, values),
+            _ => (result, values),
         }
     }
 
-    /// The required answer of [`Router::allowed_methods`](crate::Router::allowed_methods).
+    /// The expected result of [`Router::allowed_methods`](crate::Router::allowed_methods).
     pub fn methods(&self, path: &[u8]) -> MethodSet {
         let matching = self.routes.iter().filter(|route| self.match_route(route, path).is_some());
-        matching.fold(MethodSet::NONE, |all, route| all.union(route.methods))
+        matching.fold(MethodSet::NONE, |allow, route| allow.union(route.methods))
     }
 
-    fn find_as_written(
-        &self,
-        path: &[u8],
-        method: u8,
-        accept: &dyn Fn(u32) -> bool,
-    ) -> ReferenceMatch {
+    fn find_exact(&self, path: &[u8], method: u8, accept: &dyn Fn(u32) -> bool) -> ReferenceMatch {
         let mut matches: Vec<_> = self
             .routes
             .iter()
@@ -111,17 +110,18 @@ impl ReferenceRouter {
             }
         }
         let allow =
-            matches.iter().fold(MethodSet::NONE, |all, (_, route)| all.union(route.methods));
+            matches.iter().fold(MethodSet::NONE, |allow, (_, route)| allow.union(route.methods));
         let is_none = allow.is_empty();
-        let answer = if is_none { Match::NotFound } else { Match::MethodNotAllowed { allow } };
-        (answer, Vec::new())
+        let result = if is_none { Match::NotFound } else { Match::MethodNotAllowed { allow } };
+        (result, Vec::new())
     }
 
     /// How the route matches the path, if it does.
     fn match_route(&self, route: &ReferenceRoute, path: &[u8]) -> Option<Matched> {
         let mut segments = segments(path)?;
-        let ends_empty = segments.last().is_some_and(|(start, end)| start == end);
-        if self.trailing_slash == TrailingSlash::Ignore && ends_empty && segments.len() > 1 {
+        let has_trailing_slash = segments.last().is_some_and(|(start, end)| start == end);
+        if self.trailing_slash == TrailingSlash::Ignore && has_trailing_slash && segments.len() > 1
+        {
             segments.pop();
         }
         let (mut ranks, mut values) = (Vec::new(), Vec::new());
@@ -142,7 +142,7 @@ impl ReferenceRouter {
                     ((0, 0, 0), None)
                 }
                 SegmentPattern::Affixed { prefix, suffix } => {
-                    let value = between(&characters(path, start, end), prefix, suffix)?;
+                    let value = bounds_between(&characters(path, start, end), prefix, suffix)?;
                     let fixed = prefix.len() + suffix.len();
                     ((1, usize::MAX - fixed, usize::MAX - prefix.len()), Some(value))
                 }
@@ -172,13 +172,15 @@ type Character = (Vec<u8>, (usize, usize));
 
 /// The characters of a segment. An escape is one character.
 fn characters(path: &[u8], start: usize, end: usize) -> Vec<Character> {
-    let mut found = Vec::new();
+    let mut characters_found = Vec::new();
     let mut at = start;
     while at < end {
-        let digits = path[at + 1..end].get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let digits = path[at + 1..end]
+            .get(..2)
+            .and_then(|digits_text| std::str::from_utf8(digits_text).ok());
         let value = digits
-            .filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()))
-            .and_then(|two| u8::from_str_radix(two, 16).ok());
+            .filter(|digits_text| digits_text.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits_text| u8::from_str_radix(digits_text, 16).ok());
         let (plain, length) = match (path[at], value) {
             (b'%', Some(b'/')) => (b"%2F".to_vec(), 3),
             (b'%', Some(b'%')) => (b"%25".to_vec(), 3),
@@ -186,10 +188,10 @@ fn characters(path: &[u8], start: usize, end: usize) -> Vec<Character> {
             (b'%', None) => (b"%25".to_vec(), 1),
             (byte, _) => (vec![byte], 1),
         };
-        found.push((plain, (at, at + length)));
+        characters_found.push((plain, (at, at + length)));
         at += length;
     }
-    found
+    characters_found
 }
 
 fn join(characters: &[Character]) -> Vec<u8> {
@@ -197,9 +199,13 @@ fn join(characters: &[Character]) -> Vec<u8> {
 }
 
 /// The bounds of at least one character between a prefix and a suffix.
-fn between(characters: &[Character], prefix: &[u8], suffix: &[u8]) -> Option<(usize, usize)> {
+fn bounds_between(
+    characters: &[Character],
+    prefix: &[u8],
+    suffix: &[u8],
+) -> Option<(usize, usize)> {
     let count = characters.len();
-    let left = (0..=count).find(|left| join(&characters[..*left]) == prefix)?;
-    let right = (left + 1..=count).find(|right| join(&characters[*right..]) == suffix)?;
-    Some((characters[left].1.0, characters[right - 1].1.1))
+    let start = (0..=count).find(|start| join(&characters[..*start]) == prefix)?;
+    let end = (start + 1..=count).find(|end| join(&characters[*end..]) == suffix)?;
+    Some((characters[start].1.0, characters[end - 1].1.1))
 }

@@ -16,12 +16,12 @@ pub struct Router {
     pub(crate) static_paths: StaticPaths,
     pub(crate) tree: Tree,
     pub(crate) routes: Box<[Route]>,
-    /// The index in `routes` of each id, or [`NONE`](crate::node::NONE).
+    /// The index in `routes` of each id, or [`NO_NODE`](crate::node::NO_NODE).
     pub(crate) by_id: Box<[u32]>,
     pub(crate) trailing_slash: TrailingSlash,
 }
 
-/// The meaning of a slash at the end of a path. The root, `/`, always has it.
+/// The meaning of a slash at the end of a path, except that of the root `/`.
 #[doc(alias = "NormalizePath")]
 #[doc(alias = "SlashPolicy")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// The id given by the caller.
+    /// The caller's id.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -63,7 +63,7 @@ impl Route {
         &self.pattern
     }
 
-    /// The label given by the caller; may be empty.
+    /// The caller's label; may be empty.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -88,13 +88,13 @@ impl Route {
     pub fn parameter_index(&self, name: &str) -> Option<usize> {
         let key = name_key(name);
         let mut keys = self.name_keys.iter().enumerate();
-        let same = |index: usize| name.len() < 8 || self.is_name(index, name);
-        keys.find(|(index, known)| **known == key && same(*index)).map(|(index, _)| index)
+        let is_same_name = |index: usize| name.len() < 8 || self.is_name(index, name);
+        keys.find(|(index, other)| **other == key && is_same_name(*index)).map(|(index, _)| index)
     }
 
     #[inline(never)]
     fn is_name(&self, index: usize, name: &str) -> bool {
-        self.names.get(index).is_some_and(|known| **known == *name)
+        self.names.get(index).is_some_and(|name_at_index| **name_at_index == *name)
     }
 }
 
@@ -103,7 +103,7 @@ impl Route {
 pub enum Match {
     /// A route matches.
     Found {
-        /// The id given by the caller.
+        /// The caller's id of the route.
         route: u32,
     },
     /// Routes match the path, but none of them has the method.
@@ -125,17 +125,17 @@ impl Router {
     /// Finds the route for a path and a method, and records in `parameters` where the values of its
     /// parameters are. Does not allocate.
     ///
-    /// `path` is raw: percent-encoded, without a query. A path that does not begin with `/` has no
-    /// route, and neither has a `method` of 32 or more.
+    /// `path` is raw: percent-encoded, without a query. There is no route for a path that does not
+    /// begin with `/`, nor for a `method` of 32 or more.
     #[inline]
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let view = self.view(path);
+        let trimmed = self.trim_slash(path);
         // If the static path lacks the method, the walk checks all patterns.
-        if let Some(leaf) = self.static_paths.find(view)
-            && let Some(choice) = self.tree.select(leaf, method, &mut 0)
+        if let Some(leaf) = self.static_paths.find(trimmed)
+            && let Some(leaf_route) = self.tree.select(leaf, method, &mut 0)
         {
-            (parameters.route, parameters.recorded) = (choice.route, RecordedBounds::Values(0));
-            return Match::Found { route: choice.id };
+            (parameters.route, parameters.recorded) = (leaf_route.route, RecordedBounds::Values(0));
+            return Match::Found { route: leaf_route.id };
         }
         self.search(path, method, parameters)
     }
@@ -154,22 +154,22 @@ impl Router {
         parameters: &mut Parameters,
         mut accept: impl FnMut(&Route, Values<'_, '_>) -> bool,
     ) -> Match {
-        let view = self.view(path);
-        if view.first() != Some(&b'/') {
+        let trimmed = self.trim_slash(path);
+        if trimmed.first() != Some(&b'/') {
             parameters.clear();
             return Match::NotFound;
         }
-        let slashes = SlowSlashes { path: view, slash_added: false };
+        let slashes = SlowSlashes { path: trimmed, slash_added: false };
         let mut allow = 0;
         let pick = |leaf: Leaf, parameters: &mut Parameters| {
             self.find_guarded(leaf, path, method, parameters, &mut allow, &mut accept)
         };
         let start = (0, slashes.seek(0));
         match self.tree.walk(path, &slashes, start, pick, parameters) {
-            Some(choice) => {
+            Some(leaf_route) => {
                 (parameters.route, parameters.recorded) =
-                    (choice.route, RecordedBounds::Unrecorded);
-                Match::Found { route: choice.id }
+                    (leaf_route.route, RecordedBounds::Unrecorded);
+                Match::Found { route: leaf_route.id }
             }
             None => self.not_found(
                 path,
@@ -196,15 +196,16 @@ impl Router {
         let Some(routes) = self.tree.guarded(leaf) else {
             return self.tree.select(leaf, method, allow);
         };
-        for (methods, choice) in routes {
-            (parameters.route, parameters.recorded) = (choice.route, RecordedBounds::Unrecorded);
+        for (methods, leaf_route) in routes {
+            (parameters.route, parameters.recorded) =
+                (leaf_route.route, RecordedBounds::Unrecorded);
             let values = self.values(parameters, path);
-            let is_out = |route: &Route| route.is_guarded && !accept(route, values);
-            if values.route.is_some_and(is_out) {
+            let is_rejected = |route: &Route| route.is_guarded && !accept(route, values);
+            if values.route.is_some_and(is_rejected) {
                 continue;
             }
             if methods.contains(method) {
-                return Some(*choice);
+                return Some(*leaf_route);
             }
             *allow |= methods.bits();
         }
@@ -216,13 +217,13 @@ impl Router {
     pub fn allowed_methods(&self, path: &[u8]) -> MethodSet {
         let mut allow = 0;
         if path.first() == Some(&b'/') {
-            let slashes = SlowSlashes { path: self.view(path), slash_added: false };
-            let (start, mut unused) = ((0, slashes.seek(0)), Parameters::default());
+            let slashes = SlowSlashes { path: self.trim_slash(path), slash_added: false };
+            let (start, mut unused_parameters) = ((0, slashes.seek(0)), Parameters::default());
             let pick = |leaf: Leaf, _: &mut Parameters| {
                 allow |= leaf.methods;
                 None
             };
-            self.tree.walk(path, &slashes, start, pick, &mut unused);
+            self.tree.walk(path, &slashes, start, pick, &mut unused_parameters);
         }
         MethodSet::from_bits(allow)
     }
@@ -261,9 +262,9 @@ impl Router {
         self.routes.iter()
     }
 
-    /// The path without a trailing slash that is ignored.
+    /// Removes a trailing slash if it is ignored.
     #[inline(always)]
-    fn view<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+    fn trim_slash<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path {
             [shorter @ .., b'/']
                 if self.trailing_slash == TrailingSlash::Ignore && !shorter.is_empty() =>
@@ -278,14 +279,14 @@ impl Router {
     /// lookup in that table small; for the same reason all rare cases are in separate functions.
     #[inline(never)]
     fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let view = self.view(path);
-        if view.len() >= 64 {
+        let trimmed = self.trim_slash(path);
+        if trimmed.len() >= 64 {
             return self.search_medium(path, method, parameters);
         }
-        let (bits, escapes) = scan_short(view);
-        // The slashes show whether the path begins with one; looking at its first byte earlier
-        // would spoil the comparison of many bytes at once. An empty path has only its end.
-        if bits & 1 == 0 || view.is_empty() {
+        let (bits, escapes) = scan_short(trimmed);
+        // Bit 0 tells whether the path begins with a slash. Reading the first byte before the scan
+        // would prevent its vectorization. An empty path has only the bit of its end.
+        if bits & 1 == 0 || trimmed.is_empty() {
             parameters.clear();
             return Match::NotFound;
         }
@@ -293,53 +294,53 @@ impl Router {
             return self.search_any(path, method, parameters);
         }
         let padded;
-        let mut text = view;
-        if view.len() < 8 {
-            padded = read_short(view).to_le_bytes();
+        let mut text = trimmed;
+        if trimmed.len() < 8 {
+            padded = read_short(trimmed).to_le_bytes();
             text = &padded;
         }
-        let slashes = Slashes64 { bits, limit: view.len(), text };
+        let slashes = Slashes64 { bits, limit: trimmed.len(), text };
         match self.tree.descend(path, &slashes, method, parameters) {
-            Descent::Found(choice) => {
-                parameters.route = choice.route;
-                Match::Found { route: choice.id }
+            Descent::Found(leaf_route) => {
+                parameters.route = leaf_route.route;
+                Match::Found { route: leaf_route.id }
             }
-            Descent::NotFound => self.unguarded(path, method, MethodSet::NONE, parameters),
+            Descent::NotFound => self.no_route(path, method, MethodSet::NONE, parameters),
             Descent::Walk(at, cursor) => {
                 self.walk(path, &slashes, (at, cursor), method, parameters)
             }
         }
     }
 
-    /// Like [`Router::search`], for a view of 64 bytes or more.
+    /// Like [`Router::search`], for a trimmed path of 64 bytes or more.
     #[inline(never)]
     fn search_medium(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let view = self.view(path);
-        if view.len() >= 128 {
+        let trimmed = self.trim_slash(path);
+        if trimmed.len() >= 128 {
             return self.search_any(path, method, parameters);
         }
-        let (bits, escapes) = scan_medium(view);
+        let (bits, escapes) = scan_medium(trimmed);
         if escapes || bits & 1 == 0 {
             return self.search_any(path, method, parameters);
         }
-        let slashes = Slashes128 { bits, text: view };
+        let slashes = Slashes128 { bits, text: trimmed };
         self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters)
     }
 
-    /// Like [`Router::search`], for any view.
+    /// Like [`Router::search`], for any path.
     #[inline(never)]
     fn search_any(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
-        let view = self.view(path);
-        if view.first() != Some(&b'/') {
+        let trimmed = self.trim_slash(path);
+        if trimmed.first() != Some(&b'/') {
             parameters.clear();
             return Match::NotFound;
         }
-        let slashes = SlowSlashes { path: view, slash_added: false };
-        let found = self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters);
-        if matches!(found, Match::Found { .. }) {
+        let slashes = SlowSlashes { path: trimmed, slash_added: false };
+        let result = self.walk(path, &slashes, (0, slashes.seek(0)), method, parameters);
+        if matches!(result, Match::Found { .. }) {
             parameters.recorded = RecordedBounds::Unrecorded;
         }
-        found
+        result
     }
 
     #[inline(never)]
@@ -347,24 +348,24 @@ impl Router {
         &self,
         path: &[u8],
         slashes: &S,
-        place: (usize, Cursor<S::Remaining>),
+        start: (usize, Cursor<S::Remaining>),
         method: u8,
         parameters: &mut Parameters,
     ) -> Match {
         let mut allow = 0;
         let pick = |leaf, _: &mut Parameters| self.tree.select(leaf, method, &mut allow);
-        match self.tree.walk(path, slashes, place, pick, parameters) {
-            Some(choice) => {
-                parameters.route = choice.route;
-                Match::Found { route: choice.id }
+        match self.tree.walk(path, slashes, start, pick, parameters) {
+            Some(leaf_route) => {
+                parameters.route = leaf_route.route;
+                Match::Found { route: leaf_route.id }
             }
-            None => self.unguarded(path, method, MethodSet::from_bits(allow), parameters),
+            None => self.no_route(path, method, MethodSet::from_bits(allow), parameters),
         }
     }
 
-    /// Like [`Router::not_found`], if every route counts.
+    /// Like [`Router::not_found`], if guarded routes are accepted.
     #[inline(never)]
-    fn unguarded(
+    fn no_route(
         &self,
         path: &[u8],
         method: u8,
@@ -391,15 +392,15 @@ impl Router {
         if allow.is_empty() { Match::NotFound } else { Match::MethodNotAllowed { allow } }
     }
 
-    /// The change of the slash (added: true, removed: false) that gives the path a route, if there
-    /// is one.
+    /// Returns whether a route matches if a trailing slash is added (`Some(true)`) or removed
+    /// (`Some(false)`).
     fn slash_redirect(
         &self,
         path: &[u8],
         mut pick: impl FnMut(Leaf, &[u8], &mut Parameters) -> Option<LeafRoute>,
     ) -> Option<bool> {
-        let names_a_host = matches!(path, [b'/', b'/' | b'\\', ..]);
-        if names_a_host || path.len() < 2 {
+        let is_network_path = matches!(path, [b'/', b'/' | b'\\', ..]);
+        if is_network_path || path.len() < 2 {
             return None;
         }
         let (path, add_slash) = match path {
@@ -407,9 +408,9 @@ impl Router {
             _ => (path, true),
         };
         let slashes = SlowSlashes { path, slash_added: add_slash };
-        let mut unused = Parameters::default();
+        let mut unused_parameters = Parameters::default();
         let start = (0, slashes.seek(0));
         let pick = |leaf, parameters: &mut Parameters| pick(leaf, path, parameters);
-        self.tree.walk(path, &slashes, start, pick, &mut unused).map(|_| add_slash)
+        self.tree.walk(path, &slashes, start, pick, &mut unused_parameters).map(|_| add_slash)
     }
 }

@@ -1,4 +1,4 @@
-//! Where the segments of a path begin and end.
+//! The bounds of the segments of a path.
 //!
 //! A path's segments lie between its slashes. In paths of up to 63 bytes the slashes are the bits
 //! of one register, up to 127 of two; a longer path is searched during the walk. Bit `n` stands for
@@ -24,7 +24,7 @@ pub(crate) trait Slashes {
     /// Whether fixed text must be compared in its plain form (see `encoding.rs`).
     const ENCODED: bool;
 
-    /// Where the last segment ends.
+    /// The end of the last segment.
     fn limit(&self) -> usize;
     /// The segment with this number, which must exist.
     fn seek(&self, segment: usize) -> Cursor<Self::Remaining>;
@@ -71,14 +71,14 @@ impl Slashes for Slashes64<'_> {
             bits &= bits.wrapping_sub(1);
         }
         let start = bits.trailing_zeros() as usize + 1;
-        let rest = bits & bits.wrapping_sub(1);
-        Cursor { start, end: rest.trailing_zeros() as usize, remaining: rest }
+        let remaining = bits & bits.wrapping_sub(1);
+        Cursor { start, end: remaining.trailing_zeros() as usize, remaining }
     }
 
     #[inline(always)]
     fn advance(&self, cursor: Cursor<u64>) -> Cursor<u64> {
-        let rest = cursor.remaining & cursor.remaining.wrapping_sub(1);
-        Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, remaining: rest }
+        let remaining = cursor.remaining & cursor.remaining.wrapping_sub(1);
+        Cursor { start: cursor.end + 1, end: remaining.trailing_zeros() as usize, remaining }
     }
 
     #[inline(always)]
@@ -110,14 +110,14 @@ impl Slashes for Slashes128<'_> {
             bits &= bits.wrapping_sub(1);
         }
         let start = bits.trailing_zeros() as usize + 1;
-        let rest = bits & bits.wrapping_sub(1);
-        Cursor { start, end: rest.trailing_zeros() as usize, remaining: rest }
+        let remaining = bits & bits.wrapping_sub(1);
+        Cursor { start, end: remaining.trailing_zeros() as usize, remaining }
     }
 
     #[inline(always)]
     fn advance(&self, cursor: Cursor<u128>) -> Cursor<u128> {
-        let rest = cursor.remaining & cursor.remaining.wrapping_sub(1);
-        Cursor { start: cursor.end + 1, end: rest.trailing_zeros() as usize, remaining: rest }
+        let remaining = cursor.remaining & cursor.remaining.wrapping_sub(1);
+        Cursor { start: cursor.end + 1, end: remaining.trailing_zeros() as usize, remaining }
     }
 
     #[inline(always)]
@@ -126,20 +126,20 @@ impl Slashes for Slashes128<'_> {
     }
 }
 
-/// The slashes of any path, found by searching. The slow way: for long paths, paths with escapes,
-/// and the lookup of the other slash form.
+/// The slashes of any path, found by searching. Slow; used for long paths, for paths with escapes,
+/// and to look up the path with the other form of its trailing slash.
 #[derive(Clone, Copy)]
 pub(crate) struct SlowSlashes<'p> {
     /// The path.
     pub(crate) path: &'p [u8],
-    /// Whether another slash is assumed after the path, and so another, empty segment.
+    /// Whether to add a slash to the path, and so an empty segment.
     pub(crate) slash_added: bool,
 }
 
 impl SlowSlashes<'_> {
-    fn at(&self, start: usize) -> Cursor<()> {
-        let left = self.path.get(start..).unwrap_or_default();
-        let length = left.iter().position(|byte| *byte == b'/').unwrap_or(left.len());
+    fn cursor_at(&self, start: usize) -> Cursor<()> {
+        let rest = self.path.get(start..).unwrap_or_default();
+        let length = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
         Cursor { start, end: start + length, remaining: () }
     }
 }
@@ -153,7 +153,7 @@ impl Slashes for SlowSlashes<'_> {
     }
 
     fn seek(&self, segment: usize) -> Cursor<()> {
-        let mut cursor = self.at(1);
+        let mut cursor = self.cursor_at(1);
         for _ in 0..segment {
             cursor = self.advance(cursor);
         }
@@ -161,7 +161,7 @@ impl Slashes for SlowSlashes<'_> {
     }
 
     fn advance(&self, cursor: Cursor<()>) -> Cursor<()> {
-        self.at(cursor.end + 1)
+        self.cursor_at(cursor.end + 1)
     }
 
     fn text(&self) -> &[u8] {
@@ -174,10 +174,10 @@ const HIGHS: u64 = ONES << 7;
 
 /// Sets bit `n` of the result if byte `n` of `word` is a slash.
 #[inline(always)]
-fn slashes_of_word(word: u64) -> u64 {
-    let differing = word ^ (ONES * b'/' as u64);
+fn slash_bits(word: u64) -> u64 {
+    let diff = word ^ (ONES * b'/' as u64);
     // The high bit of each byte that is zero; exact, because no byte borrows from the next.
-    let zeros = !(((differing | HIGHS) - ONES) | differing) & HIGHS;
+    let zeros = !(((diff | HIGHS) - ONES) | diff) & HIGHS;
     // The multiplication gathers the eight bits into the top byte.
     zeros.wrapping_mul(0x0002_0408_1020_4081) >> 56
 }
@@ -185,18 +185,18 @@ fn slashes_of_word(word: u64) -> u64 {
 /// A high bit of the result is set if a byte of `word` is a `%`. All other bits, and the position
 /// of the high bit, are meaningless.
 #[inline(always)]
-fn escapes_of_word(word: u64) -> u64 {
-    let differing = word ^ (ONES * b'%' as u64);
-    differing.wrapping_sub(ONES) & !differing
+fn escape_bits(word: u64) -> u64 {
+    let diff = word ^ (ONES * b'%' as u64);
+    diff.wrapping_sub(ONES) & !diff
 }
 
 /// The slashes of up to 64 bytes, a multiple of eight.
 #[inline(always)]
-fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
+fn slash_bits_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
     let mut bits = 0;
     let mut at = 0;
     while at < LENGTH {
-        bits |= slashes_of_word(read_u64(text, at)) << at;
+        bits |= slash_bits(read_u64(text, at)) << at;
         at += 8;
     }
     bits
@@ -209,17 +209,17 @@ fn slashes_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
 fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     let parts = (path.first_chunk::<PART>(), path.last_chunk::<PART>());
     let (Some(front), Some(back)) = parts else { unreachable!("the path has a whole part") };
-    let mut escapes = false;
+    let mut has_escape = false;
     if PART == 8 {
-        let found = escapes_of_word(read_u64(front, 0)) | escapes_of_word(read_u64(back, 0));
-        escapes = found & HIGHS != 0;
+        let high_bits = escape_bits(read_u64(front, 0)) | escape_bits(read_u64(back, 0));
+        has_escape = high_bits & HIGHS != 0;
     } else {
         // No early exit, so that the compiler compares many bytes at once.
         for at in 0..PART {
-            escapes |= (front[at] == b'%') | (back[at] == b'%');
+            has_escape |= (front[at] == b'%') | (back[at] == b'%');
         }
     }
-    (slashes_of(front), slashes_of(back), escapes)
+    (slash_bits_of(front), slash_bits_of(back), has_escape)
 }
 
 /// Scans a path of up to 63 bytes: its slashes and end, and whether it contains an escape.
@@ -227,28 +227,28 @@ fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
 pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     let length = path.len();
     debug_assert!(length < 64);
-    let (front, back, part, escapes) = if length < 8 {
+    let (front, back, part, has_escape) = if length < 8 {
         let word = read_short(path);
-        (slashes_of_word(word), 0, 0, escapes_of_word(word) & HIGHS != 0)
+        (slash_bits(word), 0, 0, escape_bits(word) & HIGHS != 0)
     } else if length <= 16 {
-        let (front, back, escapes) = scan::<8>(path);
-        (front, back, 8, escapes)
+        let (front, back, has_escape) = scan::<8>(path);
+        (front, back, 8, has_escape)
     } else if length <= 32 {
-        let (front, back, escapes) = scan::<16>(path);
-        (front, back, 16, escapes)
+        let (front, back, has_escape) = scan::<16>(path);
+        (front, back, 16, has_escape)
     } else {
-        let (front, back, escapes) = scan::<32>(path);
-        (front, back, 32, escapes)
+        let (front, back, has_escape) = scan::<32>(path);
+        (front, back, 32, has_escape)
     };
-    (front | back << (length - part) | 1 << length, escapes)
+    (front | back << (length - part) | 1 << length, has_escape)
 }
 
 /// Scans a path of 64 to 127 bytes.
 pub(crate) fn scan_medium(path: &[u8]) -> (u128, bool) {
     let length = path.len();
     debug_assert!((64..128).contains(&length));
-    let (front, back, escapes) = scan::<64>(path);
-    (u128::from(front) | u128::from(back) << (length - 64) | 1 << length, escapes)
+    let (front, back, has_escape) = scan::<64>(path);
+    (u128::from(front) | u128::from(back) << (length - 64) | 1 << length, has_escape)
 }
 
 #[cfg(test)]
@@ -256,40 +256,40 @@ mod tests {
     use super::*;
 
     fn segments<S: Slashes>(slashes: S) -> Vec<(usize, usize)> {
-        let mut found = Vec::new();
+        let mut bounds = Vec::new();
         let mut cursor = slashes.seek(0);
         while cursor.start <= slashes.limit() {
-            let sought = slashes.seek(found.len());
-            assert_eq!((sought.start, sought.end), (cursor.start, cursor.end));
-            found.push((cursor.start, cursor.end));
+            let direct = slashes.seek(bounds.len());
+            assert_eq!((direct.start, direct.end), (cursor.start, cursor.end));
+            bounds.push((cursor.start, cursor.end));
             cursor = slashes.advance(cursor);
         }
-        found
+        bounds
     }
 
     #[test]
-    fn registers_and_searching_find_the_same_segments_at_every_length() {
+    fn scanning_and_searching_find_the_same_segments_at_every_length() {
         for step in 1..12 {
             for length in 1..128 {
                 let path: Vec<u8> =
                     (0..length).map(|at| if at % step == 0 { b'/' } else { b'.' }).collect();
                 let expected = segments(SlowSlashes { path: &path, slash_added: false });
-                let found = if length < 64 {
-                    let (bits, escapes) = scan_short(&path);
-                    assert!(!escapes);
+                let actual = if length < 64 {
+                    let (bits, has_escape) = scan_short(&path);
+                    assert!(!has_escape);
                     segments(Slashes64 { bits, limit: length, text: &path })
                 } else {
-                    let (bits, escapes) = scan_medium(&path);
-                    assert!(!escapes);
+                    let (bits, has_escape) = scan_medium(&path);
+                    assert!(!has_escape);
                     segments(Slashes128 { bits, text: &path })
                 };
-                assert_eq!(found, expected, "{length} by {step}");
+                assert_eq!(actual, expected, "{length} by {step}");
             }
         }
     }
 
     #[test]
-    fn an_escape_is_seen_wherever_it_stands() {
+    fn scanning_finds_an_escape_at_every_position() {
         for length in 1..128 {
             for at in 0..length {
                 let mut path = vec![b'/'; length];
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_imagined_slash_adds_one_empty_segment() {
+    fn slash_added_appends_one_empty_segment() {
         let path = b"/a/b";
         assert_eq!(segments(SlowSlashes { path, slash_added: true }), [(1, 2), (3, 4), (5, 5)]);
     }

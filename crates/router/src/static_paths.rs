@@ -3,15 +3,15 @@
 use crate::hash::{MIX, fold_mul, hash, read_short, read_u64};
 use crate::node::Leaf;
 
-/// The longest static path in the table, in bytes; longer ones are found by the walk.
+/// The longest static path in the table, in bytes; longer ones are found in the tree.
 pub(crate) const STATIC_BYTES_MAX: usize = 255;
-/// The longest path that is covered by the words of a key.
+/// The longest path that the words of a key cover.
 const KEY_BYTES_MAX: usize = 32;
 
 /// Full static paths and their leaves.
 #[derive(Clone, Debug)]
 pub(crate) struct StaticPaths {
-    /// For each length of a path, a filter over two of its bytes: it rejects most other paths.
+    /// For each length of a path, a filter over two of its bytes: it excludes most other paths.
     filters: Box<[u64; STATIC_BYTES_MAX + 1]>,
     entries: Vec<StaticEntry>,
     /// The paths that are too long for an entry's words.
@@ -39,7 +39,7 @@ struct Key {
 }
 
 impl Key {
-    /// The same few steps for all lengths from 8 to 32, so that no branch depends on the path.
+    /// Runs the same steps for all lengths from 8 to 32, so that no branch depends on the path.
     #[inline(always)]
     fn new(path: &[u8]) -> Self {
         let length = path.len();
@@ -47,15 +47,15 @@ impl Key {
             [read_short(path), 0, 0, 0]
         } else {
             let last = length - 8;
-            let places = [0, last.min(8), last.saturating_sub(8), last];
-            places.map(|at| read_u64(path, at))
+            let offsets = [0, last.min(8), last.saturating_sub(8), last];
+            offsets.map(|at| read_u64(path, at))
         };
         let outer = fold_mul(words[0] ^ MIX[0] ^ length as u64, words[3] ^ MIX[1]);
-        let mut mixed = outer ^ fold_mul(words[1] ^ MIX[2], words[2] ^ MIX[3]);
+        let mut key_hash = outer ^ fold_mul(words[1] ^ MIX[2], words[2] ^ MIX[3]);
         if length > KEY_BYTES_MAX {
-            mixed ^= hash(&path[16..length - 16], 0);
+            key_hash ^= hash(&path[16..length - 16], 0);
         }
-        Self { words, hash: mixed }
+        Self { words, hash: key_hash }
     }
 }
 
@@ -64,16 +64,16 @@ impl StaticPaths {
     pub(crate) fn new(paths: &[(Vec<u8>, Leaf)]) -> Self {
         // At most a quarter full, so that the first probe nearly always decides.
         let size = (paths.len() * 4).next_power_of_two();
-        let mut statics = Self {
+        let mut table = Self {
             filters: Box::new([0; STATIC_BYTES_MAX + 1]),
             entries: vec![StaticEntry::default(); size],
             text: Vec::new(),
             mask: size - 1,
         };
         for (path, leaf) in paths.iter().filter(|(path, _)| path.len() <= STATIC_BYTES_MAX) {
-            statics.insert(path, *leaf);
+            table.insert(path, *leaf);
         }
-        statics
+        table
     }
 
     fn insert(&mut self, path: &[u8], leaf: Leaf) {
@@ -104,10 +104,10 @@ impl StaticPaths {
         let mut slot = hash as usize & self.mask;
         loop {
             let entry = self.entries.get(slot)?;
-            let pairs = entry.words.iter().zip(words);
-            let differing = pairs.fold(0, |all, (left, right)| all | (left ^ right));
-            let same = differing == 0 && entry.length as usize == path.len();
-            if same && (path.len() <= KEY_BYTES_MAX || self.matches(entry, path)) {
+            let word_pairs = entry.words.iter().zip(words);
+            let diff = word_pairs.fold(0, |diff, (left, right)| diff | (left ^ right));
+            let is_same = diff == 0 && entry.length as usize == path.len();
+            if is_same && (path.len() <= KEY_BYTES_MAX || self.matches(entry, path)) {
                 return Some(entry.leaf);
             }
             if entry.length == 0 {
@@ -139,7 +139,7 @@ mod tests {
     use crate::node::Leaf;
 
     #[test]
-    fn every_length_of_path_is_found_and_no_neighbour_of_it() {
+    fn finds_paths_of_every_length_and_no_similar_ones() {
         let path = |length: usize| -> Vec<u8> {
             let mut path: Vec<u8> = (0..length).map(|at| b'a' + (at % 23) as u8).collect();
             path[0] = b'/';
@@ -147,16 +147,16 @@ mod tests {
         };
         let leaf = |n: usize| Leaf { methods: 1, base: n as u32 };
         let paths: Vec<(Vec<u8>, Leaf)> = (1..256).map(|n| (path(n), leaf(n))).collect();
-        let statics = StaticPaths::new(&paths);
+        let table = StaticPaths::new(&paths);
         for (path, leaf) in &paths {
-            assert_eq!(statics.find(path), Some(*leaf));
+            assert_eq!(table.find(path), Some(*leaf));
             for at in 0..path.len() {
                 let mut other = path.clone();
                 other[at] ^= 0x40;
-                assert_eq!(statics.find(&other), None);
+                assert_eq!(table.find(&other), None);
             }
         }
-        assert_eq!(statics.find(&path(256)), None);
+        assert_eq!(table.find(&path(256)), None);
         assert_eq!(StaticPaths::new(&[]).find(b"/"), None);
     }
 }

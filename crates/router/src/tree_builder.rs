@@ -26,7 +26,7 @@ struct NodeBuilder {
     catch_all: Option<u32>,
     leaf: Option<u32>,
     depth: u8,
-    /// How many parameters lead here.
+    /// The number of parameters before this node.
     parameters: u8,
 }
 
@@ -36,73 +36,75 @@ impl TreeBuilder {
         Self { nodes: vec![NodeBuilder::default()], ..Self::default() }
     }
 
-    /// Returns the leaf for this shape, created if needed.
-    pub(crate) fn leaf_for(&mut self, parts: &[SegmentPattern]) -> u32 {
-        let mut at = 0;
+    /// Returns the leaf for this shape. Creates it if it does not exist.
+    pub(crate) fn leaf_or_insert(&mut self, parts: &[SegmentPattern]) -> u32 {
+        let mut node = 0;
         for part in parts {
             if *part == SegmentPattern::CatchAll {
-                let leaf = &mut self.nodes[at as usize].catch_all;
-                return *leaf.get_or_insert_with(|| add(&mut self.leaves, Vec::new()));
+                let leaf = &mut self.nodes[node as usize].catch_all;
+                return *leaf.get_or_insert_with(|| push_index(&mut self.leaves, Vec::new()));
             }
-            at = self.child_for(at, part);
+            node = self.child_or_insert(node, part);
         }
-        if let Some(leaf) = self.nodes[at as usize].leaf {
+        if let Some(leaf) = self.nodes[node as usize].leaf {
             return leaf;
         }
-        let leaf = add(&mut self.leaves, Vec::new());
-        self.nodes[at as usize].leaf = Some(leaf);
+        let leaf = push_index(&mut self.leaves, Vec::new());
+        self.nodes[node as usize].leaf = Some(leaf);
         if let Some(path) = static_path(parts) {
             self.static_paths.push((path, leaf));
         }
         leaf
     }
 
-    /// Returns the child of a draft for a part that is not a catch-all, created if needed.
-    fn child_for(&mut self, parent: u32, part: &SegmentPattern) -> u32 {
-        let next = self.nodes.len() as u32;
-        let draft = &mut self.nodes[parent as usize];
+    /// Returns the child of a node for a part that is not a catch-all. Creates it if it does not
+    /// exist.
+    fn child_or_insert(&mut self, parent: u32, part: &SegmentPattern) -> u32 {
+        let new_index = self.nodes.len() as u32;
+        let node = &mut self.nodes[parent as usize];
         let child = match part {
             SegmentPattern::Static(text) => {
-                *draft.static_children.entry(text.clone()).or_insert(next)
+                *node.static_children.entry(text.clone()).or_insert(new_index)
             }
-            SegmentPattern::Parameter => *draft.parameter.get_or_insert(next),
+            SegmentPattern::Parameter => *node.parameter.get_or_insert(new_index),
             SegmentPattern::Affixed { prefix, suffix } => {
-                let known = draft
+                let existing = node
                     .affixed
                     .iter()
-                    .find(|(left, right, _)| left == prefix && right == suffix)
+                    .find(|(other_prefix, other_suffix, _)| {
+                        other_prefix == prefix && other_suffix == suffix
+                    })
                     .map(|(_, _, child)| *child);
-                known.unwrap_or_else(|| {
-                    draft.affixed.push((prefix.clone(), suffix.clone(), next));
-                    next
+                existing.unwrap_or_else(|| {
+                    node.affixed.push((prefix.clone(), suffix.clone(), new_index));
+                    new_index
                 })
             }
             SegmentPattern::CatchAll => unreachable!("a catch-all has no child"),
         };
-        if child == next {
-            let depth = draft.depth + 1;
-            let parameters =
-                draft.parameters + u8::from(!matches!(part, SegmentPattern::Static(_)));
+        if child == new_index {
+            let depth = node.depth + 1;
+            let parameters = node.parameters + u8::from(!matches!(part, SegmentPattern::Static(_)));
             self.nodes.push(NodeBuilder { depth, parameters, ..NodeBuilder::default() });
         }
         child
     }
 
     pub(crate) fn into_router(mut self, slash_policy: TrailingSlash) -> Router {
-        for draft in &mut self.nodes {
+        for node in &mut self.nodes {
             // The longest fixed text first, then the longest before the parameter; the texts
             // themselves last, only so that the order of insertion has no effect.
-            draft.affixed.sort_by(|(left, right, _), (other_left, other_right, _)| {
-                let length = |left: &Vec<u8>, right: &Vec<u8>| left.len() + right.len();
-                length(other_left, other_right)
-                    .cmp(&length(left, right))
-                    .then(other_left.len().cmp(&left.len()))
-                    .then_with(|| (left, right).cmp(&(other_left, other_right)))
+            node.affixed.sort_by(|(prefix, suffix, _), (other_prefix, other_suffix, _)| {
+                let length = |prefix: &Vec<u8>, suffix: &Vec<u8>| prefix.len() + suffix.len();
+                length(other_prefix, other_suffix)
+                    .cmp(&length(prefix, suffix))
+                    .then(other_prefix.len().cmp(&prefix.len()))
+                    .then_with(|| (prefix, suffix).cmp(&(other_prefix, other_suffix)))
             });
         }
         self.number_nodes();
         let (tree, leaves) = (0..)
-            .find_map(|seed| self.tree(seed).ok())
+            .find_map(|seed| self.build_tree(seed).ok())
             .expect("some seed yields distinct keys in each table");
         let ids = self.routes.iter().map(|route| route.id);
         let mut by_id = vec![NO_NODE; ids.clone().max().map_or(0, |id| id as usize + 1)];
@@ -110,10 +112,10 @@ impl TreeBuilder {
             by_id[id as usize] = index as u32;
         }
         let leaf_of = |(path, leaf): &(Vec<u8>, u32)| (path.clone(), leaves[*leaf as usize]);
-        let static_paths: Vec<_> = self.static_paths.iter().map(leaf_of).collect();
-        let statics = StaticPaths::new(&static_paths);
+        let paths: Vec<_> = self.static_paths.iter().map(leaf_of).collect();
+        let static_paths = StaticPaths::new(&paths);
         Router {
-            static_paths: statics,
+            static_paths,
             tree,
             routes: self.routes.into(),
             by_id: by_id.into(),
@@ -121,59 +123,59 @@ impl TreeBuilder {
         }
     }
 
-    /// Renumbers the drafts so that the first child of each has the next number. Children still
-    /// come after their parents.
+    /// Renumbers the nodes so that the first child of each has the next number. Children still come
+    /// after their parents.
     fn number_nodes(&mut self) {
         let mut order = Vec::with_capacity(self.nodes.len());
-        let mut left = vec![0];
-        while let Some(index) = left.pop() {
+        let mut stack = vec![0];
+        while let Some(index) = stack.pop() {
             order.push(index);
-            let children: Vec<u32> = self.nodes[index as usize].static_first().collect();
-            left.extend(children.into_iter().rev());
+            let children: Vec<u32> = self.nodes[index as usize].children_in_order().collect();
+            stack.extend(children.into_iter().rev());
         }
         let mut numbers = vec![0; order.len()];
-        let mut drafts = Vec::with_capacity(order.len());
+        let mut nodes = Vec::with_capacity(order.len());
         for (number, index) in (0..).zip(order) {
             numbers[index as usize] = number;
-            drafts.push(std::mem::take(&mut self.nodes[index as usize]));
+            nodes.push(std::mem::take(&mut self.nodes[index as usize]));
         }
-        for child in drafts.iter_mut().flat_map(NodeBuilder::children_mut) {
+        for child in nodes.iter_mut().flat_map(NodeBuilder::children_mut) {
             *child = numbers[*child as usize];
         }
-        self.nodes = drafts;
+        self.nodes = nodes;
     }
 
-    fn tree(&self, seed: u64) -> Result<(Tree, Vec<Leaf>), KeyCollision> {
+    fn build_tree(&self, seed: u64) -> Result<(Tree, Vec<Leaf>), KeyCollision> {
         let mut tree = Tree::new(seed);
         let leaves: Vec<Leaf> =
-            self.leaves.iter().map(|routes| self.leaf(routes, &mut tree)).collect();
-        // For each draft, the ancestor and stage to fall back to; parents come first.
+            self.leaves.iter().map(|routes| self.build_leaf(routes, &mut tree)).collect();
+        // For each node, the ancestor and stage to fall back to; parents come first.
         let mut fallbacks = vec![(NO_NODE, 0); self.nodes.len()];
-        for (index, draft) in self.nodes.iter().enumerate() {
-            let own = fallbacks[index];
-            for (child, next_stage) in draft.children() {
-                let stage = draft.stage_from(next_stage);
-                fallbacks[child as usize] = stage.map_or(own, |stage| (index as u32, stage));
+        for (index, builder) in self.nodes.iter().enumerate() {
+            let fallback = fallbacks[index];
+            for (child, next_stage) in builder.children() {
+                let stage = builder.next_stage_from(next_stage);
+                fallbacks[child as usize] = stage.map_or(fallback, |stage| (index as u32, stage));
             }
-            let node = draft.node(index as u32, own, &leaves, &mut tree)?;
+            let node = builder.build_node(index as u32, fallback, &leaves, &mut tree)?;
             tree.nodes.push(node);
         }
         Ok((tree, leaves))
     }
 
-    fn leaf(&self, routes: &[usize], tree: &mut Tree) -> Leaf {
-        let choice = |index: &usize| {
+    fn build_leaf(&self, routes: &[usize], tree: &mut Tree) -> Leaf {
+        let leaf_route = |index: &usize| {
             let route = &self.routes[*index];
             (route.methods, LeafRoute { route: *index as u32, id: route.id })
         };
         let is_guarded = |index: &&usize| self.routes[**index].is_guarded;
-        let guarded: Vec<_> = routes.iter().filter(is_guarded).map(choice).collect();
-        let others = routes.iter().filter(|index| !is_guarded(index)).map(choice);
-        let is_any_guarded = !guarded.is_empty();
-        let choices: Vec<_> = guarded.into_iter().chain(others).collect();
-        let leaf = tree.add_leaf(&choices);
-        if is_any_guarded {
-            tree.add_guarded(leaf, choices);
+        let guarded: Vec<_> = routes.iter().filter(is_guarded).map(leaf_route).collect();
+        let unguarded = routes.iter().filter(|index| !is_guarded(index)).map(leaf_route);
+        let has_guarded = !guarded.is_empty();
+        let leaf_routes: Vec<_> = guarded.into_iter().chain(unguarded).collect();
+        let leaf = tree.add_leaf(&leaf_routes);
+        if has_guarded {
+            tree.add_guarded(leaf, leaf_routes);
         }
         leaf
     }
@@ -194,7 +196,7 @@ impl NodeBuilder {
     }
 
     /// The children: those with fixed text first, and the empty text last among them.
-    fn static_first(&self) -> impl Iterator<Item = u32> {
+    fn children_in_order(&self) -> impl Iterator<Item = u32> {
         let texts = self.static_children.iter().filter(|(text, _)| !text.is_empty());
         let texts = texts.chain(self.static_children.get_key_value(&Vec::new()));
         let affixed = self.affixed.iter().map(|(_, _, child)| *child);
@@ -206,8 +208,8 @@ impl NodeBuilder {
         self.static_children.values_mut().chain(affixed).chain(&mut self.parameter)
     }
 
-    /// The draft's first stage at or after `stage`.
-    fn stage_from(&self, stage: u16) -> Option<u16> {
+    /// The node's first existing stage at or after `stage`.
+    fn next_stage_from(&self, stage: u16) -> Option<u16> {
         let parameter_stage = self.affixed.len() as u16;
         let is_parameter = stage == parameter_stage && self.parameter.is_some();
         if stage < parameter_stage || is_parameter {
@@ -217,7 +219,7 @@ impl NodeBuilder {
         }
     }
 
-    fn node(
+    fn build_node(
         &self,
         index: u32,
         (fallback, fallback_stage): (u32, u16),
@@ -237,7 +239,7 @@ impl NodeBuilder {
         let leaf = |leaf: Option<u32>| leaf.map_or(Leaf::default(), |leaf| leaves[leaf as usize]);
         Ok(Node {
             static_children: tree.add_static(&children)?,
-            fallthrough: self.fallthrough(index, fallback),
+            fallthrough: self.build_fallthrough(index, fallback),
             empty: self.static_children.get(&Vec::new()).copied().unwrap_or(NO_NODE),
             affix_start,
             affix_count: self.affixed.len() as u16,
@@ -251,8 +253,9 @@ impl NodeBuilder {
         })
     }
 
-    /// Where a segment at this node, number `index`, leads if it is neither empty nor fixed text.
-    fn fallthrough(&self, index: u32, fallback: u32) -> Fallthrough {
+    /// The next step at this node, which has this `index`, for a segment that is neither empty nor
+    /// fixed text.
+    fn build_fallthrough(&self, index: u32, fallback: u32) -> Fallthrough {
         match self.parameter {
             _ if !self.affixed.is_empty() => Fallthrough::Walk,
             // The first child is the next node, and those with fixed text come first.
@@ -266,7 +269,7 @@ impl NodeBuilder {
 }
 
 /// Appends an item and returns its number.
-fn add<T>(items: &mut Vec<T>, item: T) -> u32 {
+fn push_index<T>(items: &mut Vec<T>, item: T) -> u32 {
     items.push(item);
     items.len() as u32 - 1
 }

@@ -10,8 +10,8 @@ impl Tree {
     /// Returns the route of the first leaf, in order of precedence, from which `pick` picks one.
     /// Records the parameters' bounds.
     ///
-    /// Starts at a node and the segment that follows it; the path before has matched. At the root
-    /// that is the first segment. Visits each node at most once, and only nodes that match the
+    /// Starts at a node and the segment after it; the path before that segment has matched. At the
+    /// root, it is the first segment. Visits each node at most once, and only nodes that match the
     /// path.
     #[inline(always)]
     pub(crate) fn walk<S: Slashes>(
@@ -26,13 +26,13 @@ impl Tree {
             let mut node = self.nodes.get(at)?;
             let mut stage = 0;
             if cursor.start > slashes.limit() {
-                let choice = pick(node.leaf, parameters);
-                if choice.is_some() {
+                let leaf_route = pick(node.leaf, parameters);
+                if leaf_route.is_some() {
                     parameters.recorded = RecordedBounds::Values(node.parameters);
-                    return choice;
+                    return leaf_route;
                 }
                 stage = LAST_STAGE;
-            } else if let Some(child) = self.static_child(node, at, slashes, cursor) {
+            } else if let Some(child) = self.find_static(node, at, slashes, cursor) {
                 at = child;
                 cursor = slashes.advance(cursor);
                 continue 'enter;
@@ -45,20 +45,19 @@ impl Tree {
                 stage = node.affix_count + 1;
             }
             loop {
-                if let Some(child) =
-                    self.parameter_child::<S>(node, stage, path, cursor, parameters)
+                if let Some(child) = self.find_parameter::<S>(node, stage, path, cursor, parameters)
                 {
                     at = child;
                     cursor = slashes.advance(cursor);
                     continue 'enter;
                 }
-                // The assumed slash of the other form leaves nothing for a catch-all.
+                // Behind an added slash there are no bytes for a catch-all.
                 if node.catch_all.methods != 0 && stage != LAST_STAGE && cursor.start < path.len() {
-                    let choice = pick(node.catch_all, parameters);
-                    if choice.is_some() {
+                    let leaf_route = pick(node.catch_all, parameters);
+                    if leaf_route.is_some() {
                         record::<S>(parameters, node, cursor.start, path.len());
                         parameters.recorded = RecordedBounds::Values(node.parameters + 1);
-                        return choice;
+                        return leaf_route;
                     }
                 }
                 stage = node.fallback_stage;
@@ -70,7 +69,7 @@ impl Tree {
 
     /// The index of the child with the segment's fixed text.
     #[inline(always)]
-    fn static_child<S: Slashes>(
+    fn find_static<S: Slashes>(
         &self,
         node: &Node,
         at: usize,
@@ -89,7 +88,7 @@ impl Tree {
     /// The index of the child for the first parameter alternative from `stage` on that matches the
     /// segment, whose value is recorded.
     #[inline(always)]
-    fn parameter_child<S: Slashes>(
+    fn find_parameter<S: Slashes>(
         &self,
         node: &Node,
         stage: u16,
@@ -105,8 +104,8 @@ impl Tree {
             let affixes = &self.affixes[first + stage as usize..first + node.affix_count as usize];
             let segment = &path[start..end];
             if let Some(affix) = affixes.iter().find(|affix| affix.matches::<S>(segment)) {
-                let (left, right) = (affix.prefix.len(), affix.suffix.len());
-                record::<S>(parameters, node, start + left, end - right);
+                let (prefix_len, suffix_len) = (affix.prefix.len(), affix.suffix.len());
+                record::<S>(parameters, node, start + prefix_len, end - suffix_len);
                 return Some(affix.node as usize);
             }
         }
@@ -118,8 +117,8 @@ impl Tree {
     }
 }
 
-/// Records the bounds of the value of a node's parameter. If the path is searched, bounds are found
-/// on demand.
+/// Records the bounds of the value of a node's parameter. For an encoded path they are found on
+/// demand instead.
 #[inline(always)]
 fn record<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
     if !S::ENCODED {
@@ -136,7 +135,9 @@ impl Affix {
         if S::ENCODED {
             let prefix = raw_prefix(segment, &self.prefix);
             let suffix = raw_suffix(segment, &self.suffix);
-            return prefix.zip(suffix).is_some_and(|(left, right)| left + right < segment.len());
+            return prefix
+                .zip(suffix)
+                .is_some_and(|(prefix_len, suffix_len)| prefix_len + suffix_len < segment.len());
         }
         segment.len() > self.prefix.len() + self.suffix.len()
             && segment.starts_with(&self.prefix)

@@ -6,13 +6,13 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs application code. If it panics, logs the panic and returns `None`.
-pub(crate) fn catch_panic<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(source: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
-    let tell = |panic| {
+    let log = |panic| {
         let panic = panic_message(panic);
-        catch_log_panic(|| tracing::error!(target: "peregrine", panic, "{what} panicked"));
+        catch_log_panic(|| tracing::error!(target: "peregrine", panic, "{source} panicked"));
     };
-    result.map_err(tell).ok()
+    result.map_err(log).ok()
 }
 
 /// Returns the message of a caught panic, and passes it to the panic listener.
@@ -72,7 +72,7 @@ mod tests {
     use super::CatchDropPanic;
 
     #[test]
-    fn a_destructor_that_panics_harms_nobody() {
+    fn panic_in_a_destructor_is_caught() {
         struct Bomb(u8);
         impl Drop for Bomb {
             fn drop(&mut self) {

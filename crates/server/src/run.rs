@@ -23,103 +23,99 @@ const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs a worker until its shutdown. At the end, it waits for tasks that outlive their requests,
 /// for at most [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After
-/// that, [`Driver::run_worker`] also waits for blocking functions, and records in `observed` how
-/// many are left. If there are several workers, `member` balances connections between them.
+/// that, [`Driver::run_worker`] also waits for blocking functions, and records in `instrumentation`
+/// how many are left. If there are several workers, `balancer` balances connections between them.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
 pub async fn run_worker<D: Driver>(
     driver: D,
-    listens: Vec<BoundListener<D::Socket>>,
+    listeners: Vec<BoundListener<D::Socket>>,
     application: BuiltApp,
     limits: impl Into<WorkerLimits>,
-    observed: Rc<Instrumentation>,
-    orders: watch::Receiver<Lifecycle>,
-    member: Option<Balancer<D::Handoff>>,
+    instrumentation: Rc<Instrumentation>,
+    lifecycle: watch::Receiver<Lifecycle>,
+    balancer: Option<Balancer<D::Handoff>>,
 ) -> std::io::Result<WorkerReport> {
-    shutdown::install(&orders);
-    let present = *orders.borrow();
-    let WorkerLimits {
-        limits,
-        overload_updates: overload,
-        reserved_connections: spare_connections,
-    } = limits.into();
-    let limits = (limits, spare_connections);
-    let worker = Rc::new(Worker::new(driver, application, limits, observed, present));
+    shutdown::install(&lifecycle);
+    let initial = *lifecycle.borrow();
+    let WorkerLimits { limits, overload_updates, reserved_connections } = limits.into();
+    let limits = (limits, reserved_connections);
+    let worker = Rc::new(Worker::new(driver, application, limits, instrumentation, initial));
     install_clock(&worker);
-    let sessions = Rc::new(active_state_pool());
-    let member = member.map(Rc::new);
-    if let Some(member) = member.clone() {
+    let active_states = Rc::new(active_state_pool());
+    let balancer = balancer.map(Rc::new);
+    if let Some(balancer) = balancer.clone() {
         worker
             .instrumentation
-            .on_open_connections(move |connections| member.set_open_connections(connections));
+            .on_open_connections(move |connections| balancer.set_open_connections(connections));
     }
-    for (number, listen) in listens.into_iter().enumerate() {
-        let (shared, live) = (listen.sharing.clone(), listen.updates.clone());
-        let (door, socket) = ListenerContext::new(&worker, listen);
+    for (listener_index, bound) in listeners.into_iter().enumerate() {
+        let (sharing, updates) = (bound.sharing.clone(), bound.updates.clone());
+        let (context, socket) = ListenerContext::new(&worker, bound);
         let listener = worker.driver.listen(socket)?;
-        let entrance =
-            Rc::new(ListenerState { context: door, active_states: Rc::clone(&sessions) });
+        let listener_state =
+            Rc::new(ListenerState { context, active_states: Rc::clone(&active_states) });
         let worker = Rc::clone(&worker);
-        let spreading = member
-            .clone()
-            .map(|member| ListenerBalancing { balancer: member, listener_index: number });
+        let balancing =
+            balancer.clone().map(|balancer| ListenerBalancing { balancer, listener_index });
         // `pending` keeps the worker running until the listener has accepted the connections in the
         // backlog.
         let pending = worker.instrumentation.track();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {
-            accept::run(worker, entrance, listener, shared, live, spreading).await;
+            accept::run(worker, listener_state, listener, sharing, updates, balancing).await;
             drop(pending);
         }));
     }
     worker.driver.spawn_boxed(Box::pin(drive_timers(Rc::clone(&worker))));
-    if let Some(changes) = overload {
+    if let Some(changes) = overload_updates {
         worker.driver.spawn_boxed(Box::pin(watch_overload_limits(Rc::clone(&worker), changes)));
     }
-    Ok(shutdown::run(worker, orders).await)
+    Ok(shutdown::run(worker, lifecycle).await)
 }
 
 /// Applies new limits whenever they change.
 async fn watch_overload_limits<D: Driver>(
     worker: Rc<Worker<D>>,
-    mut changes: watch::Receiver<OverloadLimits>,
+    mut updates: watch::Receiver<OverloadLimits>,
 ) {
-    let alarm = worker.timers.timer();
+    let timer = worker.timers.timer();
     while let Some(Ok(())) =
-        run_until(changes.changed(), worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing))
+        run_until(updates.changed(), worker.lifecycle_reached(&timer, Lifecycle::ForceClosing))
             .await
     {
-        worker.admission.set_limits(&changes.borrow_and_update());
+        worker.admission.set_limits(&updates.borrow_and_update());
     }
 }
 
 async fn drive_timers<D: Driver>(worker: Rc<Worker<D>>) {
-    let mut told = None;
+    let mut last_logged = None;
     while !worker.timers.is_stopped() {
-        let sooner = poll_fn(|cx| worker.timers.poll_earlier(cx));
+        let earlier = poll_fn(|cx| worker.timers.poll_earlier(cx));
         match worker.timers.next_expiration() {
-            Some(at) => race(worker.driver.sleep_until(at), sooner).await,
-            None => sooner.await,
+            Some(deadline) => race(worker.driver.sleep_until(deadline), earlier).await,
+            None => earlier.await,
         }
         let now = worker.driver.now();
         worker.timers.advance(now);
-        if told.is_none_or(|told| now >= told + REJECTION_LOG_INTERVAL)
+        if last_logged.is_none_or(|last_logged| now >= last_logged + REJECTION_LOG_INTERVAL)
             && log_rejections(&worker.instrumentation)
         {
-            told = Some(now);
+            last_logged = Some(now);
         }
     }
     log_rejections(&worker.instrumentation);
 }
 
 /// Logs one line for all rejected requests and handshakes. Returns false if there were none.
-fn log_rejections(observed: &Instrumentation) -> bool {
-    let refusals = observed.take_rejections();
-    if refusals.is_empty() {
+fn log_rejections(instrumentation: &Instrumentation) -> bool {
+    let rejections = instrumentation.take_rejections();
+    if rejections.is_empty() {
         return false;
     }
-    let reasons: Vec<_> = refusals.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let reasons: Vec<_> =
+        rejections.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let reasons = reasons.join(", ");
     catch_log_panic(|| {
         tracing::info!(target: "peregrine", reasons,

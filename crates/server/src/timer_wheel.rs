@@ -52,7 +52,7 @@ struct TimerEntry {
 }
 
 impl TimerWheel {
-    /// Makes a wheel without timers.
+    /// Creates a wheel without timers.
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self(RefCell::new(WheelInner {
             timers: Slab::new(),
@@ -67,7 +67,7 @@ impl TimerWheel {
         })))
     }
 
-    /// Makes a timer that does not fire until it is set.
+    /// Creates a timer that does not fire until it is set.
     pub(crate) fn timer(self: &Rc<Self>) -> Timer {
         let entry = TimerEntry { deadline: NEVER, slot_tick: NEVER, waker: None };
         let number = self.0.borrow_mut().timers.insert(entry);
@@ -114,51 +114,50 @@ impl TimerWheel {
         Poll::Pending
     }
 
-    /// Lets the wheel's task end. No timer exists any more at that point.
+    /// Ends the wheel's task. No timer exists any more at that point.
     pub(crate) fn stop(&self) {
         let mut inner = self.0.borrow_mut();
         inner.is_stopped = true;
-        let sleeper = inner.task_waker.take();
+        let waker = inner.task_waker.take();
         drop(inner);
-        sleeper.into_iter().for_each(Waker::wake);
+        waker.into_iter().for_each(Waker::wake);
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.0.borrow().is_stopped
     }
 
-    /// Fires the timers that are due. The wheel may be advanced late, because there were no timers
-    /// or the worker was blocked. No timer is lost then.
+    /// Fires the expired timers. A late call loses no timer.
     ///
-    /// If this is late although there are timers, the worker was blocked by a handler, or the
-    /// machine was suspended. Data that peers sent in the meantime has not been read, so the wheel
-    /// delays timers by the same time, up to one second. After the delay they fire, even if that
-    /// advance is late as well.
+    /// If the call is late although there are timers, a handler blocked the worker, or the machine
+    /// was suspended. Data that peers sent in the meantime has not been read, so the wheel delays
+    /// the timers by the same time, up to one second. After the delay they fire, even if that call
+    /// is late as well.
     pub(crate) fn advance(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_of(now);
         if now < inner.grace_until {
             return;
         }
-        let late = now.saturating_sub(inner.sleeping_until);
-        inner.is_in_grace = late > 1 && !inner.is_in_grace;
+        let ticks_late = now.saturating_sub(inner.sleeping_until);
+        inner.is_in_grace = ticks_late > 1 && !inner.is_in_grace;
         if inner.is_in_grace {
-            inner.grace_until = now + late.min(STALL_GRACE_TICKS_MAX);
+            inner.grace_until = now + ticks_late.min(STALL_GRACE_TICKS_MAX);
             return;
         }
-        let mut due = Vec::new();
+        let mut expired_wakers = Vec::new();
         // Even if more than a whole round has passed, each slot needs to be checked only once.
-        let from = inner.current_tick.max(now.saturating_sub(SLOTS as u32));
+        let first_tick = inner.current_tick.max(now.saturating_sub(SLOTS as u32));
         inner.current_tick = inner.current_tick.max(now);
-        for tick in from + 1..=now {
+        for tick in first_tick + 1..=now {
             let slot = std::mem::take(&mut inner.slots[tick as usize % SLOTS]);
             inner.queued -= slot.len();
             for number in slot {
-                inner.expire(number, tick, &mut due);
+                inner.expire(number, tick, &mut expired_wakers);
             }
         }
         drop(inner);
-        due.into_iter().for_each(Waker::wake);
+        expired_wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -188,18 +187,18 @@ impl WheelInner {
     }
 
     /// Checks a number that was in the slot of `tick`.
-    fn expire(&mut self, number: u32, tick: u32, due: &mut Vec<Waker>) {
+    fn expire(&mut self, number: u32, tick: u32, expired_wakers: &mut Vec<Waker>) {
         // The timer may have been dropped or moved to another slot, or its number may belong to a
         // new timer.
         let Some(entry) = self.timers.get_mut(number as usize) else { return };
-        let is_here =
+        let is_in_slot =
             entry.slot_tick != NEVER && entry.slot_tick as usize % SLOTS == tick as usize % SLOTS;
-        if !is_here {
+        if !is_in_slot {
             return;
         }
         entry.slot_tick = NEVER;
         if entry.deadline <= self.current_tick {
-            due.extend(entry.waker.take());
+            expired_wakers.extend(entry.waker.take());
         } else if entry.deadline != NEVER {
             self.queue(number);
         }
@@ -228,9 +227,9 @@ impl Timer {
         self.key
     }
 
-    /// Makes the timer fire at `at`, on the driver's clock, instead of any earlier setting.
-    pub(crate) fn set(&self, at: Duration) {
-        let tick = u32::try_from(at.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(NEVER);
+    /// Sets when the timer fires, on the driver's clock. Replaces any earlier setting.
+    pub(crate) fn set(&self, deadline: Duration) {
+        let tick = u32::try_from(deadline.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(NEVER);
         let mut inner = self.wheel.0.borrow_mut();
         let entry = &mut inner.timers[self.key as usize];
         entry.deadline = tick;
@@ -248,9 +247,9 @@ impl Timer {
     /// [`TimerWheel::wake`] and by [`TimerWheel::wake_all`].
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
-        let passed = inner.current_tick;
+        let current_tick = inner.current_tick;
         let entry = &mut inner.timers[self.key as usize];
-        if entry.deadline <= passed {
+        if entry.deadline <= current_tick {
             return Poll::Ready(());
         }
         match &entry.waker {
@@ -263,7 +262,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // Its number may still be in a slot. It is ignored when that slot is checked.
+        // The number may still be in a slot. `expire` ignores it when that slot is checked.
         self.wheel.0.borrow_mut().timers.remove(self.key as usize);
     }
 }
@@ -280,68 +279,68 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn rang(alarm: &Timer) -> bool {
-        alarm.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    fn has_fired(timer: &Timer) -> bool {
+        timer.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
-    fn an_alarm_rings_when_its_time_has_come_and_not_before() {
+    fn timer_fires_at_its_deadline_and_not_before() {
         let wheel = TimerWheel::new();
-        let alarm = wheel.timer();
-        alarm.set(SECOND);
+        let timer = wheel.timer();
+        timer.set(SECOND);
         wheel.advance(SECOND - TICK);
-        assert!(!rang(&alarm));
+        assert!(!has_fired(&timer));
         wheel.advance(SECOND);
-        assert!(rang(&alarm));
+        assert!(has_fired(&timer));
     }
 
     #[test]
-    fn a_moved_alarm_rings_at_its_new_time_only() {
+    fn moved_timer_fires_only_at_its_new_deadline() {
         let wheel = TimerWheel::new();
-        let alarm = wheel.timer();
-        alarm.set(SECOND);
-        alarm.set(SECOND * 3);
+        let timer = wheel.timer();
+        timer.set(SECOND);
+        timer.set(SECOND * 3);
         assert_eq!(wheel.next_expiration(), Some(SECOND));
         wheel.advance(SECOND);
         assert_eq!(wheel.next_expiration(), Some(SECOND * 3));
         wheel.advance(SECOND * 2);
-        assert!(!rang(&alarm));
-        alarm.set(SECOND * 2 + TICK);
+        assert!(!has_fired(&timer));
+        timer.set(SECOND * 2 + TICK);
         assert_eq!(wheel.next_expiration(), Some(SECOND * 2 + TICK));
         wheel.advance(SECOND * 2 + TICK);
-        assert!(rang(&alarm));
+        assert!(has_fired(&timer));
     }
 
     #[test]
-    fn an_alarm_beyond_the_wheels_reach_rings_at_its_time() {
+    fn timer_beyond_one_round_of_the_wheel_fires_on_time() {
         let wheel = TimerWheel::new();
-        let alarm = wheel.timer();
+        let timer = wheel.timer();
         let far = TICK * (3 * SLOTS as u32 + 7);
-        alarm.set(far);
-        let mut turns = 0;
+        timer.set(far);
+        let mut advances = 0;
         while let Some(next) = wheel.next_expiration() {
-            assert!(!rang(&alarm));
+            assert!(!has_fired(&timer));
             wheel.advance(next);
-            turns += 1;
+            advances += 1;
         }
-        assert!(rang(&alarm));
-        assert_eq!(turns, 4);
+        assert!(has_fired(&timer));
+        assert_eq!(advances, 4);
     }
 
     #[test]
-    fn a_long_sleep_of_the_worker_loses_no_alarm() {
+    fn no_timer_is_lost_when_the_wheel_advances_very_late() {
         let wheel = TimerWheel::new();
-        let alarms: Vec<_> = (0..50).map(|_| wheel.timer()).collect();
-        for (number, alarm) in alarms.iter().enumerate() {
-            alarm.set(SECOND * number as u32);
+        let timers: Vec<_> = (0..50).map(|_| wheel.timer()).collect();
+        for (number, timer) in timers.iter().enumerate() {
+            timer.set(SECOND * number as u32);
         }
         wheel.advance(TICK * (10 * SLOTS as u32));
-        assert!(alarms.iter().all(rang));
+        assert!(timers.iter().all(has_fired));
         assert_eq!(wheel.next_expiration(), None);
     }
 
     #[test]
-    fn who_waits_is_woken_once_by_the_alarm_and_by_a_call_to_all() {
+    fn waiting_task_is_woken_once_per_expiration_and_wake_all() {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicUsize, Ordering};
         #[derive(Default)]
@@ -352,57 +351,57 @@ mod tests {
             }
         }
         let wheel = TimerWheel::new();
-        let alarm = wheel.timer();
+        let timer = wheel.timer();
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
-        let waits = || alarm.poll(&mut Context::from_waker(&waker)).is_pending();
-        let woken = || count.0.load(Ordering::Relaxed);
-        alarm.set(SECOND);
-        assert!(waits());
+        let is_pending = || timer.poll(&mut Context::from_waker(&waker)).is_pending();
+        let wake_count = || count.0.load(Ordering::Relaxed);
+        timer.set(SECOND);
+        assert!(is_pending());
         wheel.advance(SECOND - TICK);
-        assert_eq!(woken(), 0);
+        assert_eq!(wake_count(), 0);
         wheel.advance(SECOND);
         wheel.advance(SECOND * 2);
-        assert_eq!(woken(), 1);
-        alarm.set(SECOND * 5);
-        assert!(waits());
+        assert_eq!(wake_count(), 1);
+        timer.set(SECOND * 5);
+        assert!(is_pending());
         wheel.wake_all();
         wheel.wake_all();
-        assert_eq!(woken(), 2);
-        assert!(waits(), "the alarm is not due");
-        wheel.wake(alarm.key());
-        assert_eq!(woken(), 3);
+        assert_eq!(wake_count(), 2);
+        assert!(is_pending(), "the timer has not expired");
+        wheel.wake(timer.key());
+        assert_eq!(wake_count(), 3);
     }
 
     #[test]
-    fn an_alarm_set_after_a_long_quiet_rings_at_its_time() {
-        for quiet in [1, 500, SLOTS as u32 - 1, SLOTS as u32, 2 * SLOTS as u32 + 3, 1 << 20] {
-            for wait in [1, 300, SLOTS as u32 - 1, SLOTS as u32, 3 * SLOTS as u32 + 1] {
+    fn timer_set_after_a_long_idle_period_fires_on_time() {
+        for idle_ticks in [1, 500, SLOTS as u32 - 1, SLOTS as u32, 2 * SLOTS as u32 + 3, 1 << 20] {
+            for delay in [1, 300, SLOTS as u32 - 1, SLOTS as u32, 3 * SLOTS as u32 + 1] {
                 let wheel = TimerWheel::new();
                 let early = wheel.timer();
                 early.set(TICK);
                 wheel.advance(TICK);
                 // Nothing is queued, so the wheel is not advanced until a timer is set.
                 assert_eq!(wheel.next_expiration(), None);
-                let now = TICK * quiet;
-                let alarm = wheel.timer();
-                alarm.set(now + TICK * wait);
+                let now = TICK * idle_ticks;
+                let timer = wheel.timer();
+                timer.set(now + TICK * delay);
                 wheel.advance(now);
-                assert!(!rang(&alarm), "quiet {quiet}, wait {wait}");
+                assert!(!has_fired(&timer), "idle for {idle_ticks} ticks, delay {delay}");
                 let mut time = now;
                 while let Some(next) = wheel.next_expiration() {
-                    assert!(!rang(&alarm), "quiet {quiet}, wait {wait}");
+                    assert!(!has_fired(&timer), "idle for {idle_ticks} ticks, delay {delay}");
                     time = time.max(next);
                     wheel.advance(time);
                 }
-                assert!(rang(&alarm), "quiet {quiet}, wait {wait}");
-                assert_eq!(time, now + TICK * wait);
+                assert!(has_fired(&timer), "idle for {idle_ticks} ticks, delay {delay}");
+                assert_eq!(time, now + TICK * delay);
             }
         }
     }
 
     #[test]
-    fn a_stop_of_the_worker_loses_no_alarm_that_was_set_after_it() {
+    fn timer_set_after_a_blocked_period_is_not_lost() {
         let wheel = TimerWheel::new();
         let (early, late) = (wheel.timer(), wheel.timer());
         early.set(SECOND);
@@ -410,32 +409,32 @@ mod tests {
         // advances.
         late.set(SECOND * 150);
         wheel.advance(SECOND * 120);
-        assert!(rang(&early) && !rang(&late));
+        assert!(has_fired(&early) && !has_fired(&late));
         wheel.advance(SECOND * 150);
-        assert!(rang(&late));
+        assert!(has_fired(&late));
     }
 
     #[test]
-    fn after_a_worker_stood_still_alarms_wait_for_a_while_and_then_ring_for_certain() {
+    fn after_a_blocked_period_timers_are_delayed_once_and_then_fire() {
         let wheel = TimerWheel::new();
-        let alarm = wheel.timer();
-        alarm.set(SECOND);
+        let timer = wheel.timer();
+        timer.set(SECOND);
         assert_eq!(wheel.next_expiration(), Some(SECOND));
         wheel.advance(SECOND * 5);
-        assert!(!rang(&alarm), "data that arrived in the meantime is read first");
-        let held_to = SECOND * 5 + TICK * STALL_GRACE_TICKS_MAX;
-        assert_eq!(wheel.next_expiration(), Some(held_to));
+        assert!(!has_fired(&timer), "data that arrived in the meantime is read first");
+        let grace_end = SECOND * 5 + TICK * STALL_GRACE_TICKS_MAX;
+        assert_eq!(wheel.next_expiration(), Some(grace_end));
         assert!(wheel.poll_earlier(&mut Context::from_waker(Waker::noop())).is_pending());
-        wheel.advance(held_to - TICK);
-        assert!(!rang(&alarm));
+        wheel.advance(grace_end - TICK);
+        assert!(!has_fired(&timer));
         // The worker is blocked again and again.
-        assert_eq!(wheel.next_expiration(), Some(held_to));
-        wheel.advance(held_to * 2);
-        assert!(rang(&alarm));
+        assert_eq!(wheel.next_expiration(), Some(grace_end));
+        wheel.advance(grace_end * 2);
+        assert!(has_fired(&timer));
     }
 
     #[test]
-    fn a_dropped_alarm_leaves_nothing_behind_for_its_successor() {
+    fn dropped_timer_does_not_affect_the_next_one() {
         let wheel = TimerWheel::new();
         let first = wheel.timer();
         first.set(SECOND);
@@ -443,21 +442,21 @@ mod tests {
         let second = wheel.timer();
         second.set(SECOND * 2);
         wheel.advance(SECOND);
-        assert!(!rang(&second));
+        assert!(!has_fired(&second));
         wheel.advance(SECOND * 2);
-        assert!(rang(&second));
+        assert!(has_fired(&second));
     }
 
     #[test]
-    fn clearing_silences_and_setting_again_works() {
+    fn cleared_timer_does_not_fire_until_it_is_set_again() {
         let wheel = TimerWheel::new();
-        let alarm = wheel.timer();
-        alarm.set(SECOND);
-        alarm.clear();
+        let timer = wheel.timer();
+        timer.set(SECOND);
+        timer.clear();
         wheel.advance(SECOND * 2);
-        assert!(!rang(&alarm));
-        alarm.set(SECOND * 3);
+        assert!(!has_fired(&timer));
+        timer.set(SECOND * 3);
         wheel.advance(SECOND * 3);
-        assert!(rang(&alarm));
+        assert!(has_fired(&timer));
     }
 }

@@ -51,7 +51,7 @@ impl Backend {
         };
         Ok(record.filter(|record| {
             let now = now();
-            let ends_at = started_at(&record.data).map(|begun| begun.saturating_add(absolute));
+            let ends_at = started_at(&record.data).map(|started| started.saturating_add(absolute));
             record.expiry_date > now && ends_at.is_none_or(|ends_at| ends_at > now)
         }))
     }
@@ -64,8 +64,8 @@ impl Backend {
         }
     }
 
-    /// Saves a session that exists. Stores save whatever they get; [`exists`](Self::exists) says
-    /// whether the session has ended meanwhile.
+    /// Saves a session that exists. A store saves it even if it was deleted meanwhile; check that
+    /// with [`exists`](Self::exists).
     pub(crate) async fn save(&self, record: &Record) -> session_store::Result<()> {
         match self {
             Self::Store(store) => store.save(record).await,
@@ -125,8 +125,8 @@ fn decode_payload(text: &str) -> Option<Record> {
     Some(Record { id: Id(0), data, expiry_date })
 }
 
-/// When a session began. Sessions saved by other programs, such as `tower-sessions` itself, do not
-/// say.
+/// When a session started. Sessions saved by other programs, such as `tower-sessions` itself, do
+/// not record it.
 pub(crate) fn started_at(data: &Data) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(data.get(STARTED_AT)?.as_i64()?).ok()
 }
@@ -139,17 +139,21 @@ mod tests {
     fn a_cookie_does_not_end_before_its_session_does() {
         let keys = CookieKeys::new(&[1; 32]);
         let second = OffsetDateTime::UNIX_EPOCH + Duration::seconds(1_000_000_000);
-        let back = |expiry_date: OffsetDateTime| {
+        let round_trip = |expiry_date: OffsetDateTime| {
             let record = Record { id: Id(0), data: Data::new(), expiry_date };
             let value = encrypt(&keys, "id", &record).expect("the data is plain JSON");
             let text = keys.open("id", &value).expect("the same keys sealed it");
-            decode_payload(&text).expect("it has the format of `sealed`").expiry_date
+            decode_payload(&text).expect("`encrypt` wrote this format").expiry_date
         };
-        for (nanoseconds, kept) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
+        for (nanoseconds, expected) in [(0, 0), (1, 1), (500_000_000, 1), (999_999_999, 1)] {
             let expiry = second + Duration::nanoseconds(nanoseconds);
-            assert_eq!(back(expiry), second + Duration::seconds(kept), "{nanoseconds}");
+            assert_eq!(round_trip(expiry), second + Duration::seconds(expected), "{nanoseconds}");
         }
         let never = second.saturating_add(Duration::MAX);
-        assert_eq!(back(never).unix_timestamp(), never.unix_timestamp(), "the expiry saturates");
+        assert_eq!(
+            round_trip(never).unix_timestamp(),
+            never.unix_timestamp(),
+            "the expiry saturates"
+        );
     }
 }

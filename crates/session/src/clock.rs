@@ -5,13 +5,13 @@ use time::OffsetDateTime;
 #[cfg(test)]
 thread_local! {
     /// How far tests have advanced the clock.
-    pub(crate) static LATER: std::cell::Cell<time::Duration> = const { std::cell::Cell::new(time::Duration::ZERO) };
+    pub(crate) static TEST_OFFSET: std::cell::Cell<time::Duration> = const { std::cell::Cell::new(time::Duration::ZERO) };
 }
 
 pub(crate) fn now() -> OffsetDateTime {
     let now = OffsetDateTime::now_utc();
     #[cfg(test)]
-    let now = now.saturating_add(LATER.get());
+    let now = now.saturating_add(TEST_OFFSET.get());
     now
 }
 

@@ -64,12 +64,12 @@ impl CookieSettings {
         }
     }
 
-    /// Settings that browsers would reject.
+    /// Describes settings that browsers would reject.
     pub(crate) fn config_errors(&self) -> Vec<String> {
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         let is_secure = self.secure == SecurePolicy::Always;
         if http::HeaderName::from_bytes(self.name.as_bytes()).is_err() {
-            faults.push(format!(
+            errors.push(format!(
                 "cookie_name(\"{}\") is not a cookie name: use letters, digits and hyphens",
                 self.name
             ));
@@ -77,29 +77,33 @@ impl CookieSettings {
         if self.name.starts_with("__Host-")
             && (!is_secure || self.domain.is_some() || self.path != "/")
         {
-            faults.push("a cookie whose name begins with __Host- needs always_secure(), no domain(..), and the path /".to_owned());
+            errors.push("a cookie whose name begins with __Host- needs always_secure(), no cookie_domain(..), and the path /".to_owned());
         }
         if self.name.starts_with("__Secure-") && !is_secure {
-            faults
+            errors
                 .push("a cookie whose name begins with __Secure- needs always_secure()".to_owned());
         }
         if self.same_site == SameSite::None && !is_secure {
-            faults.push(
+            errors.push(
                 "same_site(SameSite::None) needs always_secure(), or browsers refuse the cookie"
                     .to_owned(),
             );
         }
-        let is_plain =
+        let is_valid_attribute =
             |text: &str| !text.bytes().any(|byte| byte < b' ' || byte == b';' || byte == 0x7f);
-        if !self.path.starts_with('/') || !is_plain(&self.path) {
-            faults.push(format!(
-                "path(\"{}\") must begin with a slash and contain no semicolon",
+        if !self.path.starts_with('/') || !is_valid_attribute(&self.path) {
+            errors.push(format!(
+                "cookie_path(\"{}\") must begin with a slash and contain no semicolon",
                 self.path
             ));
         }
-        if self.domain.as_deref().is_some_and(|domain| domain.is_empty() || !is_plain(domain)) {
-            faults.push("domain(..) is not a host name".to_owned());
+        if self
+            .domain
+            .as_deref()
+            .is_some_and(|domain| domain.is_empty() || !is_valid_attribute(domain))
+        {
+            errors.push("cookie_domain(..) is not a host name".to_owned());
         }
-        faults
+        errors
     }
 }

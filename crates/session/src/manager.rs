@@ -24,7 +24,7 @@ const COOKIE_BYTES_MAX: usize = 4096;
 /// The default size limit of a session, in bytes of JSON.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Adds sessions to the routes inside, which take them as [`Session`].
+/// Adds sessions to the routes inside, which extract them as [`Session`].
 ///
 /// ```
 /// use peregrine::session::{Session, SessionManager};
@@ -58,14 +58,14 @@ const BYTES_MAX: usize = 64 * 1024;
 /// is loaded and a tenth of the idle time has passed, not on every request.
 ///
 /// A session is saved before the response is sent. If saving fails, the client gets a problem of
-/// status 500 instead of the response, so that it cannot take lost changes for saved ones. If
+/// status 500 instead of the response, so that it never believes that lost changes were saved. If
 /// another request or a timeout ends the session while a request uses it, that request's changes
 /// are lost, including [`Session::regenerate`]; if it had added something, the response is a
 /// problem of status 409. Stores cannot check and write in one step, so a short race remains
 /// between the two.
 ///
 /// A session ID from a client counts only if the store has it; new sessions always get new IDs.
-/// Responses of handlers that took a session get `Vary: Cookie`, and `Cache-Control: private`
+/// Responses of handlers that extract a session get `Vary: Cookie`, and `Cache-Control: private`
 /// unless they set it themselves.
 #[doc(alias = "SessionManagerLayer")]
 #[doc(alias = "SessionMiddleware")]
@@ -83,7 +83,7 @@ pub(crate) struct SessionSettings {
 }
 
 impl SessionManager {
-    /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryIdempotencyStore`,
+    /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryStore`,
     /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager`
     /// outside the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
@@ -106,12 +106,12 @@ impl SessionManager {
             secure: SecurePolicy::SameAsRequest,
             is_browser_session: false,
         };
-        let (idle, absolute) = (Duration::DAY, Duration::days(30));
+        let (idle_timeout, absolute_timeout) = (Duration::DAY, Duration::days(30));
         Self(Rc::new(SessionSettings {
             backend,
             cookie,
-            idle_timeout: idle,
-            absolute_timeout: absolute,
+            idle_timeout,
+            absolute_timeout,
             bytes_max: BYTES_MAX,
         }))
     }
@@ -121,8 +121,8 @@ impl SessionManager {
         &self.0
     }
 
-    fn configure(mut self, set: impl FnOnce(&mut SessionSettings)) -> Self {
-        set(Rc::make_mut(&mut self.0));
+    fn configure(mut self, update: impl FnOnce(&mut SessionSettings)) -> Self {
+        update(Rc::make_mut(&mut self.0));
         self
     }
 
@@ -196,22 +196,14 @@ impl SessionSettings {
         let expiry = self.record_start(&mut record.data);
         // Extend the lifetime now rather than after the request: a request may take long, and
         // another one may change or end the session meanwhile. The new expiry may also be earlier,
-        // if another program saved the session or `idle` was longer before.
-        let is_prolonged = (expiry - record.expiry_date).abs() >= self.idle_timeout / 10;
-        if is_prolonged {
+        // if another program saved the session or the idle timeout was longer before.
+        let was_touched = (expiry - record.expiry_date).abs() >= self.idle_timeout / 10;
+        if was_touched {
             record.expiry_date = expiry;
             self.backend.save(&record).await.map_err(save_problem)?;
         }
         let Record { id, data, expiry_date } = record;
-        Ok((
-            LoadedSession {
-                id: Some(id),
-                expiry: Some(expiry_date),
-                was_touched: is_prolonged,
-                ..loaded
-            },
-            data,
-        ))
+        Ok((LoadedSession { id: Some(id), expiry: Some(expiry_date), was_touched, ..loaded }, data))
     }
 
     /// Saves the session. Returns the `Set-Cookie` field, if the client needs one.
@@ -220,14 +212,8 @@ impl SessionSettings {
         session: &Session,
         is_secure: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
-        let SessionState {
-            loaded,
-            mut data,
-            change,
-            regenerate_id: is_renewed,
-            is_new,
-            has_inserted: has_added,
-        } = session.0.borrow().clone();
+        let SessionState { loaded, mut data, change, regenerate_id, is_new, has_inserted } =
+            session.0.borrow().clone();
         if change == SessionChange::Unchanged && !loaded.was_touched {
             return Ok(None);
         }
@@ -237,7 +223,7 @@ impl SessionSettings {
         if let Some(id) = loaded.id.filter(|_| !is_new)
             && !self.backend.exists(id, &loaded).await.map_err(save_problem)?
         {
-            return if has_added { Err(session_ended()) } else { Ok(None) };
+            return if has_inserted { Err(session_ended()) } else { Ok(None) };
         }
         if change == SessionChange::Destroyed
             || (session.is_empty() && change == SessionChange::Modified)
@@ -255,36 +241,36 @@ impl SessionSettings {
         }
         let mut record = Record { id: Id::default(), data, expiry_date: expiry };
         match loaded.id {
-            Some(id) if !is_renewed => {
+            Some(id) if !regenerate_id => {
                 record.id = id;
                 if change == SessionChange::Modified {
                     self.backend.save(&record).await.map_err(save_problem)?;
                 }
             }
             // Create the new session before deleting the old one.
-            old => {
+            old_id => {
                 self.backend.create(&mut record).await.map_err(save_problem)?;
-                if let Some(old) = old {
-                    self.backend.delete(old).await.map_err(save_problem)?;
+                if let Some(old_id) = old_id {
+                    self.backend.delete(old_id).await.map_err(save_problem)?;
                 }
             }
         }
         let value = self.backend.cookie_value(&self.cookie.name, &record).map_err(save_problem)?;
         // The cookie outlives the session by a fifth of the idle time: a response that extended it
         // may have been lost, and the next extension comes a tenth of the idle time later.
-        let lasts = expiry - now() + self.idle_timeout / 5;
-        let field = self.cookie.set(&value, lasts, is_secure);
+        let max_age = expiry - now() + self.idle_timeout / 5;
+        let field = self.cookie.set(&value, max_age, is_secure);
         let field = field.filter(|field| field.len() <= COOKIE_BYTES_MAX);
         field.map(Some).ok_or_else(|| {
             too_large(&format!("its cookie would be longer than {COOKIE_BYTES_MAX} bytes"))
         })
     }
 
-    /// Records when the session began. Returns when it expires unless it is used again.
+    /// Records when the session started. Returns when it expires unless it is used again.
     pub(crate) fn record_start(&self, data: &mut Data) -> OffsetDateTime {
-        let begun = started_at(data).unwrap_or_else(now);
-        data.insert(STARTED_AT.to_owned(), seconds(begun).into());
-        now().saturating_add(self.idle_timeout).min(begun.saturating_add(self.absolute_timeout))
+        let started = started_at(data).unwrap_or_else(now);
+        data.insert(STARTED_AT.to_owned(), seconds(started).into());
+        now().saturating_add(self.idle_timeout).min(started.saturating_add(self.absolute_timeout))
     }
 
     fn check_size(&self, data: &Data) -> Result<(), Problem> {
@@ -299,8 +285,8 @@ impl SessionSettings {
     }
 }
 
-fn store_problem(what: &str, error: &session_store::Error) -> Problem {
-    catch_log_panic(|| tracing::error!(target: "peregrine", %error, "{what}"));
+fn store_problem(message: &str, error: &session_store::Error) -> Problem {
+    catch_log_panic(|| tracing::error!(target: "peregrine", %error, "{message}"));
     let detail = "The server could not reach its session store. Try again later.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-store", detail)
 }
@@ -315,16 +301,16 @@ fn session_ended() -> Problem {
         tracing::warn!(
             target: "peregrine",
             "a session ended while a request that changed it was served, and the change is lost: another request \
-             ended it, or Sessions::idle or Sessions::absolute is shorter than the request took"
+             ended it, or SessionManager::idle_timeout or absolute_timeout is shorter than the request took"
         );
     });
     let detail = "The session ended while the server handled the request. Try again.";
     Problem::new(StatusCode::CONFLICT, "session-ended", detail)
 }
 
-fn too_large(why: &str) -> Problem {
+fn too_large(reason: &str) -> Problem {
     catch_log_panic(
-        || tracing::error!(target: "peregrine", "a session is too large to be saved: {why}"),
+        || tracing::error!(target: "peregrine", "a session is too large to be saved: {reason}"),
     );
     let detail = "The session is too large; the server's log has details.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-too-large", detail)
@@ -333,9 +319,9 @@ fn too_large(why: &str) -> Problem {
 impl Middleware for SessionManager {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let is_secure = request.client().is_secure();
-        let held = CurrentSession { settings: Rc::clone(&self.0), session: None };
-        let (mut response, held) = with_task_local(&CURRENT, held, request, next).await;
-        let Some(session) = held.and_then(|held| held.session) else { return response };
+        let current = CurrentSession { settings: Rc::clone(&self.0), session: None };
+        let (mut response, current) = with_task_local(&CURRENT, current, request, next).await;
+        let Some(session) = current.and_then(|current| current.session) else { return response };
         match self.0.save(&session, is_secure).await {
             Ok(field) => {
                 if let Some(field) = field {
@@ -352,12 +338,14 @@ impl Middleware for SessionManager {
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        let mut faults = self.0.cookie.config_errors();
+        let mut errors = self.0.cookie.config_errors();
         if self.0.idle_timeout <= Duration::ZERO || self.0.absolute_timeout <= Duration::ZERO {
-            faults.push("idle(..) and absolute(..) must be more than zero".to_owned());
+            errors.push(
+                "idle_timeout(..) and absolute_timeout(..) must be more than zero".to_owned(),
+            );
         }
-        for fault in faults {
-            requirements.config_error(format!("SessionManager: {fault}"));
+        for error in errors {
+            requirements.config_error(format!("SessionManager: {error}"));
         }
     }
 }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 /// Prefix of names reserved for this crate.
 const RESERVED_PREFIX: &str = "_peregrine.";
-/// When the session began, in seconds since 1970.
+/// When the session started, in seconds since 1970.
 pub(crate) const STARTED_AT: &str = "_peregrine.begun";
 const FLASH_KEY: &str = "_peregrine.flashes";
 /// The number of flash messages kept; older ones are dropped.
@@ -26,7 +26,7 @@ const FLASHES_MAX: usize = 16;
 /// The data that the server keeps about a client.
 ///
 /// As a handler's argument it needs [`SessionManager`](crate::SessionManager) around the handler;
-/// otherwise the problem has status 500, and `Option<Session>` is `Unchanged`. The session is
+/// otherwise the problem has status 500, and `Option<Session>` is `None`. The session is
 /// loaded when it is first extracted and saved before the response is sent; later changes are lost.
 /// A client with an empty session has no cookie and no entry in the store.
 ///
@@ -41,9 +41,9 @@ pub(crate) struct SessionState {
     pub(crate) change: SessionChange,
     /// The session gets a new ID when it is saved.
     pub(crate) regenerate_id: bool,
-    /// Nothing of the loaded session is left.
+    /// The loaded session was destroyed, or there was none.
     pub(crate) is_new: bool,
-    /// Something was added that a client would take for saved if the request succeeded.
+    /// Something was added. A client would believe that it was saved if the request succeeded.
     pub(crate) has_inserted: bool,
 }
 
@@ -108,11 +108,11 @@ impl Session {
     /// Removes the value called `name`. Returns whether it existed.
     pub fn remove(&self, name: &str) -> bool {
         let mut state = self.0.borrow_mut();
-        let was_there = !name.starts_with(RESERVED_PREFIX) && state.data.remove(name).is_some();
-        if was_there {
+        let existed = !name.starts_with(RESERVED_PREFIX) && state.data.remove(name).is_some();
+        if existed {
             state.mark_modified();
         }
-        was_there
+        existed
     }
 
     /// Whether the session has no values and no flash messages.
@@ -143,16 +143,17 @@ impl Session {
         state.change = SessionChange::Destroyed;
     }
 
-    /// Stores a message for the next request that takes it, such as the result of a form before a
-    /// redirect. At most 16 messages are kept; older ones are dropped.
-    pub fn flash(&self, kind: impl Into<String>, text: impl Into<String>) {
+    /// Stores a message for the next request that calls [`take_flashes`](Self::take_flashes), such
+    /// as the result of a form before a redirect. At most 16 messages are kept; older ones are
+    /// dropped.
+    pub fn flash(&self, level: impl Into<String>, message: impl Into<String>) {
         let mut state = self.0.borrow_mut();
-        let mut all = state.flashes();
-        all.push(Flash { level: kind.into(), message: text.into() });
-        let excess = all.len().saturating_sub(FLASHES_MAX);
-        all.drain(..excess);
+        let mut flashes = state.flashes();
+        flashes.push(Flash { level: level.into(), message: message.into() });
+        let excess = flashes.len().saturating_sub(FLASHES_MAX);
+        flashes.drain(..excess);
         // Strings always serialize.
-        state.data.insert(FLASH_KEY.to_owned(), serde_json::to_value(all).unwrap_or_default());
+        state.data.insert(FLASH_KEY.to_owned(), serde_json::to_value(flashes).unwrap_or_default());
         state.mark_inserted();
     }
 
@@ -160,11 +161,11 @@ impl Session {
     #[must_use]
     pub fn take_flashes(&self) -> Vec<Flash> {
         let mut state = self.0.borrow_mut();
-        let all = state.flashes();
+        let flashes = state.flashes();
         if state.data.remove(FLASH_KEY).is_some() {
             state.mark_modified();
         }
-        all
+        flashes
     }
 }
 
@@ -201,19 +202,19 @@ thread_local! {
     pub(crate) static CURRENT: Cell<Option<CurrentSession>> = const { Cell::new(None) };
 }
 
-/// Calls `look` with the middleware's session, and puts it back.
-fn with_current<T>(look: impl FnOnce(&mut CurrentSession) -> T) -> Option<T> {
-    let mut held = CURRENT.take()?;
-    let value = look(&mut held);
-    CURRENT.set(Some(held));
+/// Calls `update` with the current request's context, and stores the context again.
+fn with_current<T>(update: impl FnOnce(&mut CurrentSession) -> T) -> Option<T> {
+    let mut context = CURRENT.take()?;
+    let value = update(&mut context);
+    CURRENT.set(Some(context));
     Some(value)
 }
 
 async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
-    let held = with_current(|held| (Rc::clone(&held.settings), held.session.clone()));
-    let Some((settings, present)) = held else { return Ok(None) };
+    let context = with_current(|context| (Rc::clone(&context.settings), context.session.clone()));
+    let Some((settings, existing)) = context else { return Ok(None) };
     PrivateResponse::mark(parts);
-    if let Some(session) = present {
+    if let Some(session) = existing {
         return Ok(Some(session));
     }
     let (loaded, data) = settings.load(&parts.head).await?;
@@ -228,7 +229,7 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
     };
     let session = Session(Rc::new(RefCell::new(state)));
     // A concurrent future of the same request may have loaded the session meanwhile: use that one.
-    Ok(with_current(|held| held.session.get_or_insert(session).clone()))
+    Ok(with_current(|context| context.session.get_or_insert(session).clone()))
 }
 
 impl FromRequestParts for Session {

@@ -104,16 +104,17 @@ impl AccessLogConfig {
 
 impl ServerConfig {
     pub(crate) fn check_access_log(&self) -> Result<(), ConfigError> {
-        let wrong =
+        let fail =
             |name: &str, text: &str| Err(ConfigError::for_key(&format!("access_log.{name}"), text));
-        let of = &self.access_log;
+        let log = &self.access_log;
         // A line contains only a few fields of up to 8 KiB each.
-        if of.queue_bytes_max < 1024 {
-            return wrong("queue_bytes_max", "too small for a line: use at least `1 KiB`");
+        if log.queue_bytes_max < 1024 {
+            return fail("queue_bytes_max", "too small for a line: use at least `1 KiB`");
         }
-        if let Some(pattern) = of.excluded_routes.iter().find(|pattern| !pattern.starts_with('/')) {
+        if let Some(pattern) = log.excluded_routes.iter().find(|pattern| !pattern.starts_with('/'))
+        {
             let text = format!("`{pattern}` is not a route pattern: patterns start with `/`");
-            return wrong("excluded_routes", &text);
+            return fail("excluded_routes", &text);
         }
         Ok(())
     }

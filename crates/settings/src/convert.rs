@@ -14,13 +14,13 @@ impl ServerConfig {
     #[doc(hidden)]
     #[must_use]
     pub fn driver_options(&self) -> Options {
-        let of = &self.driver;
+        let driver = &self.driver;
         Options {
-            receive_buffers: of.receive_buffers,
-            receive_buffer_bytes: of.receive_buffer_bytes,
-            read_ahead_buffers_max: of.read_ahead_buffers_max,
-            large_receive_bytes: of.large_receive_bytes,
-            spin_us: u32::try_from(of.busy_poll.as_micros()).unwrap_or(u32::MAX),
+            receive_buffers: driver.receive_buffers,
+            receive_buffer_bytes: driver.receive_buffer_bytes,
+            read_ahead_buffers_max: driver.read_ahead_buffers_max,
+            large_receive_bytes: driver.large_receive_bytes,
+            spin_us: u32::try_from(driver.busy_poll.as_micros()).unwrap_or(u32::MAX),
             socket_options: self.socket_options(),
             ..Options::default()
         }
@@ -30,19 +30,19 @@ impl ServerConfig {
     #[doc(hidden)]
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
-        let of = self.sockets.clone();
+        let sockets = self.sockets.clone();
         SocketOptions {
-            backlog: of.backlog,
-            nodelay: of.nodelay,
-            notsent_lowat_bytes: of.notsent_lowat_bytes,
-            tcp_keepalive: of.tcp_keepalive,
-            tcp_keepalive_interval: of.tcp_keepalive_interval,
-            tcp_keepalive_retries: of.tcp_keepalive_retries,
-            tcp_user_timeout: of.tcp_user_timeout,
-            receive_buffer_bytes: of.receive_buffer_bytes,
-            send_buffer_bytes: of.send_buffer_bytes,
-            ipv6_only: of.ipv6_only,
-            shared_accept_queue: of.shared_accept_queue,
+            backlog: sockets.backlog,
+            nodelay: sockets.nodelay,
+            notsent_lowat_bytes: sockets.notsent_lowat_bytes,
+            tcp_keepalive: sockets.tcp_keepalive,
+            tcp_keepalive_interval: sockets.tcp_keepalive_interval,
+            tcp_keepalive_retries: sockets.tcp_keepalive_retries,
+            tcp_user_timeout: sockets.tcp_user_timeout,
+            receive_buffer_bytes: sockets.receive_buffer_bytes,
+            send_buffer_bytes: sockets.send_buffer_bytes,
+            ipv6_only: sockets.ipv6_only,
+            shared_accept_queue: sockets.shared_accept_queue,
         }
     }
 
@@ -63,14 +63,16 @@ impl ServerConfig {
     pub fn to_reloadable(
         &self,
         name: &str,
-        of: &ListenerConfig,
+        listener: &ListenerConfig,
     ) -> Result<ReloadableConfig, ConfigError> {
-        let proxies = match &of.trusted_proxies {
-            Some(own) => own.to_trusted_proxies(&format!("listeners.{name}.trusted_proxies"))?,
+        let trusted_proxies = match &listener.trusted_proxies {
+            Some(section) => {
+                section.to_trusted_proxies(&format!("listeners.{name}.trusted_proxies"))?
+            }
             None => self.to_trusted_proxies()?,
         };
-        let limits = of.limits.as_ref().unwrap_or(&self.limits).clone();
-        Ok(ReloadableConfig { limits, trusted_proxies: proxies })
+        let limits = listener.limits.as_ref().unwrap_or(&self.limits).clone();
+        Ok(ReloadableConfig { limits, trusted_proxies })
     }
 }
 
@@ -81,7 +83,7 @@ impl TrustedProxiesConfig {
     /// A setting is invalid.
     #[doc(hidden)]
     pub fn to_trusted_proxies(&self, section: &str) -> Result<Option<TrustedProxies>, ConfigError> {
-        let wrong =
+        let error_for =
             |name: &str, text: &str| ConfigError::for_key(&format!("{section}.{name}"), text);
         let mut proxies = match (self.hops, self.networks.is_empty()) {
             (None, true) => return Ok(None),
@@ -89,18 +91,18 @@ impl TrustedProxiesConfig {
             (Some(hops), true) => TrustedProxies::hops(hops),
             (Some(_), false) => {
                 let text = "set either `networks` or `hops`, not both";
-                return Err(wrong("hops", text));
+                return Err(error_for("hops", text));
             }
         };
-        if let Some(most) = self.hops_max {
-            proxies = proxies.hops_max(most);
+        if let Some(hops_max) = self.hops_max {
+            proxies = proxies.hops_max(hops_max);
         }
         proxies = match self.header {
             ForwardedHeader::XForwarded => proxies,
             ForwardedHeader::Forwarded if self.x_forwarded_host || self.x_forwarded_prefix => {
                 let text = "`x_forwarded_host` and `x_forwarded_prefix` need \
                             `header = \"x-forwarded\"`";
-                return Err(wrong("header", text));
+                return Err(error_for("header", text));
             }
             ForwardedHeader::Forwarded => proxies.forwarded_header(),
         };
@@ -111,7 +113,9 @@ impl TrustedProxiesConfig {
             proxies = proxies.x_forwarded_prefix();
         }
         match proxies.config_error() {
-            Some(fault) => Err(wrong(if self.hops.is_some() { "hops" } else { "networks" }, fault)),
+            Some(error) => {
+                Err(error_for(if self.hops.is_some() { "hops" } else { "networks" }, error))
+            }
             None => Ok(Some(proxies)),
         }
     }
@@ -134,8 +138,8 @@ impl ProxyProtocolConfig {
         }
         let settings = settings.header_bytes_max(self.header_bytes_max);
         match settings.config_error() {
-            Some(fault) => {
-                Err(ConfigError::for_key(&format!("{section}.trusted"), fault.to_owned()))
+            Some(error) => {
+                Err(ConfigError::for_key(&format!("{section}.trusted"), error.to_owned()))
             }
             None => Ok(Some(settings)),
         }

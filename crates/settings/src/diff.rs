@@ -30,51 +30,51 @@ pub fn diff(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<SettingChange>
     let (old, new) = (to_value(old)?, to_value(new)?);
     // Compares values, since all secrets have the same text.
     let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
-    let text = |value: Option<&peregrine_config::ConfigValue>| {
+    let to_text = |value: Option<&peregrine_config::ConfigValue>| {
         value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
     };
-    let mut all = Vec::new();
+    let mut changes = Vec::new();
     for (setting, old) in old.leaves() {
         let new = new.remove(&setting);
         if new != Some(old) {
-            all.push(SettingChange { setting, old: text(Some(old)), new: text(new) });
+            changes.push(SettingChange { setting, old: to_text(Some(old)), new: to_text(new) });
         }
     }
     let added = new.into_iter();
     let added = added.map(|(setting, new)| SettingChange {
         setting,
-        old: text(None),
-        new: text(Some(new)),
+        old: to_text(None),
+        new: to_text(Some(new)),
     });
-    all.extend(added);
-    all.sort_by(|left, right| left.setting.cmp(&right.setting));
-    Ok(all)
+    changes.extend(added);
+    changes.sort_by(|left, right| left.setting.cmp(&right.setting));
+    Ok(changes)
 }
 
 /// The log line about a reload.
 #[must_use]
-pub fn summary(changed: &[SettingChange], waiting: &[SettingChange]) -> String {
+pub fn summary(changes: &[SettingChange], needs_restart: &[SettingChange]) -> String {
     let mut text = "peregrine: configuration reloaded: ".to_owned();
-    match changed {
+    match changes {
         [] => text.push_str("nothing changed"),
-        changed => write_changes(&mut text, changed),
+        changes => write_changes(&mut text, changes),
     }
-    if !waiting.is_empty() {
+    if !needs_restart.is_empty() {
         text.push_str("; a restart is needed for ");
-        write_changes(&mut text, waiting);
+        write_changes(&mut text, needs_restart);
     }
     text
 }
 
-fn write_changes(text: &mut String, all: &[SettingChange]) {
-    for (number, SettingChange { setting, old, new }) in
-        all.iter().take(CHANGES_SHOWN_MAX).enumerate()
+fn write_changes(text: &mut String, changes: &[SettingChange]) {
+    for (index, SettingChange { setting, old, new }) in
+        changes.iter().take(CHANGES_SHOWN_MAX).enumerate()
     {
-        let separator = if number == 0 { "" } else { ", " };
+        let separator = if index == 0 { "" } else { ", " };
         // Writing to a string never fails.
         let _ = write!(text, "{separator}{setting} {} -> {}", truncate(old), truncate(new));
     }
-    if let Some(more) = all.len().checked_sub(CHANGES_SHOWN_MAX).filter(|more| *more > 0) {
+    if let Some(more) = changes.len().checked_sub(CHANGES_SHOWN_MAX).filter(|more| *more > 0) {
         let _ = write!(text, " and {more} more");
     }
 }

@@ -5,7 +5,7 @@ use peregrine_config::{ConfigError, ConfigLoader, ConfigValue, SourceLocation, V
 /// The prefix of environment variables.
 const ENV_PREFIX: &str = "PEREGRINE_";
 
-/// Adds where the setting was set, unless that was in code.
+/// Adds the location of the setting to the error, unless it was set in code.
 pub(crate) fn with_location(error: ConfigError, tree: Option<&ConfigValue>) -> ConfigError {
     let setting = error.key();
     let leaves = tree.map(ConfigValue::leaves).unwrap_or_default();
@@ -26,31 +26,33 @@ pub fn layers() -> ConfigLoader {
 /// Fills in what a listener's own sections leave out from the server's sections.
 pub(crate) fn inherit_server_sections(tree: &mut ConfigValue) {
     let sections = ["limits", "tls", "trusted_proxies"];
-    let of_server = sections.map(|name| (name, tree.get(name).cloned()));
+    let server_sections = sections.map(|name| (name, tree.get(name).cloned()));
     let Some(listeners) = tree.get_mut("listeners") else { return };
     let names: Vec<_> = listeners.entries().iter().map(|entry| entry.key.clone()).collect();
     for name in names {
         let Some(listener) = listeners.get_mut(&name) else { continue };
-        for (section, of_server) in &of_server {
-            if let (Some(own), Some(of_server)) = (listener.get_mut(section), of_server) {
+        for (section, server_section) in &server_sections {
+            if let (Some(listener_section), Some(server_section)) =
+                (listener.get_mut(section), server_section)
+            {
                 // The loader reports sections that are not tables.
-                if matches!(own.kind, ValueKind::Table(_)) {
-                    let said = std::mem::replace(own, of_server.clone());
+                if matches!(listener_section.kind, ValueKind::Table(_)) {
+                    let overrides = std::mem::replace(listener_section, server_section.clone());
                     // A listener with its own certificates uses none of the server's.
-                    let has_certificates = said.get("certificates").is_some();
+                    let has_certificates = overrides.get("certificates").is_some();
                     let has_domains =
-                        said.get("acme").is_some_and(|acme| acme.get("domains").is_some());
-                    let gone: &[&str] = match (has_certificates, has_domains) {
+                        overrides.get("acme").is_some_and(|acme| acme.get("domains").is_some());
+                    let dropped: &[&str] = match (has_certificates, has_domains) {
                         (false, false) => &[],
                         (true, false) => &["certificates", "default_certificate", "acme"],
                         (_, true) => &["certificates", "default_certificate"],
                     };
-                    for name in gone {
-                        if let Some(value) = own.get_mut(name) {
+                    for name in dropped {
+                        if let Some(value) = listener_section.get_mut(name) {
                             value.kind = ValueKind::Nil;
                         }
                     }
-                    own.merge(said, true);
+                    listener_section.merge(overrides, true);
                 }
             }
         }
@@ -60,9 +62,9 @@ pub(crate) fn inherit_server_sections(tree: &mut ConfigValue) {
 /// Replaces underscores with hyphens in header field names set by variables, which cannot contain
 /// hyphens.
 pub(crate) fn normalize_header_names(tree: &mut ConfigValue) {
-    let fields =
+    let headers =
         tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
-    if let Some(ConfigValue { kind: ValueKind::Table(entries), .. }) = fields {
+    if let Some(ConfigValue { kind: ValueKind::Table(entries), .. }) = headers {
         for entry in
             entries.iter_mut().filter(|e| matches!(e.key_location, SourceLocation::EnvVar(_)))
         {

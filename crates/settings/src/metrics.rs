@@ -40,8 +40,8 @@ impl ReloadMetrics {
             self.record_success_time();
         }
         self.has_succeeded.store(has_succeeded, Ordering::Relaxed);
-        let count = if has_succeeded { &self.succeeded } else { &self.failed };
-        count.fetch_add(1, Ordering::Relaxed);
+        let counter = if has_succeeded { &self.succeeded } else { &self.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -67,21 +67,21 @@ const RELOADS: MetricFamily<'_> = MetricFamily {
 /// The families that [`write()`] writes, in order.
 pub const FAMILIES: &[MetricFamily<'static>] = &[SUCCESSFUL, LAST_SUCCESS_TIME, RELOADS];
 
-/// Writes the metrics. Without figures, as for a server not built from a configuration, writes only
+/// Writes the metrics. Without metrics, as for a server not built from a configuration, writes only
 /// the families.
-pub fn write(page: &mut Exposition, figures: Option<&ReloadMetrics>) {
-    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+pub fn write(page: &mut Exposition, metrics: Option<&ReloadMetrics>) {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     page.begin_family(&SUCCESSFUL);
-    if let Some(figures) = figures {
-        page.sample(&[], u64::from(figures.has_succeeded.load(Ordering::Relaxed)));
+    if let Some(metrics) = metrics {
+        page.sample(&[], u64::from(metrics.has_succeeded.load(Ordering::Relaxed)));
     }
     page.begin_family(&LAST_SUCCESS_TIME);
-    if let Some(figures) = figures {
-        page.sample(&[], of(&figures.last_success_time) as f64 / 1000.0);
+    if let Some(metrics) = metrics {
+        page.sample(&[], load(&metrics.last_success_time) as f64 / 1000.0);
     }
     page.begin_family(&RELOADS);
-    if let Some(figures) = figures {
-        page.sample(&[("result", "done")], of(&figures.succeeded));
-        page.sample(&[("result", "failed")], of(&figures.failed));
+    if let Some(metrics) = metrics {
+        page.sample(&[("result", "done")], load(&metrics.succeeded));
+        page.sample(&[("result", "failed")], load(&metrics.failed));
     }
 }

@@ -112,18 +112,18 @@ impl ServerConfig {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn from_layers(code: Self, layers: ConfigLoader) -> Result<Self, ConfigError> {
-        let (mut said, mut misplaced) = (None, None);
-        let read: Self = layers.load_with_overrides(&code, |tree| {
-            misplaced = super::validate::check_server_wide(tree);
+        let (mut tree_with_locations, mut server_wide_error) = (None, None);
+        let config: Self = layers.load_with_overrides(&code, |tree| {
+            server_wide_error = super::validate::check_server_wide(tree);
             inherit_server_sections(tree);
             normalize_header_names(tree);
-            said = Some(tree.clone());
+            tree_with_locations = Some(tree.clone());
         })?;
-        if let Some(error) = misplaced {
+        if let Some(error) = server_wide_error {
             return Err(error);
         }
-        read.validate().map_err(|error| with_location(error, said.as_ref()))?;
-        Ok(Self { source: Some(ConfigSource { layers, defaults: Box::new(code) }), ..read })
+        config.validate().map_err(|error| with_location(error, tree_with_locations.as_ref()))?;
+        Ok(Self { source: Some(ConfigSource { layers, defaults: Box::new(code) }), ..config })
     }
 
     /// Where the configuration was read from, if it was read.

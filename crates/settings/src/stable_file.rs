@@ -43,13 +43,13 @@ impl FileVersion {
     }
 }
 
-/// Waits until the file at `path` stops changing. Errors from inspecting it are left to the loader.
+/// Waits until the file at `path` stops changing. The loader reports errors from inspecting it.
 ///
 /// # Errors
 /// The file keeps changing, is blank, or is not a regular file.
 pub fn wait_until_stable(path: &Path) -> io::Result<()> {
-    let look = || std::fs::metadata(path).ok().as_ref().map(FileVersion::new);
-    poll_until_stable(look, || thread::sleep(STABLE_INTERVAL))?;
+    let read_version = || std::fs::metadata(path).ok().as_ref().map(FileVersion::new);
+    poll_until_stable(read_version, || thread::sleep(STABLE_INTERVAL))?;
     let invalid = |cause| Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => {
@@ -62,24 +62,24 @@ pub fn wait_until_stable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks if the file contains only white space. Read errors are left to the loader.
+/// Whether the file contains only white space. The loader reports errors from reading it.
 fn is_blank(path: &Path) -> bool {
     let text = std::fs::read(path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     text.is_some_and(|text| text.trim_start_matches('\u{feff}').trim().is_empty())
 }
 
 fn poll_until_stable<T: PartialEq>(
-    mut look: impl FnMut() -> T,
-    mut pause: impl FnMut(),
+    mut read_version: impl FnMut() -> T,
+    mut wait: impl FnMut(),
 ) -> io::Result<()> {
-    let mut last = look();
+    let mut previous = read_version();
     for _ in 0..CHECKS_MAX {
-        pause();
-        let now = look();
-        if now == last {
+        wait();
+        let current = read_version();
+        if current == previous {
             return Ok(());
         }
-        last = now;
+        previous = current;
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "the file keeps changing"))
 }
@@ -89,63 +89,63 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// The number of pauses before a file is read that changes during the first `changes` pauses.
-    fn pauses(changes: usize) -> Option<usize> {
-        let paused = Cell::new(0);
-        let look = || paused.get().min(changes);
-        poll_until_stable(look, || paused.set(paused.get() + 1)).ok().map(|()| paused.get())
+    /// The number of waits for a file that changes during the first `changes` waits.
+    fn count_waits(changes: usize) -> Option<usize> {
+        let waits = Cell::new(0);
+        let read_version = || waits.get().min(changes);
+        poll_until_stable(read_version, || waits.set(waits.get() + 1)).ok().map(|()| waits.get())
     }
 
     #[test]
-    fn a_file_is_read_when_it_was_left_alone() {
-        assert_eq!(pauses(0), Some(1));
-        assert_eq!(pauses(1), Some(2));
-        assert_eq!(pauses(7), Some(8));
-        assert_eq!(pauses(usize::MAX), None, "gives up eventually");
+    fn a_file_is_stable_once_it_stops_changing() {
+        assert_eq!(count_waits(0), Some(1));
+        assert_eq!(count_waits(1), Some(2));
+        assert_eq!(count_waits(7), Some(8));
+        assert_eq!(count_waits(usize::MAX), None, "gives up eventually");
     }
 
     #[test]
-    fn a_file_that_was_written_to_or_replaced_is_another() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a");
-        let stamp = || FileVersion::new(&std::fs::metadata(&path).expect("the file exists"));
+    fn writing_or_replacing_a_file_changes_its_version() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("a");
+        let version = || FileVersion::new(&std::fs::metadata(&path).expect("the file exists"));
         std::fs::write(&path, "one").expect("a new file");
-        let first = stamp();
-        assert_eq!(stamp(), first);
+        let first = version();
+        assert_eq!(version(), first);
         std::fs::write(&path, "one and a half").expect("the file exists");
-        let second = stamp();
+        let second = version();
         assert_ne!(second, first);
         #[cfg(unix)]
         {
-            let other = folder.path().join("b");
+            let other = directory.path().join("b");
             std::fs::write(&other, "another and 1/2").expect("a new file");
-            std::fs::rename(other, &path).expect("same folder");
-            assert_ne!(stamp(), second);
+            std::fs::rename(other, &path).expect("both files are in one directory");
+            assert_ne!(version(), second);
         }
         assert!(
             wait_until_stable(&path).is_ok()
-                && wait_until_stable(&folder.path().join("none")).is_ok()
+                && wait_until_stable(&directory.path().join("none")).is_ok()
         );
     }
 
     #[test]
-    fn what_is_no_file_or_has_nothing_in_it_is_not_read_again() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a");
-        let refused = |path: &Path| wait_until_stable(path).expect_err("refused").to_string();
+    fn blank_files_and_other_file_types_are_refused() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("a");
+        let refusal = |path: &Path| wait_until_stable(path).expect_err("refused").to_string();
         for text in ["", "\n", " \n\n\t\n", "\u{feff}", "\u{feff}\r\n", &"\n".repeat(5000)] {
             std::fs::write(&path, text).expect("a file");
-            assert!(refused(&path).contains("the file is empty"), "{text:?}");
+            assert!(refusal(&path).contains("the file is empty"), "{text:?}");
         }
         std::fs::write(&path, "# all defaults").expect("the file exists");
         assert!(wait_until_stable(&path).is_ok());
-        assert!(refused(folder.path()).contains("not a regular file"));
+        assert!(refusal(directory.path()).contains("not a regular file"));
         #[cfg(target_os = "linux")]
         {
-            let pipe = folder.path().join("pipe");
-            let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-            assert!(made.expect("mkfifo is installed").success());
-            assert!(refused(&pipe).contains("not a regular file"), "it does not wait for a writer");
+            let pipe = directory.path().join("pipe");
+            let status = std::process::Command::new("mkfifo").arg(&pipe).status();
+            assert!(status.expect("mkfifo is installed").success());
+            assert!(refusal(&pipe).contains("not a regular file"), "it does not wait for a writer");
         }
     }
 }

@@ -100,46 +100,46 @@ impl TraceSection {
 
 impl ServerConfig {
     pub(crate) fn check_traces(&self) -> Result<(), ConfigError> {
-        let wrong =
+        let fail =
             |name: &str, text: &str| Err(ConfigError::for_key(&format!("traces.{name}"), text));
-        let of = &self.traces;
-        let of_route =
+        let traces = &self.traces;
+        let route_ratio =
             |(pattern, ratio): (&String, &f64)| (format!("route_sample_ratios.{pattern}"), *ratio);
-        let routes = of.route_sample_ratios.iter().map(of_route);
-        let of_all = ("sample_ratio".to_owned(), of.sample_ratio);
-        for (name, ratio) in std::iter::once(of_all).chain(routes) {
+        let routes = traces.route_sample_ratios.iter().map(route_ratio);
+        let default_ratio = ("sample_ratio".to_owned(), traces.sample_ratio);
+        for (name, ratio) in std::iter::once(default_ratio).chain(routes) {
             if !(0.0..=1.0).contains(&ratio) {
                 let text = format!("{ratio} is out of range: use 0.0 (none) to 1.0 (all)");
-                return wrong(&name, &text);
+                return fail(&name, &text);
             }
         }
-        if of.otlp.export_timeout.is_zero() {
-            return wrong("otlp.export_timeout", "a timeout of zero would send nothing");
+        if traces.otlp.export_timeout.is_zero() {
+            return fail("otlp.export_timeout", "a timeout of zero would send nothing");
         }
-        for (name, value) in &of.otlp.headers {
-            let is_field = http::HeaderName::try_from(name.as_str()).is_ok()
+        for (name, value) in &traces.otlp.headers {
+            let is_valid = http::HeaderName::try_from(name.as_str()).is_ok()
                 && http::HeaderValue::try_from(value.expose_secret()).is_ok();
-            if !is_field {
-                return wrong(&format!("otlp.headers.{name}"), "not a valid HTTP header field");
+            if !is_valid {
+                return fail(&format!("otlp.headers.{name}"), "not a valid HTTP header field");
             }
         }
-        let Some(endpoint) = &of.otlp.endpoint else { return Ok(()) };
+        let Some(endpoint) = &traces.otlp.endpoint else { return Ok(()) };
         // The URL may hold a password, so the error does not show it.
         let url = http::Uri::try_from(endpoint.as_str()).ok();
         let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
         match url.as_ref().and_then(http::Uri::authority) {
-            None => wrong("otlp.endpoint", "write a URL, such as `http://collector:4318`"),
+            None => fail("otlp.endpoint", "write a URL, such as `http://collector:4318`"),
             Some(authority) if authority.as_str().contains('@') => {
                 let text = "a password in a URL would be printed: set `authorization` in \
                             `traces.otlp.headers` instead";
-                wrong("otlp.endpoint", text)
+                fail("otlp.endpoint", text)
             }
             Some(_) if cfg!(not(feature = "otlp")) => {
                 let text = "this program was built without the feature `otlp` of `peregrine`";
-                wrong("otlp.endpoint", text)
+                fail("otlp.endpoint", text)
             }
-            Some(_) if !of.enabled => {
-                wrong("enabled", "a collector is set, but traces are off: write `enabled = true`")
+            Some(_) if !traces.enabled => {
+                fail("enabled", "a collector is set, but traces are off: write `enabled = true`")
             }
             Some(_) => Ok(()),
         }

@@ -18,31 +18,31 @@ impl ServerConfig {
         self.check_traces()?;
         check_acme("tls", &self.tls)?;
         for (name, listener) in &self.listeners {
-            let of = |section: &str| format!("listeners.{name}.{section}");
+            let path_of = |section: &str| format!("listeners.{name}.{section}");
             if let Some(limits) = &listener.limits {
-                check_limits(&of("limits"), limits)?;
+                check_limits(&path_of("limits"), limits)?;
             }
             if listener.address.is_none() && listener.activated.is_none() {
                 let text = "set the address to listen on: `address = \"127.0.0.1:8080\"`";
-                return Err(ConfigError::for_key(&of("address"), text));
+                return Err(ConfigError::for_key(&path_of("address"), text));
             }
             let ListenerConfig { unix_mode, unix_owner, unix_group, .. } = listener;
-            let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
-            check_owner(&of(""), listener.address.as_deref(), said)?;
+            let are_set = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
+            check_owner(&path_of(""), listener.address.as_deref(), are_set)?;
             if let Some(tls) = &listener.tls {
-                check_acme(&of("tls"), tls)?;
+                check_acme(&path_of("tls"), tls)?;
             }
             if listener.tls.is_some() && !listener.https {
                 let text = "the listener has a section `tls`, but no `https = true`";
-                return Err(ConfigError::for_key(&of("https"), text));
+                return Err(ConfigError::for_key(&path_of("https"), text));
             }
         }
         let AdminConfig { unix_mode, unix_owner, unix_group, .. } = &self.admin;
-        let said = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
-        check_owner("admin.", self.admin.address.as_deref(), said)?;
+        let are_set = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
+        check_owner("admin.", self.admin.address.as_deref(), are_set)?;
         let (driver, sockets) = (&self.driver, &self.sockets);
         let kib = |count: u64| count * 1024;
-        for (setting, number, least, most) in [
+        for (setting, value, min, max) in [
             ("workers", self.workers.map_or(1, |workers| workers.get() as u64), 1, 4096),
             ("driver.receive_buffers", driver.receive_buffers.into(), 16, 32_768),
             ("driver.receive_buffer_bytes", driver.receive_buffer_bytes as u64, 512, kib(64)),
@@ -64,7 +64,7 @@ impl ServerConfig {
                 i32::MAX as u64,
             ),
         ] {
-            check_range(setting, number, least, most)?;
+            check_range(setting, value, min, max)?;
         }
         check_socket_times(sockets)?;
         if driver.busy_poll > Duration::from_secs(1) {
@@ -78,38 +78,38 @@ impl ServerConfig {
 fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
     // Linux accepts whole seconds, up to 32,767.
     let second = Duration::from_secs(1);
-    let most = Duration::from_secs(32_767);
-    for (setting, time) in [
+    let max = Duration::from_secs(32_767);
+    for (setting, duration) in [
         ("sockets.tcp_keepalive", sockets.tcp_keepalive.unwrap_or(second)),
         ("sockets.tcp_keepalive_interval", sockets.tcp_keepalive_interval),
     ] {
-        if !(second..=most).contains(&time) || time.subsec_nanos() > 0 {
+        if !(second..=max).contains(&duration) || duration.subsec_nanos() > 0 {
             let text = "the kernel accepts whole seconds, from `1s` to `32767s`";
             return Err(ConfigError::for_key(setting, text));
         }
     }
-    let most = Duration::from_millis(i32::MAX as u64);
-    if !(second..=most).contains(&sockets.tcp_user_timeout.unwrap_or(second)) {
+    let max = Duration::from_millis(i32::MAX as u64);
+    if !(second..=max).contains(&sockets.tcp_user_timeout.unwrap_or(second)) {
         let text = "the kernel accepts `1s` to `24d`";
         return Err(ConfigError::for_key("sockets.tcp_user_timeout", text));
     }
     Ok(())
 }
 
-fn check_range(setting: &str, number: u64, least: u64, most: u64) -> Result<(), ConfigError> {
-    if (least..=most).contains(&number) {
+fn check_range(setting: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
         return Ok(());
     }
-    let text = format!("{number} is out of range: it may be from {least} to {most}");
+    let text = format!("{value} is out of range: it may be from {min} to {max}");
     Err(ConfigError::for_key(setting, text))
 }
 
 fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
-    let of = |name: &str| format!("{section}.{name}");
+    let path_of = |name: &str| format!("{section}.{name}");
     let http2 = &limits.http2;
     let table_max = u64::from(u16::MAX);
     let window_max = (1 << 31) - 1;
-    for (name, number, least, most) in [
+    for (name, value, min, max) in [
         ("head_bytes_max", limits.head_bytes_max as u64, 64, u64::from(u16::MAX)),
         ("request_line_bytes_max", limits.request_line_bytes_max as u64, 16, u64::MAX),
         ("field_bytes_max", limits.field_bytes_max as u64, 16, u64::MAX),
@@ -144,7 +144,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("http2.abuse_budget_max", http2.abuse_budget_max.into(), 1, u64::MAX),
         ("http2.pending_control_frames_max", http2.pending_control_frames_max.into(), 1, u64::MAX),
     ] {
-        check_range(&of(name), number, least, most)?;
+        check_range(&path_of(name), value, min, max)?;
     }
     for (name, time) in [
         ("first_byte_timeout", limits.first_byte_timeout),
@@ -154,11 +154,11 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     ] {
         if time.is_zero() {
             let text = "with a timeout of zero, no client could be served";
-            return Err(ConfigError::for_key(&of(name), text));
+            return Err(ConfigError::for_key(&path_of(name), text));
         }
     }
-    if let Some(fault) = limits.overload.config_error() {
-        return Err(ConfigError::for_key(&of("overload"), fault));
+    if let Some(error) = limits.overload.config_error() {
+        return Err(ConfigError::for_key(&path_of("overload"), error));
     }
     // In other servers, zero often means no limit. Here it would expire at once.
     for (name, time) in [
@@ -170,7 +170,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     ] {
         if time.is_some_and(|time| time.is_zero()) {
             let text = "zero would expire at once; for no limit, write `off`";
-            return Err(ConfigError::for_key(&of(name), text));
+            return Err(ConfigError::for_key(&path_of(name), text));
         }
     }
     Ok(())
@@ -194,8 +194,8 @@ pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
             return None;
         }
         // A printed configuration repeats the server's values for each listener.
-        let of_server = format!("limits.{setting}");
-        if leaves.iter().any(|(name, other)| *name == of_server && other.kind == value.kind) {
+        let server_setting = format!("limits.{setting}");
+        if leaves.iter().any(|(name, other)| *name == server_setting && other.kind == value.kind) {
             return None;
         }
         let text = format!("it applies to the whole server: set `limits.{setting}`");
@@ -204,10 +204,10 @@ pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
 }
 
 /// Checks that only Unix domain sockets have settings for their file.
-fn check_owner(prefix: &str, address: Option<&str>, said: [bool; 3]) -> Result<(), ConfigError> {
+fn check_owner(prefix: &str, address: Option<&str>, are_set: [bool; 3]) -> Result<(), ConfigError> {
     let is_unix = address.is_some_and(|address| address.starts_with("unix:"));
-    for (name, is_said) in ["unix_mode", "unix_owner", "unix_group"].into_iter().zip(said) {
-        if is_said && !is_unix {
+    for (name, is_set) in ["unix_mode", "unix_owner", "unix_group"].into_iter().zip(are_set) {
+        if is_set && !is_unix {
             let text = "this listener is not a Unix domain socket: remove the setting, or write \
                         `address = \"unix:/run/app.sock\"`";
             return Err(ConfigError::for_key(&format!("{prefix}{name}"), text));
@@ -217,31 +217,31 @@ fn check_owner(prefix: &str, address: Option<&str>, said: [bool; 3]) -> Result<(
 }
 
 fn check_acme(section: &str, tls: &TlsSection) -> Result<(), ConfigError> {
-    let of = &tls.acme;
-    let wrong =
+    let acme = &tls.acme;
+    let fail =
         |name: &str, text: &str| Err(ConfigError::for_key(&format!("{section}.{name}"), text));
-    let account = &of.external_account_binding;
-    if account.key_id.is_some() == account.mac_key.expose_secret().is_empty() {
+    let binding = &acme.external_account_binding;
+    if binding.key_id.is_some() == binding.mac_key.expose_secret().is_empty() {
         let text = "`key_id` and `mac_key` belong together: set both or none";
-        return wrong("acme.external_account_binding", text);
+        return fail("acme.external_account_binding", text);
     }
-    if of.domains.is_empty() {
+    if acme.domains.is_empty() {
         return Ok(());
     }
-    if of.state_dir.is_none() {
+    if acme.state_dir.is_none() {
         let text = "set the directory that stores the account and the certificates: authorities \
                     limit how many certificates they issue";
-        return wrong("acme.state_dir", text);
+        return fail("acme.state_dir", text);
     }
-    if of.challenges.is_empty() {
-        return wrong(
+    if acme.challenges.is_empty() {
+        return fail(
             "acme.challenges",
             "list `tls-alpn-01` or `http-01`: without a challenge there is no proof",
         );
     }
     if tls.default_certificate.is_some() {
         let text = "with `acme`, the certificate of its first domain is the default";
-        return wrong("default_certificate", text);
+        return fail("default_certificate", text);
     }
     Ok(())
 }

@@ -28,8 +28,8 @@ struct ClientInner {
 
 impl SimClient {
     pub(super) fn new(server: SimServer, listener: usize) -> Self {
-        let number = server.sim().next_client_id();
-        Self(Rc::new(ClientInner { server, listener, id: number, idle: RefCell::default() }))
+        let id = server.sim().next_client_id();
+        Self(Rc::new(ClientInner { server, listener, id, idle: RefCell::default() }))
     }
 
     /// A request. `target` is written into the request line unchanged.
@@ -84,11 +84,11 @@ impl SimClient {
     /// An idle connection, or a new one.
     pub(super) fn connection(&self) -> ResponseReader {
         loop {
-            let idle = self.0.idle.borrow_mut().pop();
-            match idle {
+            let reader = self.0.idle.borrow_mut().pop();
+            match reader {
                 // The server has closed it in the meantime.
-                Some(idle) if idle.is_readable() => {}
-                Some(idle) => return idle,
+                Some(reader) if reader.is_readable() => {}
+                Some(reader) => return reader,
                 None => return ResponseReader::new(self.connect()),
             }
         }
@@ -96,8 +96,8 @@ impl SimClient {
 
     fn connect(&self) -> SimConnection {
         let connection = self.0.server.connect_to(self.0.listener);
-        let (client, number) = (self.id(), connection.id());
-        self.sim().log(format!("client {client}: has connection {number}"));
+        let (client_id, connection_id) = (self.id(), connection.id());
+        self.sim().log(format!("client {client_id}: has connection {connection_id}"));
         connection
     }
 

@@ -69,10 +69,10 @@ impl SimConnection {
     /// # Errors
     /// The connection was refused, broke, or was cut by the test.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let sent = poll_fn(|cx| self.poll_send(cx, rest)).await?;
-            rest = &rest[sent..];
+        let mut unsent = bytes;
+        while !unsent.is_empty() {
+            let sent = poll_fn(|cx| self.poll_send(cx, unsent)).await?;
+            unsent = &unsent[sent..];
         }
         poll_fn(|cx| self.poll_sent(cx)).await
     }
@@ -91,13 +91,13 @@ impl SimConnection {
     /// # Errors
     /// As [`recv`](Self::recv); the bytes received before the error are lost.
     pub async fn recv_to_end(&self) -> io::Result<Vec<u8>> {
-        let mut all = Vec::new();
+        let mut received = Vec::new();
         loop {
             let bytes = self.recv().await?;
             if bytes.is_empty() {
-                return Ok(all);
+                return Ok(received);
             }
-            all.extend(bytes);
+            received.extend(bytes);
         }
     }
 
@@ -118,8 +118,8 @@ impl SimConnection {
         self.client.is_readable()
     }
 
-    fn cut(&self, what: &str) -> io::Error {
-        self.sim.log(format!("connection {}: cut by the test while {what}", self.id()));
+    fn cut(&self, operation: &str) -> io::Error {
+        self.sim.log(format!("connection {}: cut by the test while {operation}", self.id()));
         self.client.reset();
         io::Error::new(io::ErrorKind::ConnectionReset, "the test cut the connection")
     }
@@ -127,16 +127,17 @@ impl SimConnection {
     fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         // Backpressure: queued bytes must be sent first.
         ready!(self.poll_sent(cx))?;
-        let left = self.send_left.get();
-        let most = left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
-        let size = bytes.len().min(CHUNK_BYTES_MAX).min(most);
+        let remaining = self.send_left.get();
+        let bytes_max = remaining
+            .map_or(usize::MAX, |remaining| usize::try_from(remaining).unwrap_or(usize::MAX));
+        let size = bytes.len().min(CHUNK_BYTES_MAX).min(bytes_max);
         self.target.set(self.client.queue(&bytes[..size])?);
         let sent = u64::try_from(size).expect("a length has at most 64 bits");
-        self.send_left.set(left.map(|left| left - sent));
+        self.send_left.set(remaining.map(|remaining| remaining - sent));
         Poll::Ready(Ok(size))
     }
 
-    /// Ready when everything has been sent. Then performs a cut that is due.
+    /// Ready when everything has been sent. Then cuts the connection if that is due.
     fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.client.poll_flushed_to(cx, self.target.get()))?;
         if self.send_left.get() == Some(0) {
@@ -146,16 +147,18 @@ impl SimConnection {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Vec<u8>>> {
-        let left = self.receive_left.get();
-        if left == Some(0) {
+    fn poll_recv(&self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<Vec<u8>>> {
+        let remaining = self.receive_left.get();
+        if remaining == Some(0) {
             self.receive_left.set(None);
             return Poll::Ready(Err(self.cut("receiving")));
         }
-        let left_here = left.map_or(most, |left| usize::try_from(left).unwrap_or(most).min(most));
-        let bytes = ready!(self.client.poll_recv(cx, left_here))?;
-        let came = u64::try_from(bytes.len()).expect("a length has at most 64 bits");
-        self.receive_left.set(left.map(|left| left - came));
+        let limit = remaining.map_or(bytes_max, |remaining| {
+            usize::try_from(remaining).unwrap_or(bytes_max).min(bytes_max)
+        });
+        let bytes = ready!(self.client.poll_recv(cx, limit))?;
+        let received = u64::try_from(bytes.len()).expect("a length has at most 64 bits");
+        self.receive_left.set(remaining.map(|remaining| remaining - received));
         Poll::Ready(Ok(bytes))
     }
 }

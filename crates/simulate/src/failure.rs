@@ -34,41 +34,48 @@ pub(super) enum RepeatResult {
 }
 
 impl Failure {
-    pub(super) fn new(network: &Network, cause: String, asked: Vec<(String, Duration)>) -> Self {
-        let now = network.failure().map_or_else(|| network.now(), |stuck| stuck.idle_since);
-        let since = |(request, since): (String, Duration)| (request, now.saturating_sub(since));
+    pub(super) fn new(
+        network: &Network,
+        cause: String,
+        pending_requests: Vec<(String, Duration)>,
+    ) -> Self {
+        let now =
+            network.failure().map_or_else(|| network.now(), |run_failure| run_failure.idle_since);
+        let with_waiting_time =
+            |(request, since): (String, Duration)| (request, now.saturating_sub(since));
         Self {
             seed: network.seed(),
             cause,
             virtual_time: now,
             steps: network.polls(),
             digest: network.trace_digest(),
-            pending_requests: asked.into_iter().map(since).collect(),
+            pending_requests: pending_requests.into_iter().map(with_waiting_time).collect(),
             events: network.event_log(),
             repeat_result: None,
             test: None,
         }
     }
 
-    pub(super) fn repeated(self, repeated: RepeatResult, test: Option<String>) -> Self {
-        Self { repeat_result: Some(repeated), test, ..self }
+    pub(super) fn with_repeat_result(
+        self,
+        repeat_result: RepeatResult,
+        test: Option<String>,
+    ) -> Self {
+        Self { repeat_result: Some(repeat_result), test, ..self }
     }
 
     /// Two runs with the same seed passed, but differed.
     pub(super) fn nondeterministic(seed: u64, test: Option<String>) -> Self {
         let cause = "two runs with this seed passed, but their events differ".to_owned();
-        let (waiting, story) = (Vec::new(), Vec::new());
-        let (now, steps, trace) = (Duration::ZERO, 0, 0);
-        let repeated = Some(RepeatResult::Passed);
         Self {
             seed,
             cause,
-            virtual_time: now,
-            steps,
-            digest: trace,
-            pending_requests: waiting,
-            events: story,
-            repeat_result: repeated,
+            virtual_time: Duration::ZERO,
+            steps: 0,
+            digest: 0,
+            pending_requests: Vec::new(),
+            events: Vec::new(),
+            repeat_result: Some(RepeatResult::Passed),
             test,
         }
     }
@@ -100,9 +107,12 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, virtual_time: now, steps, .. } = self;
-        let now = now.as_secs_f64();
-        writeln!(f, "seed {seed} fails at {now:.3} s of virtual time, after {steps} steps:")?;
+        let Self { seed, virtual_time, steps, .. } = self;
+        let virtual_time = virtual_time.as_secs_f64();
+        writeln!(
+            f,
+            "seed {seed} fails at {virtual_time:.3} s of virtual time, after {steps} steps:"
+        )?;
         self.cause.lines().try_for_each(|line| writeln!(f, "  {line}"))?;
         if !self.pending_requests.is_empty() {
             writeln!(f, "requests without a response:")?;
@@ -144,9 +154,9 @@ impl fmt::Debug for Failure {
 impl std::error::Error for Failure {}
 
 /// Explains a limit that was reached, and how to raise it.
-pub(super) fn cause_of(stuck: &RunFailure, (time_max, steps_max): (Duration, u64)) -> String {
-    let RunFailure { cause: what, tasks, tokio_tasks, waiting, .. } = stuck;
-    let first = match *what {
+pub(super) fn cause_of(failure: &RunFailure, (time_max, steps_max): (Duration, u64)) -> String {
+    let RunFailure { cause, tasks, tokio_tasks, waiting, .. } = failure;
+    let explanation = match *cause {
         "deadlock" => "deadlock: the test waits, but no event is pending".to_owned(),
         "time is over" => format!(
             "the test has not ended after {time_max:?} of virtual time; if it may take this long, \
@@ -158,7 +168,7 @@ pub(super) fn cause_of(stuck: &RunFailure, (time_max, steps_max): (Duration, u64
         ),
     };
     format!(
-        "{first}\nbesides the test, {tasks} network tasks and {tokio_tasks} tokio tasks have not \
-         ended; waiting: {waiting}"
+        "{explanation}\nbesides the test, {tasks} network tasks and {tokio_tasks} tokio tasks have \
+         not ended; waiting: {waiting}"
     )
 }

@@ -1,6 +1,6 @@
 //! [`Faults`]: the faults of the simulated network, and their probabilities.
 
-use peregrine_driver_sim::Faults as Network;
+use peregrine_driver_sim::Faults as NetworkFaults;
 use std::time::Duration;
 
 /// The faults of the simulated network. Probabilities are per mille of the segments of
@@ -18,31 +18,35 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "faults do nothing until they are passed to a simulation"]
-pub struct Faults(Network);
+pub struct Faults(NetworkFaults);
 
 impl Faults {
     /// Nothing goes wrong, and nothing takes time.
     pub fn none() -> Self {
-        Self(Network::none())
+        Self(NetworkFaults::none())
     }
 
     /// Faults without loss, as on any real network. Data is split anywhere, delayed by up to 20 ms,
     /// and sent in small segments; buffers are small; accepting fails temporarily; timers of the
     /// server are up to 3 ms late; futures are polled without a reason. This is the default.
     pub fn harmless() -> Self {
-        Self(Network::harmless())
+        Self(NetworkFaults::harmless())
     }
 
     /// Like [`harmless`](Self::harmless), and in addition connections are refused, break, and stall
     /// for up to a minute.
     pub fn hostile() -> Self {
-        Self(Network { half_close_per_mille: 0, refuse_per_mille: 10, ..Network::hostile() })
+        Self(NetworkFaults {
+            half_close_per_mille: 0,
+            refuse_per_mille: 10,
+            ..NetworkFaults::hostile()
+        })
     }
 
-    /// A segment of data is delayed by up to `most`.
-    pub fn delays(self, per_mille: u32, most: Duration) -> Self {
+    /// A segment of data is delayed by up to `delay_max`.
+    pub fn delays(self, per_mille: u32, delay_max: Duration) -> Self {
         self.change(|faults| {
-            (faults.delay_per_mille, faults.delay_ms_max) = (per_mille, milliseconds(most));
+            (faults.delay_per_mille, faults.delay_ms_max) = (per_mille, milliseconds(delay_max));
         })
     }
 
@@ -57,10 +61,10 @@ impl Faults {
         self.change(|faults| faults.short_send_per_mille = per_mille)
     }
 
-    /// After a segment of data, that direction of the connection stalls for up to `most`.
-    pub fn stalls(self, per_mille: u32, most: Duration) -> Self {
+    /// After a segment of data, that direction of the connection stalls for up to `stall_max`.
+    pub fn stalls(self, per_mille: u32, stall_max: Duration) -> Self {
         self.change(|faults| {
-            (faults.stall_per_mille, faults.stall_ms_max) = (per_mille, milliseconds(most));
+            (faults.stall_per_mille, faults.stall_ms_max) = (per_mille, milliseconds(stall_max));
         })
     }
 
@@ -79,9 +83,9 @@ impl Faults {
         self.change(|faults| faults.accept_error_per_mille = per_mille)
     }
 
-    /// Timers of the server fire up to `most` late. Timers of tokio are on time.
-    pub fn late_timers(self, most: Duration) -> Self {
-        self.change(|faults| faults.timer_late_ms_max = milliseconds(most))
+    /// Timers of the server fire up to `delay_max` late. Timers of tokio are on time.
+    pub fn late_timers(self, delay_max: Duration) -> Self {
+        self.change(|faults| faults.timer_late_ms_max = milliseconds(delay_max))
     }
 
     /// A random task of the server or of the test is polled without a reason. At most 900.
@@ -98,11 +102,11 @@ impl Faults {
         })
     }
 
-    pub(super) fn to_network(&self) -> Network {
+    pub(super) fn to_network(&self) -> NetworkFaults {
         self.0.clone()
     }
 
-    fn change(mut self, change: impl FnOnce(&mut Network)) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut NetworkFaults)) -> Self {
         change(&mut self.0);
         self
     }

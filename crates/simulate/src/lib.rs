@@ -3,7 +3,7 @@
 //! [`seeds`] runs a test once for each seed. The server is the production server, with its workers,
 //! protocols, limits, timeouts and shutdown. It runs on an in-memory network that splits, delays
 //! and loses data as configured. The seed determines which task runs next, where data is split and
-//! which connections break. So a failure, which reports its seed, can be reproduced. Time is
+//! which connections break. A failure reports its seed and can therefore be reproduced. Time is
 //! virtual: when no task can run, the clock jumps to the next timer, so that hours take
 //! milliseconds.
 //!
@@ -17,7 +17,7 @@
 //! }
 //!
 //! # #[cfg_attr(any(), test)]
-//! fn a_slow_answer_comes() {
+//! fn a_slow_handler_responds() {
 //!     peregrine_simulate::seeds(0..20, async |sim| {
 //!         let server = sim.serve(|| App::new().get("/slow", slow));
 //!         let response = server.client().get("/slow").send().await.expect("nothing is lost");
@@ -25,7 +25,7 @@
 //!         assert!(sim.now() >= Duration::from_secs(600));
 //!     });
 //! }
-//! # a_slow_answer_comes();
+//! # a_slow_handler_responds();
 //! ```
 //!
 //! # What is simulated
@@ -44,7 +44,7 @@
 //!   tokens, and how fast rate limits recover.
 //! - Sockets of the application: those of tokio panic, because the runtime has no I/O. Files, and
 //!   databases that need no sockets, are real. While a task waits only for one of these, the
-//!   simulator knows of no event to wait for: virtual time advances too far, or the run fails as a
+//!   simulator has no event to wait for: virtual time advances too far, or the run fails as a
 //!   deadlock. Use a substitute in tests, or a second simulated server.
 //!   `tokio::task::spawn_blocking` works; virtual time stands still while it runs.
 //! - The admin listener, the access log, certificate files and signals do not exist.

@@ -34,18 +34,9 @@ pub struct SimRequest {
 
 impl SimRequest {
     pub(super) fn new(client: SimClient, method: Method, target: String) -> Self {
-        let (fields, body, patience) = (Vec::new(), None, None);
+        let (headers, body, timeout) = (Vec::new(), None, None);
         let (cut_request, cut_response) = (None, None);
-        Self {
-            client,
-            method,
-            target,
-            headers: fields,
-            body,
-            timeout: patience,
-            cut_request,
-            cut_response,
-        }
+        Self { client, method, target, headers, body, timeout, cut_request, cut_response }
     }
 
     /// Adds a header field. `Host` and `Content-Length` are added automatically if they are not
@@ -97,12 +88,12 @@ impl SimRequest {
     /// If there is no complete response; see [`SimErrorKind`].
     pub async fn send(self) -> Result<TestResponse, SimRequestError> {
         self.record_outcome(async |request| {
-            let (mut reading, mut head) = request.send_head().await?;
+            let (mut reader, mut head) = request.send_head().await?;
             let mut body = Vec::new();
-            while let Some(piece) = reading.chunk(&mut head.remaining).await? {
+            while let Some(piece) = reader.chunk(&mut head.remaining).await? {
                 body.extend_from_slice(&piece);
             }
-            request.return_connection(reading, &head);
+            request.return_connection(reader, &head);
             Ok(TestResponse::from_network(
                 head.response(Body::from(body)),
                 head.interim_responses,
@@ -123,42 +114,42 @@ impl SimRequest {
     /// If there is no response; see [`SimErrorKind`].
     pub async fn send_streaming(self) -> Result<TestResponse, SimRequestError> {
         self.record_outcome(async |request| {
-            let (reading, mut head) = request.send_head().await?;
+            let (reader, mut head) = request.send_head().await?;
             let (writer, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
             let response = head.response(Body::incoming(reader, u64::MAX));
-            let interims = std::mem::take(&mut head.interim_responses);
+            let interim_responses = std::mem::take(&mut head.interim_responses);
             let client = request.client.clone();
-            let rest = Box::pin(forward_body(client, reading, head, writer));
-            Ok(TestResponse::from_network(response, interims, Some(rest)))
+            let body_forwarder = Box::pin(forward_body(client, reader, head, writer));
+            Ok(TestResponse::from_network(response, interim_responses, Some(body_forwarder)))
         })
         .await
     }
 
-    /// Sends the request through `ask`, and records it and its outcome as events.
+    /// Sends the request with `send`, and records it and its outcome as events.
     async fn record_outcome(
         self,
-        ask: impl AsyncFnOnce(&Self) -> Result<TestResponse, SimErrorKind>,
+        send: impl AsyncFnOnce(&Self) -> Result<TestResponse, SimErrorKind>,
     ) -> Result<TestResponse, SimRequestError> {
         let request = format!("{} {}", self.method, self.target);
         let (sim, client) = (self.client.sim().clone(), self.client.id());
         sim.log(format!("client {client}: {request}"));
-        let waits = sim.track_request(format!("{request} of client {client}"));
-        let began = sim.now();
+        let pending = sim.track_request(format!("{request} of client {client}"));
+        let start = sim.now();
         let result = match self.timeout {
             Some(time) => {
-                sim.timeout(time, ask(&self)).await.unwrap_or(Err(SimErrorKind::TimedOut(time)))
+                sim.timeout(time, send(&self)).await.unwrap_or(Err(SimErrorKind::TimedOut(time)))
             }
-            None => ask(&self).await,
+            None => send(&self).await,
         };
-        drop(waits);
-        let took = sim.now() - began;
+        drop(pending);
+        let elapsed = sim.now() - start;
         sim.log(match &result {
             Ok(response) => {
-                format!("client {client}: {} to {request}, after {took:?}", response.status())
+                format!("client {client}: {} to {request}, after {elapsed:?}", response.status())
             }
-            Err(why) => format!("client {client}: no answer to {request}: {why}"),
+            Err(kind) => format!("client {client}: no answer to {request}: {kind}"),
         });
-        result.map_err(|why| SimRequestError { request, kind: why })
+        result.map_err(|kind| SimRequestError { request, kind })
     }
 
     /// Sends the request, and reads the response's head at the same time.
@@ -167,27 +158,28 @@ impl SimRequest {
         if is_cut {
             self.client.close();
         }
-        let mut reading = self.client.connection();
-        let connection = reading.connection();
+        let mut reader = self.client.connection();
+        let connection = reader.connection();
         self.cut_request.into_iter().for_each(|bytes| connection.cut_after_sent(bytes));
         self.cut_response.into_iter().for_each(|bytes| connection.cut_after_received(bytes));
         let bytes = self.bytes();
-        let mut unsent = Some(Ok(()));
+        // `Some(Ok)` while sending, `Some(Err)` after a failure, `None` once everything was sent.
+        let mut send_state = Some(Ok(()));
         let head = {
             let mut sending = pin!(connection.send(&bytes));
-            let mut receiving = pin!(reading.head(self.method == Method::HEAD));
+            let mut receiving = pin!(reader.head(self.method == Method::HEAD));
             poll_fn(|cx| {
-                if let Some(Ok(())) = unsent
-                    && let Poll::Ready(sent) = sending.as_mut().poll(cx)
+                if let Some(Ok(())) = send_state
+                    && let Poll::Ready(result) = sending.as_mut().poll(cx)
                 {
-                    unsent = sent.err().map(Err);
+                    send_state = result.err().map(Err);
                 }
                 let head = receiving.as_mut().poll(cx);
-                match &mut unsent {
-                    // Sending failed. There may still be a response: a server may answer without
+                match &mut send_state {
+                    // Sending failed. There may still be a response: a server may respond without
                     // reading the whole request.
                     Some(Err(_)) if head.is_pending() => {
-                        let error = unsent.take().and_then(Result::err);
+                        let error = send_state.take().and_then(Result::err);
                         Poll::Ready(Err(
                             error.map_or(SimErrorKind::ConnectionReset, SimErrorKind::from)
                         ))
@@ -199,23 +191,23 @@ impl SimRequest {
         };
         let mut head = head?;
         // If the request was not sent completely, the connection cannot be reused.
-        head.closes_connection |= unsent.is_some() || is_cut;
-        Ok((reading, head))
+        head.closes_connection |= send_state.is_some() || is_cut;
+        Ok((reader, head))
     }
 
-    fn return_connection(&self, reading: ResponseReader, head: &ResponseHead) {
+    fn return_connection(&self, reader: ResponseReader, head: &ResponseHead) {
         if !head.closes_connection {
-            self.client.return_connection(reading);
+            self.client.return_connection(reader);
         }
     }
 
     /// The bytes of the request.
     fn bytes(&self) -> Vec<u8> {
-        let has = |wanted: &str| {
-            self.headers.iter().any(|(present, _)| present.eq_ignore_ascii_case(wanted))
+        let has_header = |name: &str| {
+            self.headers.iter().any(|(header_name, _)| header_name.eq_ignore_ascii_case(name))
         };
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
-        if !has("host") {
+        if !has_header("host") {
             bytes.extend_from_slice(format!("host: {HOST}\r\n").as_bytes());
         }
         for (name, value) in &self.headers {
@@ -225,8 +217,8 @@ impl SimRequest {
             bytes.extend_from_slice(b"\r\n");
         }
         if let Some(body) = &self.body
-            && !has("content-length")
-            && !has("transfer-encoding")
+            && !has_header("content-length")
+            && !has_header("transfer-encoding")
         {
             bytes.extend_from_slice(format!("content-length: {}\r\n", body.len()).as_bytes());
         }
@@ -239,13 +231,13 @@ impl SimRequest {
 impl ResponseHead {
     fn response(&mut self, body: Body) -> Response {
         let mut response = Response::new(self.status).with_body(body);
-        let mut fields = Headers::new();
+        let mut headers = Headers::new();
         for (name, value) in std::mem::take(&mut self.headers) {
             if let Some(name) = name {
-                fields.append(name, value);
+                headers.append(name, value);
             }
         }
-        *response.headers_mut() = fields;
+        *response.headers_mut() = headers;
         response
     }
 }
@@ -253,7 +245,7 @@ impl ResponseHead {
 /// Receives the rest of a response, as fast as the test reads it.
 async fn forward_body(
     client: SimClient,
-    mut reading: ResponseReader,
+    mut reader: ResponseReader,
     mut head: ResponseHead,
     writer: PipeWriter,
 ) {
@@ -261,14 +253,14 @@ async fn forward_body(
         if poll_fn(|cx| writer.poll_capacity(cx)).await.is_err() {
             return;
         }
-        match reading.chunk(&mut head.remaining).await {
+        match reader.chunk(&mut head.remaining).await {
             Ok(Some(piece)) => writer.send(piece),
             Ok(None) => break,
             Err(_) => return writer.send_error(BodyError::Disconnected),
         }
     }
     if !head.closes_connection {
-        client.return_connection(reading);
+        client.return_connection(reader);
     }
     writer.finish(HeaderMap::new());
 }
@@ -280,9 +272,9 @@ impl fmt::Debug for SimRequest {
 }
 
 /// Parses a status line.
-pub(super) fn status(line: &str) -> Option<StatusCode> {
+pub(super) fn parse_status_line(line: &str) -> Option<StatusCode> {
     let (version, rest) = line.split_once(' ')?;
     let digits = rest.split(' ').next()?;
-    let known = version == "HTTP/1.1" && digits.len() == 3;
-    known.then(|| StatusCode::from_bytes(digits.as_bytes()).ok()).flatten()
+    let is_valid = version == "HTTP/1.1" && digits.len() == 3;
+    is_valid.then(|| StatusCode::from_bytes(digits.as_bytes()).ok()).flatten()
 }

@@ -2,7 +2,7 @@
 
 use super::connection::SimConnection;
 use super::error::SimErrorKind;
-use super::request::status;
+use super::request::parse_status_line;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::rc::Rc;
@@ -48,7 +48,7 @@ impl ResponseReader {
         Rc::clone(&self.connection)
     }
 
-    /// Whether anything arrived that does not belong to a response, such as the end.
+    /// Whether anything arrived that does not belong to a response, such as the end of the stream.
     pub(super) fn is_readable(&self) -> bool {
         !self.buffer.is_empty() || self.connection.is_readable()
     }
@@ -58,32 +58,35 @@ impl ResponseReader {
         &mut self,
         is_head_request: bool,
     ) -> Result<ResponseHead, SimErrorKind> {
-        let mut interims = Vec::new();
+        let mut interim_responses = Vec::new();
         loop {
             let lines = self.read_lines().await?;
-            let (first, rest) = lines.split_first().expect("at least one line");
-            let malformed = |line: &str| SimErrorKind::InvalidResponse(format!("{line:?}"));
-            let status = status(first).ok_or_else(|| malformed(first))?;
-            let fields = parse_headers(rest).map_err(malformed)?;
+            let (status_line, header_lines) =
+                lines.split_first().expect("a head has at least one line");
+            let malformed_line = |line: &str| SimErrorKind::InvalidResponse(format!("{line:?}"));
+            let status =
+                parse_status_line(status_line).ok_or_else(|| malformed_line(status_line))?;
+            let headers = parse_headers(header_lines).map_err(malformed_line)?;
             // RFC 9110 §15.2: any number of interim responses may precede the final one. 101 is
             // final: another protocol follows.
             if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-                interims.push((status, fields));
+                interim_responses.push((status, headers));
                 continue;
             }
             // RFC 9112 §6.3: these have no body, whatever their fields say.
-            let has_none = is_head_request
+            let has_no_body = is_head_request
                 || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-            let rest = if has_none { RemainingBody::Bytes(0) } else { body_framing(&fields)? };
-            let is_last = rest == RemainingBody::UntilClose
+            let remaining =
+                if has_no_body { RemainingBody::Bytes(0) } else { body_framing(&headers)? };
+            let closes_connection = remaining == RemainingBody::UntilClose
                 || status == StatusCode::SWITCHING_PROTOCOLS
-                || fields.get(header::CONNECTION).is_some_and(|value| value == "close");
+                || headers.get(header::CONNECTION).is_some_and(|value| value == "close");
             return Ok(ResponseHead {
                 status,
-                headers: fields,
-                interim_responses: interims,
-                remaining: rest,
-                closes_connection: is_last,
+                headers,
+                interim_responses,
+                remaining,
+                closes_connection,
             });
         }
     }
@@ -91,17 +94,21 @@ impl ResponseReader {
     /// Reads the next piece of a body; `None` at its end.
     pub(super) async fn chunk(
         &mut self,
-        rest: &mut RemainingBody,
+        remaining: &mut RemainingBody,
     ) -> Result<Option<Bytes>, SimErrorKind> {
         loop {
-            match rest {
+            match remaining {
                 RemainingBody::Bytes(0) => return Ok(None),
-                RemainingBody::Bytes(left) => return self.take_buffered(left).await.map(Some),
+                RemainingBody::Bytes(bytes_left) => {
+                    return self.take_buffered(bytes_left).await.map(Some);
+                }
                 RemainingBody::Chunk(0) => {
                     self.read_line().await?;
-                    *rest = RemainingBody::Chunks;
+                    *remaining = RemainingBody::Chunks;
                 }
-                RemainingBody::Chunk(left) => return self.take_buffered(left).await.map(Some),
+                RemainingBody::Chunk(bytes_left) => {
+                    return self.take_buffered(bytes_left).await.map(Some);
+                }
                 RemainingBody::Chunks => {
                     let line = self.read_line().await?;
                     let size = line.split(';').next().unwrap_or_default().trim();
@@ -111,10 +118,10 @@ impl ResponseReader {
                     if size == 0 {
                         // Skip the trailers.
                         while !self.read_line().await?.is_empty() {}
-                        *rest = RemainingBody::Bytes(0);
+                        *remaining = RemainingBody::Bytes(0);
                         return Ok(None);
                     }
-                    *rest = RemainingBody::Chunk(size);
+                    *remaining = RemainingBody::Chunk(size);
                 }
                 RemainingBody::UntilClose => {
                     if self.buffer.is_empty() && !self.receive().await? {
@@ -126,14 +133,14 @@ impl ResponseReader {
         }
     }
 
-    /// Reads some of the `left` bytes.
-    async fn take_buffered(&mut self, left: &mut u64) -> Result<Bytes, SimErrorKind> {
+    /// Reads some of the remaining bytes, and subtracts their number from `bytes_left`.
+    async fn take_buffered(&mut self, bytes_left: &mut u64) -> Result<Bytes, SimErrorKind> {
         if self.buffer.is_empty() {
             self.receive_or_eof().await?;
         }
-        let size = usize::try_from(*left).unwrap_or(usize::MAX).min(self.buffer.len());
+        let size = usize::try_from(*bytes_left).unwrap_or(usize::MAX).min(self.buffer.len());
         let piece: Vec<u8> = self.buffer.drain(..size).collect();
-        *left -= u64::try_from(size).expect("a length has at most 64 bits");
+        *bytes_left -= u64::try_from(size).expect("a length has at most 64 bits");
         Ok(piece.into())
     }
 
@@ -177,22 +184,22 @@ impl ResponseReader {
 
 /// Parses header fields. The error is the first malformed line.
 fn parse_headers(lines: &[String]) -> Result<HeaderMap, &str> {
-    let mut fields = HeaderMap::new();
+    let mut headers = HeaderMap::new();
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(line.as_str())?;
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| line.as_str())?;
         let value = HeaderValue::from_str(value.trim()).map_err(|_| line.as_str())?;
-        fields.append(name, value);
+        headers.append(name, value);
     }
-    Ok(fields)
+    Ok(headers)
 }
 
 /// The framing of the body (RFC 9112 §6.3).
-fn body_framing(fields: &HeaderMap) -> Result<RemainingBody, SimErrorKind> {
-    if fields.get(header::TRANSFER_ENCODING).is_some_and(|value| value == "chunked") {
+fn body_framing(headers: &HeaderMap) -> Result<RemainingBody, SimErrorKind> {
+    if headers.get(header::TRANSFER_ENCODING).is_some_and(|value| value == "chunked") {
         return Ok(RemainingBody::Chunks);
     }
-    let Some(length) = fields.get(header::CONTENT_LENGTH) else {
+    let Some(length) = headers.get(header::CONTENT_LENGTH) else {
         return Ok(RemainingBody::UntilClose);
     };
     let length = length.to_str().ok().and_then(|text| text.parse().ok());

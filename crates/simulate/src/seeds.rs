@@ -64,10 +64,12 @@ impl From<Vec<u64>> for Seeds {
 
 /// Parses the environment variable: one seed or a range.
 fn parse(text: &str) -> Result<Seeds, String> {
-    let number = |text: &str| text.trim().replace('_', "").parse::<u64>();
+    let parse_seed = |text: &str| text.trim().replace('_', "").parse::<u64>();
     let range = match text.split_once("..") {
-        None => number(text).map(|seed| Seeds::from(seed..=seed)),
-        Some((from, to)) => number(from).and_then(|from| Ok(Seeds::from(from..number(to)?))),
+        None => parse_seed(text).map(|seed| Seeds::from(seed..=seed)),
+        Some((start, end)) => {
+            parse_seed(start).and_then(|start| Ok(Seeds::from(start..parse_seed(end)?)))
+        }
     };
     match range {
         Ok(seeds) if seeds.iter().next().is_some() => Ok(seeds),
@@ -90,8 +92,8 @@ mod tests {
         assert_eq!(parse("18446744073709551615"), Ok((u64::MAX..=u64::MAX).into()));
         // The range is not expanded to a list.
         assert!(parse("0..18446744073709551615").is_ok_and(|seeds| seeds.iter().next() == Some(0)));
-        for wrong in ["", "all", "5..3", "1..", "..2", "-1"] {
-            assert!(parse(wrong).is_err_and(|text| text.contains("0..1000")), "{wrong}");
+        for invalid in ["", "all", "5..3", "1..", "..2", "-1"] {
+            assert!(parse(invalid).is_err_and(|text| text.contains("0..1000")), "{invalid}");
         }
     }
 

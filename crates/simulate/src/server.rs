@@ -41,52 +41,52 @@ impl SimServer {
     pub(super) fn start(
         sim: &Sim,
         settings: SimulatedServer,
-        makes: &mut dyn FnMut() -> BoxedMakeApp,
+        make_app: &mut dyn FnMut() -> BoxedMakeApp,
     ) -> Self {
         let SimulatedServer { workers, limits, traces, listeners } = settings;
         let network = &sim.shared().network;
         let count = workers;
-        let mut places: Vec<_> =
+        let mut addresses: Vec<_> =
             listeners.iter().map(|listener| (Vec::new(), listener.is_tls())).collect();
-        let (orders, _) = watch::channel(Lifecycle::Serving);
-        let members = Balancer::for_workers(count, listeners.len()).into_iter();
-        let members = members.map(|member| (count > 1).then_some(member));
-        let mut starts = Vec::new();
-        for member in members {
+        let (lifecycle, _) = watch::channel(Lifecycle::Serving);
+        let balancers = Balancer::for_workers(count, listeners.len()).into_iter();
+        let balancers = balancers.map(|balancer| (count > 1).then_some(balancer));
+        let mut sim_workers = Vec::new();
+        for balancer in balancers {
             let bind = |(listener, (ports, _)): (&ListenerSettings, &mut (Vec<u64>, bool))| {
                 let port = network.bind();
                 ports.push(port.id());
                 listener.bound_listener(port, SocketSharing::default())
             };
-            let listens = listeners.iter().zip(&mut places).map(bind).collect();
-            let observed =
+            let bound_listeners = listeners.iter().zip(&mut addresses).map(bind).collect();
+            let instrumentation =
                 Rc::new(Instrumentation::new(Arc::default()).with_tracing(traces.clone()));
             let limits = limits.clone().into();
-            let orders = orders.subscribe();
-            starts.push(SimWorker {
-                make: makes(),
-                listeners: listens,
+            let lifecycle = lifecycle.subscribe();
+            sim_workers.push(SimWorker {
+                make: make_app(),
+                listeners: bound_listeners,
                 limits,
-                instrumentation: observed,
-                lifecycle: orders,
-                balancer: member,
+                instrumentation,
+                lifecycle,
+                balancer,
             });
         }
         let running = Rc::new(SimServerState {
-            lifecycle: orders,
-            addresses: places,
-            workers: starts.iter().map(|worker| Rc::clone(&worker.instrumentation)).collect(),
+            lifecycle,
+            addresses,
+            workers: sim_workers.iter().map(|worker| Rc::clone(&worker.instrumentation)).collect(),
             reports: RefCell::new((0..count).map(|_| None).collect()),
             exited: Notify::new(),
             is_force_close_requested: Cell::new(false),
         });
-        for (number, worker) in starts.into_iter().enumerate() {
+        for (index, worker) in sim_workers.into_iter().enumerate() {
             let (sim, running) = (sim.clone(), Rc::clone(&running));
             network.spawn(async move {
-                let ran = catch_panic(worker.run(&sim)).await;
-                match ran.unwrap_or_else(|text| Err(format!("a worker panicked: {text}"))) {
+                let result = catch_panic(worker.run(&sim)).await;
+                match result.unwrap_or_else(|text| Err(format!("a worker panicked: {text}"))) {
                     Ok(report) => {
-                        running.reports.borrow_mut()[number] = Some(report);
+                        running.reports.borrow_mut()[index] = Some(report);
                         running.exited.notify_waiters();
                     }
                     Err(cause) => sim.fail(cause),
@@ -121,9 +121,9 @@ impl SimServer {
     /// If there is no listener with this index.
     #[must_use]
     pub fn connect_to(&self, listener: usize) -> SimConnection {
-        let places = &self.running.addresses;
-        let (ports, _) = places.get(listener).unwrap_or_else(|| {
-            panic!("there is no listener {listener}: the server has {}", places.len())
+        let addresses = &self.running.addresses;
+        let (ports, _) = addresses.get(listener).unwrap_or_else(|| {
+            panic!("there is no listener {listener}: the server has {}", addresses.len())
         });
         let port = *self.sim.choose(ports);
         SimConnection::new(self.sim.shared().network.connect_to(port), self.sim.clone())
@@ -148,7 +148,7 @@ impl SimServer {
     /// The current counters of each worker.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
-        self.running.workers.iter().map(|observed| observed.stats()).collect()
+        self.running.workers.iter().map(|instrumentation| instrumentation.stats()).collect()
     }
 
     /// The simulation that this server is part of.
@@ -157,12 +157,12 @@ impl SimServer {
         &self.sim
     }
 
-    fn advance_lifecycle(&self, order: Lifecycle) {
-        self.sim.log(match order {
+    fn advance_lifecycle(&self, lifecycle: Lifecycle) {
+        self.sim.log(match lifecycle {
             Lifecycle::ForceClosing => "a server is ordered to cut its connections",
             _ => "a server is ordered to shut down",
         });
-        self.running.advance_lifecycle(order);
+        self.running.advance_lifecycle(lifecycle);
     }
 
     async fn stopped(&self) -> ShutdownReport {
@@ -170,8 +170,8 @@ impl SimServer {
         let reports = self.running.reports.borrow();
         let reports = reports.iter().flatten();
         let workers = reports.clone().map(|report| Some(report.stats.clone())).collect();
-        let cut = reports.flat_map(|report| report.force_closed.iter().cloned()).collect();
-        stopped(workers, cut, self.running.is_force_close_requested.get())
+        let force_closed = reports.flat_map(|report| report.force_closed.iter().cloned()).collect();
+        stopped(workers, force_closed, self.running.is_force_close_requested.get())
     }
 }
 
@@ -183,23 +183,23 @@ impl fmt::Debug for SimServer {
 
 impl SimServerState {
     /// Sets the lifecycle state, unless a later one was set before.
-    pub(super) fn advance_lifecycle(&self, order: Lifecycle) {
-        self.lifecycle.send_if_modified(|present| {
-            let is_further = order > *present;
-            *present = order.max(*present);
-            is_further
+    pub(super) fn advance_lifecycle(&self, lifecycle: Lifecycle) {
+        self.lifecycle.send_if_modified(|current| {
+            let has_advanced = lifecycle > *current;
+            *current = lifecycle.max(*current);
+            has_advanced
         });
     }
 
     /// Completes when all workers have ended.
     pub(super) async fn stopped(&self) {
         loop {
-            let mut ended = pin!(self.exited.notified());
-            ended.as_mut().enable();
+            let mut exited = pin!(self.exited.notified());
+            exited.as_mut().enable();
             if self.reports.borrow().iter().all(Option::is_some) {
                 return;
             }
-            ended.await;
+            exited.await;
         }
     }
 }
@@ -217,43 +217,36 @@ struct SimWorker {
 impl SimWorker {
     /// Runs the worker until it ends. Returns an error if it cannot start.
     async fn run(self, sim: &Sim) -> Result<WorkerReport, String> {
-        let Self {
-            make,
-            listeners: listens,
-            limits,
-            instrumentation: observed,
-            lifecycle: orders,
-            balancer: member,
-        } = self;
-        let wrong = |error: &dyn fmt::Display| format!("the server cannot start: {error}");
-        let application = make().await.map_err(|error| wrong(&error))?;
-        // All workers share this thread, so each announces its worker-local state before it is
-        // polled.
+        let Self { make, listeners, limits, instrumentation, lifecycle, balancer } = self;
+        let start_error = |error: &dyn fmt::Display| format!("the server cannot start: {error}");
+        let app = make().await.map_err(|error| start_error(&error))?;
+        // All workers share this thread, so the worker-local state of a worker is installed before
+        // each poll of that worker.
         let locals = Rc::new(RefCell::new(None::<WorkerLocals>));
-        let mine = Rc::clone(&locals);
-        let announce = move || {
-            if let Some(locals) = &*mine.borrow() {
+        let worker_locals = Rc::clone(&locals);
+        let install_locals = move || {
+            if let Some(locals) = &*worker_locals.borrow() {
                 locals.install();
             }
         };
-        let driver = sim.driver().on_before_poll(announce.clone());
-        let counts = Rc::clone(&observed);
+        let driver = sim.driver().on_before_poll(install_locals.clone());
+        let stats_source = Rc::clone(&instrumentation);
         let mut running = pin!(peregrine_server::run_worker(
             driver,
-            listens,
-            application,
+            listeners,
+            app,
             limits,
-            observed,
-            orders,
-            member
+            instrumentation,
+            lifecycle,
+            balancer
         ));
         let report = poll_fn(|cx| {
-            announce();
-            let polled = running.as_mut().poll(cx);
+            install_locals();
+            let poll = running.as_mut().poll(cx);
             locals.borrow_mut().get_or_insert_with(WorkerLocals::current);
-            polled
+            poll
         });
-        let report = report.await.map_err(|error| wrong(&error))?;
-        Ok(WorkerReport { stats: counts.stats(), ..report })
+        let report = report.await.map_err(|error| start_error(&error))?;
+        Ok(WorkerReport { stats: stats_source.stats(), ..report })
     }
 }

@@ -106,10 +106,10 @@ impl Sim {
 
     /// Awaits `future` for up to `time`. Returns `None`, and drops `future`, if it takes longer.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
-        let (mut future, mut over) = (pin!(future), pin!(self.sleep(time)));
+        let (mut future, mut sleep) = (pin!(future), pin!(self.sleep(time)));
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
         })
         .await
     }
@@ -172,7 +172,7 @@ impl Sim {
     pub(super) fn panicked(&self, message: &str) {
         self.log(format!("the application panics: {message}"));
         if !self.0.allows_panics {
-            // tokio's message about a socket does not help here.
+            // tokio's message about a socket does not explain why there is none.
             let hint = if message.contains("IO is disabled") {
                 "\nThere are no sockets in a simulation: see \"What is not simulated\" in \
                  peregrine_simulate."
@@ -189,7 +189,7 @@ impl Sim {
     }
 
     pub(super) fn driver(&self) -> &Driver {
-        self.0.driver.get().expect("the run has begun before its test")
+        self.0.driver.get().expect("the driver is set before the test starts")
     }
 
     pub(super) fn shared(&self) -> &SimState {
@@ -214,10 +214,10 @@ impl Sim {
 
     /// Records that a request waits for its response, until the result is dropped.
     pub(super) fn track_request(&self, request: String) -> PendingRequest {
-        let number = self.0.last_request_id.get() + 1;
-        self.0.last_request_id.set(number);
-        self.0.pending.borrow_mut().insert(number, (request, self.now()));
-        PendingRequest { sim: self.clone(), id: number }
+        let id = self.0.last_request_id.get() + 1;
+        self.0.last_request_id.set(id);
+        self.0.pending.borrow_mut().insert(id, (request, self.now()));
+        PendingRequest { sim: self.clone(), id }
     }
 
     /// Requests without a response, with the time at which they started.

@@ -28,8 +28,8 @@ use std::time::Duration;
 ///     match server.client().get("/").send().await {
 ///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
 ///         // On such a network, a request may arrive too late or be lost.
-///         Ok(late) => assert_eq!(late.status(), 408),
-///         Err(lost) => sim.log(lost.to_string()),
+///         Ok(response) => assert_eq!(response.status(), 408),
+///         Err(error) => sim.log(error.to_string()),
 ///     }
 /// });
 /// ```
@@ -142,24 +142,26 @@ impl Simulation {
         test: &impl AsyncFn(Sim) -> V,
     ) -> Result<(), Box<Failure>> {
         for seed in seeds.iter() {
-            let first = self.run_one(seed, test);
-            let failure = match first {
+            let result = self.run_one(seed, test);
+            let failure = match result {
                 Ok(_) if !self.checks_determinism => continue,
-                Ok(passed) => match self.run_one(seed, test) {
-                    Ok(again) if again == passed => continue,
+                Ok(first_report) => match self.run_one(seed, test) {
+                    Ok(second_report) if second_report == first_report => continue,
                     Ok(_) => Failure::nondeterministic(seed, test_name()),
-                    Err(failure) => failure.repeated(RepeatResult::Passed, test_name()),
+                    Err(failure) => failure.with_repeat_result(RepeatResult::Passed, test_name()),
                 },
                 Err(failure) => {
                     eprintln!(
                         "seed {seed} fails; running it again, to see whether the failure repeats"
                     );
-                    let repeated = match self.run_one(seed, test) {
+                    let repeat_result = match self.run_one(seed, test) {
                         Ok(_) => RepeatResult::Passed,
-                        Err(again) if again == failure => RepeatResult::Same,
-                        Err(again) => RepeatResult::Different(again.cause().to_owned()),
+                        Err(second_failure) if second_failure == failure => RepeatResult::Same,
+                        Err(second_failure) => {
+                            RepeatResult::Different(second_failure.cause().to_owned())
+                        }
                     };
-                    failure.repeated(repeated, test_name())
+                    failure.with_repeat_result(repeat_result, test_name())
                 }
             };
             return Err(Box::new(failure));
@@ -186,23 +188,25 @@ impl Simulation {
         network.set_polls_max(self.steps_max);
         network.suppress_panic_message();
         let sim = Sim::new(network.clone(), self.allows_panics);
-        let hears = sim.clone();
-        let hearing = PanicHookGuard::begin(move |message| hears.panicked(message));
+        let hook_sim = sim.clone();
+        let panic_hook = PanicHookGuard::install(move |message| hook_sim.panicked(message));
         let run = || {
             network.run(&Options::default(), async |driver| {
                 sim.set_driver(driver);
                 run_test(&sim, test).await;
             })
         };
-        let ended = catch_unwind(AssertUnwindSafe(run));
-        drop(hearing);
-        let cause = match (ended, network.failure(), sim.failure()) {
+        let outcome = catch_unwind(AssertUnwindSafe(run));
+        drop(panic_hook);
+        let cause = match (outcome, network.failure(), sim.failure()) {
             (_, _, Some(cause)) => cause,
-            (Err(_), Some(stuck), _) => cause_of(&stuck, (self.time_max, self.steps_max)),
-            (Err(panic), None, _) => startup_failure(panic_message(&*panic)),
+            (Err(_), Some(run_failure), _) => {
+                cause_of(&run_failure, (self.time_max, self.steps_max))
+            }
+            (Err(panic), None, _) => uncaught_panic_cause(panic_message(&*panic)),
             (Ok(Ok(())), ..) => {
-                let (trace, time) = (network.trace_digest(), network.now());
-                return Ok(RunReport { digest: trace, virtual_time: time, steps: network.polls() });
+                let (digest, virtual_time) = (network.trace_digest(), network.now());
+                return Ok(RunReport { digest, virtual_time, steps: network.polls() });
             }
             (Ok(Err(error)), ..) => format!("cannot create a tokio runtime: {error}"),
         };
@@ -212,20 +216,21 @@ impl Simulation {
 
 /// Runs the test and then shuts down its servers. Reports failures to `sim`.
 async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
-    let (mut failed, mut tested) = (pin!(sim.wait_for_failure()), pin!(test(sim.clone())));
+    let (mut run_failure, mut test_future) =
+        (pin!(sim.wait_for_failure()), pin!(test(sim.clone())));
     let has_passed = poll_fn(|cx| {
-        if failed.as_mut().poll(cx).is_ready() {
+        if run_failure.as_mut().poll(cx).is_ready() {
             return Poll::Ready(false);
         }
         // Caught here, so that the report shows the state before unwinding dropped the servers.
-        let run = AssertUnwindSafe(|| tested.as_mut().poll(cx));
-        let fault = match catch_unwind(run) {
+        let poll_test = AssertUnwindSafe(|| test_future.as_mut().poll(cx));
+        let cause = match catch_unwind(poll_test) {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(verdict)) => verdict.failure(),
+            Ok(Poll::Ready(outcome)) => outcome.failure(),
             Err(panic) => Some(panic_message(&*panic)),
         };
-        let has_passed = fault.is_none();
-        fault.into_iter().for_each(|fault| sim.fail(fault));
+        let has_passed = cause.is_none();
+        cause.into_iter().for_each(|cause| sim.fail(cause));
         Poll::Ready(has_passed)
     });
     if !has_passed.await {
@@ -234,24 +239,24 @@ async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
     let servers = sim.shared().servers.take();
     servers.iter().for_each(|server| server.advance_lifecycle(Lifecycle::Draining));
     for server in &servers {
-        let mut ended = pin!(server.stopped());
-        let is_over = poll_fn(|cx| match failed.as_mut().poll(cx) {
+        let mut stopped = pin!(server.stopped());
+        let has_stopped = poll_fn(|cx| match run_failure.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),
-            Poll::Pending => ended.as_mut().poll(cx).map(|()| true),
+            Poll::Pending => stopped.as_mut().poll(cx).map(|()| true),
         });
-        if !is_over.await {
+        if !has_stopped.await {
             return;
         }
     }
 }
 
-/// Installs a panic listener for this thread. Dropping it restores the previous listener, and
-/// resets the thread's worker state.
+/// Installs a panic hook for this thread. Dropping it restores the previous hook, and resets the
+/// thread's worker state.
 struct PanicHookGuard(Option<panic::PanicHook>);
 
 impl PanicHookGuard {
-    fn begin(hear: impl Fn(&str) + 'static) -> Self {
-        Self(panic::set_panic_hook(Some(Rc::new(hear))))
+    fn install(hook: impl Fn(&str) + 'static) -> Self {
+        Self(panic::set_panic_hook(Some(Rc::new(hook))))
     }
 }
 
@@ -263,7 +268,7 @@ impl Drop for PanicHookGuard {
 }
 
 /// The cause of a panic that was not caught in the run, with its remedy if known.
-fn startup_failure(message: String) -> String {
+fn uncaught_panic_cause(message: String) -> String {
     if message.contains("runtime from within a runtime") {
         return "a simulation creates its own runtime, but this thread is already in one: call it \
                 from a plain #[test], not from #[tokio::test], and not from within another \

@@ -61,17 +61,17 @@ impl FutureSlot {
     }
 
     /// Moves `future` into the slot, and the slot into the guard. The guard may be moved while the
-    /// future is being polled, and [`PinnedFuture::into_slot`] gives the slot back.
+    /// future is being polled, and [`PinnedFuture::into_slot`] returns the slot.
     ///
     /// Allocates only if the future is larger than all before it.
     ///
     /// ```
     /// let slot = peregrine_slot::FutureSlot::new();
     /// let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    /// let mut held = slot.pin(async { 40 + 2 });
-    /// let answer = std::pin::Pin::new(&mut held).poll(&mut context);
-    /// assert_eq!(answer, std::task::Poll::Ready(42));
-    /// let slot = held.into_slot();
+    /// let mut pinned = slot.pin(async { 40 + 2 });
+    /// let output = std::pin::Pin::new(&mut pinned).poll(&mut context);
+    /// assert_eq!(output, std::task::Poll::Ready(42));
+    /// let slot = pinned.into_slot();
     /// # use std::future::Future;
     /// # drop(slot);
     /// ```
@@ -94,7 +94,9 @@ impl FutureSlot {
     #[inline]
     fn reserve(&mut self, need: BlockLayout) -> NonNull<BlockHeader> {
         match (self.block, self.layout()) {
-            (Some(block), Some(has)) if need.size <= has.size() && need.align <= has.align() => {
+            (Some(block), Some(layout))
+                if need.size <= layout.size() && need.align <= layout.align() =>
+            {
                 block
             }
             _ => self.grow(need),
@@ -167,7 +169,7 @@ pub struct PinnedFuture<'f, T> {
 }
 
 impl<T> PinnedFuture<'_, T> {
-    /// Drops the future and gives the slot back. If the future's destructor panics, its block is
+    /// Drops the future and returns the slot. If the future's destructor panics, its block is
     /// leaked.
     #[inline]
     #[must_use]
@@ -175,8 +177,8 @@ impl<T> PinnedFuture<'_, T> {
         self.take_slot()
     }
 
-    /// Like [`into_slot`](Self::into_slot), for callers that cannot give the guard away. Polling
-    /// the guard afterwards panics.
+    /// Like [`into_slot`](Self::into_slot), for callers that cannot pass the guard by value.
+    /// Polling the guard afterwards panics.
     #[inline]
     #[must_use]
     pub fn take_slot(&mut self) -> FutureSlot {

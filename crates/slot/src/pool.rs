@@ -14,7 +14,7 @@ pub trait Recycle: Sized {
     fn recycle(&mut self) -> bool;
 }
 
-/// A limited stock of used values.
+/// A limited number of used values, kept for reuse.
 ///
 /// Values are added only after [`Recycle::recycle`], so that no user sees the data of another one.
 /// An empty pool takes no memory. A pool belongs to one thread: either as a field of something that
@@ -28,15 +28,16 @@ pub struct Pool<T> {
 impl<T: Recycle> Pool<T> {
     /// Creates a pool that keeps at most this many values; more are dropped.
     #[must_use]
-    pub const fn new(kept_max: usize) -> Self {
-        Self { idle: RefCell::new(Vec::new()), idle_max: kept_max }
+    pub const fn new(idle_max: usize) -> Self {
+        Self { idle: RefCell::new(Vec::new()), idle_max }
     }
 
-    /// Returns the value given back last, which is likely still in the CPU's cache, or a new one.
+    /// Returns the value that was put back last, which is likely still in the CPU's cache, or a new
+    /// one.
     #[must_use]
     pub fn get(&self) -> T {
-        let kept = self.idle.borrow_mut().pop();
-        kept.unwrap_or_else(T::create)
+        let value = self.idle.borrow_mut().pop();
+        value.unwrap_or_else(T::create)
     }
 
     /// Keeps `item` for the next caller of [`Pool::get`], or drops it.
@@ -49,25 +50,25 @@ impl<T: Recycle> Pool<T> {
 
     #[inline]
     fn push(&self, item: T) {
-        let mut kept = self.idle.borrow_mut();
-        if kept.len() < self.idle_max {
-            kept.push(item);
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < self.idle_max {
+            idle.push(item);
         }
     }
 
     /// Drops all kept values.
     pub fn clear(&self) {
         // Their destructors may use this pool.
-        let kept = self.idle.take();
-        drop(kept);
+        let values = self.idle.take();
+        drop(values);
     }
 
     /// Like [`Pool::get`], from this thread's pool.
     #[inline]
     #[must_use]
     pub fn get_local(pool: &'static LocalKey<Self>) -> T {
-        let kept = pool.try_with(|pool| pool.idle.borrow_mut().pop());
-        kept.ok().flatten().unwrap_or_else(T::create)
+        let value = pool.try_with(|pool| pool.idle.borrow_mut().pop());
+        value.ok().flatten().unwrap_or_else(T::create)
     }
 
     /// Like [`Pool::put`], to this thread's pool, whatever thread `item` came from. A thread that
@@ -101,8 +102,8 @@ impl<T> Recycle for Vec<T> {
 
     fn recycle(&mut self) -> bool {
         self.clear();
-        let least = VEC_BYTES_MIN / size_of::<T>().max(1);
-        self.capacity() >= least && self.capacity() * size_of::<T>() <= VEC_BYTES_MAX
+        let capacity_min = VEC_BYTES_MIN / size_of::<T>().max(1);
+        self.capacity() >= capacity_min && self.capacity() * size_of::<T>() <= VEC_BYTES_MAX
     }
 }
 
@@ -125,18 +126,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_comes_back_empty_with_its_memory() {
+    fn a_reused_list_is_empty_and_keeps_its_memory() {
         let pool = Pool::new(1);
         let mut list: Vec<u8> = pool.get();
         list.extend_from_slice(&[7; 3000]);
         let (address, capacity) = (list.as_ptr(), list.capacity());
         pool.put(list);
-        let again = pool.get();
-        assert_eq!((again.as_ptr(), again.capacity(), again.len()), (address, capacity, 0));
+        let reused = pool.get();
+        assert_eq!((reused.as_ptr(), reused.capacity(), reused.len()), (address, capacity, 0));
     }
 
     #[test]
-    fn what_is_not_worth_keeping_is_dropped() {
+    fn lists_that_are_too_small_or_too_large_are_dropped() {
         let pool = Pool::new(8);
         for capacity in [0, 100, VEC_BYTES_MIN, VEC_BYTES_MAX, VEC_BYTES_MAX + 1] {
             pool.put(Vec::<u8>::with_capacity(capacity));
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_cleared_keeps_nothing() {
+    fn a_cleared_pool_is_empty() {
         let pool: Pool<Vec<u8>> = Pool::new(8);
         let lists = [pool.get(), pool.get()];
         lists.into_iter().for_each(|list| pool.put(list));
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destructor_may_use_the_pool_that_its_owner_is_given_to() {
+    fn a_destructor_can_use_the_pool_that_its_owner_is_put_into() {
         thread_local! {
             static LISTS: Pool<Vec<Part>> = const { Pool::new(3) };
         }

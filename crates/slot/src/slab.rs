@@ -60,10 +60,10 @@ impl<T> Slab<T> {
     pub fn insert(&mut self, value: T) -> usize {
         let number = self.vacant_key();
         self.len += 1;
-        if let Some(place) = self.entry_mut(number) {
-            let SlabEntry::Vacant(next) = std::mem::replace(place, SlabEntry::Occupied(value))
+        if let Some(entry) = self.entry_mut(number) {
+            let SlabEntry::Vacant(next) = std::mem::replace(entry, SlabEntry::Occupied(value))
             else {
-                unreachable!("the list of free places has an occupied one")
+                unreachable!("the list of free slots has an occupied one")
             };
             self.free = next;
             return number;
@@ -80,12 +80,12 @@ impl<T> Slab<T> {
     /// Removes the entry `number`, if it exists.
     pub fn remove(&mut self, number: usize) -> Option<T> {
         let free = self.free;
-        let place = self.entry_mut(number)?;
-        if matches!(place, SlabEntry::Vacant(_)) {
+        let entry = self.entry_mut(number)?;
+        if matches!(entry, SlabEntry::Vacant(_)) {
             return None;
         }
-        let SlabEntry::Occupied(value) = std::mem::replace(place, SlabEntry::Vacant(free)) else {
-            unreachable!("the place was checked to be occupied")
+        let SlabEntry::Occupied(value) = std::mem::replace(entry, SlabEntry::Vacant(free)) else {
+            unreachable!("the entry was checked to be occupied")
         };
         self.free = number;
         self.len -= 1;
@@ -113,7 +113,7 @@ impl<T> Slab<T> {
 
     /// All entries, in the order of their numbers.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.blocks.iter_mut().flatten().filter_map(|place| match place {
+        self.blocks.iter_mut().flatten().filter_map(|entry| match entry {
             SlabEntry::Occupied(value) => Some(value),
             SlabEntry::Vacant(_) => None,
         })
@@ -121,8 +121,8 @@ impl<T> Slab<T> {
 
     /// Removes all entries, in the order of their numbers.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        let places = std::mem::take(self).blocks.into_iter().flatten();
-        places.filter_map(|place| match place {
+        let entries = std::mem::take(self).blocks.into_iter().flatten();
+        entries.filter_map(|entry| match entry {
             SlabEntry::Occupied(value) => Some(value),
             SlabEntry::Vacant(_) => None,
         })
@@ -175,10 +175,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn a_table_does_what_a_map_does_that_picks_the_numbers() {
+    fn a_slab_behaves_like_a_map_that_chooses_its_keys() {
         let (mut table, mut map) = (Slab::new(), BTreeMap::new());
         let mut random = 1_u64;
-        let mut most = 0;
+        let mut len_max = 0;
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (random >> 33) as usize % 400;
@@ -186,18 +186,18 @@ mod tests {
             if (random >> 60) < if step / 1_000 % 2 == 0 { 12 } else { 4 } {
                 let expected = table.vacant_key();
                 assert_eq!(table.insert(step), expected);
-                assert_eq!(map.insert(expected, step), None, "a number was given to two entries");
+                assert_eq!(map.insert(expected, step), None, "two entries have the same number");
             } else {
                 assert_eq!(table.remove(number), map.remove(&number));
             }
-            most = most.max(map.len());
+            len_max = len_max.max(map.len());
             assert_eq!((table.len(), table.is_empty()), (map.len(), map.is_empty()));
             assert_eq!(table.get(number), map.get(&number));
             assert_eq!(table.get_mut(number), map.get_mut(&number));
         }
         assert!(
-            most > 3 * FIRST_BLOCK_LEN
-                && *map.last_key_value().expect("some entries are left").0 < most
+            len_max > 3 * FIRST_BLOCK_LEN
+                && *map.last_key_value().expect("some entries are left").0 < len_max
         );
         assert!(table.iter_mut().eq(map.values_mut()));
         assert!(table.drain().eq(map.into_values()));
@@ -217,14 +217,17 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_proportion_to_the_entries() {
+    fn memory_is_proportional_to_the_entries() {
         let mut table = Slab::new();
         assert_eq!(table.blocks.capacity(), 0);
         for used in 1..1_000 {
             table.insert([0_u8; 100]);
-            let places: usize = table.blocks.iter().map(Vec::capacity).sum();
-            let most = 2 * used + FIRST_BLOCK_LEN;
-            assert!((used..=most).contains(&places), "{places} places for {used} entries");
+            let capacity: usize = table.blocks.iter().map(Vec::capacity).sum();
+            let capacity_max = 2 * used + FIRST_BLOCK_LEN;
+            assert!(
+                (used..=capacity_max).contains(&capacity),
+                "{capacity} slots for {used} entries"
+            );
         }
     }
 }

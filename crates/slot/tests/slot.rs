@@ -1,4 +1,4 @@
-//! The guarantees of a slot: any future, in order, dropped once, without moving and without waste.
+//! The guarantees of a slot: it holds any future, aligned, drops it once, and reuses its memory.
 
 use peregrine_slot::FutureSlot;
 use peregrine_slot::boxed::BoxedSlot;
@@ -22,31 +22,31 @@ fn poll_to_end<T>(future: impl Future<Output = T>) -> (T, u32) {
 /// Polls `future` in `slot` until it completes. Returns the slot, the output, and the number of
 /// polls.
 fn run<T>(slot: FutureSlot, future: impl Future<Output = T>) -> (FutureSlot, T, u32) {
-    let mut held = slot.pin(future);
-    let (value, polls) = poll_to_end(&mut held);
-    (held.into_slot(), value, polls)
+    let mut pinned = slot.pin(future);
+    let (value, polls) = poll_to_end(&mut pinned);
+    (pinned.into_slot(), value, polls)
 }
 
 fn yield_times(times: u32) -> impl Future<Output = ()> {
-    let mut left = times;
+    let mut remaining = times;
     poll_fn(move |_| {
-        if left == 0 {
+        if remaining == 0 {
             return Poll::Ready(());
         }
-        left -= 1;
+        remaining -= 1;
         Poll::Pending
     })
 }
 
-struct CountsDrops(Rc<Cell<u32>>);
-impl Drop for CountsDrops {
+struct DropCounter(Rc<Cell<u32>>);
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.set(self.0.get() + 1);
     }
 }
 
 #[test]
-fn slot_and_box_give_the_same_values_in_the_same_number_of_polls() {
+fn slot_and_box_return_the_same_values_after_the_same_number_of_polls() {
     let mut slot = FutureSlot::new();
     for times in 0..20 {
         let make = || async move {
@@ -54,8 +54,8 @@ fn slot_and_box_give_the_same_values_in_the_same_number_of_polls() {
             yield_times(times).await;
             padding.iter().map(|byte| u32::from(*byte)).sum::<u32>()
         };
-        let (back, value, polls) = run(slot, make());
-        slot = back;
+        let (returned, value, polls) = run(slot, make());
+        slot = returned;
         assert_eq!((value, polls), poll_to_end(BoxedSlot::new().pin(make())));
     }
 }
@@ -81,17 +81,17 @@ fn a_future_is_dropped_once_whether_finished_or_abandoned() {
     let drops = Rc::new(Cell::new(0));
     let mut slot = FutureSlot::new();
     for finish in [true, false] {
-        let guard = CountsDrops(Rc::clone(&drops));
-        let mut held = slot.pin(async move {
+        let guard = DropCounter(Rc::clone(&drops));
+        let mut pinned = slot.pin(async move {
             yield_times(1).await;
             drop(guard);
         });
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut held).poll(&mut cx).is_pending());
+        assert!(Pin::new(&mut pinned).poll(&mut cx).is_pending());
         if finish {
-            assert!(Pin::new(&mut held).poll(&mut cx).is_ready());
+            assert!(Pin::new(&mut pinned).poll(&mut cx).is_ready());
         }
-        slot = held.into_slot();
+        slot = pinned.into_slot();
     }
     assert_eq!(drops.get(), 2);
 }
@@ -112,26 +112,26 @@ fn a_future_with_a_large_alignment_is_aligned() {
 }
 
 #[test]
-fn a_future_may_borrow_what_outlives_the_slot() {
+fn a_future_can_borrow_data_that_outlives_the_slot() {
     let text = String::from("borrowed");
     let (_, length, _) = run(FutureSlot::new(), async { text.len() });
     assert_eq!(length, 8);
 }
 
 #[test]
-fn a_held_future_may_move_while_it_is_polled_and_gives_its_slot_back() {
+fn a_pinned_future_can_be_moved_between_polls_and_returns_its_slot() {
     let drops = Rc::new(Cell::new(0));
     let mut slot = FutureSlot::new();
     for round in 1..=3 {
-        let guard = CountsDrops(Rc::clone(&drops));
-        let mut held = slot.pin(async move {
+        let guard = DropCounter(Rc::clone(&drops));
+        let mut pinned = slot.pin(async move {
             let _guard = guard;
             yield_times(2).await;
             round
         });
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut held).poll(&mut cx).is_pending());
-        let mut moved = Box::new(held);
+        assert!(Pin::new(&mut pinned).poll(&mut cx).is_pending());
+        let mut moved = Box::new(pinned);
         assert!(Pin::new(&mut *moved).poll(&mut cx).is_pending());
         if round < 3 {
             assert_eq!(Pin::new(&mut *moved).poll(&mut cx), Poll::Ready(round));
@@ -143,9 +143,9 @@ fn a_held_future_may_move_while_it_is_polled_and_gives_its_slot_back() {
 }
 
 #[test]
-fn a_held_future_is_dropped_with_its_guard() {
+fn a_pinned_future_is_dropped_with_its_guard() {
     let drops = Rc::new(Cell::new(0));
-    let guard = CountsDrops(Rc::clone(&drops));
+    let guard = DropCounter(Rc::clone(&drops));
     drop(FutureSlot::new().pin(async move {
         let _guard = guard;
         yield_times(1).await;
@@ -154,18 +154,19 @@ fn a_held_future_is_dropped_with_its_guard() {
 }
 
 #[test]
-fn a_held_destructor_that_panics_costs_the_block_and_nothing_else() {
-    struct Bomb;
-    impl Drop for Bomb {
+fn a_panicking_destructor_leaks_only_the_block() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
         fn drop(&mut self) {
             panic!("the destructor fails");
         }
     }
-    let bomb = Bomb;
-    let held = FutureSlot::new().pin(async move {
-        let _bomb = bomb;
+    let guard = PanicsOnDrop;
+    let pinned = FutureSlot::new().pin(async move {
+        let _guard = guard;
         yield_times(1).await;
     });
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held.into_slot())));
-    assert!(dropped.is_err());
+    let result =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(pinned.into_slot())));
+    assert!(result.is_err());
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// use peregrine::tls::{Certificate, TlsConfig};
 ///
 /// let tls = TlsConfig::from_pem_files("example.org.pem", "example.org.key")?;
-/// let running = tls.clone(); // a clone shares everything
+/// let running = tls.clone(); // a clone is a handle to the same configuration
 /// // Later, on any thread, while the server runs:
 /// running.upsert_certificate(Certificate::from_files("shop.pem", "shop.key").label("shop"))?;
 /// running.remove_certificate("shop")?;
@@ -77,11 +77,11 @@ impl Certificate {
         sources.into_iter().flatten().filter_map(PemSource::path)
     }
 
-    /// Reads the certificate. Reuses `before` if its contents are unchanged.
+    /// Reads the certificate. Reuses `previous` if its contents are unchanged.
     pub(crate) fn load(
         &self,
         provider: &CryptoProvider,
-        before: Option<&Arc<LoadedCertificate>>,
+        previous: Option<&Arc<LoadedCertificate>>,
         now: i64,
     ) -> Result<Arc<LoadedCertificate>, TlsSetupError> {
         let (mut chain, key) = (self.chain.read()?, self.key.read()?);
@@ -93,30 +93,30 @@ impl Certificate {
             staple_bytes.map_or(&[][..], |bytes| &bytes[..]),
         ]);
         // The response may have expired even if the files are unchanged.
-        if let Some(before) = before
-            && before.digest == digest
-            && before.ocsp_next_update().is_none_or(|end| now < end)
+        if let Some(previous) = previous
+            && previous.digest == digest
+            && previous.ocsp_next_update().is_none_or(|next_update| now < next_update)
         {
-            return Ok(Arc::clone(before));
+            return Ok(Arc::clone(previous));
         }
         if let (PemOrigin::Memory, Some(label)) = (&chain.origin, &self.label) {
             chain.origin = PemOrigin::Label(label.to_string());
         }
-        let mut certified = build_certified_key(&chain, &key, provider)?;
-        let own = &certified.cert[0];
-        let (names, fields) = (dns_names(own), parse_tbs_certificate(own));
+        let mut certified_key = build_certified_key(&chain, &key, provider)?;
+        let end_entity = &certified_key.cert[0];
+        let (names, fields) = (dns_names(end_entity), parse_tbs_certificate(end_entity));
         let validity = fields.as_ref().map(|fields| fields.validity);
         let serial = fields.map_or(&[][..], |fields| fields.serial);
         let staple = staple.map(|staple| {
             let bytes = staple?;
-            ocsp::check_ocsp_response(&bytes, serial, now).map(|end| (bytes, end))
+            ocsp::check_ocsp_response(&bytes, serial, now).map(|next_update| (bytes, next_update))
         });
         let (ocsp, staple) = match staple {
             None => (None, OcspStatus::NotConfigured),
-            Some(Ok((bytes, end))) => (Some(bytes), OcspStatus::Stapled(end)),
-            Some(Err(fault)) => (None, OcspStatus::Unusable(fault)),
+            Some(Ok((bytes, next_update))) => (Some(bytes), OcspStatus::Stapled(next_update)),
+            Some(Err(error)) => (None, OcspStatus::Unusable(error)),
         };
-        certified.ocsp = ocsp;
+        certified_key.ocsp = ocsp;
         let label = self.label.clone().or_else(|| match &chain.origin {
             PemOrigin::File(path) => Some(path.display().to_string().into()),
             PemOrigin::Memory | PemOrigin::Label(_) => {
@@ -124,7 +124,7 @@ impl Certificate {
             }
         });
         Ok(Arc::new(LoadedCertificate {
-            certified_key: Arc::new(certified),
+            certified_key: Arc::new(certified_key),
             origin: chain.origin,
             label: label.unwrap_or_else(|| "(without a name)".into()),
             names,
@@ -138,7 +138,7 @@ impl Certificate {
 fn read_ocsp_response(source: &PemSource) -> Result<Vec<u8>, OcspError> {
     let bytes = source.path().and_then(|path| {
         let is_small = fs::metadata(path)
-            .is_ok_and(|found| found.is_file() && found.len() <= OCSP_RESPONSE_BYTES_MAX);
+            .is_ok_and(|metadata| metadata.is_file() && metadata.len() <= OCSP_RESPONSE_BYTES_MAX);
         if is_small { fs::read(path).ok() } else { None }
     });
     bytes.filter(|bytes| !bytes.is_empty()).ok_or(OcspError::Unreadable)
@@ -147,7 +147,7 @@ fn read_ocsp_response(source: &PemSource) -> Result<Vec<u8>, OcspError> {
 /// Responses have a few kilobytes; clients reject handshakes that are too long.
 const OCSP_RESPONSE_BYTES_MAX: u64 = 16 * 1024;
 
-/// A certificate that was read.
+/// A certificate with its key, read from its sources.
 #[derive(Debug)]
 pub(crate) struct LoadedCertificate {
     certified_key: Arc<CertifiedKey>,
@@ -184,43 +184,47 @@ impl LoadedCertificate {
 
     pub(crate) fn ocsp_next_update(&self) -> Option<i64> {
         match self.ocsp {
-            OcspStatus::Stapled(end) => end,
+            OcspStatus::Stapled(next_update) => next_update,
             OcspStatus::NotConfigured | OcspStatus::Unusable(_) => None,
         }
     }
 
     /// The warning to report if the certificate has expired or is not valid yet.
     pub(crate) fn expiry_warning(&self, now: i64) -> Option<TlsWarning> {
-        let valid = self.validity?;
+        let validity = self.validity?;
         let whole_days = |seconds: i64| seconds.unsigned_abs() / DAY;
         let origin = self.origin.clone();
-        if now > valid.not_after {
-            let days = whole_days(now - valid.not_after);
+        if now > validity.not_after {
+            let days = whole_days(now - validity.not_after);
             Some(TlsWarning::Expired { origin, days })
-        } else if now < valid.not_before {
-            let days = whole_days(valid.not_before - now);
+        } else if now < validity.not_before {
+            let days = whole_days(validity.not_before - now);
             Some(TlsWarning::NotYetValid { origin, days })
         } else {
             None
         }
     }
 
-    /// All warnings to report. `soon` is how many seconds before expiry to warn.
-    pub(crate) fn warnings(&self, now: i64, soon: i64) -> impl Iterator<Item = TlsWarning> {
-        let end = self.validity.map(|valid| valid.not_after - now);
-        let left = end.filter(|left| (0..=soon).contains(left));
-        let expires = left.map(|left| TlsWarning::ExpiresSoon {
+    /// All warnings to report. `warn_before` is how many seconds before expiry to warn.
+    pub(crate) fn warnings(&self, now: i64, warn_before: i64) -> impl Iterator<Item = TlsWarning> {
+        let remaining = self.validity.map(|validity| validity.not_after - now);
+        let seconds = remaining.filter(|seconds| (0..=warn_before).contains(seconds));
+        let expiry_soon = seconds.map(|seconds| TlsWarning::ExpiresSoon {
             origin: self.origin.clone(),
-            days: left.unsigned_abs() / DAY,
+            days: seconds.unsigned_abs() / DAY,
         });
-        let fault = match self.ocsp {
-            OcspStatus::Unusable(fault) => Some(fault),
-            OcspStatus::Stapled(Some(end)) if end <= now => Some(OcspError::Expired),
+        let ocsp_error = match self.ocsp {
+            OcspStatus::Unusable(ocsp_error) => Some(ocsp_error),
+            OcspStatus::Stapled(Some(next_update)) if next_update <= now => {
+                Some(OcspError::Expired)
+            }
             OcspStatus::Stapled(_) | OcspStatus::NotConfigured => None,
         };
-        let staple = fault
-            .map(|fault| TlsWarning::OcspNotStapled { origin: self.origin.clone(), reason: fault });
-        self.expiry_warning(now).into_iter().chain(expires).chain(staple)
+        let staple = ocsp_error.map(|ocsp_error| TlsWarning::OcspNotStapled {
+            origin: self.origin.clone(),
+            reason: ocsp_error,
+        });
+        self.expiry_warning(now).into_iter().chain(expiry_soon).chain(staple)
     }
 }
 
@@ -240,19 +244,19 @@ impl CertificateResolver {
     /// Adds a certificate for its names, except names of earlier certificates. Returns false if it
     /// can never be chosen.
     pub(crate) fn add(&mut self, loaded: &LoadedCertificate) -> bool {
-        let certified = &loaded.certified_key;
+        let certified_key = &loaded.certified_key;
         let mut is_chosen = self.default.is_none();
         for name in &loaded.names {
             let (map, name) = match name.strip_prefix("*.") {
-                Some(rest) => (&mut self.wildcard, rest),
+                Some(suffix) => (&mut self.wildcard, suffix),
                 None => (&mut self.exact, name.as_str()),
             };
             if let Entry::Vacant(vacant) = map.entry(name.into()) {
-                vacant.insert(Arc::clone(certified));
+                vacant.insert(Arc::clone(certified_key));
                 is_chosen = true;
             }
         }
-        self.default.get_or_insert_with(|| Arc::clone(certified));
+        self.default.get_or_insert_with(|| Arc::clone(certified_key));
         is_chosen
     }
 
@@ -263,8 +267,8 @@ impl CertificateResolver {
         name.as_deref()
             .and_then(|name| {
                 // RFC 6125 §6.4.3: a wildcard stands for the left-most label only.
-                let covered_by_wildcard = || self.wildcard.get(name.split_once('.')?.1);
-                self.exact.get(name).or_else(covered_by_wildcard)
+                let find_wildcard = || self.wildcard.get(name.split_once('.')?.1);
+                self.exact.get(name).or_else(find_wildcard)
             })
             // RFC 6066 §3: a server that does not recognise the name may continue. Most clients
             // then show the certificate they got, which helps the user more than an alert.
@@ -290,11 +294,11 @@ fn build_certified_key(
         .key_provider
         .load_private_key(key.key()?)
         .map_err(|error| TlsSetupError::UnsupportedKey { origin: key_origin.clone(), error })?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
-        // Some keys cannot provide their public half for comparison. A mismatch then shows in the
-        // first handshake.
-        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+    let certified_key = CertifiedKey::new(chain, key);
+    match certified_key.keys_match() {
+        // Some keys cannot provide their public half for comparison. A mismatch is then detected in
+        // the first handshake.
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified_key),
         Err(Error::InconsistentKeys(_)) => Err(TlsSetupError::KeyMismatch {
             certificate: certificate.origin.clone(),
             key: key_origin,

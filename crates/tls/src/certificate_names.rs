@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The hosts that a connection's certificate is valid for, if the server checks them; see
-/// [`Tls::with_host_check`](crate::Tls::with_host_check).
+/// [`TlsConfig::with_host_check`](crate::TlsConfig::with_host_check).
 pub struct CertificateNames {
     certificate: Arc<CertifiedKey>,
     /// The last authority that matched: most connections use only one.
@@ -27,12 +27,15 @@ impl CertificateNames {
         if *self.last_match == *authority {
             return true;
         }
-        let is_covered =
-            self.certificate.cert.first().is_some_and(|own| names(own, strip_port(authority)));
-        if is_covered {
+        let is_match = self
+            .certificate
+            .cert
+            .first()
+            .is_some_and(|end_entity| is_valid_for_host(end_entity, strip_port(authority)));
+        if is_match {
             self.last_match = authority.into();
         }
-        is_covered
+        is_match
     }
 }
 
@@ -51,7 +54,7 @@ fn strip_port(authority: &str) -> &str {
 }
 
 // RFC 9110 §4.3.4: a reference identity is matched against subjectAltName, as RFC 9525 says.
-fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
+fn is_valid_for_host(certificate: &CertificateDer<'_>, host: &str) -> bool {
     let Ok(host) = ServerName::try_from(host) else { return false };
     webpki::EndEntityCert::try_from(certificate)
         .is_ok_and(|parsed| parsed.verify_is_valid_for_subject_name(&host).is_ok())

@@ -1,10 +1,10 @@
-//! Answers ACME challenges (tls-alpn-01 and http-01), and connects a [`TlsConfig`] with the
+//! Responds to ACME challenges (tls-alpn-01 and http-01), and connects a [`TlsConfig`] with the
 //! component that obtains its certificates while the server runs.
 //!
 //! A validation connection (RFC 8737) has its own certificate, a single application protocol, no
 //! client certificates, no tickets and no application data. It therefore has its own rustls
-//! configuration, chosen by its first record, and the configuration for clients is unaffected. If
-//! no challenge can be pending, first records are not inspected.
+//! configuration, chosen by its first record, and the configuration for clients is unaffected.
+//! First records are inspected only while a challenge can be pending.
 
 use crate::config::TlsConfig;
 use crate::error::TlsSetupError;
@@ -27,9 +27,9 @@ use std::task::{Context, Poll};
 // RFC 8737 §6.2.
 pub(crate) const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
 
-/// The pending challenges: over TLS (tls-alpn-01) and over HTTP (http-01). Some are this server's
-/// own. Others were found in storage shared by several instances, because the authority's request
-/// may reach any of them.
+/// The pending challenges: over TLS (tls-alpn-01) and over HTTP (http-01). Some belong to this
+/// server. Others were read from storage shared by several instances, because the authority's
+/// request may reach any instance.
 #[doc(hidden)]
 pub struct ChallengeResponses {
     provider: Arc<CryptoProvider>,
@@ -51,8 +51,8 @@ struct RemoteLookup {
 #[doc(hidden)]
 pub trait RemoteChallengeLookup: Send + Sync {
     /// Completes after [`ChallengeResponses::replace_remote`] was called with the state of the
-    /// storage at some time after this call. It is called from threads that must not block, and
-    /// remote hosts decide how often.
+    /// storage at some time after this call. This is called on threads that must not block, and
+    /// remote hosts control how often.
     fn lookup(&self) -> LookupFuture;
 }
 
@@ -78,28 +78,28 @@ impl<V: Clone> SparseMap<V> {
     }
 
     fn insert(&self, key: &str, value: V) {
-        self.change(|all| drop(all.insert(key.into(), value)));
+        self.change(|map| drop(map.insert(key.into(), value)));
     }
 
     fn remove(&self, key: &str) {
-        self.change(|all| drop(all.remove(key)));
+        self.change(|map| drop(map.remove(key)));
     }
 
-    fn replace(&self, by: HashMap<Box<str>, V>) {
+    fn replace(&self, entries: HashMap<Box<str>, V>) {
         // Avoid the lock in the usual case: empty before and after.
-        if !(by.is_empty() && self.is_empty()) {
-            self.change(|all| *all = by);
+        if !(entries.is_empty() && self.is_empty()) {
+            self.change(|map| *map = entries);
         }
     }
 
-    fn any(&self, is_it: impl Fn(&str) -> bool) -> bool {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).keys().any(|key| is_it(key))
+    fn any(&self, predicate: impl Fn(&str) -> bool) -> bool {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).keys().any(|key| predicate(key))
     }
 
     fn change(&self, change: impl FnOnce(&mut HashMap<Box<str>, V>)) {
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut all);
-        self.count.store(all.len(), Ordering::Release);
+        let mut map = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut map);
+        self.count.store(map.len(), Ordering::Release);
     }
 
     fn get(&self, key: &str) -> Option<V> {
@@ -140,28 +140,21 @@ impl ChallengeResponses {
     ///
     /// Returns the error if rustls rejects the configuration, which does not happen.
     pub fn new() -> Result<Arc<Self>, TlsSetupError> {
-        let (provider, by_name) = (
+        let (provider, tls_alpn) = (
             Arc::new(ProtocolSettings::default().provider()),
             Arc::new(TlsAlpnResolver::default()),
         );
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(TlsSetupError::BadConfig)?;
-        let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(&by_name) as _;
+        let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(&tls_alpn) as _;
         let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![ACME_TLS_ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        let (by_token, found_by_token) = (SparseMap::default(), SparseMap::default());
-        let (config, elsewhere) = (Arc::new(config), OnceLock::new());
-        Ok(Arc::new(Self {
-            provider,
-            tls_alpn: by_name,
-            config,
-            http01: by_token,
-            remote_http01: found_by_token,
-            remote: elsewhere,
-        }))
+        let (http01, remote_http01) = (SparseMap::default(), SparseMap::default());
+        let (config, remote) = (Arc::new(config), OnceLock::new());
+        Ok(Arc::new(Self { provider, tls_alpn, config, http01, remote_http01, remote }))
     }
 
     /// Presents this certificate for `name` until [`remove_tls_alpn`](Self::remove_tls_alpn).
@@ -183,10 +176,10 @@ impl ChallengeResponses {
         let (chain, key) = (PemSource::memory(chain).read()?, PemSource::memory(key).read()?);
         // Do not check that certificate and key match: that parses the certificate, and the parser
         // rejects unknown critical extensions, which this certificate must have (RFC 8737 §3).
-        let loaded = self.provider.key_provider.load_private_key(key.key()?);
-        let loaded = loaded
+        let signing_key = self.provider.key_provider.load_private_key(key.key()?);
+        let signing_key = signing_key
             .map_err(|error| TlsSetupError::UnsupportedKey { origin: key.origin.clone(), error })?;
-        Ok(Arc::new(CertifiedKey::new(chain.certificates()?, loaded)))
+        Ok(Arc::new(CertifiedKey::new(chain.certificates()?, signing_key)))
     }
 
     /// Removes the certificate for `name`.
@@ -194,45 +187,42 @@ impl ChallengeResponses {
         self.tls_alpn.local.remove(&name.to_ascii_lowercase());
     }
 
-    /// Answers requests for `token` with `answer` until [`remove_http01`](Self::remove_http01).
-    pub fn set_http01(&self, token: &str, answer: &str) {
-        self.http01.insert(token, answer.into());
+    /// Responds to requests for `token` with `response` until
+    /// [`remove_http01`](Self::remove_http01).
+    pub fn set_http01(&self, token: &str, response: &str) {
+        self.http01.insert(token, response.into());
     }
 
-    /// Removes the answer for `token`.
+    /// Removes the response for `token`.
     pub fn remove_http01(&self, token: &str) {
         self.http01.remove(token);
     }
 
-    /// Sets where the challenges of other instances are looked up, unless already set: those for
-    /// names, and those for tokens.
+    /// Sets how the challenges of other instances are looked up, unless already set: those over TLS
+    /// if `has_tls_alpn`, and those over HTTP if `has_http01`.
     pub fn set_remote_lookup(
         &self,
-        place: Box<dyn RemoteChallengeLookup>,
-        has_names: bool,
-        has_tokens: bool,
+        lookup: Box<dyn RemoteChallengeLookup>,
+        has_tls_alpn: bool,
+        has_http01: bool,
     ) {
-        let _ = self.remote.set(RemoteLookup {
-            lookup: place,
-            has_tls_alpn: has_names,
-            has_http01: has_tokens,
-        });
+        let _ = self.remote.set(RemoteLookup { lookup, has_tls_alpn, has_http01 });
     }
 
     /// Replaces the challenges of other instances: names with chain and key, and tokens with their
-    /// answers. Invalid entries are skipped.
+    /// responses. Invalid entries are skipped.
     pub fn replace_remote(
         &self,
         names: impl Iterator<Item = (String, String, String)>,
         tokens: impl Iterator<Item = (String, String)>,
     ) {
-        let certified = |(name, chain, key): (String, String, String)| {
+        let build_entry = |(name, chain, key): (String, String, String)| {
             let certified = self.build_certified_key(chain.as_bytes(), key.as_bytes()).ok()?;
             Some((name.to_ascii_lowercase().into(), certified))
         };
-        self.tls_alpn.remote.replace(names.filter_map(certified).collect());
-        let told = |(token, answer): (String, String)| (token.into(), answer.into());
-        self.remote_http01.replace(tokens.map(told).collect());
+        self.tls_alpn.remote.replace(names.filter_map(build_entry).collect());
+        let build_response = |(token, response): (String, String)| (token.into(), response.into());
+        self.remote_http01.replace(tokens.map(build_response).collect());
     }
 
     /// Returns whether this server has a pending http-01 challenge.
@@ -241,7 +231,7 @@ impl ChallengeResponses {
         !self.http01.is_empty()
     }
 
-    /// Returns this server's own answer for `token`.
+    /// Returns this server's own response for `token`.
     pub fn http01(&self, token: &str) -> Option<Arc<str>> {
         self.http01.get(token)
     }
@@ -249,38 +239,37 @@ impl ChallengeResponses {
     /// Returns whether unknown tokens may belong to other instances.
     #[inline]
     pub fn has_remote_http01(&self) -> bool {
-        self.remote.get().is_some_and(|elsewhere| elsewhere.has_http01)
+        self.remote.get().is_some_and(|remote| remote.has_http01)
     }
 
-    /// Looks up another instance's answer for `token`.
+    /// Looks up another instance's response for `token`.
     pub async fn remote_http01(&self, token: &str) -> Option<Arc<str>> {
-        let elsewhere = self.remote.get().filter(|elsewhere| elsewhere.has_http01)?;
-        elsewhere.lookup.lookup().await;
+        let remote = self.remote.get().filter(|remote| remote.has_http01)?;
+        remote.lookup.lookup().await;
         self.remote_http01.get(token)
     }
 
     /// Returns whether a validation connection is possible.
     fn is_active(&self) -> bool {
         !self.tls_alpn.local.is_empty()
-            || self.remote.get().is_some_and(|elsewhere| elsewhere.has_tls_alpn)
+            || self.remote.get().is_some_and(|remote| remote.has_tls_alpn)
     }
 
     /// Starts a lookup for the name in this ClientHello. Returns `None` if this server has the
     /// certificate, or if there are no other instances.
     fn lookup_server_name(&self, hello: &[u8]) -> Option<LookupFuture> {
-        let elsewhere = self.remote.get().filter(|elsewhere| elsewhere.has_tls_alpn)?;
-        // Searching the raw bytes for the name is enough: a client that adds another name somewhere
-        // only fails sooner.
-        let stands = |name: &str| {
-            let is_it = |window: &[u8]| window.eq_ignore_ascii_case(name.as_bytes());
-            hello.windows(name.len().max(1)).any(is_it)
+        let remote = self.remote.get().filter(|remote| remote.has_tls_alpn)?;
+        // Searching the raw bytes for the name is enough: a client that puts the name elsewhere
+        // only fails earlier, because the remote challenges are then not looked up.
+        let contains_name = |name: &str| {
+            let matches_name = |window: &[u8]| window.eq_ignore_ascii_case(name.as_bytes());
+            hello.windows(name.len().max(1)).any(matches_name)
         };
-        (!self.tls_alpn.local.any(stands)).then(|| elsewhere.lookup.lookup())
+        (!self.tls_alpn.local.any(contains_name)).then(|| remote.lookup.lookup())
     }
 }
 
-/// A connection whose first record has not shown yet whether it is a client's or a validation
-/// connection.
+/// Decides by the first record whether a connection is a client's or a validation connection.
 pub(crate) struct ChallengeDetector {
     client_config: Arc<ServerConfig>,
     challenges: Arc<ChallengeResponses>,
@@ -295,19 +284,22 @@ enum LookupState {
 }
 
 impl ChallengeDetector {
-    pub(crate) fn new(usual: Arc<ServerConfig>, challenges: Arc<ChallengeResponses>) -> Self {
-        Self { client_config: usual, challenges, lookup: LookupState::NotStarted }
+    pub(crate) fn new(
+        client_config: Arc<ServerConfig>,
+        challenges: Arc<ChallengeResponses>,
+    ) -> Self {
+        Self { client_config, challenges, lookup: LookupState::NotStarted }
     }
 
     /// Chooses the configuration by the first bytes. Returns `None` if more bytes are needed, or
     /// while the lookup is running.
-    pub(crate) fn config(&mut self, first: &[u8]) -> Option<Arc<ServerConfig>> {
-        if !is_acme_tls_alpn(first)? {
+    pub(crate) fn config(&mut self, received: &[u8]) -> Option<Arc<ServerConfig>> {
+        if !is_acme_tls_alpn(received)? {
             return Some(Arc::clone(&self.client_config));
         }
         if matches!(self.lookup, LookupState::NotStarted) {
-            let looking = self.challenges.lookup_server_name(first);
-            self.lookup = looking.map_or(LookupState::Done, LookupState::Pending);
+            let lookup = self.challenges.lookup_server_name(received);
+            self.lookup = lookup.map_or(LookupState::Done, LookupState::Pending);
         }
         matches!(self.lookup, LookupState::Done).then(|| Arc::clone(&self.challenges.config))
     }
@@ -318,8 +310,8 @@ impl ChallengeDetector {
 
     /// Ready when no lookup is running.
     pub(crate) fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let LookupState::Pending(looking) = &mut self.lookup {
-            std::task::ready!(looking.as_mut().poll(cx));
+        if let LookupState::Pending(lookup) = &mut self.lookup {
+            std::task::ready!(lookup.as_mut().poll(cx));
             self.lookup = LookupState::Done;
         }
         Poll::Ready(())
@@ -340,8 +332,8 @@ pub(crate) struct CertificateProvider {
 }
 
 impl TlsConfig {
-    /// Creates a `Tls` without a certificate, whose handshakes fail until one is added. `provider`
-    /// obtains the certificates; it is kept alive by this value and its clones.
+    /// Creates a `TlsConfig` without a certificate, whose handshakes fail until one is added.
+    /// `provider` obtains the certificates; it is kept alive by this value and its clones.
     ///
     /// # Errors
     ///
@@ -349,26 +341,26 @@ impl TlsConfig {
     #[doc(hidden)]
     pub fn with_provider(
         challenges: Arc<ChallengeResponses>,
-        owner: Arc<dyn Any + Send + Sync>,
+        provider: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, TlsSetupError> {
-        let mut plan = ConfigSpec::new()?;
-        if let ConfigBase::Managed(own) = &mut plan.base {
-            own.allow_no_certificate = true;
+        let mut spec = ConfigSpec::new()?;
+        if let ConfigBase::Managed(managed) = &mut spec.base {
+            managed.allow_no_certificate = true;
         }
-        plan.provider = Some(CertificateProvider { challenges, provider: owner });
-        Self::from_plan(plan)
+        spec.provider = Some(CertificateProvider { challenges, provider });
+        Self::from_spec(spec)
     }
 
     /// The challenges, if certificates are obtained at run time.
     #[doc(hidden)]
     pub fn challenges(&self) -> Option<&Arc<ChallengeResponses>> {
-        self.provider.as_ref().map(|supplier| &supplier.challenges)
+        self.provider.as_ref().map(|provider| &provider.challenges)
     }
 
     /// The component that obtains the certificates.
     #[doc(hidden)]
     pub fn provider(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.provider.as_ref().map(|supplier| Arc::clone(&supplier.provider))
+        self.provider.as_ref().map(|provider| Arc::clone(&provider.provider))
     }
 
     /// The challenges, if a validation connection is possible now.
@@ -378,18 +370,19 @@ impl TlsConfig {
 }
 
 /// Returns whether this is the beginning of a validation connection, or `None` if more bytes are
-/// needed. `first` starts with the first byte of a TLS record.
-pub(crate) fn is_acme_tls_alpn(first: &[u8]) -> Option<bool> {
-    let (header, rest) = first.split_first_chunk::<5>()?;
-    let (kind, bytes) = (header[0], usize::from(u16::from_be_bytes([header[3], header[4]])));
-    if kind != CONTENT_TYPE_HANDSHAKE || bytes > CLIENT_HELLO_BYTES_MAX {
+/// needed. `received` starts with the first byte of a TLS record.
+pub(crate) fn is_acme_tls_alpn(received: &[u8]) -> Option<bool> {
+    let (header, rest) = received.split_first_chunk::<5>()?;
+    let (content_type, length) =
+        (header[0], usize::from(u16::from_be_bytes([header[3], header[4]])));
+    if content_type != CONTENT_TYPE_HANDSHAKE || length > CLIENT_HELLO_BYTES_MAX {
         return Some(false);
     }
-    let hello = rest.get(..bytes)?;
+    let hello = rest.get(..length)?;
     // The protocol name after its length. Random bytes do not contain it by accident, and a client
     // that puts it elsewhere on purpose is only rejected.
-    let mark = [&[ACME_TLS_ALPN.len() as u8], ACME_TLS_ALPN].concat();
-    Some(hello.windows(mark.len()).any(|window| window == mark))
+    let marker = [&[ACME_TLS_ALPN.len() as u8], ACME_TLS_ALPN].concat();
+    Some(hello.windows(marker.len()).any(|window| window == marker))
 }
 
 /// The content type of handshake messages.
@@ -403,30 +396,30 @@ const CLIENT_HELLO_BYTES_MAX: usize = 1 << 14;
 mod tests {
     use super::is_acme_tls_alpn;
 
-    fn record(kind: u8, hello: &[u8]) -> Vec<u8> {
-        let bytes = u16::try_from(hello.len()).unwrap().to_be_bytes();
-        [&[kind, 3, 1], &bytes[..], hello].concat()
+    fn record(content_type: u8, hello: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(hello.len()).unwrap().to_be_bytes();
+        [&[content_type, 3, 1], &length[..], hello].concat()
     }
 
     #[test]
-    fn the_first_record_tells_and_no_part_of_it() {
+    fn only_a_complete_first_record_is_recognised() {
         let hello = b"....\x00\x10\x00\x0d\x00\x0b\x0aacme-tls/1....";
-        let whole = record(22, hello);
-        for end in 0..whole.len() {
-            assert_eq!(is_acme_tls_alpn(&whole[..end]), None, "{end}");
+        let complete = record(22, hello);
+        for end in 0..complete.len() {
+            assert_eq!(is_acme_tls_alpn(&complete[..end]), None, "{end}");
         }
-        let more = [&whole[..], b"more"].concat();
-        for (first, expected) in [
-            (&whole[..], true),
-            (&more, true),
+        let followed = [&complete[..], b"more"].concat();
+        for (received, expected) in [
+            (&complete[..], true),
+            (&followed, true),
             (&record(22, b"....\x02h2...."), false),
             (&record(22, b""), false),
             (&record(21, hello), false),
             // Bytes after the first record are ignored.
-            (&[record(22, b"..."), whole.clone()].concat(), false),
+            (&[record(22, b"..."), complete.clone()].concat(), false),
             (&[22, 3, 1, 0x40, 1], false),
         ] {
-            assert_eq!(is_acme_tls_alpn(first), Some(expected), "{first:?}");
+            assert_eq!(is_acme_tls_alpn(received), Some(expected), "{received:?}");
         }
     }
 }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 ///   only while the same roots and lists are in use and the certificate is valid, so clients whose
 ///   certificate was revoked are rejected from then on. Open connections stay open.
 #[derive(Clone, Debug)]
-#[must_use = "has no effect until passed to `Tls::with_client_auth`"]
+#[must_use = "has no effect until passed to `TlsConfig::with_client_auth`"]
 pub struct ClientAuth {
     roots: Vec<PemSource>,
     crls: Vec<PemSource>,
@@ -98,12 +98,12 @@ impl ClientAuth {
         provider: &Arc<CryptoProvider>,
     ) -> Result<LoadedClientAuth, TlsSetupError> {
         let roots: Vec<Pem> = read_all(&self.roots)?;
-        let lists: Vec<Pem> = read_all(&self.crls)?;
+        let crl_files: Vec<Pem> = read_all(&self.crls)?;
         let mut store = RootCertStore::empty();
-        for file in &roots {
-            for root in file.certificates()? {
+        for pem in &roots {
+            for root in pem.certificates()? {
                 store.add(root).map_err(|error| TlsSetupError::BadRoot {
-                    origin: file.origin.clone(),
+                    origin: pem.origin.clone(),
                     error,
                 })?;
             }
@@ -111,30 +111,31 @@ impl ClientAuth {
         if store.is_empty() {
             return Err(TlsSetupError::NoRoots);
         }
-        let mut ends = Vec::new();
-        let mut revoked = Vec::new();
-        for file in &lists {
-            let found = file.crls()?;
-            let end = found.iter().filter_map(|list| crl_next_update(list)).min();
-            ends.extend(end.map(|end| (file.origin.clone(), end)));
-            revoked.extend(found);
+        let mut crl_next_updates = Vec::new();
+        let mut crls = Vec::new();
+        for pem in &crl_files {
+            let file_crls = pem.crls()?;
+            let next_update = file_crls.iter().filter_map(|crl| crl_next_update(crl)).min();
+            crl_next_updates
+                .extend(next_update.map(|next_update| (pem.origin.clone(), next_update)));
+            crls.extend(file_crls);
         }
-        let verifier = self.verifier(store, revoked, provider)?;
+        let verifier = self.verifier(store, crls, provider)?;
         let settings = [u8::from(self.is_required), u8::from(self.end_entity_only)];
-        let texts = roots.iter().chain(&lists).map(|file| &file.text[..]);
+        let texts = roots.iter().chain(&crl_files).map(|pem| &pem.text[..]);
         let digest = sha256_parts(std::iter::once(&settings[..]).chain(texts));
-        Ok(LoadedClientAuth { verifier, digest, crl_next_updates: ends })
+        Ok(LoadedClientAuth { verifier, digest, crl_next_updates })
     }
 
     fn verifier(
         &self,
         roots: RootCertStore,
-        lists: Vec<CertificateRevocationListDer<'static>>,
+        crls: Vec<CertificateRevocationListDer<'static>>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsSetupError> {
         let provider = Arc::clone(provider);
         let mut builder = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
-            .with_crls(lists)
+            .with_crls(crls)
             .enforce_revocation_expiration();
         if self.end_entity_only {
             builder = builder.only_check_end_entity_revocation();
@@ -154,7 +155,7 @@ fn read_all(sources: &[PemSource]) -> Result<Vec<Pem>, TlsSetupError> {
     sources.iter().map(PemSource::read).collect()
 }
 
-/// The files' contents.
+/// The contents of the files, and a verifier built from them.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedClientAuth {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
@@ -166,12 +167,13 @@ pub(crate) struct LoadedClientAuth {
 
 impl LoadedClientAuth {
     pub(crate) fn warnings(&self, now: i64) -> impl Iterator<Item = TlsWarning> {
-        let late = self.crl_next_updates.iter().filter(move |(_, end)| *end <= now);
-        late.map(|(origin, _)| TlsWarning::RevocationListExpired { origin: origin.clone() })
+        let expired =
+            self.crl_next_updates.iter().filter(move |(_, next_update)| *next_update <= now);
+        expired.map(|(origin, _)| TlsWarning::RevocationListExpired { origin: origin.clone() })
     }
 }
 
-/// Wraps another verifier and records when the certificate expires.
+/// Wraps another verifier and records when a verified certificate expires.
 #[derive(Debug)]
 struct RecordingVerifier(Arc<dyn ClientCertVerifier>);
 
@@ -195,9 +197,10 @@ impl ClientCertVerifier for RecordingVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
-        let end = validity(end_entity).and_then(|valid| u64::try_from(valid.not_after).ok());
-        // If its dates cannot be read, no ticket is issued.
-        client_not_after::set(Some(end.unwrap_or(0)));
+        let not_after =
+            validity(end_entity).and_then(|validity| u64::try_from(validity.not_after).ok());
+        // If the dates cannot be read, the ticket expires at once.
+        client_not_after::set(Some(not_after.unwrap_or(0)));
         Ok(verified)
     }
 

@@ -1,7 +1,7 @@
 //! Passes the expiry of the client's certificate from the verifier to the ticketer.
 //!
-//! A ticket must not outlive the client's certificate, but rustls tells neither the certificate
-//! verifier nor the ticketer which connection it is called for. Both run inside calls made by the
+//! A ticket must not outlive the client's certificate, but rustls does not inform the certificate
+//! verifier or the ticketer which connection a call is for. Both run inside calls made by the
 //! session, so the session sets a thread-local before such a call and takes it afterwards.
 
 use std::cell::Cell;
@@ -15,6 +15,6 @@ pub(crate) fn get() -> Option<u64> {
     CLIENT_NOT_AFTER.get()
 }
 
-pub(crate) fn set(until: Option<u64>) {
-    CLIENT_NOT_AFTER.set(until);
+pub(crate) fn set(not_after: Option<u64>) {
+    CLIENT_NOT_AFTER.set(not_after);
 }

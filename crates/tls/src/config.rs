@@ -90,9 +90,9 @@ impl TlsConfig {
     ///
     /// A [`TlsSetupError`] names the cause and the remedy.
     pub fn from_certificate(certificate: Certificate) -> Result<Self, TlsSetupError> {
-        let mut plan = ConfigSpec::new()?;
-        plan.managed_mut()?.add(certificate)?;
-        Self::from_plan(plan)
+        let mut spec = ConfigSpec::new()?;
+        spec.managed_mut()?.add(certificate)?;
+        Self::from_spec(spec)
     }
 
     /// Creates a certificate for these DNS names and IP addresses, with a new ECDSA P-256 key. It
@@ -113,33 +113,33 @@ impl TlsConfig {
     }
 
     /// Uses an existing rustls configuration, for options that this type does not offer. Its
-    /// certificate resolver is wrapped in order to learn the requested names. Reloading does
-    /// nothing in this case.
+    /// certificate resolver is wrapped to record the requested names. Reloading does nothing in
+    /// this case.
     ///
     /// # Errors
     ///
     /// [`TlsSetupError::EarlyDataEnabled`] if it accepts early data, and
-    /// [`TlsSetupError::BadConfig`] if rustls cannot make a connection from it.
+    /// [`TlsSetupError::BadConfig`] if rustls cannot create a connection from it.
     pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsSetupError> {
         if config.max_early_data_size > 0 {
             return Err(TlsSetupError::EarlyDataEnabled);
         }
         check_usable(&config)?;
-        Self::from_plan(ConfigSpec::external(config))
+        Self::from_spec(ConfigSpec::external(config))
     }
 
-    pub(crate) fn from_plan(plan: ConfigSpec) -> Result<Self, TlsSetupError> {
-        let built = plan.build()?;
-        let mut known = StatusTracker::default();
-        known.on_config_change(&plan, &built);
-        let (alpn, warnings) = (plan.alpn.clone().into(), known.warnings().into());
-        let supplier = plan.provider.clone();
+    pub(crate) fn from_spec(spec: ConfigSpec) -> Result<Self, TlsSetupError> {
+        let built = spec.build()?;
+        let mut status = StatusTracker::default();
+        status.on_config_change(&spec, &built);
+        let (alpn, warnings) = (spec.alpn.clone().into(), status.warnings().into());
+        let provider = spec.provider.clone();
         let shared = ConfigShared {
             config: RwLock::new(built.config),
-            spec: Mutex::new(plan),
-            status: Mutex::new(known),
+            spec: Mutex::new(spec),
+            status: Mutex::new(status),
         };
-        Ok(Self { shared: Arc::new(shared), alpn, warnings, provider: supplier })
+        Ok(Self { shared: Arc::new(shared), alpn, warnings, provider })
     }
 
     /// Adds a certificate, which is chosen if a client requests one of its DNS names.
@@ -181,7 +181,7 @@ impl TlsConfig {
     /// As [`TlsConfig::from_pem_files`], and [`TlsSetupError::ExternalConfig`] after
     /// [`TlsConfig::from_config`].
     pub fn with_certificate(self, certificate: Certificate) -> Result<Self, TlsSetupError> {
-        self.rebuild(|plan| plan.managed_mut()?.add(certificate))
+        self.rebuild(|spec| spec.managed_mut()?.add(certificate))
     }
 
     /// Requests certificates from clients.
@@ -190,8 +190,8 @@ impl TlsConfig {
     ///
     /// A [`TlsSetupError`] with the file, the cause and the remedy;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
-    pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsSetupError> {
-        self.rebuild(|plan| plan.managed_mut()?.set_client_auth(clients))
+    pub fn with_client_auth(self, client_auth: ClientAuth) -> Result<Self, TlsSetupError> {
+        self.rebuild(|spec| spec.managed_mut()?.set_client_auth(client_auth))
     }
 
     /// Uses these keys for session tickets instead of random ones.
@@ -200,9 +200,9 @@ impl TlsConfig {
     /// ticketer.
     #[must_use]
     pub fn with_ticket_keys(self, keys: TicketKeys) -> Self {
-        self.rebuild_infallible(|plan| {
-            if let ConfigBase::Managed(own) = &mut plan.base {
-                own.tickets = keys;
+        self.rebuild_infallible(|spec| {
+            if let ConfigBase::Managed(managed) = &mut spec.base {
+                managed.tickets = keys;
             }
         })
     }
@@ -214,8 +214,8 @@ impl TlsConfig {
     /// [`TlsSetupError::NoCipherSuite`] if none of the enabled cipher suites is for this version;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_min_version(self, minimum: TlsVersion) -> Result<Self, TlsSetupError> {
-        self.rebuild(|plan| {
-            plan.managed_mut()?.protocol.minimum = minimum;
+        self.rebuild(|spec| {
+            spec.managed_mut()?.protocol.minimum = minimum;
             Ok(())
         })
     }
@@ -228,8 +228,8 @@ impl TlsConfig {
     /// ```
     /// use peregrine::tls::TlsConfig;
     ///
-    /// let made = TlsConfig::self_signed(&["localhost"])?;
-    /// let tls = made.tls.with_cipher_suites(&["TLS_AES_256_GCM_SHA384"])?;
+    /// let self_signed = TlsConfig::self_signed(&["localhost"])?;
+    /// let tls = self_signed.tls.with_cipher_suites(&["TLS_AES_256_GCM_SHA384"])?;
     /// let error = tls.with_cipher_suites(&["RC4-SHA"]).unwrap_err().to_string();
     /// assert!(error.contains("RC4-SHA") && error.contains("TLS13_AES_256_GCM_SHA384"));
     /// # Ok::<(), peregrine::tls::TlsSetupError>(())
@@ -241,10 +241,10 @@ impl TlsConfig {
     /// [`TlsSetupError::NoCipherSuite`] if none is for the minimum version;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_cipher_suites(self, names: &[&str]) -> Result<Self, TlsSetupError> {
-        self.rebuild(|plan| {
-            let own = plan.managed_mut()?;
-            own.protocol.set_suites(names)?;
-            own.rebuild_provider();
+        self.rebuild(|spec| {
+            let managed = spec.managed_mut()?;
+            managed.protocol.set_suites(names)?;
+            managed.rebuild_provider();
             Ok(())
         })
     }
@@ -257,10 +257,10 @@ impl TlsConfig {
     /// [`TlsSetupError::UnknownAlgorithm`], which lists the known names;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_key_exchange_groups(self, names: &[&str]) -> Result<Self, TlsSetupError> {
-        self.rebuild(|plan| {
-            let own = plan.managed_mut()?;
-            own.protocol.set_groups(names)?;
-            own.rebuild_provider();
+        self.rebuild(|spec| {
+            let managed = spec.managed_mut()?;
+            managed.protocol.set_groups(names)?;
+            managed.rebuild_provider();
             Ok(())
         })
     }
@@ -274,16 +274,16 @@ impl TlsConfig {
     ///
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_key_log(self) -> Result<Self, TlsSetupError> {
-        self.rebuild(|plan| {
-            plan.managed_mut()?.key_log = Some(Arc::new(KeyLogFile::new()));
+        self.rebuild(|spec| {
+            spec.managed_mut()?.key_log = Some(Arc::new(KeyLogFile::new()));
             Ok(())
         })
     }
 
     /// Sets how long before expiry to warn about a certificate. The default is 14 days.
     #[must_use]
-    pub fn with_expiry_warning(self, before: Duration) -> Self {
-        self.rebuild_infallible(|plan| plan.expiry_warning_before = before)
+    pub fn with_expiry_warning(self, duration: Duration) -> Self {
+        self.rebuild_infallible(|spec| spec.expiry_warning_before = duration)
     }
 
     /// Sets the application protocols in order of preference. The default is `h2` (HTTP/2), then
@@ -293,12 +293,12 @@ impl TlsConfig {
     /// A client that offers only other protocols is rejected.
     #[must_use]
     pub fn with_alpn(self, protocols: &[&[u8]]) -> Self {
-        self.rebuild_infallible(|plan| {
-            plan.alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        self.rebuild_infallible(|spec| {
+            spec.alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         })
     }
 
-    /// Answers requests with 421 (Misdirected Request) if the connection's certificate is not valid
+    /// Rejects requests with 421 (Misdirected Request) if the connection's certificate is not valid
     /// for their host. By default hosts are not checked, because clients used for testing often
     /// trust any certificate.
     ///
@@ -310,25 +310,25 @@ impl TlsConfig {
     // connection that was secured for that origin.
     #[must_use]
     pub fn with_host_check(self) -> Self {
-        self.rebuild_infallible(|plan| plan.checks_hosts = true)
+        self.rebuild_infallible(|spec| spec.checks_hosts = true)
     }
 
-    /// Creates a new value from a copy of this one's plan.
+    /// Creates a new value from a changed copy of this value's settings.
     fn rebuild(
         self,
         change: impl FnOnce(&mut ConfigSpec) -> Result<(), TlsSetupError>,
     ) -> Result<Self, TlsSetupError> {
-        let mut plan = self.plan().clone();
-        change(&mut plan)?;
-        Self::from_plan(plan)
+        let mut spec = self.spec().clone();
+        change(&mut spec)?;
+        Self::from_spec(spec)
     }
 
     fn rebuild_infallible(self, change: impl FnOnce(&mut ConfigSpec)) -> Self {
-        let changed = self.rebuild(|plan| {
-            change(plan);
+        let result = self.rebuild(|spec| {
+            change(spec);
             Ok(())
         });
-        changed.expect("the previous configuration was valid, and this change cannot break it")
+        result.expect("the previous configuration was valid, and this change cannot break it")
     }
 
     /// Reads all files again: certificates, keys, staples, roots and revocation lists for clients,
@@ -344,17 +344,17 @@ impl TlsConfig {
     ///
     /// A [`TlsSetupError`] names the file, the cause and the remedy.
     pub fn reload(&self) -> Result<ReloadReport, TlsSetupError> {
-        let mut plan = self.plan();
-        let result = plan.check_regular_files().and_then(|()| plan.reload()).and_then(
-            |(next, mut reloaded, tickets)| {
-                if reloaded.has_changes() {
-                    self.activate(&mut plan, next)?;
+        let mut spec = self.spec();
+        let result = spec.check_regular_files().and_then(|()| spec.reload()).and_then(
+            |(next, mut report, tickets)| {
+                if report.has_changes() {
+                    self.activate(&mut spec, next)?;
                 }
-                reloaded.tickets = tickets.is_some_and(|read| match &plan.base {
-                    ConfigBase::Managed(own) => own.tickets.apply(read),
+                report.tickets = tickets.is_some_and(|pending| match &spec.base {
+                    ConfigBase::Managed(managed) => managed.tickets.apply(pending),
                     ConfigBase::External(_) => false,
                 });
-                Ok(reloaded)
+                Ok(report)
             },
         );
         self.status_tracker().record_reload(&result);
@@ -382,9 +382,9 @@ impl TlsConfig {
     pub fn upsert_certificate_before(
         &self,
         certificate: Certificate,
-        others: &[String],
+        labels: &[String],
     ) -> Result<(), TlsSetupError> {
-        self.update_running(|plan| plan.managed_mut()?.upsert(certificate, others).map(|()| true))
+        self.update_running(|spec| spec.managed_mut()?.upsert(certificate, labels).map(|()| true))
             .map(drop)
     }
 
@@ -397,32 +397,32 @@ impl TlsConfig {
     /// [`TlsSetupError::LastCertificate`] if it is the only one; [`TlsSetupError::ExternalConfig`]
     /// after [`TlsConfig::from_config`].
     pub fn remove_certificate(&self, label: &str) -> Result<bool, TlsSetupError> {
-        self.update_running(|plan| plan.managed_mut()?.remove(label))
+        self.update_running(|spec| spec.managed_mut()?.remove(label))
     }
 
     fn update_running(
         &self,
         change: impl FnOnce(&mut ConfigSpec) -> Result<bool, TlsSetupError>,
     ) -> Result<bool, TlsSetupError> {
-        let mut plan = self.plan();
-        let mut next = plan.clone();
+        let mut spec = self.spec();
+        let mut next = spec.clone();
         let is_changed = change(&mut next)?;
         if is_changed {
-            self.activate(&mut plan, next)?;
+            self.activate(&mut spec, next)?;
         }
         Ok(is_changed)
     }
 
-    /// Builds and activates the next plan.
-    fn activate(&self, plan: &mut ConfigSpec, next: ConfigSpec) -> Result<(), TlsSetupError> {
+    /// Builds and activates the next settings.
+    fn activate(&self, spec: &mut ConfigSpec, next: ConfigSpec) -> Result<(), TlsSetupError> {
         let built = next.build()?;
         self.status_tracker().on_config_change(&next, &built);
         *self.shared.config.write().unwrap_or_else(PoisonError::into_inner) = built.config;
-        *plan = next;
+        *spec = next;
         Ok(())
     }
 
-    fn plan(&self) -> MutexGuard<'_, ConfigSpec> {
+    fn spec(&self) -> MutexGuard<'_, ConfigSpec> {
         self.shared.spec.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -439,20 +439,20 @@ impl TlsConfig {
     /// expired, or to retry after a failure.
     #[must_use]
     pub fn is_reload_due(&self) -> bool {
-        let known = self.status_tracker();
-        known.has_expired_ocsp() || known.has_failed()
+        let status = self.status_tracker();
+        status.has_expired_ocsp() || status.has_failed()
     }
 
     /// The files that a reload reads.
     pub fn files(&self) -> Vec<PathBuf> {
-        self.plan().files()
+        self.spec().files()
     }
 
     /// The keys for session tickets, for handing them over to other instances and to the next
     /// process; `None` after [`TlsConfig::from_config`].
     pub fn ticket_keys(&self) -> Option<TicketKeys> {
-        match &self.plan().base {
-            ConfigBase::Managed(own) => Some(own.tickets.clone()),
+        match &self.spec().base {
+            ConfigBase::Managed(managed) => Some(managed.tickets.clone()),
             ConfigBase::External(_) => None,
         }
     }

@@ -1,4 +1,4 @@
-//! How a peer can break the protocol, and what it is sent.
+//! How a peer can break the protocol, and the response to it.
 
 use rustls::{
     AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved,
@@ -18,7 +18,7 @@ pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     \r\n\
     This port speaks HTTPS. Use a URL that begins with https:// instead.\n";
 
-/// The rule that the peer broke. The session is over: send the output and close the connection.
+/// The rule that the peer broke. The session has ended: send the output and close the connection.
 ///
 /// The output contains the alert for the peer, encrypted if necessary. There is no alert if the
 /// peer itself ended the connection, or for a few errors for which rustls produces none.
@@ -100,18 +100,18 @@ impl TlsConnectionError {
 
 impl TlsConnectionError {
     /// Why the peer's certificate was rejected, as a name for logs and metrics; `None` for other
-    /// rejects.
+    /// errors.
     pub fn client_certificate_error(&self) -> Option<&'static str> {
-        let why = match self {
+        let error = match self {
             Self::NoClientCertificate => return Some("client-certificate-missing"),
-            Self::ClientCertificate(why) => why,
+            Self::ClientCertificate(error) => error,
             _ => return None,
         };
         // The alert groups the many errors.
-        Some(match AlertDescription::from(why.clone()) {
+        Some(match AlertDescription::from(error.clone()) {
             AlertDescription::CertificateExpired => "client-certificate-expired",
             AlertDescription::CertificateRevoked => "client-certificate-revoked",
-            AlertDescription::UnknownCA if *why == CertificateError::UnknownIssuer => {
+            AlertDescription::UnknownCA if *error == CertificateError::UnknownIssuer => {
                 "client-certificate-unknown"
             }
             // The revocation list is missing or has expired.
@@ -125,17 +125,17 @@ impl From<Error> for TlsConnectionError {
     fn from(error: Error) -> Self {
         match error {
             Error::AlertReceived(alert) => Self::AlertReceived(alert),
-            Error::PeerIncompatible(why) => Self::PeerIncompatible(why),
+            Error::PeerIncompatible(error) => Self::PeerIncompatible(error),
             Error::NoApplicationProtocol => Self::NoApplicationProtocol,
-            Error::InvalidMessage(why) => Self::InvalidMessage(why),
+            Error::InvalidMessage(error) => Self::InvalidMessage(error),
             Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
                 Self::InappropriateMessage
             }
-            Error::PeerMisbehaved(why) => Self::PeerMisbehaved(why),
+            Error::PeerMisbehaved(error) => Self::PeerMisbehaved(error),
             Error::DecryptError => Self::DecryptError,
             Error::PeerSentOversizedRecord => Self::RecordTooLarge,
             Error::NoCertificatesPresented => Self::NoClientCertificate,
-            Error::InvalidCertificate(why) => Self::ClientCertificate(why),
+            Error::InvalidCertificate(error) => Self::ClientCertificate(error),
             other => Self::Internal(other),
         }
     }
@@ -150,19 +150,23 @@ impl fmt::Display for TlsConnectionError {
             Self::AlertReceived(alert) => {
                 write!(f, "the peer ended the connection with alert {alert:?}")
             }
-            Self::PeerIncompatible(why) => {
-                write!(f, "no common TLS parameters with the peer: {why:?}")
+            Self::PeerIncompatible(error) => {
+                write!(f, "no common TLS parameters with the peer: {error:?}")
             }
             Self::NoApplicationProtocol => {
                 f.write_str("the peer offered only unsupported application protocols")
             }
-            Self::InvalidMessage(why) => write!(f, "the peer sent a malformed message: {why:?}"),
+            Self::InvalidMessage(error) => {
+                write!(f, "the peer sent a malformed message: {error:?}")
+            }
             Self::InappropriateMessage => f.write_str("the peer sent a message at the wrong time"),
-            Self::PeerMisbehaved(why) => write!(f, "the peer broke the protocol: {why:?}"),
+            Self::PeerMisbehaved(error) => write!(f, "the peer broke the protocol: {error:?}"),
             Self::DecryptError => f.write_str("a record failed authentication"),
             Self::RecordTooLarge => f.write_str("a record exceeds 16 KiB"),
             Self::NoClientCertificate => f.write_str("the peer sent no certificate"),
-            Self::ClientCertificate(why) => write!(f, "the peer's certificate is invalid: {why:?}"),
+            Self::ClientCertificate(error) => {
+                write!(f, "the peer's certificate is invalid: {error:?}")
+            }
             Self::Internal(error) => write!(f, "the TLS engine failed: {error}"),
         }
     }
@@ -201,7 +205,7 @@ mod tests {
     use super::PLAIN_HTTP_REPLY;
 
     #[test]
-    fn the_reply_to_clear_text_announces_its_length() {
+    fn the_plain_http_reply_has_the_right_content_length() {
         let text = std::str::from_utf8(PLAIN_HTTP_REPLY).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{head}");

@@ -18,13 +18,13 @@ pub(crate) const fn context_tag(number: u8) -> u8 {
 /// Reads the first item: its tag, its content, and the rest of the input.
 pub(crate) fn read_any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, input) = input.split_first()?;
-    let (&first, input) = input.split_first()?;
+    let (&first_length_byte, input) = input.split_first()?;
     // Lengths below 128 take one byte. Otherwise the low bits are the number of length bytes that
     // follow.
-    let (length, input) = match first {
-        0..=0x7f => (usize::from(first), input),
+    let (length, input) = match first_length_byte {
+        0..=0x7f => (usize::from(first_length_byte), input),
         0x81..=0x83 => {
-            let (length, rest) = input.split_at_checked(usize::from(first & 0x7f))?;
+            let (length, rest) = input.split_at_checked(usize::from(first_length_byte & 0x7f))?;
             (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
         }
         _ => return None,
@@ -35,8 +35,8 @@ pub(crate) fn read_any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 /// Reads the first item, which must have this tag: its content, and the rest of the input.
 pub(crate) fn read_tagged(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, content, rest) = read_any(input)?;
-    (found == tag).then_some((content, rest))
+    let (found_tag, content, rest) = read_any(input)?;
+    (found_tag == tag).then_some((content, rest))
 }
 
 /// Skips the first item if it has this tag.
@@ -57,17 +57,17 @@ pub(crate) fn iter(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 pub(crate) fn read_time(input: &[u8]) -> Option<(i64, &[u8])> {
     if let Some((text, rest)) = read_tagged(input, TAG_UTC_TIME) {
         // RFC 5280 §4.1.2.5.1: a year of 50 or more is in 19YY, one below in 20YY.
-        let (year, text) = number(text, 2)?;
+        let (year, text) = parse_number(text, 2)?;
         let year = if year >= 50 { 1900 + year } else { 2000 + year };
-        return Some((seconds(year, text)?, rest));
+        return Some((unix_seconds(year, text)?, rest));
     }
     let (text, rest) = read_tagged(input, TAG_GENERALIZED_TIME)?;
-    let (year, text) = number(text, 4)?;
-    Some((seconds(year, text)?, rest))
+    let (year, text) = parse_number(text, 4)?;
+    Some((unix_seconds(year, text)?, rest))
 }
 
 /// Reads a decimal number of `digits` bytes. Also returns the rest.
-fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
+fn parse_number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let number = number.iter().try_fold(0, |sum, byte| {
         byte.is_ascii_digit().then(|| sum * 10 + i64::from(*byte - b'0'))
@@ -76,17 +76,17 @@ fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
 }
 
 /// Converts a year and the text `MMDDHHMMSSZ` to seconds since 1970.
-fn seconds(year: i64, text: &[u8]) -> Option<i64> {
-    let (month, text) = number(text, 2)?;
-    let (day, text) = number(text, 2)?;
-    let (hour, text) = number(text, 2)?;
-    let (minute, text) = number(text, 2)?;
-    let (second, text) = number(text, 2)?;
+fn unix_seconds(year: i64, text: &[u8]) -> Option<i64> {
+    let (month, text) = parse_number(text, 2)?;
+    let (day, text) = parse_number(text, 2)?;
+    let (hour, text) = parse_number(text, 2)?;
+    let (minute, text) = parse_number(text, 2)?;
+    let (second, text) = parse_number(text, 2)?;
     if text != b"Z" || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years that begin in March put the leap day last, so that the days before a month follow a
-    // straight line: 153 days in each five months.
+    // If years begin in March, the leap day is the last day of the year, and the number of days
+    // before a month is linear: 153 days in each five months.
     let year = if month <= 2 { year - 1 } else { year };
     let month_from_march = (month + 9) % 12;
     let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
@@ -98,10 +98,10 @@ fn seconds(year: i64, text: &[u8]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{iter, read_any, read_tagged, read_time, seconds, skip_optional};
+    use super::{iter, read_any, read_tagged, read_time, skip_optional, unix_seconds};
 
     #[test]
-    fn dates_become_seconds_since_1970() {
+    fn dates_are_converted_to_unix_seconds() {
         for (year, text, expected) in [
             (1970, "0101000000Z", 0),
             (1969, "1231235959Z", -1),
@@ -111,31 +111,31 @@ mod tests {
             (2100, "0301000000Z", 4_107_542_400),
             (9999, "1231235959Z", 253_402_300_799),
         ] {
-            assert_eq!(seconds(year, text.as_bytes()), Some(expected), "{year} {text}");
+            assert_eq!(unix_seconds(year, text.as_bytes()), Some(expected), "{year} {text}");
         }
         for text in ["", "0101000000", "1301000000Z", "0100000000Z", "01010000x0Z", "0101000000ZZ"]
         {
-            assert_eq!(seconds(1970, text.as_bytes()), None, "{text}");
+            assert_eq!(unix_seconds(1970, text.as_bytes()), None, "{text}");
         }
     }
 
     #[test]
-    fn items_are_cut_where_their_lengths_say() {
+    fn items_are_split_by_their_lengths() {
         let bytes = [0x30, 2, 1, 2, 0x04, 0x81, 1, 9, 0x02];
         assert_eq!(read_any(&bytes), Some((0x30, &[1, 2][..], &bytes[4..])));
         assert_eq!(read_tagged(&bytes, 0x31), None);
         assert_eq!(skip_optional(&bytes, 0x30), &bytes[4..]);
         assert_eq!(skip_optional(&bytes, 0x31), &bytes);
-        let all: Vec<_> = iter(&bytes).collect();
-        assert_eq!(all, [(0x30, &[1, 2][..]), (0x04, &[9][..])]);
-        for long in [&[0x30, 0x80][..], &[0x30, 0x84, 0, 0, 0, 0], &[0x30, 3, 1, 2], &[0x30]] {
-            assert_eq!(read_any(long), None, "{long:?}");
+        let items: Vec<_> = iter(&bytes).collect();
+        assert_eq!(items, [(0x30, &[1, 2][..]), (0x04, &[9][..])]);
+        for malformed in [&[0x30, 0x80][..], &[0x30, 0x84, 0, 0, 0, 0], &[0x30, 3, 1, 2], &[0x30]] {
+            assert_eq!(read_any(malformed), None, "{malformed:?}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             let _ = iter(&bytes).count();
             let _ = read_tagged(&bytes, 0x30);
             let _ = read_time(&bytes);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsConfig {}
 
-/// A TLS new_connection. Has no values.
+/// A TLS connection. Has no values.
 #[derive(Debug)]
 pub enum TlsConnection {}
 
@@ -36,7 +36,7 @@ pub enum TlsSendError {}
 pub enum TlsSetupError {}
 
 impl TlsConfig {
-    /// Creates a new_connection.
+    /// Creates the state of a new connection.
     #[must_use]
     pub fn new_connection(&self) -> TlsConnection {
         match *self {}

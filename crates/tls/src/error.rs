@@ -66,7 +66,7 @@ pub enum TlsSetupError {
         /// It contains a certificate instead.
         holds_certificate: bool,
     },
-    /// The private key is encrypted with a passphrase, which the server cannot ask for.
+    /// The private key is encrypted with a passphrase, which the server cannot prompt for.
     EncryptedKey {
         /// The source of the key.
         origin: PemOrigin,
@@ -295,11 +295,11 @@ impl fmt::Display for TlsSetupError {
                 f.write_str("each key is a line of 64 hexadecimal digits, which is what ")?;
                 f.write_str("\"openssl rand -hex 32\" writes")
             }
-            Self::UnknownAlgorithm { kind: what, name, supported: known } if name.is_empty() => {
-                write!(f, "no {what} is given; choose from: {known}")
+            Self::UnknownAlgorithm { kind, name, supported } if name.is_empty() => {
+                write!(f, "no {kind} is given; choose from: {supported}")
             }
-            Self::UnknownAlgorithm { kind: what, name, supported: known } => {
-                write!(f, "\"{name}\" is not a known, safe {what}; choose from: {known}")
+            Self::UnknownAlgorithm { kind, name, supported } => {
+                write!(f, "\"{name}\" is not a known, safe {kind}; choose from: {supported}")
             }
             Self::NoCipherSuite { minimum } => {
                 let version = match minimum {
@@ -392,8 +392,8 @@ impl fmt::Display for TlsWarning {
             Self::ExpiresSoon { origin, days } => {
                 write!(f, "the certificate in {origin} expires in {days} days; renew it")
             }
-            Self::OcspNotStapled { origin, reason: fault } => {
-                write!(f, "no OCSP response is sent with the certificate in {origin}: {fault}; ")?;
+            Self::OcspNotStapled { origin, reason } => {
+                write!(f, "no OCSP response is sent with the certificate in {origin}: {reason}; ")?;
                 f.write_str("get a new one from its issuer")
             }
             Self::RevocationListExpired { origin } => {

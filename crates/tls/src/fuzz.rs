@@ -24,34 +24,34 @@ use std::sync::{Arc, OnceLock};
 /// If the results differ.
 #[doc(hidden)]
 pub fn fuzz_one(data: &[u8]) {
-    let [point, piece_bytes, data @ ..] = data else {
+    let [stage, piece_bytes, data @ ..] = data else {
         return;
     };
     let setup = setup();
-    let mut sent = Vec::new();
-    if point % 3 == 1 {
-        sent.extend_from_slice(&setup.hello);
+    let mut input = Vec::new();
+    if stage % 3 == 1 {
+        input.extend_from_slice(&setup.hello);
         let (edits, rest) = data.split_at(data.len() / 2);
         for edit in edits.chunks_exact(3) {
             let position = usize::from(edit[0]) << 8 | usize::from(edit[1]);
-            let position = position % sent.len();
-            sent[position] ^= edit[2];
+            let position = position % input.len();
+            input[position] ^= edit[2];
         }
-        sent.extend_from_slice(rest);
+        input.extend_from_slice(rest);
     } else {
-        sent.extend_from_slice(data);
+        input.extend_from_slice(data);
     }
 
-    let start = || match point % 3 {
-        2 => setup.handshaken(),
+    let new_session = || match stage % 3 {
+        2 => setup.established_session(),
         // While challenges are pending, the first record is inspected before the handshake starts.
-        _ if point & 0x80 != 0 => setup.supplied.new_connection(),
+        _ if stage & 0x80 != 0 => setup.supplied.new_connection(),
         _ => setup.tls.new_connection(),
     };
-    let whole = feed(start(), &sent, sent.len().max(1));
-    let pieces = feed(start(), &sent, usize::from(*piece_bytes).max(1));
+    let whole = feed(new_session(), &input, input.len().max(1));
+    let pieces = feed(new_session(), &input, usize::from(*piece_bytes).max(1));
     // Whether the handshake limit is exceeded depends on how many bytes arrive at once.
-    if sent.len() <= HANDSHAKE_BYTES_MAX {
+    if input.len() <= HANDSHAKE_BYTES_MAX {
         assert_eq!(whole, pieces, "the results differ between the whole and the pieces");
     }
 }
@@ -78,19 +78,19 @@ pub fn fuzz_certificate(data: &[u8]) {
 /// Returns all plaintext and the final result.
 fn feed(
     mut session: TlsConnection,
-    sent: &[u8],
+    input: &[u8],
     piece_bytes: usize,
 ) -> (Vec<u8>, Result<TlsReadState, TlsConnectionError>) {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
-    let mut received = Ok(TlsReadState::Handshaking);
-    for piece in sent.chunks(piece_bytes) {
-        received = session.receive(piece, &mut plain, &mut out);
+    let mut state = Ok(TlsReadState::Handshaking);
+    for piece in input.chunks(piece_bytes) {
+        state = session.receive(piece, &mut plain, &mut out);
         // These calls must not affect the received data.
         let _ = session.send(b"reply", &mut out);
         let _ = session.handshake_info();
     }
     session.close(&mut out);
-    (plain, received)
+    (plain, state)
 }
 
 struct Setup {
@@ -103,44 +103,48 @@ struct Setup {
 
 impl Setup {
     fn connect(&self) -> ClientConnection {
-        let name = ServerName::try_from("localhost").expect("a valid name");
-        ClientConnection::new(self.client.clone(), name).expect("a client")
+        let name = ServerName::try_from("localhost").expect("the name is valid");
+        ClientConnection::new(self.client.clone(), name).expect("the client configuration is valid")
     }
 
     /// Creates a session that has completed its handshake.
-    fn handshaken(&self) -> TlsConnection {
+    fn established_session(&self) -> TlsConnection {
         let (mut client, mut session) = (self.connect(), self.tls.new_connection());
         let (mut plain, mut out) = (Vec::new(), Vec::new());
         while session.handshake_info().is_none() {
             let mut flight = Vec::new();
-            client.write_tls(&mut flight).expect("writing to a vector");
-            session.receive(&flight, &mut plain, &mut out).expect("a valid flight");
-            let mut answer = std::mem::take(&mut out);
-            while !answer.is_empty() {
-                let taken = client.read_tls(&mut answer.as_slice()).expect("reading from a slice");
-                answer.drain(..taken);
-                client.process_new_packets().expect("a valid flight");
+            client.write_tls(&mut flight).expect("writing to a vector cannot fail");
+            session.receive(&flight, &mut plain, &mut out).expect("the peer follows the protocol");
+            let mut response = std::mem::take(&mut out);
+            while !response.is_empty() {
+                let read = client
+                    .read_tls(&mut response.as_slice())
+                    .expect("reading from a slice cannot fail");
+                response.drain(..read);
+                client.process_new_packets().expect("the peer follows the protocol");
             }
         }
         session
     }
 }
 
-fn supplied() -> TlsConfig {
+fn config_with_challenges() -> TlsConfig {
     let challenges = ChallengeResponses::new().expect("the configuration is valid");
-    let (chain, key) = generate_self_signed(&["localhost"]).expect("a valid name");
-    let answered = challenges.set_tls_alpn("localhost", chain.as_bytes(), key.as_bytes());
-    answered.expect("the certificate is valid");
-    TlsConfig::with_provider(challenges, Arc::new(())).expect("random bytes")
+    let (chain, key) = generate_self_signed(&["localhost"]).expect("the name is valid");
+    let result = challenges.set_tls_alpn("localhost", chain.as_bytes(), key.as_bytes());
+    result.expect("the certificate is valid");
+    TlsConfig::with_provider(challenges, Arc::new(())).expect("the system returns random bytes")
 }
 
 fn setup() -> &'static Setup {
     static SETUP: OnceLock<Setup> = OnceLock::new();
     SETUP.get_or_init(|| {
-        let made = TlsConfig::self_signed(&["localhost"]).expect("a valid name");
+        let self_signed = TlsConfig::self_signed(&["localhost"]).expect("the name is valid");
         let mut roots = RootCertStore::empty();
-        let certificate = CertificateDer::from_pem_slice(made.certificate_pem.as_bytes());
-        roots.add(certificate.expect("valid PEM")).expect("a valid root");
+        let certificate = CertificateDer::from_pem_slice(self_signed.certificate_pem.as_bytes());
+        roots
+            .add(certificate.expect("the PEM was just generated"))
+            .expect("the root was just generated");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -148,9 +152,10 @@ fn setup() -> &'static Setup {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let (client, hello) = (Arc::new(client), Vec::new());
-        let mut setup = Setup { tls: made.tls, supplied: supplied(), client, hello };
+        let mut setup =
+            Setup { tls: self_signed.tls, supplied: config_with_challenges(), client, hello };
         let mut hello = Vec::new();
-        setup.connect().write_tls(&mut hello).expect("writing to a vector");
+        setup.connect().write_tls(&mut hello).expect("writing to a vector cannot fail");
         setup.hello = hello;
         setup
     })

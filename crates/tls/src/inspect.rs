@@ -39,8 +39,8 @@ pub fn inspect_certificate(chain: &[u8], key: &[u8]) -> Result<CertificateInfo, 
     let loaded = Certificate::from_pem(chain, key).load(&provider, None, now())?;
     let fields = parse_tbs_certificate(loaded.end_entity());
     let dates = fields.as_ref().and_then(|fields| {
-        let valid = fields.validity;
-        Some((system_time(valid.not_before)?, system_time(valid.not_after)?))
+        let validity = fields.validity;
+        Some((system_time(validity.not_before)?, system_time(validity.not_after)?))
     });
     let (Some(fields), Some((not_before, not_after))) = (fields, dates) else {
         let error = rustls::Error::General("its dates cannot be read".to_owned());
@@ -59,25 +59,25 @@ pub fn inspect_certificate(chain: &[u8], key: &[u8]) -> Result<CertificateInfo, 
 const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 0x23];
 const KEY_IDENTIFIER: u8 = 0x80;
 
-/// The key identifier in the extension authorityKeyIdentifier. `rest` is the part after the
-/// subject.
-pub(crate) fn authority_key_identifier(rest: &[u8]) -> Option<&[u8]> {
-    let value = extension(rest, AUTHORITY_KEY_IDENTIFIER)?;
+/// The key identifier in the extension authorityKeyIdentifier. `after_subject` is the part of the
+/// certificate after the subject.
+pub(crate) fn authority_key_identifier(after_subject: &[u8]) -> Option<&[u8]> {
+    let value = extension(after_subject, AUTHORITY_KEY_IDENTIFIER)?;
     let (fields, _) = read_tagged(value, TAG_SEQUENCE)?;
     read_tagged(fields, KEY_IDENTIFIER).map(|(identifier, _)| identifier)
 }
 
-/// The content of an extension. `rest` is the part of the certificate after the subject.
-pub(crate) fn extension<'a>(rest: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+/// The content of an extension. `after_subject` is the part of the certificate after the subject.
+pub(crate) fn extension<'a>(after_subject: &'a [u8], extension_oid: &[u8]) -> Option<&'a [u8]> {
     // RFC 5280 §4.1: the subject's key, two obsolete identifiers, and the extensions, each of which
     // is an object identifier, a critical flag, and bytes.
-    let (_key, _) = read_tagged(rest, TAG_SEQUENCE)?;
-    let (_, extensions) = iter(rest).find(|(tag, _)| *tag == context_tag(3))?;
+    let (_key, _) = read_tagged(after_subject, TAG_SEQUENCE)?;
+    let (_, extensions) = iter(after_subject).find(|(tag, _)| *tag == context_tag(3))?;
     let (extensions, _) = read_tagged(extensions, TAG_SEQUENCE)?;
     iter(extensions).find_map(|(_, extension)| {
-        let (object, rest) = read_tagged(extension, TAG_OBJECT_IDENTIFIER)?;
+        let (oid, rest) = read_tagged(extension, TAG_OBJECT_IDENTIFIER)?;
         let (value, _) = read_tagged(skip_optional(rest, TAG_BOOLEAN), TAG_OCTET_STRING)?;
-        (object == wanted).then_some(value)
+        (oid == extension_oid).then_some(value)
     })
 }
 
@@ -86,30 +86,30 @@ mod tests {
     use super::inspect_certificate;
 
     #[test]
-    fn a_whole_certificate_tells_its_names_dates_number_and_issuer() {
-        let authority_key = rcgen::KeyPair::generate().unwrap();
+    fn reads_the_properties_of_a_complete_certificate_only() {
+        let issuer_key = rcgen::KeyPair::generate().unwrap();
         let mut parameters = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
         parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let identifier = parameters.key_identifier(&authority_key);
-        let authority = rcgen::Issuer::new(parameters, authority_key);
-        let mut own = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
-        own.serial_number = Some(rcgen::SerialNumber::from_slice(&[0x81, 2, 3]));
-        own.use_authority_key_identifier_extension = true;
-        own.not_after = rcgen::date_time_ymd(2060, 2, 29);
+        let identifier = parameters.key_identifier(&issuer_key);
+        let issuer = rcgen::Issuer::new(parameters, issuer_key);
+        let mut leaf = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+        leaf.serial_number = Some(rcgen::SerialNumber::from_slice(&[0x81, 2, 3]));
+        leaf.use_authority_key_identifier_extension = true;
+        leaf.not_after = rcgen::date_time_ymd(2060, 2, 29);
         let key = rcgen::KeyPair::generate().unwrap();
-        let chain = own.signed_by(&key, &authority).unwrap().pem();
-        let whole = format!("{chain}{}", key.serialize_pem());
-        let found = inspect_certificate(whole.as_bytes(), whole.as_bytes()).unwrap();
-        assert_eq!(found.names, ["a.test"]);
+        let chain = leaf.signed_by(&key, &issuer).unwrap().pem();
+        let pem = format!("{chain}{}", key.serialize_pem());
+        let info = inspect_certificate(pem.as_bytes(), pem.as_bytes()).unwrap();
+        assert_eq!(info.names, ["a.test"]);
         // RFC 9773 §4.1: the bytes of the integer, including the leading zero.
-        assert_eq!(found.serial, [0, 0x81, 2, 3]);
-        assert_eq!(found.authority_key_id, Some(identifier));
-        let seconds = found.not_after.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(info.serial, [0, 0x81, 2, 3]);
+        assert_eq!(info.authority_key_id, Some(identifier));
+        let seconds = info.not_after.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert_eq!(seconds, 2_845_238_400);
         // A truncated file is rejected, wherever it is cut.
-        for end in (0..whole.trim_end().len()).step_by(7) {
+        for end in (0..pem.trim_end().len()).step_by(7) {
             assert!(
-                inspect_certificate(&whole.as_bytes()[..end], &whole.as_bytes()[..end]).is_err(),
+                inspect_certificate(&pem.as_bytes()[..end], &pem.as_bytes()[..end]).is_err(),
                 "{end}"
             );
         }

@@ -47,9 +47,9 @@ pub(crate) fn check_ocsp_response(
     serial: &[u8],
     now: i64,
 ) -> Result<Option<i64>, OcspError> {
-    let (found, is_good, next_update) =
+    let (response_serial, is_good, next_update) =
         parse_ocsp_response(response).ok_or(OcspError::InvalidResponse)?;
-    if found != serial {
+    if response_serial != serial {
         return Err(OcspError::SerialMismatch);
     }
     if !is_good {
@@ -61,9 +61,10 @@ pub(crate) fn check_ocsp_response(
     Ok(next_update)
 }
 
-/// Reads the first answer: its serial number, whether the status is good, and its expiry.
+/// Reads the first single response: its serial number, whether its status is good, and its expiry.
 fn parse_ocsp_response(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
-    // RFC 6960 §4.2.1: the status, then in a separate field the type and the bytes of the answers.
+    // RFC 6960 §4.2.1: the status, then in a separate field the type and the bytes of the basic
+    // response.
     let (response, _) = read_tagged(response, TAG_SEQUENCE)?;
     let (status, response) = read_tagged(response, TAG_ENUMERATED)?;
     let (bytes, _) = read_tagged(response, context_tag(0))?;
@@ -71,80 +72,82 @@ fn parse_ocsp_response(response: &[u8]) -> Option<(&[u8], bool, Option<i64>)> {
     let (_type, bytes) = read_tagged(bytes, TAG_OBJECT_IDENTIFIER)?;
     let (basic, _) = read_tagged(bytes, TAG_OCTET_STRING)?;
     let (basic, _) = read_tagged(basic, TAG_SEQUENCE)?;
-    // The signed part: version (optional), responder, time of production, answers.
+    // The signed part: version (optional), responder, time of production, single responses.
     let (signed, _) = read_tagged(basic, TAG_SEQUENCE)?;
     let (_responder, signed) =
         read_any(skip_optional(signed, context_tag(0))).map(|(tag, _, rest)| (tag, rest))?;
     let (_produced_at, signed) = read_time(signed)?;
-    let (answers, _) = read_tagged(signed, TAG_SEQUENCE)?;
-    // An answer: certificate ID, status, this update, next update (optional).
-    let (answer, _) = read_tagged(answers, TAG_SEQUENCE)?;
-    let (about, answer) = read_tagged(answer, TAG_SEQUENCE)?;
-    let (_algorithm, about) = read_tagged(about, TAG_SEQUENCE)?;
-    let (_name, about) = read_tagged(about, TAG_OCTET_STRING)?;
-    let (_key, about) = read_tagged(about, TAG_OCTET_STRING)?;
-    let (serial, _) = read_tagged(about, TAG_INTEGER)?;
+    let (single_responses, _) = read_tagged(signed, TAG_SEQUENCE)?;
+    // A single response: certificate ID, status, this update, next update (optional).
+    let (single_response, _) = read_tagged(single_responses, TAG_SEQUENCE)?;
+    let (cert_id, single_response) = read_tagged(single_response, TAG_SEQUENCE)?;
+    let (_algorithm, cert_id) = read_tagged(cert_id, TAG_SEQUENCE)?;
+    let (_name, cert_id) = read_tagged(cert_id, TAG_OCTET_STRING)?;
+    let (_key, cert_id) = read_tagged(cert_id, TAG_OCTET_STRING)?;
+    let (serial, _) = read_tagged(cert_id, TAG_INTEGER)?;
     // `good` has tag 0 and no content.
-    let (answer_status, _, answer) = read_any(answer)?;
-    let (_this_update, answer) = read_time(answer)?;
+    let (cert_status, _, single_response) = read_any(single_response)?;
+    let (_this_update, single_response) = read_time(single_response)?;
     let next_update =
-        read_tagged(answer, context_tag(0)).and_then(|(content, _)| read_time(content));
-    let is_good = status == [0] && answer_status == 0x80;
+        read_tagged(single_response, context_tag(0)).and_then(|(content, _)| read_time(content));
+    let is_good = status == [0] && cert_status == 0x80;
     Some((serial, is_good, next_update.map(|(next_update, _)| next_update)))
 }
 
 /// An unsigned response for tests.
 #[cfg(test)]
-pub(crate) fn made(serial: &[u8], status: u8, next_update: Option<&str>) -> Vec<u8> {
-    let item = |tag: u8, pieces: &[&[u8]]| {
+pub(crate) fn build_response(serial: &[u8], status: u8, next_update: Option<&str>) -> Vec<u8> {
+    let der_item = |tag: u8, pieces: &[&[u8]]| {
         let content = pieces.concat();
         let length = u16::try_from(content.len()).unwrap().to_be_bytes();
         [&[tag, 0x82], &length[..], &content].concat()
     };
-    let date = |text: &str| item(0x18, &[text.as_bytes()]);
-    let about = item(
+    let der_time = |text: &str| der_item(0x18, &[text.as_bytes()]);
+    let cert_id = der_item(
         TAG_SEQUENCE,
         &[
-            &item(TAG_SEQUENCE, &[&[TAG_OBJECT_IDENTIFIER, 1, 0x2a]]),
-            &item(TAG_OCTET_STRING, &[b"name"]),
-            &item(TAG_OCTET_STRING, &[b"key"]),
-            &item(TAG_INTEGER, &[serial]),
+            &der_item(TAG_SEQUENCE, &[&[TAG_OBJECT_IDENTIFIER, 1, 0x2a]]),
+            &der_item(TAG_OCTET_STRING, &[b"name"]),
+            &der_item(TAG_OCTET_STRING, &[b"key"]),
+            &der_item(TAG_INTEGER, &[serial]),
         ],
     );
     let next_update =
-        next_update.map(|text| item(context_tag(0), &[&date(text)])).unwrap_or_default();
-    let answer =
-        item(TAG_SEQUENCE, &[&about, &[status, 0], &date("20200101000000Z"), &next_update]);
-    let signed = item(
+        next_update.map(|text| der_item(context_tag(0), &[&der_time(text)])).unwrap_or_default();
+    let single_response = der_item(
+        TAG_SEQUENCE,
+        &[&cert_id, &[status, 0], &der_time("20200101000000Z"), &next_update],
+    );
+    let signed = der_item(
         TAG_SEQUENCE,
         &[
-            &item(context_tag(2), &[&item(TAG_OCTET_STRING, &[b"responder"])]),
-            &date("20200101000000Z"),
-            &item(TAG_SEQUENCE, &[&answer]),
+            &der_item(context_tag(2), &[&der_item(TAG_OCTET_STRING, &[b"responder"])]),
+            &der_time("20200101000000Z"),
+            &der_item(TAG_SEQUENCE, &[&single_response]),
         ],
     );
-    let basic = item(TAG_SEQUENCE, &[&signed]);
-    let bytes = item(
+    let basic = der_item(TAG_SEQUENCE, &[&signed]);
+    let bytes = der_item(
         TAG_SEQUENCE,
-        &[&[TAG_OBJECT_IDENTIFIER, 1, 0x2a], &item(TAG_OCTET_STRING, &[&basic])],
+        &[&[TAG_OBJECT_IDENTIFIER, 1, 0x2a], &der_item(TAG_OCTET_STRING, &[&basic])],
     );
-    item(TAG_SEQUENCE, &[&[TAG_ENUMERATED, 1, 0], &item(context_tag(0), &[&bytes])])
+    der_item(TAG_SEQUENCE, &[&[TAG_ENUMERATED, 1, 0], &der_item(context_tag(0), &[&bytes])])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OcspError, check_ocsp_response, made};
+    use super::{OcspError, build_response, check_ocsp_response};
 
     #[test]
-    fn a_response_is_sent_only_with_its_certificate_while_it_is_good() {
-        let (then, later) = ("20991231235959Z", 4_102_444_799);
+    fn accepts_only_a_good_current_response_for_the_certificate() {
+        let (next_update_text, next_update) = ("20991231235959Z", 4_102_444_799);
         for (response, expected) in [
-            (made(b"\x07", 0x80, Some(then)), Ok(Some(later))),
-            (made(b"\x07", 0x80, None), Ok(None)),
-            (made(b"\x08", 0x80, Some(then)), Err(OcspError::SerialMismatch)),
-            (made(b"\x07", 0xa1, Some(then)), Err(OcspError::NotGood)),
-            (made(b"\x07", 0x82, Some(then)), Err(OcspError::NotGood)),
-            (made(b"\x07", 0x80, Some("20000101000000Z")), Err(OcspError::Expired)),
+            (build_response(b"\x07", 0x80, Some(next_update_text)), Ok(Some(next_update))),
+            (build_response(b"\x07", 0x80, None), Ok(None)),
+            (build_response(b"\x08", 0x80, Some(next_update_text)), Err(OcspError::SerialMismatch)),
+            (build_response(b"\x07", 0xa1, Some(next_update_text)), Err(OcspError::NotGood)),
+            (build_response(b"\x07", 0x82, Some(next_update_text)), Err(OcspError::NotGood)),
+            (build_response(b"\x07", 0x80, Some("20000101000000Z")), Err(OcspError::Expired)),
             // The responder's error "try later".
             (vec![0x30, 3, 0x0a, 1, 3], Err(OcspError::InvalidResponse)),
             (Vec::new(), Err(OcspError::InvalidResponse)),
@@ -154,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_was_cut_is_none() {
-        let whole = made(b"\x07", 0x80, Some("20991231235959Z"));
-        for end in 0..whole.len() {
+    fn rejects_a_truncated_response() {
+        let response = build_response(b"\x07", 0x80, Some("20991231235959Z"));
+        for end in 0..response.len() {
             assert_eq!(
-                check_ocsp_response(&whole[..end], b"\x07", 0),
+                check_ocsp_response(&response[..end], b"\x07", 0),
                 Err(OcspError::InvalidResponse),
                 "at {end}"
             );
@@ -167,12 +170,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_change_of_a_response_makes_the_reader_panic(
-            place: proptest::sample::Index, byte: u8
+        fn no_changed_byte_of_a_response_causes_a_panic(
+            position: proptest::sample::Index, byte: u8
         ) {
-            let mut bytes = made(b"\x07", 0x80, Some("20991231235959Z"));
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
+            let mut bytes = build_response(b"\x07", 0x80, Some("20991231235959Z"));
+            let position = position.index(bytes.len());
+            bytes[position] = byte;
             let _ = check_ocsp_response(&bytes, b"\x07", 0);
         }
     }

@@ -11,20 +11,20 @@ use std::net::IpAddr;
 
 /// The identity in a verified chain; `None` if the chain is empty.
 pub(crate) fn parse(chain: &[CertificateDer<'_>]) -> Option<PeerCertificate> {
-    let own = chain.first()?;
+    let end_entity = chain.first()?;
     let mut identity = PeerCertificate {
-        fingerprint: sha256(own),
+        fingerprint: sha256(end_entity),
         chain: chain.iter().map(|certificate| certificate.to_vec()).collect(),
         ..PeerCertificate::default()
     };
-    if let Some(TbsCertificate { serial, validity, subject, after_subject: rest }) =
-        parse_tbs_certificate(own)
+    if let Some(TbsCertificate { serial, validity, subject, after_subject }) =
+        parse_tbs_certificate(end_entity)
     {
         identity.serial = serial.to_vec();
         identity.not_after = validity.not_after;
         identity.subject = rfc4514_string(subject);
         identity.common_name = common_name(subject);
-        if let Some(names) = subject_alt_name_extension(rest) {
+        if let Some(names) = subject_alt_name_extension(after_subject) {
             parse_subject_alt_names(names, &mut identity);
         }
     }
@@ -34,31 +34,31 @@ pub(crate) fn parse(chain: &[CertificateDer<'_>]) -> Option<PeerCertificate> {
 // RFC 5280 §4.2.1.6: the object identifier 2.5.29.17.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// The content of the extension subjectAltName. `rest` is the part of the certificate after the
-/// subject.
-fn subject_alt_name_extension(rest: &[u8]) -> Option<&[u8]> {
-    read_tagged(extension(rest, SUBJECT_ALT_NAME)?, TAG_SEQUENCE).map(|(names, _)| names)
+/// The content of the extension subjectAltName. `after_subject` is the part of the certificate
+/// after the subject.
+fn subject_alt_name_extension(after_subject: &[u8]) -> Option<&[u8]> {
+    read_tagged(extension(after_subject, SUBJECT_ALT_NAME)?, TAG_SEQUENCE).map(|(names, _)| names)
 }
 
 fn parse_subject_alt_names(names: &[u8], identity: &mut PeerCertificate) {
     for (tag, content) in iter(names) {
         // RFC 5280 §4.2.1.6: email, DNS and URI names are ASCII. Skip names that contain anything
         // else, above all NUL, because they could be mistaken for another name.
-        let is_clean = content.iter().all(u8::is_ascii_graphic) && !content.is_empty();
+        let is_printable = content.iter().all(u8::is_ascii_graphic) && !content.is_empty();
         let text = || String::from_utf8_lossy(content).into_owned();
-        match (tag, is_clean) {
+        match (tag, is_printable) {
             (0x81, true) => identity.emails.push(text()),
             (0x82, true) => identity.dns_names.push(text().to_ascii_lowercase()),
             (0x86, true) => identity.uris.push(text()),
-            (0x87, _) => identity.addresses.extend(address(content)),
+            (0x87, _) => identity.addresses.extend(parse_ip_address(content)),
             _ => {}
         }
     }
 }
 
-fn address(content: &[u8]) -> Option<IpAddr> {
-    let four = <[u8; 4]>::try_from(content).map(IpAddr::from);
-    four.or_else(|_| <[u8; 16]>::try_from(content).map(IpAddr::from)).ok()
+fn parse_ip_address(content: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(content).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(content).map(IpAddr::from)).ok()
 }
 
 // RFC 4514 §3: the attributes with short names.
@@ -76,43 +76,41 @@ const ATTRIBUTES: &[(&[u8], &str)] = &[
 
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 
-/// The attributes of one part of a name.
-fn rdn_attributes(part: &[u8]) -> impl Iterator<Item = (&[u8], u8, &[u8])> {
-    iter(part).filter_map(|(_, attribute)| {
-        let (object, value) = read_tagged(attribute, TAG_OBJECT_IDENTIFIER)?;
+/// The attributes of one part of a name (RelativeDistinguishedName): OID, tag and value.
+fn rdn_attributes(rdn: &[u8]) -> impl Iterator<Item = (&[u8], u8, &[u8])> {
+    iter(rdn).filter_map(|(_, attribute)| {
+        let (oid, value) = read_tagged(attribute, TAG_OBJECT_IDENTIFIER)?;
         let (tag, value, _) = read_any(value)?;
-        Some((object, tag, value))
+        Some((oid, tag, value))
     })
 }
 
 fn common_name(subject: &[u8]) -> Option<String> {
-    let parts = iter(subject).filter(|(tag, _)| *tag == TAG_SET);
-    let mut names = parts.flat_map(|(_, part)| rdn_attributes(part));
-    names.find_map(|(object, tag, value)| {
-        (object == COMMON_NAME).then(|| decode_string(tag, value))?
-    })
+    let rdns = iter(subject).filter(|(tag, _)| *tag == TAG_SET);
+    let mut names = rdns.flat_map(|(_, rdn)| rdn_attributes(rdn));
+    names.find_map(|(oid, tag, value)| (oid == COMMON_NAME).then(|| decode_string(tag, value))?)
 }
 
 /// Formats a name according to RFC 4514.
 fn rfc4514_string(subject: &[u8]) -> String {
-    let parts: Vec<_> = iter(subject).filter(|(tag, _)| *tag == TAG_SET).collect();
+    let rdns: Vec<_> = iter(subject).filter(|(tag, _)| *tag == TAG_SET).collect();
     let mut name = String::new();
     // RFC 4514 §2.1: the last part of the sequence is written first.
-    for (_, part) in parts.into_iter().rev() {
-        for (number, (object, tag, value)) in rdn_attributes(part).enumerate() {
+    for (_, rdn) in rdns.into_iter().rev() {
+        for (index, (oid, tag, value)) in rdn_attributes(rdn).enumerate() {
             if !name.is_empty() {
-                name.push(if number == 0 { ',' } else { '+' });
+                name.push(if index == 0 { ',' } else { '+' });
             }
-            let known = ATTRIBUTES.iter().find(|(known, _)| *known == object);
-            match (known, decode_string(tag, value)) {
-                (Some((_, short)), Some(text)) => {
-                    let _ = write!(name, "{short}=");
+            let attribute = ATTRIBUTES.iter().find(|(known_oid, _)| *known_oid == oid);
+            match (attribute, decode_string(tag, value)) {
+                (Some((_, short_name)), Some(text)) => {
+                    let _ = write!(name, "{short_name}=");
                     escape_rfc4514(&text, &mut name);
                 }
                 _ => {
                     // RFC 4514 §2.4: the value of an attribute without a short name is written in
                     // hexadecimal.
-                    let _ = write!(name, "{}=#", oid_to_string(object));
+                    let _ = write!(name, "{}=#", oid_to_string(oid));
                     let _ = write!(name, "{tag:02x}");
                     write_length(value.len(), &mut name);
                     for byte in value {
@@ -154,15 +152,15 @@ fn decode_string(tag: u8, value: &[u8]) -> Option<String> {
 /// RFC 4514 §2.4: special characters are escaped. Control characters are escaped as well, so that a
 /// name takes a single line in a log.
 fn escape_rfc4514(text: &str, out: &mut String) {
-    let last = text.chars().count().saturating_sub(1);
-    for (place, character) in text.chars().enumerate() {
+    let last_index = text.chars().count().saturating_sub(1);
+    for (index, character) in text.chars().enumerate() {
         match character {
             '"' | '+' | ',' | ';' | '<' | '>' | '\\' | '=' => {
                 out.push('\\');
                 out.push(character);
             }
-            '#' if place == 0 => out.push_str("\\#"),
-            ' ' if place == 0 || place == last => out.push_str("\\ "),
+            '#' if index == 0 => out.push_str("\\#"),
+            ' ' if index == 0 || index == last_index => out.push_str("\\ "),
             control if control.is_control() => {
                 let mut bytes = [0; 4];
                 for byte in control.encode_utf8(&mut bytes).bytes() {
@@ -175,10 +173,10 @@ fn escape_rfc4514(text: &str, out: &mut String) {
 }
 
 /// Formats an object identifier as numbers with dots.
-fn oid_to_string(object: &[u8]) -> String {
+fn oid_to_string(oid: &[u8]) -> String {
     let mut text = String::new();
     let mut value: u64 = 0;
-    for byte in object {
+    for byte in oid {
         value = value << 7 | u64::from(byte & 0x7f);
         if byte & 0x80 != 0 {
             continue;
@@ -199,16 +197,18 @@ mod tests {
     use super::{CertificateDer, escape_rfc4514, oid_to_string, parse};
     use rcgen::{CertificateParams, DnType, DnValue, KeyPair, SanType};
 
-    fn certificate(change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+    fn build_certificate(
+        configure: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateDer<'static> {
         let mut parameters = CertificateParams::new(Vec::<String>::new()).unwrap();
         parameters.distinguished_name = rcgen::DistinguishedName::new();
-        change(&mut parameters);
+        configure(&mut parameters);
         parameters.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
     }
 
     #[test]
-    fn all_names_of_a_certificate_are_read() {
-        let certificate = certificate(|parameters| {
+    fn parses_all_names_of_a_certificate() {
+        let certificate = build_certificate(|parameters| {
             let name = &mut parameters.distinguished_name;
             name.push(DnType::CountryName, "DE");
             name.push(DnType::OrganizationName, "Example, Inc. #1");
@@ -238,18 +238,18 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_names_has_an_identity_too() {
-        let identity = parse(&[certificate(|_| {})]).unwrap();
+    fn parses_a_certificate_without_names() {
+        let identity = parse(&[build_certificate(|_| {})]).unwrap();
         assert_eq!((identity.subject.as_str(), identity.common_name), ("", None));
         assert!(identity.dns_names.is_empty() && identity.uris.is_empty());
         assert!(parse(&[]).is_none());
     }
 
     #[test]
-    fn an_attribute_that_is_not_known_is_written_in_numbers() {
-        let identity = parse(&[certificate(|parameters| {
-            let own = DnType::CustomDnType(vec![1, 2, 840, 113_549, 1, 9, 1]);
-            parameters.distinguished_name.push(own, "a");
+    fn an_unknown_attribute_is_formatted_as_oid_and_hex() {
+        let identity = parse(&[build_certificate(|parameters| {
+            let email_address = DnType::CustomDnType(vec![1, 2, 840, 113_549, 1, 9, 1]);
+            parameters.distinguished_name.push(email_address, "a");
         })]);
         assert_eq!(identity.unwrap().subject, "1.2.840.113549.1.9.1=#0c0161");
         assert_eq!(oid_to_string(&[0x55, 0x1d, 0x11]), "2.5.29.17");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_line_and_cannot_be_mistaken_for_another() {
+    fn special_and_control_characters_are_escaped() {
         for (text, expected) in [
             ("a\nb", r"a\0ab"),
             ("#a#", r"\#a#"),
@@ -274,25 +274,25 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             let _ = parse(&[CertificateDer::from(bytes)]);
         }
 
         #[test]
-        fn no_change_of_a_certificate_makes_the_reader_panic(
-            place: proptest::sample::Index, byte: u8
+        fn no_changed_byte_of_a_certificate_causes_a_panic(
+            position: proptest::sample::Index, byte: u8
         ) {
-            let mut bytes = made().clone();
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
+            let mut bytes = sample_certificate().clone();
+            let position = position.index(bytes.len());
+            bytes[position] = byte;
             let _ = parse(&[CertificateDer::from(bytes)]);
         }
     }
 
-    fn made() -> &'static Vec<u8> {
-        static MADE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
-        MADE.get_or_init(|| {
-            certificate(|parameters| {
+    fn sample_certificate() -> &'static Vec<u8> {
+        static SAMPLE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+        SAMPLE.get_or_init(|| {
+            build_certificate(|parameters| {
                 parameters.distinguished_name.push(DnType::CommonName, "a client");
                 let name = SanType::DnsName("client.test".try_into().unwrap());
                 parameters.subject_alt_names = vec![name];

@@ -78,7 +78,7 @@ impl Pem {
     pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
         let chain = CertificateDer::pem_slice_iter(&self.text)
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| self.invalid(error))?;
+            .map_err(|error| self.invalid_pem(error))?;
         if chain.is_empty() {
             let holds_key = PrivateKeyDer::from_pem_slice(&self.text).is_ok();
             return Err(TlsSetupError::NoCertificate { origin: self.origin.clone(), holds_key });
@@ -89,8 +89,8 @@ impl Pem {
     /// The first private key.
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>, TlsSetupError> {
         // RFC 7468 §11 and RFC 1421 §4.6.1.1: the two ways in which PEM marks an encrypted key.
-        for mark in ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"] {
-            if self.text.windows(mark.len()).any(|window| window == mark.as_bytes()) {
+        for marker in ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"] {
+            if self.text.windows(marker.len()).any(|window| window == marker.as_bytes()) {
                 return Err(TlsSetupError::EncryptedKey { origin: self.origin.clone() });
             }
         }
@@ -99,7 +99,7 @@ impl Pem {
                 origin: self.origin.clone(),
                 holds_certificate: CertificateDer::from_pem_slice(&self.text).is_ok(),
             },
-            error => self.invalid(error),
+            error => self.invalid_pem(error),
         })
     }
 
@@ -108,16 +108,16 @@ impl Pem {
         if self.text.first() == Some(&crate::der::TAG_SEQUENCE) {
             return Ok(vec![self.text.to_vec().into()]);
         }
-        let lists = CertificateRevocationListDer::pem_slice_iter(&self.text)
+        let crls = CertificateRevocationListDer::pem_slice_iter(&self.text)
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| self.invalid(error))?;
-        if lists.is_empty() {
+            .map_err(|error| self.invalid_pem(error))?;
+        if crls.is_empty() {
             return Err(TlsSetupError::NoRevocationList { origin: self.origin.clone() });
         }
-        Ok(lists)
+        Ok(crls)
     }
 
-    fn invalid(&self, error: pem::Error) -> TlsSetupError {
+    fn invalid_pem(&self, error: pem::Error) -> TlsSetupError {
         TlsSetupError::InvalidPem { origin: self.origin.clone(), error }
     }
 }

@@ -27,19 +27,19 @@ impl Default for ProtocolSettings {
 
 impl ProtocolSettings {
     pub(crate) fn set_suites(&mut self, names: &[&str]) -> Result<(), TlsSetupError> {
-        let known = || SUITES.iter().map(|(_, names)| names[0]);
-        self.suites = select_named("cipher suite", names, known, |name| {
-            let mut all = SUITES.iter();
-            all.find(|(_, names)| contains_ignore_case(names, name)).map(|(suite, _)| *suite)
+        let supported = || SUITES.iter().map(|(_, names)| names[0]);
+        self.suites = select_named("cipher suite", names, supported, |name| {
+            let mut suites = SUITES.iter();
+            suites.find(|(_, names)| contains_ignore_case(names, name)).map(|(suite, _)| *suite)
         })?;
         Ok(())
     }
 
     pub(crate) fn set_groups(&mut self, names: &[&str]) -> Result<(), TlsSetupError> {
-        let known = || GROUPS.iter().map(|(_, names)| names[0]);
-        self.groups = select_named("key exchange group", names, known, |name| {
-            let mut all = GROUPS.iter();
-            all.find(|(_, names)| contains_ignore_case(names, name)).map(|(group, _)| *group)
+        let supported = || GROUPS.iter().map(|(_, names)| names[0]);
+        self.groups = select_named("key exchange group", names, supported, |name| {
+            let mut groups = GROUPS.iter();
+            groups.find(|(_, names)| contains_ignore_case(names, name)).map(|(group, _)| *group)
         })?;
         Ok(())
     }
@@ -57,10 +57,10 @@ impl ProtocolSettings {
     /// # Errors
     /// An enabled version has no cipher suite.
     pub(crate) fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsSetupError> {
-        let has = |version: &SupportedProtocolVersion| {
+        let has_suite_for = |version: &SupportedProtocolVersion| {
             self.suites.iter().any(|suite| suite.version().version == version.version)
         };
-        match (self.minimum, has(&TLS12), has(&TLS13)) {
+        match (self.minimum, has_suite_for(&TLS12), has_suite_for(&TLS13)) {
             (TlsVersion::Tls12, true, true) => Ok(vec![&TLS13, &TLS12]),
             (TlsVersion::Tls12 | TlsVersion::Tls13, _, true) => Ok(vec![&TLS13]),
             (TlsVersion::Tls12, true, false) => Ok(vec![&TLS12]),
@@ -71,36 +71,36 @@ impl ProtocolSettings {
 
 /// Resolves `names` in their order, without duplicates.
 fn select_named<'k, T: Copy, K: Iterator<Item = &'k str>>(
-    what: &'static str,
+    kind: &'static str,
     names: &[&str],
-    known: impl Fn() -> K,
+    supported: impl Fn() -> K,
     find: impl Fn(&str) -> Option<T>,
 ) -> Result<Vec<T>, TlsSetupError> {
     let unknown = |name: &str| TlsSetupError::UnknownAlgorithm {
-        kind: what,
+        kind,
         name: name.to_owned(),
-        supported: known().collect::<Vec<_>>().join(", "),
+        supported: supported().collect::<Vec<_>>().join(", "),
     };
     if names.is_empty() {
         return Err(unknown(""));
     }
     let mut chosen: Vec<T> = Vec::with_capacity(names.len());
-    for (place, name) in names.iter().enumerate() {
-        let found = find(name).ok_or_else(|| unknown(name))?;
-        if !names[..place].iter().any(|before| before.eq_ignore_ascii_case(name)) {
-            chosen.push(found);
+    for (index, name) in names.iter().enumerate() {
+        let item = find(name).ok_or_else(|| unknown(name))?;
+        if !names[..index].iter().any(|previous| previous.eq_ignore_ascii_case(name)) {
+            chosen.push(item);
         }
     }
     Ok(chosen)
 }
 
 fn contains_ignore_case(names: &[&str], name: &str) -> bool {
-    names.iter().any(|known| known.eq_ignore_ascii_case(name))
+    names.iter().any(|other| other.eq_ignore_ascii_case(name))
 }
 
-/// All cipher suites in order of preference: AES-128 before AES-256, because it is faster, and so
-/// is SHA-256 with hardware support compared to the SHA-384 that comes with AES-256. The names are
-/// rustls' name, the registered name where it differs, and OpenSSL's name.
+/// All cipher suites in order of preference. AES-128 comes before AES-256, because it is faster,
+/// and because with hardware support its SHA-256 is faster than the SHA-384 that AES-256 uses. The
+/// names are rustls' name, the registered name where it differs, and OpenSSL's name.
 static SUITES: &[(SupportedCipherSuite, &[&str])] = &[
     (suite::TLS13_AES_128_GCM_SHA256, &["TLS13_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
     (suite::TLS13_AES_256_GCM_SHA384, &["TLS13_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"]),
@@ -147,7 +147,7 @@ mod tests {
     use super::{ProtocolSettings, SUITES, TlsVersion};
 
     #[test]
-    fn suites_and_groups_are_found_by_each_of_their_names() {
+    fn suites_and_groups_are_selected_by_each_of_their_names() {
         let mut protocol = ProtocolSettings::default();
         for (suite, names) in SUITES {
             for name in *names {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_known_is_an_error_with_those_that_are() {
+    fn an_unknown_name_is_an_error_that_lists_the_supported_names() {
         let mut protocol = ProtocolSettings::default();
         let error = protocol.set_suites(&["ECDHE-RSA-AES128-SHA"]).unwrap_err().to_string();
         for part in ["ECDHE-RSA-AES128-SHA", "cipher suite", "TLS13_AES_128_GCM_SHA256"] {
@@ -173,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn a_version_without_a_suite_is_not_spoken_and_one_that_must_be_is_an_error() {
+    fn a_version_without_a_suite_is_disabled_or_an_error_if_it_is_the_minimum() {
         let mut protocol = ProtocolSettings::default();
-        let count =
+        let version_count =
             |protocol: &ProtocolSettings| protocol.versions().map(|versions| versions.len()).ok();
-        assert_eq!(count(&protocol), Some(2));
+        assert_eq!(version_count(&protocol), Some(2));
         protocol.minimum = TlsVersion::Tls13;
-        assert_eq!(count(&protocol), Some(1));
+        assert_eq!(version_count(&protocol), Some(1));
         protocol.set_suites(&["ECDHE-RSA-AES128-GCM-SHA256"]).unwrap();
         let error = protocol.versions().unwrap_err().to_string();
         assert!(error.contains("TLS 1.3"), "{error}");
         protocol.minimum = TlsVersion::Tls12;
-        assert_eq!(count(&protocol), Some(1));
+        assert_eq!(version_count(&protocol), Some(1));
     }
 }

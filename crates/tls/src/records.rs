@@ -33,25 +33,26 @@ pub(crate) fn append_encrypted(
     out: &mut Vec<u8>,
 ) -> Result<(), TlsSendError> {
     let records = plain.len().div_ceil(RECORD_PLAINTEXT_BYTES_MAX);
-    let room = plain.len() + records * RECORD_OVERHEAD_BYTES;
-    append_with_retry(out, room, |room| traffic.encrypt(plain, room))
+    let size = plain.len() + records * RECORD_OVERHEAD_BYTES;
+    append_with_retry(out, size, |buffer| traffic.encrypt(plain, buffer))
 }
 
 /// Appends a `close_notify`, after everything rustls has prepared.
 pub(crate) fn append_close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) {
-    let alert = RECORD_OVERHEAD_BYTES + 2;
-    append_with_retry(out, alert, |room| traffic.queue_close_notify(room))
+    let alert_size = RECORD_OVERHEAD_BYTES + 2;
+    append_with_retry(out, alert_size, |buffer| traffic.queue_close_notify(buffer))
         .expect("key limits do not apply to alerts");
 }
 
-/// Reserves space in `out` for `write`, retries with more if needed, and keeps the written part.
+/// Calls `write` with `size` more bytes of `out`, or again with more if `size` was too small. Keeps
+/// the written part.
 fn append_with_retry(
     out: &mut Vec<u8>,
-    room: usize,
+    size: usize,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
 ) -> Result<(), TlsSendError> {
     let start = out.len();
-    out.resize(start + room, 0);
+    out.resize(start + size, 0);
     let mut written = write(&mut out[start..]);
     if let Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) = written {
         out.resize(start + required_size, 0);

@@ -1,7 +1,7 @@
 //! Reports which name a client requested and which certificate it got.
 //!
 //! The unbuffered API of rustls reports neither, but the certificate resolver knows both and runs
-//! inside a call made by the session. So the resolver stores them in a thread-local, and the
+//! inside a call made by the session. The resolver therefore stores them in a thread-local, and the
 //! session takes them right after the call.
 
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -36,12 +36,12 @@ pub(crate) struct RecordingResolver {
 impl ResolvesServerCert for RecordingResolver {
     fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let server_name = client_hello.server_name().map(Box::from);
-        let chosen = self.resolver.resolve(client_hello);
+        let certified_key = self.resolver.resolve(client_hello);
         // A raw public key contains no names.
-        let is_kept = self.record_certificate && !self.only_raw_public_keys();
-        let certificate = if is_kept { chosen.clone() } else { None };
+        let keep_certificate = self.record_certificate && !self.only_raw_public_keys();
+        let certificate = if keep_certificate { certified_key.clone() } else { None };
         LAST_RESOLVED.set(Some(ResolvedCertificate { server_name, certificate }));
-        chosen
+        certified_key
     }
 
     fn only_raw_public_keys(&self) -> bool {

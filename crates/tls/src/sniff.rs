@@ -1,7 +1,7 @@
 //! Recognises the protocol of a connection by its first bytes.
 //!
-//! Users type `http://` instead of `https://`, and scanners send anything. Neither needs a TLS
-//! alert, which it cannot read, or the memory of a TLS connection.
+//! Users type `http://` instead of `https://`, and scanners send arbitrary bytes. Such a client
+//! cannot read a TLS alert, and needs no memory for a TLS connection.
 
 use crate::limits::SNIFFED_METHOD_BYTES_MAX;
 
@@ -48,7 +48,7 @@ mod tests {
     use super::{SniffedProtocol, sniff};
 
     #[test]
-    fn the_first_bytes_tell_the_protocol() {
+    fn the_first_bytes_identify_the_protocol() {
         let table: &[(&[u8], SniffedProtocol)] = &[
             (b"", SniffedProtocol::NeedMore),
             (b"\x16", SniffedProtocol::Tls),
@@ -78,14 +78,17 @@ mod tests {
     }
 
     #[test]
-    fn a_judgement_once_made_does_not_change() {
-        for whole in [&b"OPTIONS * HTTP/1.1\r\n"[..], b"EHLO mail\r\n", b"A-Z~", b"\x16\x03\x01"] {
-            let judgements: Vec<_> = (0..=whole.len()).map(|end| sniff(&whole[..end])).collect();
-            let made = judgements.iter().find(|made| **made != SniffedProtocol::NeedMore).unwrap();
+    fn more_bytes_do_not_change_the_identified_protocol() {
+        for input in [&b"OPTIONS * HTTP/1.1\r\n"[..], b"EHLO mail\r\n", b"A-Z~", b"\x16\x03\x01"] {
+            let results: Vec<_> = (0..=input.len()).map(|end| sniff(&input[..end])).collect();
+            let decided =
+                results.iter().find(|result| **result != SniffedProtocol::NeedMore).unwrap();
             assert!(
-                judgements.iter().all(|later| later == made || *later == SniffedProtocol::NeedMore)
+                results
+                    .iter()
+                    .all(|result| result == decided || *result == SniffedProtocol::NeedMore)
             );
-            assert_eq!(judgements.last(), Some(made));
+            assert_eq!(results.last(), Some(decided));
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct ManagedConfig {
     provider: Arc<CryptoProvider>,
 }
 
-/// The result of building a plan.
+/// The result of building a [`ConfigSpec`].
 pub(crate) struct BuiltConfig {
     pub(crate) config: Arc<ServerConfig>,
     /// Warnings about certificates that can never be chosen.
@@ -84,10 +84,10 @@ impl fmt::Display for ReloadReport {
         }
         let certificates = (!self.certificates.is_empty())
             .then(|| format!("certificates ({})", self.certificates.join(", ")));
-        let clients = self.client_auth.then(|| "client roots or revocation lists".to_owned());
+        let client_auth = self.client_auth.then(|| "client roots or revocation lists".to_owned());
         let tickets = self.tickets.then(|| "ticket keys".to_owned());
-        let all: Vec<_> = [certificates, clients, tickets].into_iter().flatten().collect();
-        f.write_str(&all.join(", "))
+        let parts: Vec<_> = [certificates, client_auth, tickets].into_iter().flatten().collect();
+        f.write_str(&parts.join(", "))
     }
 }
 
@@ -99,7 +99,7 @@ impl ConfigSpec {
     /// The default settings, without a certificate.
     pub(crate) fn new() -> Result<Self, TlsSetupError> {
         let protocol = ProtocolSettings::default();
-        let own = ManagedConfig {
+        let managed = ManagedConfig {
             certificates: Vec::new(),
             client_auth: None,
             provider: Arc::new(protocol.provider()),
@@ -109,7 +109,7 @@ impl ConfigSpec {
             allow_no_certificate: false,
         };
         let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()];
-        Ok(Self::from(ConfigBase::Managed(Box::new(own)), alpn))
+        Ok(Self::from(ConfigBase::Managed(Box::new(managed)), alpn))
     }
 
     pub(crate) fn external(config: Arc<ServerConfig>) -> Self {
@@ -130,16 +130,17 @@ impl ConfigSpec {
     /// The settings, or an error if the rustls configuration was provided by the user.
     pub(crate) fn managed_mut(&mut self) -> Result<&mut ManagedConfig, TlsSetupError> {
         match &mut self.base {
-            ConfigBase::Managed(own) => Ok(own),
+            ConfigBase::Managed(managed) => Ok(managed),
             ConfigBase::External(_) => Err(TlsSetupError::ExternalConfig),
         }
     }
 
-    /// Opening a named pipe would block until another process writes to it, possibly forever, and
-    /// so would all later reloads.
+    /// Rejects files that are not regular. Opening a named pipe would block until another process
+    /// writes to it, possibly forever, and so would all later reloads.
     pub(crate) fn check_regular_files(&self) -> Result<(), TlsSetupError> {
-        let is_another = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| !found.is_file());
-        match self.files().into_iter().find(is_another) {
+        let is_not_regular =
+            |path: &PathBuf| fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        match self.files().into_iter().find(is_not_regular) {
             None => Ok(()),
             Some(path) => {
                 let cause = "it is not a regular file and cannot be read again";
@@ -151,33 +152,33 @@ impl ConfigSpec {
 
     /// The files to read.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let ConfigBase::Managed(own) = &self.base else { return Vec::new() };
-        let certificates = own.certificates.iter().flat_map(|(source, _)| source.paths());
-        let clients = own.client_auth.iter().flat_map(|(clients, _)| clients.paths());
-        let all = certificates.chain(clients).chain(own.tickets.path());
-        all.map(ToOwned::to_owned).collect()
+        let ConfigBase::Managed(managed) = &self.base else { return Vec::new() };
+        let certificates = managed.certificates.iter().flat_map(|(source, _)| source.paths());
+        let client_auth_paths =
+            managed.client_auth.iter().flat_map(|(client_auth, _)| client_auth.paths());
+        let paths = certificates.chain(client_auth_paths).chain(managed.tickets.path());
+        paths.map(ToOwned::to_owned).collect()
     }
 
     pub(crate) fn certificates(&self) -> Vec<Arc<LoadedCertificate>> {
-        let ConfigBase::Managed(own) = &self.base else { return Vec::new() };
-        own.certificates.iter().map(|(_, loaded)| Arc::clone(loaded)).collect()
+        let ConfigBase::Managed(managed) = &self.base else { return Vec::new() };
+        managed.certificates.iter().map(|(_, loaded)| Arc::clone(loaded)).collect()
     }
 
     pub(crate) fn client_auth(&self) -> Option<&LoadedClientAuth> {
-        let ConfigBase::Managed(own) = &self.base else { return None };
-        own.client_auth.as_ref().map(|(_, loaded)| loaded)
+        let ConfigBase::Managed(managed) = &self.base else { return None };
+        managed.client_auth.as_ref().map(|(_, loaded)| loaded)
     }
 
     pub(crate) fn build(&self) -> Result<BuiltConfig, TlsSetupError> {
         match &self.base {
-            ConfigBase::Managed(own) => own.build(&self.alpn, self.checks_hosts),
+            ConfigBase::Managed(managed) => managed.build(&self.alpn, self.checks_hosts),
             ConfigBase::External(config) => {
                 let mut config = ServerConfig::clone(config);
                 config.alpn_protocols.clone_from(&self.alpn);
                 let resolver = Arc::clone(&config.cert_resolver);
-                let keeps_certificate = self.checks_hosts;
-                config.cert_resolver =
-                    Arc::new(RecordingResolver { resolver, record_certificate: keeps_certificate });
+                let record_certificate = self.checks_hosts;
+                config.cert_resolver = Arc::new(RecordingResolver { resolver, record_certificate });
                 Ok(BuiltConfig { config: Arc::new(config), shadowed: Vec::new() })
             }
         }
@@ -188,39 +189,39 @@ impl ConfigSpec {
         &self,
     ) -> Result<(Self, ReloadReport, Option<PendingKeys>), TlsSetupError> {
         let mut next = self.clone();
-        let ConfigBase::Managed(own) = &mut next.base else {
+        let ConfigBase::Managed(managed) = &mut next.base else {
             return Ok((next, ReloadReport::default(), None));
         };
-        let (mut reloaded, now) = (ReloadReport::default(), now());
-        for (source, loaded) in &mut own.certificates {
-            let new = source.load(&own.provider, Some(&*loaded), now)?;
+        let (mut report, now) = (ReloadReport::default(), now());
+        for (source, loaded) in &mut managed.certificates {
+            let new = source.load(&managed.provider, Some(&*loaded), now)?;
             if !new.is_same_certificate(loaded) {
                 check_dates(&new, now)?;
             }
             if !Arc::ptr_eq(&new, loaded) {
-                reloaded.certificates.push(new.label.to_string());
+                report.certificates.push(new.label.to_string());
                 *loaded = new;
             }
         }
-        if let Some((source, loaded)) = &mut own.client_auth {
-            let new = source.load(&own.provider)?;
-            reloaded.client_auth = new.digest != loaded.digest;
-            if reloaded.client_auth
+        if let Some((source, loaded)) = &mut managed.client_auth {
+            let new = source.load(&managed.provider)?;
+            report.client_auth = new.digest != loaded.digest;
+            if report.client_auth
                 && let Some(TlsWarning::RevocationListExpired { origin }) = new.warnings(now).next()
             {
                 return Err(TlsSetupError::ExpiredRevocationList { origin });
             }
             *loaded = new;
         }
-        let tickets = own.tickets.reload()?;
-        Ok((next, reloaded, tickets))
+        let tickets = managed.tickets.reload()?;
+        Ok((next, report, tickets))
     }
 }
 
 /// The default of how long before expiry to warn about a certificate: 14 days.
 const EXPIRY_WARNING_BEFORE: Duration = Duration::from_secs(14 * 86_400);
 
-/// A certificate that clients would reject must not replace a valid one.
+/// Rejects a certificate that has expired or is not valid yet: it must not replace a valid one.
 fn check_dates(loaded: &LoadedCertificate, now: i64) -> Result<(), TlsSetupError> {
     loaded
         .expiry_warning(now)
@@ -236,22 +237,23 @@ impl ManagedConfig {
     }
 
     /// Replaces the certificate with the same label. If there is none, inserts the certificate
-    /// before the first one whose label is in `others`, or at the end.
+    /// before the first one whose label is in `labels_after`, or at the end.
     pub(crate) fn upsert(
         &mut self,
         source: Certificate,
-        others: &[String],
+        labels_after: &[String],
     ) -> Result<(), TlsSetupError> {
         let now = now();
         let loaded = source.load(&self.provider, None, now)?;
         check_dates(&loaded, now)?;
         match self.position(&loaded.label) {
-            Some(place) => self.certificates[place] = (source, loaded),
+            Some(index) => self.certificates[index] = (source, loaded),
             None => {
                 let mut labels = self.certificates.iter().map(|(_, loaded)| &loaded.label);
-                let place = labels.position(|label| others.iter().any(|other| **other == **label));
-                let place = place.unwrap_or(self.certificates.len());
-                self.certificates.insert(place, (source, loaded));
+                let index =
+                    labels.position(|label| labels_after.iter().any(|other| **other == **label));
+                let index = index.unwrap_or(self.certificates.len());
+                self.certificates.insert(index, (source, loaded));
             }
         }
         Ok(())
@@ -259,11 +261,11 @@ impl ManagedConfig {
 
     /// Returns false if no certificate has this label.
     pub(crate) fn remove(&mut self, label: &str) -> Result<bool, TlsSetupError> {
-        let Some(place) = self.position(label) else { return Ok(false) };
+        let Some(index) = self.position(label) else { return Ok(false) };
         if self.certificates.len() == 1 && !self.allow_no_certificate {
             return Err(TlsSetupError::LastCertificate { label: label.to_owned() });
         }
-        drop(self.certificates.remove(place));
+        drop(self.certificates.remove(index));
         Ok(true)
     }
 
@@ -271,9 +273,9 @@ impl ManagedConfig {
         self.certificates.iter().position(|(_, loaded)| *loaded.label == *label)
     }
 
-    pub(crate) fn set_client_auth(&mut self, clients: ClientAuth) -> Result<(), TlsSetupError> {
-        let loaded = clients.load(&self.provider)?;
-        self.client_auth = Some((clients, loaded));
+    pub(crate) fn set_client_auth(&mut self, client_auth: ClientAuth) -> Result<(), TlsSetupError> {
+        let loaded = client_auth.load(&self.provider)?;
+        self.client_auth = Some((client_auth, loaded));
         Ok(())
     }
 
@@ -284,10 +286,10 @@ impl ManagedConfig {
 
     fn build(&self, alpn: &[Vec<u8>], checks_hosts: bool) -> Result<BuiltConfig, TlsSetupError> {
         let mut certificates = CertificateResolver::default();
-        let mut never_chosen = Vec::new();
+        let mut shadowed = Vec::new();
         for (_, loaded) in &self.certificates {
             if !certificates.add(loaded) {
-                never_chosen.push(TlsWarning::Shadowed { origin: loaded.origin.clone() });
+                shadowed.push(TlsWarning::Shadowed { origin: loaded.origin.clone() });
             }
         }
         let resolver = RecordingResolver {
@@ -297,17 +299,17 @@ impl ManagedConfig {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&self.protocol.versions()?)
             .map_err(TlsSetupError::BadConfig)?;
-        let (builder, context) = match &self.client_auth {
+        let (builder, client_auth_digest) = match &self.client_auth {
             None => (builder.with_no_client_auth(), Digest::default()),
-            Some((_, clients)) => {
-                (builder.with_client_cert_verifier(Arc::clone(&clients.verifier)), clients.digest)
-            }
+            Some((_, client_auth)) => (
+                builder.with_client_cert_verifier(Arc::clone(&client_auth.verifier)),
+                client_auth.digest,
+            ),
         };
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.ignore_client_order = true;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer =
-            Arc::new(Ticketer { keys: self.tickets.clone(), client_auth_digest: context });
+        config.ticketer = Arc::new(Ticketer { keys: self.tickets.clone(), client_auth_digest });
         config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
         config.alpn_protocols = alpn.to_vec();
         if let Some(key_log) = &self.key_log {
@@ -315,11 +317,12 @@ impl ManagedConfig {
         }
         let config = Arc::new(config);
         check_usable(&config)?;
-        Ok(BuiltConfig { config, shadowed: never_chosen })
+        Ok(BuiltConfig { config, shadowed })
     }
 }
 
-/// Whether connections can be created depends only on the configuration, so try it once.
+/// Checks that rustls can create connections. That depends only on the configuration, so trying it
+/// once is enough.
 pub(crate) fn check_usable(config: &Arc<ServerConfig>) -> Result<(), TlsSetupError> {
     UnbufferedServerConnection::new(Arc::clone(config)).map(drop).map_err(TlsSetupError::BadConfig)
 }

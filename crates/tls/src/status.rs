@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A snapshot of a server's TLS; created by [`Tls::status`](crate::Tls::status).
+/// A snapshot of a server's TLS; created by [`TlsConfig::status`](crate::TlsConfig::status).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TlsStatus {
@@ -52,19 +52,19 @@ impl From<&LoadedCertificate> for CertificateStatus {
         Self {
             label: loaded.label.to_string(),
             names: loaded.names.clone(),
-            not_before: loaded.validity.and_then(|valid| system_time(valid.not_before)),
-            not_after: loaded.validity.and_then(|valid| system_time(valid.not_after)),
+            not_before: loaded.validity.and_then(|validity| system_time(validity.not_before)),
+            not_after: loaded.validity.and_then(|validity| system_time(validity.not_after)),
             is_stapled: matches!(loaded.ocsp, OcspStatus::Stapled(_)),
         }
     }
 }
 
 pub(crate) fn system_time(seconds: i64) -> Option<SystemTime> {
-    let distance = Duration::from_secs(seconds.unsigned_abs());
-    if seconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) }
+    let offset = Duration::from_secs(seconds.unsigned_abs());
+    if seconds < 0 { UNIX_EPOCH.checked_sub(offset) } else { UNIX_EPOCH.checked_add(offset) }
 }
 
-/// The state that the status is made from.
+/// The state from which the status is computed.
 #[derive(Default)]
 pub(crate) struct StatusTracker {
     status: TlsStatus,
@@ -78,28 +78,28 @@ pub(crate) struct StatusTracker {
 
 impl StatusTracker {
     /// Updates the certificates and warnings after a change.
-    pub(crate) fn on_config_change(&mut self, plan: &ConfigSpec, built: &BuiltConfig) {
-        self.certificates = plan.certificates();
-        self.client_auth = plan.client_auth().cloned();
+    pub(crate) fn on_config_change(&mut self, spec: &ConfigSpec, built: &BuiltConfig) {
+        self.certificates = spec.certificates();
+        self.client_auth = spec.client_auth().cloned();
         self.shadowed.clone_from(&built.shadowed);
-        self.expiry_warning_before = plan.expiry_warning_before;
-        self.has_provider = plan.provider.is_some();
+        self.expiry_warning_before = spec.expiry_warning_before;
+        self.has_provider = spec.provider.is_some();
     }
 
     /// Counts and logs the result of a reload.
     pub(crate) fn record_reload(&mut self, result: &Result<ReloadReport, TlsSetupError>) {
-        let counts = &mut self.status;
+        let status = &mut self.status;
         match result {
             Ok(_) => {
-                counts.reloads += 1;
-                counts.reloaded_at = Some(SystemTime::now());
-                counts.last_error = None;
+                status.reloads += 1;
+                status.reloaded_at = Some(SystemTime::now());
+                status.last_error = None;
             }
             Err(error) => {
-                counts.failed_reloads += 1;
-                *counts.failures_by_kind.entry(error.label()).or_default() += 1;
-                counts.failed_at = Some(SystemTime::now());
-                counts.last_error = Some(error.to_string());
+                status.failed_reloads += 1;
+                *status.failures_by_kind.entry(error.label()).or_default() += 1;
+                status.failed_at = Some(SystemTime::now());
+                status.last_error = Some(error.to_string());
             }
         }
         // A subscriber may panic; the usual one does if standard error was closed.
@@ -119,17 +119,21 @@ impl StatusTracker {
     }
 
     pub(crate) fn warnings(&self) -> Vec<TlsWarning> {
-        let (now, soon) =
+        let (now, warn_before) =
             (now(), i64::try_from(self.expiry_warning_before.as_secs()).unwrap_or(i64::MAX));
         // Automatically renewed certificates may legitimately be valid for only a few days.
-        let soon_for = |loaded: &LoadedCertificate| match loaded.validity {
-            Some(valid) if self.has_provider => soon.min((valid.not_after - valid.not_before) / 4),
-            _ => soon,
+        let warn_before_for = |loaded: &LoadedCertificate| match loaded.validity {
+            Some(validity) if self.has_provider => {
+                warn_before.min((validity.not_after - validity.not_before) / 4)
+            }
+            _ => warn_before,
         };
         let certificates = self.certificates.iter();
-        let dates = certificates.flat_map(|loaded| loaded.warnings(now, soon_for(loaded)));
-        let lists = self.client_auth.iter().flat_map(|clients| clients.warnings(now));
-        dates.chain(lists).chain(self.shadowed.iter().cloned()).collect()
+        let certificate_warnings =
+            certificates.flat_map(|loaded| loaded.warnings(now, warn_before_for(loaded)));
+        let crl_warnings =
+            self.client_auth.iter().flat_map(|client_auth| client_auth.warnings(now));
+        certificate_warnings.chain(crl_warnings).chain(self.shadowed.iter().cloned()).collect()
     }
 
     /// Returns whether the last reload failed.
@@ -142,6 +146,6 @@ impl StatusTracker {
         let now = now();
         self.certificates
             .iter()
-            .any(|loaded| loaded.ocsp_next_update().is_some_and(|end| end <= now))
+            .any(|loaded| loaded.ocsp_next_update().is_some_and(|next_update| next_update <= now))
     }
 }

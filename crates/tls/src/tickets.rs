@@ -3,17 +3,16 @@
 //! A *secret* is 32 bytes. Each secret has a name of 16 bytes, the HMAC-SHA-256 of a fixed text.
 //! The format of a ticket is
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 16 | the name of the secret |
 //! | 16 | a random salt |
 //! | the rest | sealed by AES-256-GCM: issue time (8), expiry (8), the session; a tag (16) |
 //!
 //! The ticket's key is HKDF-SHA-256 of secret and salt, so it seals only one ticket, and the nonce
-//! is zero: however many instances use the same secret, and however many tickets they issue, a
-//! nonce is never reused with a key. The *context*, a digest of the client authentication settings
-//! (roots and revocation lists), is authenticated with the ticket. A ticket with another context is
-//! invalid.
+//! is zero: a nonce is never reused with a key, even if many instances use the same secret and
+//! issue many tickets. The *context*, a digest of the client authentication settings (roots and
+//! revocation lists), is authenticated with the ticket. A ticket with another context is invalid.
 
 use crate::client_not_after;
 use crate::error::{PemOrigin, TlsSetupError};
@@ -33,13 +32,13 @@ use std::time::{Duration, Instant};
 /// How long a ticket is accepted: 12 hours.
 const TICKET_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long a secret created here seals tickets: half of the lifetime, so that three are enough.
+/// How long a generated secret seals tickets: half of the lifetime, so that three are enough.
 const ROTATION_INTERVAL: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// The maximum number of secrets. The first seals, all open.
+/// The maximum number of secrets. The first seals new tickets, and all open tickets.
 const KEYS_MAX: usize = 8;
 
-/// The maximum number of secrets created here.
+/// The maximum number of generated secrets.
 const GENERATED_KEYS_MAX: usize = 3;
 
 const NAME_BYTES: usize = 16;
@@ -57,7 +56,7 @@ const TIMES_BYTES: usize = 16;
 /// | created by | keys | changed by |
 /// |---|---|---|
 /// | [`TicketKeys::random`], the default | random | automatically, every six hours |
-/// | [`TicketKeys::from_secrets`] | given | [`TicketKeys::rotate`], [`TicketKeys::set_secrets`] |
+/// | [`TicketKeys::from_secrets`] | yours | [`TicketKeys::rotate`], [`TicketKeys::set_secrets`] |
 /// | [`TicketKeys::from_file`] | in a file | a reload of [`TlsConfig`](crate::TlsConfig) |
 ///
 /// # The file
@@ -73,7 +72,7 @@ const TIMES_BYTES: usize = 16;
 ///
 /// let keys = TicketKeys::from_secrets([[7; 32]])?;
 /// let tls = TlsConfig::self_signed(&["localhost"])?.tls.with_ticket_keys(keys.clone());
-/// keys.rotate()?; // a new key makes tickets, the one before opens those that are there
+/// keys.rotate()?; // the new key seals tickets, the previous one still opens existing ones
 /// assert_eq!(keys.secrets().len(), 2);
 /// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
@@ -125,12 +124,16 @@ impl TicketKeys {
     /// [`TlsSetupError::Unreadable`], or [`TlsSetupError::BadTicketKeys`] which names the line.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TlsSetupError> {
         let source = PemSource::file(path);
-        let keys = read(&source)?;
+        let keys = read_keys(&source)?;
         Ok(Self::from_keys(keys, None, Some(source)))
     }
 
-    fn from_keys(keys: Vec<TicketKey>, next: Option<Instant>, source: Option<PemSource>) -> Self {
-        Self { ring: Arc::new(RwLock::new(KeyRing { keys, next_rotation: next })), source }
+    fn from_keys(
+        keys: Vec<TicketKey>,
+        next_rotation: Option<Instant>,
+        source: Option<PemSource>,
+    ) -> Self {
+        Self { ring: Arc::new(RwLock::new(KeyRing { keys, next_rotation })), source }
     }
 
     /// Inserts a new random key before the others and drops the oldest if there are more than
@@ -189,16 +192,16 @@ impl TicketKeys {
 
     /// Reads the file again, if there is one. [`TicketKeys::apply`] puts the keys into use.
     pub(crate) fn reload(&self) -> Result<Option<PendingKeys>, TlsSetupError> {
-        self.source.as_ref().map(|source| read(source).map(PendingKeys)).transpose()
+        self.source.as_ref().map(|source| read_keys(source).map(PendingKeys)).transpose()
     }
 
     /// Replaces all keys. Returns false if nothing has changed.
     pub(crate) fn apply(&self, PendingKeys(keys): PendingKeys) -> bool {
-        let is_new = !keys.iter().map(|key| key.secret).eq(self.secrets());
-        if is_new {
+        let has_changed = !keys.iter().map(|key| key.secret).eq(self.secrets());
+        if has_changed {
             self.replace_all(keys);
         }
-        is_new
+        has_changed
     }
 
     fn replace_all(&self, keys: Vec<TicketKey>) {
@@ -248,11 +251,11 @@ impl TicketKeys {
             .derive_aead_key(salt)?
             .open_in_place(zero_nonce(), Aad::from(context), &mut sealed)
             .ok()?;
-        let (made, rest) = opened.split_first_chunk()?;
-        let (end, session) = rest.split_first_chunk()?;
+        let (issued_at, rest) = opened.split_first_chunk()?;
+        let (expires_at, session) = rest.split_first_chunk()?;
         let times = TicketTimes {
-            issued_at: u64::from_be_bytes(*made),
-            expires_at: u64::from_be_bytes(*end),
+            issued_at: u64::from_be_bytes(*issued_at),
+            expires_at: u64::from_be_bytes(*expires_at),
         };
         Some((times, session.to_vec()))
     }
@@ -270,11 +273,11 @@ pub(crate) struct PendingKeys(Vec<TicketKey>);
 
 impl TicketKey {
     fn new(secret: [u8; 32]) -> Self {
-        let whole = hmac::sign(
+        let mac = hmac::sign(
             &hmac::Key::new(hmac::HMAC_SHA256, &secret),
             b"peregrine: the name of a secret for tickets",
         );
-        let (name, _) = whole.as_ref().split_first_chunk().expect("32 bytes are more than 16");
+        let (name, _) = mac.as_ref().split_first_chunk().expect("an HMAC has 32 bytes, a name 16");
         Self { secret, name: *name }
     }
 
@@ -284,10 +287,10 @@ impl TicketKey {
         Ok(Self::new(secret))
     }
 
-    /// The key for the ticket with this salt.
+    /// Derives the key for the ticket with this salt.
     fn derive_aead_key(&self, salt: &[u8]) -> Option<LessSafeKey> {
-        let random = Salt::new(HKDF_SHA256, salt).extract(&self.secret);
-        let key = random.expand(&[b"peregrine: the key of a ticket"], &AES_256_GCM).ok()?;
+        let prk = Salt::new(HKDF_SHA256, salt).extract(&self.secret);
+        let key = prk.expand(&[b"peregrine: the key of a ticket"], &AES_256_GCM).ok()?;
         Some(LessSafeKey::new(UnboundKey::from(key)))
     }
 }
@@ -310,21 +313,22 @@ fn check_count(keys: Vec<TicketKey>, origin: &PemOrigin) -> Result<Vec<TicketKey
     Err(TlsSetupError::BadTicketKeys { origin: origin.clone(), line: None })
 }
 
-fn read(source: &PemSource) -> Result<Vec<TicketKey>, TlsSetupError> {
+fn read_keys(source: &PemSource) -> Result<Vec<TicketKey>, TlsSetupError> {
     let file = source.read()?;
-    let bad = |line| TlsSetupError::BadTicketKeys { origin: file.origin.clone(), line: Some(line) };
+    let bad_line =
+        |line| TlsSetupError::BadTicketKeys { origin: file.origin.clone(), line: Some(line) };
     let mut keys = Vec::new();
-    for (number, line) in file.text.split(|byte| *byte == b'\n').enumerate() {
+    for (index, line) in file.text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        keys.push(TicketKey::new(secret(line).ok_or_else(|| bad(number + 1))?));
+        keys.push(TicketKey::new(parse_secret(line).ok_or_else(|| bad_line(index + 1))?));
     }
     check_count(keys, &file.origin)
 }
 
-fn secret(line: &[u8]) -> Option<[u8; 32]> {
+fn parse_secret(line: &[u8]) -> Option<[u8; 32]> {
     let mut secret = [0; 32];
     let digits = std::str::from_utf8(line).ok().filter(|text| text.len() == 64)?;
     for (byte, pair) in secret.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
@@ -342,14 +346,20 @@ struct TicketTimes {
 }
 
 impl TicketTimes {
-    /// The times of a ticket issued now to a client whose certificate expires at `certificate_end`.
-    fn from_now(now: u64, certificate_end: Option<u64>) -> Self {
-        let end = now.saturating_add(TICKET_LIFETIME.as_secs());
-        Self { issued_at: now, expires_at: certificate_end.map_or(end, |other| other.min(end)) }
+    /// The times of a ticket issued now to a client whose certificate expires at
+    /// `certificate_not_after`.
+    fn from_now(now: u64, certificate_not_after: Option<u64>) -> Self {
+        let lifetime_end = now.saturating_add(TICKET_LIFETIME.as_secs());
+        Self {
+            issued_at: now,
+            expires_at: certificate_not_after
+                .map_or(lifetime_end, |not_after| not_after.min(lifetime_end)),
+        }
     }
 
-    /// A clock that was set back, or that differs from the clock of the issuing instance, cannot
-    /// extend a ticket to more than twice its lifetime.
+    /// Returns whether the ticket is valid at `now`. A clock that was set back, or that differs
+    /// from the clock of the issuing instance, cannot extend a ticket to more than twice its
+    /// lifetime.
     fn is_valid_at(self, now: u64) -> bool {
         now < self.expires_at && self.issued_at <= now.saturating_add(TICKET_LIFETIME.as_secs())
     }
@@ -373,7 +383,7 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, session: &[u8]) -> Option<Vec<u8>> {
-        // The client then makes a full handshake the next time.
+        // Without a ticket, the client performs a full handshake the next time.
         if session.len() > TICKET_SESSION_BYTES_MAX {
             return None;
         }
@@ -404,48 +414,50 @@ mod tests {
     const TIMES: TicketTimes = TicketTimes { issued_at: 1_000, expires_at: 2_000 };
 
     #[test]
-    fn a_ticket_is_opened_by_who_has_its_key_and_asks_the_same_of_clients() {
+    fn a_ticket_opens_only_with_its_key_and_the_same_client_auth() {
         let keys = TicketKeys::from_secrets([[1; 32], [2; 32]]).unwrap();
         let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
-        let opened = Some((TIMES, b"session".to_vec()));
-        assert_eq!(keys.open(&CONTEXT, &ticket), opened);
-        let other = TicketKeys::from_secrets([[2; 32], [1; 32]]).unwrap();
-        assert_eq!(other.open(&CONTEXT, &ticket), opened, "each of the keys opens it");
-        let stranger = TicketKeys::from_secrets([[2; 32]]).unwrap();
-        assert_eq!(stranger.open(&CONTEXT, &ticket), None);
+        let expected = Some((TIMES, b"session".to_vec()));
+        assert_eq!(keys.open(&CONTEXT, &ticket), expected);
+        let reordered = TicketKeys::from_secrets([[2; 32], [1; 32]]).unwrap();
+        assert_eq!(reordered.open(&CONTEXT, &ticket), expected, "each of the keys opens it");
+        let other_keys = TicketKeys::from_secrets([[2; 32]]).unwrap();
+        assert_eq!(other_keys.open(&CONTEXT, &ticket), None);
         assert_eq!(keys.open(&[2; 32], &ticket), None, "the roots have changed");
     }
 
     #[test]
-    fn random_keys_give_way_to_those_of_the_process_before_and_go_on_to_change() {
-        let before = TicketKeys::random().expect("random bytes");
-        let keys = TicketKeys::random().expect("random bytes");
-        assert!(keys.replace_random_keys(before.secrets()).expect("valid keys"));
-        assert_eq!(keys.secrets(), before.secrets());
+    fn replaced_random_keys_keep_rotating_and_configured_keys_are_not_replaced() {
+        let predecessor = TicketKeys::random().expect("the system returns random bytes");
+        let keys = TicketKeys::random().expect("the system returns random bytes");
+        assert!(keys.replace_random_keys(predecessor.secrets()).expect("the keys are valid"));
+        assert_eq!(keys.secrets(), predecessor.secrets());
         keys.rotate_if_due(Instant::now() + 2 * ROTATION_INTERVAL);
-        assert_eq!(keys.secrets()[1..], before.secrets());
+        assert_eq!(keys.secrets()[1..], predecessor.secrets());
         assert!(keys.replace_random_keys([[0; 32]; KEYS_MAX + 1]).is_err());
-        let given = TicketKeys::from_secrets([[7; 32]]).expect("a valid key");
-        assert!(!given.replace_random_keys(before.secrets()).expect("valid keys"));
-        assert_eq!(given.secrets(), [[7; 32]]);
+        let configured = TicketKeys::from_secrets([[7; 32]]).expect("the key is valid");
+        assert!(
+            !configured.replace_random_keys(predecessor.secrets()).expect("the keys are valid")
+        );
+        assert_eq!(configured.secrets(), [[7; 32]]);
     }
 
     #[test]
-    fn a_ticket_that_was_changed_is_none() {
+    fn a_modified_or_truncated_ticket_does_not_open() {
         let keys = TicketKeys::random().unwrap();
         let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
-        for place in 0..ticket.len() {
+        for index in 0..ticket.len() {
             let mut changed = ticket.clone();
-            changed[place] ^= 1;
-            assert_eq!(keys.open(&CONTEXT, &changed), None, "at {place}");
-            assert_eq!(keys.open(&CONTEXT, &ticket[..place]), None, "cut at {place}");
+            changed[index] ^= 1;
+            assert_eq!(keys.open(&CONTEXT, &changed), None, "at {index}");
+            assert_eq!(keys.open(&CONTEXT, &ticket[..index]), None, "cut at {index}");
         }
-        let again = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
-        assert_ne!(ticket, again, "tickets of the same session differ");
+        let second_ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
+        assert_ne!(ticket, second_ticket, "tickets of the same session differ");
     }
 
     #[test]
-    fn a_rotation_keeps_the_keys_before_up_to_a_number() {
+    fn rotate_keeps_previous_keys_up_to_the_limit() {
         let keys = TicketKeys::random().unwrap();
         let ticket = keys.seal(&CONTEXT, TIMES, b"session").unwrap();
         for _ in 1..KEYS_MAX {
@@ -458,76 +470,76 @@ mod tests {
     }
 
     #[test]
-    fn random_keys_change_by_themselves_and_outlive_their_tickets() {
+    fn random_keys_rotate_and_are_kept_for_the_lifetime_of_their_tickets() {
         let keys = TicketKeys::random().unwrap();
-        let (start, first) = (Instant::now(), keys.secrets()[0]);
+        let (start, first_key) = (Instant::now(), keys.secrets()[0]);
         keys.rotate_if_due(start);
-        assert_eq!(keys.secrets(), [first]);
+        assert_eq!(keys.secrets(), [first_key]);
         let mut now = start;
         for _ in 1..GENERATED_KEYS_MAX {
             now += ROTATION_INTERVAL + Duration::from_secs(1);
             keys.rotate_if_due(now);
-            assert_ne!(keys.secrets()[0], first);
-            assert!(keys.secrets().contains(&first));
+            assert_ne!(keys.secrets()[0], first_key);
+            assert!(keys.secrets().contains(&first_key));
         }
         assert!(now - start >= TICKET_LIFETIME, "all tickets of the first key have expired");
         keys.rotate_if_due(now + ROTATION_INTERVAL + Duration::from_secs(1));
-        assert!(!keys.secrets().contains(&first));
+        assert!(!keys.secrets().contains(&first_key));
     }
 
     #[test]
-    fn a_ticket_ends_with_its_lifetime_or_with_the_certificate_and_clocks_may_jump() {
-        let life = TICKET_LIFETIME.as_secs();
+    fn a_ticket_expires_with_its_lifetime_or_certificate_despite_clock_changes() {
+        let lifetime = TICKET_LIFETIME.as_secs();
         let now = 1_000_000;
         assert_eq!(
             TicketTimes::from_now(now, None),
-            TicketTimes { issued_at: now, expires_at: now + life }
+            TicketTimes { issued_at: now, expires_at: now + lifetime }
         );
         assert_eq!(TicketTimes::from_now(now, Some(now + 60)).expires_at, now + 60);
-        assert_eq!(TicketTimes::from_now(now, Some(u64::MAX)).expires_at, now + life);
+        assert_eq!(TicketTimes::from_now(now, Some(u64::MAX)).expires_at, now + lifetime);
         let times = TicketTimes::from_now(now, None);
-        for (then, holds) in [
+        for (later, is_valid) in [
             (now, true),
-            (now + life - 1, true),
-            (now + life, false),
+            (now + lifetime - 1, true),
+            (now + lifetime, false),
             // The clock was set back, or the issuing instance's clock is ahead.
             (now - 60, true),
-            (now - life, true),
-            (now - life - 1, false),
+            (now - lifetime, true),
+            (now - lifetime - 1, false),
             (0, false),
         ] {
-            assert_eq!(times.is_valid_at(then), holds, "{then}");
+            assert_eq!(times.is_valid_at(later), is_valid, "{later}");
         }
     }
 
     #[test]
-    fn a_file_has_a_key_on_each_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tickets.keys");
-        let (one, two) = ("01".repeat(32), "aB".repeat(32));
-        std::fs::write(&path, format!("# new\n{one}\r\n\n  {two}")).unwrap();
+    fn a_key_file_has_one_key_per_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tickets.keys");
+        let (first_key, second_key) = ("01".repeat(32), "aB".repeat(32));
+        std::fs::write(&path, format!("# new\n{first_key}\r\n\n  {second_key}")).unwrap();
         let keys = TicketKeys::from_file(&path).unwrap();
         assert_eq!(keys.secrets(), [[1; 32], [0xab; 32]]);
         for (text, line) in [
             (String::new(), None),
             ("# nothing\n".to_owned(), None),
-            (format!("{one}\n").repeat(KEYS_MAX + 1), None),
-            (format!("{one}\n{}", &two[1..]), Some(2)),
-            (format!("\n\n{one}0"), Some(3)),
-            (format!("{}g", &one[1..]), Some(1)),
+            (format!("{first_key}\n").repeat(KEYS_MAX + 1), None),
+            (format!("{first_key}\n{}", &second_key[1..]), Some(2)),
+            (format!("\n\n{first_key}0"), Some(3)),
+            (format!("{}g", &first_key[1..]), Some(1)),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = TicketKeys::from_file(&path).unwrap_err();
-            let TlsSetupError::BadTicketKeys { line: found, .. } = &error else {
+            let TlsSetupError::BadTicketKeys { line: found_line, .. } = &error else {
                 panic!("{error:?}")
             };
-            assert_eq!(*found, line, "{text}");
+            assert_eq!(*found_line, line, "{text}");
             assert!(error.to_string().contains("openssl rand -hex 32"), "{error}");
         }
     }
 
     #[test]
-    fn keys_are_in_no_log() {
+    fn debug_output_does_not_contain_keys() {
         let keys = TicketKeys::from_secrets([[0x77; 32]]).unwrap();
         assert!(!format!("{keys:?}").contains("77"), "{keys:?}");
         assert!(!format!("{keys:?}").contains("119"), "{keys:?}");

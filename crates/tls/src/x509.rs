@@ -1,7 +1,7 @@
 //! Reads the validity of certificates and revocation lists.
 //!
 //! rustls does not check a server's own certificate, and clients report "expired" only after the
-//! server is in use. Reading two dates is enough to warn before that.
+//! server is in use. Reading two dates is enough to warn earlier.
 
 use crate::der::{TAG_INTEGER, TAG_SEQUENCE, context_tag, read_tagged, read_time, skip_optional};
 
@@ -28,19 +28,19 @@ pub(crate) fn parse_tbs_certificate(certificate: &[u8]) -> Option<TbsCertificate
     // RFC 5280 §4.1: a certificate is a sequence whose first item is a sequence of: version
     // (optional), serial number, signature algorithm, issuer, validity, subject, ...
     let (certificate, _) = read_tagged(certificate, TAG_SEQUENCE)?;
-    let (body, _) = read_tagged(certificate, TAG_SEQUENCE)?;
-    let (serial, body) = read_tagged(skip_optional(body, context_tag(0)), TAG_INTEGER)?;
-    let (_algorithm, body) = read_tagged(body, TAG_SEQUENCE)?;
-    let (_issuer, body) = read_tagged(body, TAG_SEQUENCE)?;
-    let (dates, body) = read_tagged(body, TAG_SEQUENCE)?;
+    let (tbs, _) = read_tagged(certificate, TAG_SEQUENCE)?;
+    let (serial, tbs) = read_tagged(skip_optional(tbs, context_tag(0)), TAG_INTEGER)?;
+    let (_algorithm, tbs) = read_tagged(tbs, TAG_SEQUENCE)?;
+    let (_issuer, tbs) = read_tagged(tbs, TAG_SEQUENCE)?;
+    let (dates, tbs) = read_tagged(tbs, TAG_SEQUENCE)?;
     let (not_before, dates) = read_time(dates)?;
     let (not_after, _) = read_time(dates)?;
-    let (subject, rest) = read_tagged(body, TAG_SEQUENCE)?;
+    let (subject, after_subject) = read_tagged(tbs, TAG_SEQUENCE)?;
     Some(TbsCertificate {
         serial,
         validity: Validity { not_before, not_after },
         subject,
-        after_subject: rest,
+        after_subject,
     })
 }
 
@@ -50,15 +50,15 @@ pub(crate) fn validity(certificate: &[u8]) -> Option<Validity> {
 }
 
 /// Reads the `nextUpdate` of a revocation list; `None` if it is missing or the list is malformed.
-pub(crate) fn crl_next_update(list: &[u8]) -> Option<i64> {
+pub(crate) fn crl_next_update(crl: &[u8]) -> Option<i64> {
     // RFC 5280 §5.1: a sequence whose first item is a sequence of: version (optional), signature
     // algorithm, issuer, this update, next update (optional), ...
-    let (list, _) = read_tagged(list, TAG_SEQUENCE)?;
-    let (body, _) = read_tagged(list, TAG_SEQUENCE)?;
-    let (_algorithm, body) = read_tagged(skip_optional(body, TAG_INTEGER), TAG_SEQUENCE)?;
-    let (_issuer, body) = read_tagged(body, TAG_SEQUENCE)?;
-    let (_this_update, body) = read_time(body)?;
-    read_time(body).map(|(next_update, _)| next_update)
+    let (crl, _) = read_tagged(crl, TAG_SEQUENCE)?;
+    let (tbs, _) = read_tagged(crl, TAG_SEQUENCE)?;
+    let (_algorithm, tbs) = read_tagged(skip_optional(tbs, TAG_INTEGER), TAG_SEQUENCE)?;
+    let (_issuer, tbs) = read_tagged(tbs, TAG_SEQUENCE)?;
+    let (_this_update, tbs) = read_time(tbs)?;
+    read_time(tbs).map(|(next_update, _)| next_update)
 }
 
 #[cfg(test)]
@@ -66,16 +66,16 @@ mod tests {
     use super::{crl_next_update, validity};
 
     #[test]
-    fn the_dates_of_a_made_certificate_are_found() {
+    fn reads_both_dates_of_a_certificate() {
         let mut parameters = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
         // One date is encoded with two digits of the year, the other with four.
         parameters.not_before = rcgen::date_time_ymd(1999, 12, 31);
         parameters.not_after = rcgen::date_time_ymd(2060, 2, 29);
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
-        let found = validity(certificate.der()).unwrap();
-        assert_eq!(found.not_before, 946_598_400);
-        assert_eq!(found.not_after, 2_845_238_400);
+        let dates = validity(certificate.der()).unwrap();
+        assert_eq!(dates.not_before, 946_598_400);
+        assert_eq!(dates.not_after, 2_845_238_400);
         for end in 0..certificate.der().len() {
             assert_eq!(validity(&certificate.der()[..end]), None, "cut at {end}");
         }
@@ -83,7 +83,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             let _ = validity(&bytes);
             let _ = crl_next_update(&bytes);
         }

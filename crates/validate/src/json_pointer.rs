@@ -57,25 +57,26 @@ impl FieldNames {
         Self::default()
     }
 
-    /// Declares that clients call the Rust field `field` of the struct `of` `sent`. If serde
-    /// renames the struct, `of` is the serde name.
+    /// Declares that clients send the Rust field `field` of the struct `struct_name` as
+    /// `client_name`. If serde renames the struct, `struct_name` is the serde name.
     #[must_use]
     pub fn rename(
         mut self,
-        of: impl Into<Cow<'static, str>>,
+        struct_name: impl Into<Cow<'static, str>>,
         field: impl Into<Cow<'static, str>>,
-        sent: impl Into<Cow<'static, str>>,
+        client_name: impl Into<Cow<'static, str>>,
     ) -> Self {
-        self.0.insert((of.into(), field.into()), sent.into());
+        self.0.insert((struct_name.into(), field.into()), client_name.into());
         self
     }
 
-    fn get(&self, of: &'static str, field: &str) -> Option<&str> {
-        self.0.get(&(of.into(), field.to_owned().into())).map(|sent| &**sent)
+    fn get(&self, struct_name: &'static str, field: &str) -> Option<&str> {
+        self.0.get(&(struct_name.into(), field.to_owned().into())).map(|client_name| &**client_name)
     }
 }
 
-/// The pointer, and the Rust name of the field at which it had to stop, if any.
+/// The pointer. If the client's name of a field is unknown, the pointer stops before that field,
+/// whose Rust name is returned too.
 pub(crate) fn json_pointer(
     path: &Path,
     shape: &Shape,
@@ -111,21 +112,21 @@ pub(crate) fn json_pointer(
             // serde reads a newtype as its value; garde calls that value its first field.
             (ComponentKind::Index, _) => shape,
             (ComponentKind::Key, Shape::Struct { name, fields, sent }) => {
-                let told = names.and_then(|names| names.get(name, component));
-                let Some(found) =
-                    told.or_else(|| match_field_name(component, fields.iter().copied()))
+                let configured = names.and_then(|names| names.get(name, component));
+                let Some(client_name) =
+                    configured.or_else(|| match_field_name(component, fields.iter().copied()))
                 else {
                     warn_unknown_field(name, component);
                     return (pointer, Some(component.clone()));
                 };
-                push_segment(&mut pointer, found);
-                child(sent, found)
+                push_segment(&mut pointer, client_name);
+                child(sent, client_name)
             }
             (ComponentKind::Key, Shape::Map(sent)) => {
                 match match_field_name(component, sent.iter().map(|(name, _)| &**name)) {
-                    Some(found) => {
-                        push_segment(&mut pointer, found);
-                        child(sent, found)
+                    Some(client_name) => {
+                        push_segment(&mut pointer, client_name);
+                        child(sent, client_name)
                     }
                     // A flattened struct has no name in the document, and the client's name of a
                     // field that was not sent is unknown.
@@ -170,7 +171,7 @@ fn components(path: &Path) -> Vec<(ComponentKind, String)> {
 const LEAF: Shape = Shape::Leaf;
 
 fn child<'s>(sent: &'s [(String, Shape)], name: &str) -> &'s Shape {
-    sent.iter().find(|(present, _)| present == name).map_or(&LEAF, |(_, shape)| shape)
+    sent.iter().find(|(sent_name, _)| sent_name == name).map_or(&LEAF, |(_, shape)| shape)
 }
 
 /// RFC 6901, section 3: `~` and `/` are written `~0` and `~1`.
@@ -191,25 +192,25 @@ fn match_field_name<'n>(
     field: &str,
     names: impl Iterator<Item = &'n str> + Clone,
 ) -> Option<&'n str> {
-    if let Some(same) = names.clone().find(|name| *name == field) {
-        return Some(same);
+    if let Some(equal) = names.clone().find(|name| *name == field) {
+        return Some(equal);
     }
     let letters = |name: &str| -> String {
-        let plain = name.chars().filter(|letter| letter.is_alphanumeric());
-        plain.flat_map(char::to_lowercase).collect()
+        let alphanumeric = name.chars().filter(|letter| letter.is_alphanumeric());
+        alphanumeric.flat_map(char::to_lowercase).collect()
     };
-    let wanted = letters(field);
-    let mut fitting = names.filter(|name| letters(name) == wanted);
-    let found = fitting.next()?;
-    fitting.next().is_none().then_some(found)
+    let field_letters = letters(field);
+    let mut matches = names.filter(|name| letters(name) == field_letters);
+    let name = matches.next()?;
+    matches.next().is_none().then_some(name)
 }
 
 #[cold]
-fn warn_unknown_field(of: &str, field: &str) {
+fn warn_unknown_field(struct_name: &str, field: &str) {
     let mut fix = String::new();
-    let _ = write!(fix, ".state(FieldNames::new().name({of:?}, {field:?}, ..))");
+    let _ = write!(fix, ".state(FieldNames::new().rename({struct_name:?}, {field:?}, ..))");
     tracing::warn!(
-        target: "peregrine", of, field, fix,
+        target: "peregrine", of = struct_name, field, fix,
         "a field breaks a rule, and none of the names that serde expects matches its Rust name",
     );
 }
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_fits_in_every_form_that_serde_gives_it() {
+    fn a_field_name_matches_every_renaming_style_of_serde() {
         let forms = [
             "user_id", "USERID", "userid", "UserId", "userId", "USER_ID", "user-id", "USER-ID",
             "@user.id",

@@ -59,15 +59,15 @@ impl ValidationErrors {
         Self::new("path")
     }
 
-    pub(crate) fn new(place: &'static str) -> Self {
-        Self { location: place, errors: Vec::new(), omitted: 0 }
+    pub(crate) fn new(location: &'static str) -> Self {
+        Self { location, errors: Vec::new(), omitted: 0 }
     }
 
     /// Adds an error at the value that `pointer` refers to.
     #[must_use]
     pub fn add(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         if self.errors.len() < ERRORS_MAX {
-            self.errors.push((shortened(pointer.into()), shortened(detail.into())));
+            self.errors.push((truncated(pointer.into()), truncated(detail.into())));
         } else {
             self.omitted += 1;
         }
@@ -75,8 +75,8 @@ impl ValidationErrors {
     }
 
     /// Adds a number of errors that are not listed.
-    pub(crate) fn with_omitted(self, more: usize) -> Self {
-        Self { omitted: self.omitted + more, ..self }
+    pub(crate) fn with_omitted(self, omitted: usize) -> Self {
+        Self { omitted: self.omitted + omitted, ..self }
     }
 
     /// Whether no error was added. For handlers that check several rules.
@@ -86,7 +86,7 @@ impl ValidationErrors {
     }
 }
 
-fn shortened(mut text: String) -> String {
+fn truncated(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
         text.push_str("...");
@@ -95,12 +95,12 @@ fn shortened(mut text: String) -> String {
 }
 
 impl From<ValidationErrors> for Problem {
-    fn from(ValidationErrors { location: place, errors, omitted: more }: ValidationErrors) -> Self {
-        let count = errors.len() + more;
+    fn from(ValidationErrors { location, errors, omitted }: ValidationErrors) -> Self {
+        let count = errors.len() + omitted;
         let detail = match &*errors {
-            [(pointer, detail)] if pointer.is_empty() => format!("{place}: {detail}"),
-            [(pointer, detail)] => format!("{place}: {pointer}: {detail}"),
-            _ => format!("{place}: {count} values break a rule; see `errors`"),
+            [(pointer, detail)] if pointer.is_empty() => format!("{location}: {detail}"),
+            [(pointer, detail)] => format!("{location}: {pointer}: {detail}"),
+            _ => format!("{location}: {count} values break a rule; see `errors`"),
         };
         let errors: Vec<_> = errors
             .into_iter()
@@ -108,8 +108,8 @@ impl From<ValidationErrors> for Problem {
             .collect();
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         let problem = Self::new(status, "validation-failed", detail);
-        let problem = problem.with_member("in", place).with_member("errors", errors);
-        if more > 0 { problem.with_member("more", more) } else { problem }
+        let problem = problem.with_member("in", location).with_member("errors", errors);
+        if omitted > 0 { problem.with_member("more", omitted) } else { problem }
     }
 }
 

@@ -13,8 +13,8 @@ use std::slice;
 pub(crate) fn record_shape<T: DeserializeOwned>(json: &[u8]) -> Shape {
     let mut shape = Shape::Leaf;
     if let Ok(document) = serde_json::from_slice(json) {
-        // The document was valid before. If it fails now (128-bit numbers do), only the record ends
-        // early.
+        // The document was valid before. If it fails now, as with 128-bit numbers, only the record
+        // ends early.
         let _ = T::deserialize(RecordingDeserializer { value: &document, shape: &mut shape });
     }
     shape
@@ -92,7 +92,7 @@ impl<'de> Deserializer<'de> for RecordingDeserializer<'de, '_> {
         let Shape::Variant(_, shape) = self.shape else { return Err(recording_stopped()) };
         visitor.visit_enum(RecordingEnumAccess {
             variant,
-            inside: RecordingDeserializer { value, shape },
+            inner: RecordingDeserializer { value, shape },
         })
     }
 
@@ -213,7 +213,7 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'de> {
 
 struct RecordingEnumAccess<'de, 's> {
     variant: &'de str,
-    inside: RecordingDeserializer<'de, 's>,
+    inner: RecordingDeserializer<'de, 's>,
 }
 
 impl<'de, 's> EnumAccess<'de> for RecordingEnumAccess<'de, 's> {
@@ -224,7 +224,7 @@ impl<'de, 's> EnumAccess<'de> for RecordingEnumAccess<'de, 's> {
         self,
         seed: S,
     ) -> Result<(S::Value, RecordingDeserializer<'de, 's>), Error> {
-        Ok((seed.deserialize(KeyDeserializer(self.variant))?, self.inside))
+        Ok((seed.deserialize(KeyDeserializer(self.variant))?, self.inner))
     }
 }
 

@@ -19,8 +19,8 @@ use std::rc::Rc;
 /// `Form`, `Query`, `Path` and `MultipartForm`.
 ///
 /// It fails like the inner extractor, and with 422 `validation-failed` for a value that breaks a
-/// rule; see [`ValidationErrors`]. `Option<Valid<_>>` is `None` where the inner extractor finds
-/// nothing.
+/// rule; see [`ValidationErrors`]. `Option<Valid<_>>` is `None` if the request has no value for the
+/// inner extractor.
 ///
 /// Rules may need a context (`#[garde(context(Words))]`) whose type implements `Default`. The
 /// context is the application's state of that type, set with `.state(value)`, or else the default.
@@ -42,23 +42,23 @@ where
 
 /// Builds the problem, with field names as serde knows them.
 #[cold]
-fn to_problem(report: &Report, place: &'static str, shape: &Shape, states: &States) -> Problem {
+fn to_problem(report: &Report, location: &'static str, shape: &Shape, states: &States) -> Problem {
     let names = states.get::<FieldNames>();
-    let mut invalid = ValidationErrors::new(place);
+    let mut errors = ValidationErrors::new(location);
     // Finding a name takes time proportional to the document, so only listed errors get one.
     for (path, error) in report.iter().take(ERRORS_MAX) {
-        let (pointer, unknown) = json_pointer(path, shape, names);
-        let detail = match unknown {
+        let (pointer, unmatched_field) = json_pointer(path, shape, names);
+        let detail = match unmatched_field {
             Some(field) => format!("{field}: {}", error.message()),
             None => error.message().to_owned(),
         };
-        invalid = invalid.add(pointer, detail);
+        errors = errors.add(pointer, detail);
     }
-    invalid.with_omitted(report.iter().skip(ERRORS_MAX).count()).into()
+    errors.with_omitted(report.iter().skip(ERRORS_MAX).count()).into()
 }
 
-macro_rules! of_parts {
-    ($($Extractor:ident $place:literal)*) => {
+macro_rules! impl_from_request_parts {
+    ($($Extractor:ident $location:literal)*) => {
         $(
             impl<T> FromRequestParts for Valid<$Extractor<T>>
             where
@@ -66,14 +66,14 @@ macro_rules! of_parts {
             {
                 async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
                     let value = $Extractor::<T>::from_request_parts(parts).await?;
-                    validate_fields(value, $place, parts.states())
+                    validate_fields(value, $location, parts.states())
                 }
 
                 async fn optional_from_request_parts(
                     parts: &mut Parts,
                 ) -> Result<Option<Self>, Problem> {
                     match $Extractor::<T>::optional_from_request_parts(parts).await? {
-                        Some(value) => validate_fields(value, $place, parts.states()).map(Some),
+                        Some(value) => validate_fields(value, $location, parts.states()).map(Some),
                         None => Ok(None),
                     }
                 }
@@ -86,7 +86,7 @@ macro_rules! of_parts {
     };
 }
 
-of_parts! { Query "query" Path "path" }
+impl_from_request_parts! { Query "query" Path "path" }
 
 impl<T> FromRequest for Valid<Json<T>>
 where
@@ -94,13 +94,13 @@ where
 {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let states = Rc::clone(request.parts.states());
-        let then = |value: T, bytes: &[u8]| match validate(&value, &states) {
+        let validate_json = |value: T, bytes: &[u8]| match validate(&value, &states) {
             Ok(()) => Ok(Self(Json(value))),
             Err(report) => {
                 Err(to_problem(&report, "body", &recorder::record_shape::<T>(bytes), &states))
             }
         };
-        json_with(request, then).await
+        json_with(request, validate_json).await
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
@@ -118,16 +118,16 @@ where
 {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let states = Rc::clone(request.parts.states());
-        let place = form_location(&request);
+        let location = form_location(&request);
         let value = Form::<T>::from_request(request).await?;
-        validate_fields(value, place, &states)
+        validate_fields(value, location, &states)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
         let states = Rc::clone(request.parts.states());
-        let place = form_location(&request);
+        let location = form_location(&request);
         match Form::<T>::optional_from_request(request).await? {
-            Some(value) => validate_fields(value, place, &states).map(Some),
+            Some(value) => validate_fields(value, location, &states).map(Some),
             None => Ok(None),
         }
     }
@@ -144,7 +144,7 @@ fn form_location(request: &Request) -> &'static str {
 
 fn validate_fields<E, T>(
     value: E,
-    place: &'static str,
+    location: &'static str,
     states: &States,
 ) -> Result<Valid<E>, Problem>
 where
@@ -153,7 +153,7 @@ where
 {
     match validate(&*value, states) {
         Ok(()) => Ok(Valid(value)),
-        Err(report) => Err(to_problem(&report, place, &probe::probe_fields::<T>(), states)),
+        Err(report) => Err(to_problem(&report, location, &probe::probe_fields::<T>(), states)),
     }
 }
 

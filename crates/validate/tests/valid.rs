@@ -92,11 +92,11 @@ fn send(client: &TestClient, order: &Value) -> TestResponse {
 }
 
 #[test]
-fn a_pointer_leads_to_the_value_in_what_the_peer_sent() {
+fn a_pointer_refers_to_the_value_in_the_document() {
     let client = App::new().post("/", order).test();
     let line = |count: u32| json!({ "item-count": count });
-    let right = json!({ "customerName": "ada", "orderLines": [line(1)], "code": "x" });
-    assert_eq!(send(&client, &right).text(), "ada");
+    let valid = json!({ "customerName": "ada", "orderLines": [line(1)], "code": "x" });
+    assert_eq!(send(&client, &valid).text(), "ada");
     for (member, value, pointer) in [
         ("customerName", json!("a"), "/customerName"),
         ("e-mail", json!("nobody"), "/e-mail"),
@@ -106,26 +106,26 @@ fn a_pointer_leads_to_the_value_in_what_the_peer_sent() {
         ("code", json!("ü"), "/code"),
         ("ZIP", json!("1"), "/ZIP"),
     ] {
-        let mut wrong = right.clone();
-        wrong[member] = value;
-        let response = send(&client, &wrong);
-        assert_eq!(pointers(&response), [pointer], "{wrong}");
-        assert!(wrong.pointer(pointer).is_some(), "{pointer} exists in the document");
+        let mut invalid = valid.clone();
+        invalid[member] = value;
+        let response = send(&client, &invalid);
+        assert_eq!(pointers(&response), [pointer], "{invalid}");
+        assert!(invalid.pointer(pointer).is_some(), "{pointer} does not exist in the document");
         assert_eq!(response.json::<Value>()["in"], "body");
     }
 }
 
 #[test]
-fn variants_of_enums_are_part_of_a_pointer_where_they_are_part_of_the_document() {
+fn enum_variants_are_in_the_pointer_if_they_are_in_the_document() {
     #[derive(Debug, Deserialize, Validate)]
     #[garde(transparent)]
-    struct Just(#[garde(dive)] Payment);
+    struct Wrapper(#[garde(dive)] Payment);
 
     let client = App::new()
         .post("/", |_: Valid<Json<Payment>>| "paid")
-        .post("/just", |_: Valid<Json<Just>>| "paid")
+        .post("/just", |_: Valid<Json<Wrapper>>| "paid")
         .test();
-    for (payment, pointer, unknown) in [
+    for (payment, pointer, prefix) in [
         (json!({ "voucher": 0 }), "/voucher", None),
         // `cardNumber` does not match `number`, so the pointer stops before it.
         (json!({ "credit_card": { "cardNumber": "1" } }), "/credit_card", Some("number: ")),
@@ -134,23 +134,23 @@ fn variants_of_enums_are_part_of_a_pointer_where_they_are_part_of_the_document()
             let response = client.post(target).json(&payment).send_blocking();
             let errors = errors(&response);
             assert_eq!((errors.len(), &*errors[0].0), (1, pointer));
-            assert!(unknown.is_none_or(|unknown| errors[0].1.starts_with(unknown)), "{errors:?}");
+            assert!(prefix.is_none_or(|prefix| errors[0].1.starts_with(prefix)), "{errors:?}");
         }
     }
     assert_eq!(client.post("/").json(&json!({ "voucher": 1 })).send_blocking().text(), "paid");
 }
 
 #[test]
-fn a_name_that_nobody_can_guess_is_told_by_the_application() {
-    let wrong =
+fn field_names_sets_names_that_cannot_be_derived() {
+    let invalid =
         json!({ "customerName": "ada", "orderLines": [{ "item-count": 1, "type": "long" }] });
-    let response = send(&App::new().post("/", order).test(), &wrong);
+    let response = send(&App::new().post("/", order).test(), &invalid);
     let [(pointer, detail)] = &errors(&response)[..] else { panic!("one error") };
     assert_eq!(pointer, "/orderLines/0", "better incomplete than wrong");
     assert!(detail.starts_with("kind: "), "{detail}");
     let names = FieldNames::new().rename("Line", "kind", "type");
     let client = App::new().state(names).post("/", order).test();
-    assert_eq!(pointers(&send(&client, &wrong)), ["/orderLines/0/type"]);
+    assert_eq!(pointers(&send(&client, &invalid)), ["/orderLines/0/type"]);
 }
 
 #[test]
@@ -197,26 +197,26 @@ impl Subscriber for Log {
 }
 
 #[test]
-fn names_are_looked_for_only_where_they_are_listed() {
+fn names_are_looked_up_only_for_listed_errors() {
     let lines = vec![json!({ "item-count": 1, "type": "long" }); 10 * ERRORS_MAX];
-    let wrong = json!({ "customerName": "ada", "orderLines": lines });
+    let invalid = json!({ "customerName": "ada", "orderLines": lines });
     let client = App::new().post("/", order).test();
     let log = Log::default();
     let response = tracing::subscriber::with_default(log.clone(), || {
-        send(&client, &wrong);
+        send(&client, &invalid);
         // Another test may have reached these events first, on a thread without a subscriber;
         // `tracing` then caches that no subscriber is interested.
         tracing::callsite::rebuild_interest_cache();
         log.0.store(0, Ordering::Relaxed);
-        send(&client, &wrong)
+        send(&client, &invalid)
     });
     assert_eq!(response.json::<Value>()["more"], 9 * ERRORS_MAX);
-    let told = log.0.load(Ordering::Relaxed);
-    assert!((1..=ERRORS_MAX).contains(&told), "{told} names were looked for");
+    let lookups = log.0.load(Ordering::Relaxed);
+    assert!((1..=ERRORS_MAX).contains(&lookups), "{lookups} names were looked up");
 }
 
 #[test]
-fn a_key_that_is_a_number_is_part_of_a_pointer() {
+fn a_numeric_key_is_part_of_the_pointer() {
     #[derive(Deserialize, Validate)]
     struct Shelf {
         #[garde(dive)]
@@ -230,7 +230,7 @@ fn a_key_that_is_a_number_is_part_of_a_pointer() {
 }
 
 #[test]
-fn problems_of_the_extractor_inside_come_first() {
+fn problems_of_the_inner_extractor_come_first() {
     let client = App::new().post("/", order).test();
     assert_eq!(client.post("/").send_blocking().status(), 400);
     assert_eq!(client.post("/").body("{}").send_blocking().status(), 415);
@@ -254,7 +254,7 @@ struct Search {
 }
 
 #[test]
-fn queries_forms_and_paths_are_checked_too() {
+fn queries_forms_and_paths_are_validated() {
     async fn query(Valid(Query(search)): Valid<Query<Search>>) -> String {
         search.search_text
     }
@@ -277,13 +277,13 @@ fn queries_forms_and_paths_are_checked_too() {
     assert_eq!(client.get("/?search-text=ab&tag=x").send_blocking().text(), "ab");
     assert_eq!(post("search-text=ab").text(), "ab");
     assert_eq!(client.get("/path/ab").send_blocking().text(), "ab");
-    for (response, place) in [
+    for (response, location) in [
         (client.get("/?search-text=a&tag=x&tag=").send_blocking(), "query"),
         (client.get("/form?search-text=a&tag=x&tag=").send_blocking(), "query"),
         (post("search-text=a&tag=x&tag="), "body"),
     ] {
-        assert_eq!(pointers(&response), ["/search-text", "/tag/1"], "{place}");
-        assert_eq!(response.json::<Value>()["in"], place);
+        assert_eq!(pointers(&response), ["/search-text", "/tag/1"], "{location}");
+        assert_eq!(response.json::<Value>()["in"], location);
     }
     let response = client.get("/path/a").send_blocking();
     assert_eq!(pointers(&response), ["/search-text"]);
@@ -292,17 +292,17 @@ fn queries_forms_and_paths_are_checked_too() {
 }
 
 #[test]
-fn forms_with_files_are_checked_too() {
+fn multipart_forms_are_validated() {
     fn is_small(file: &UploadedFile, _: &()) -> garde::Result {
         if file.len() > 3 { Err(garde::Error::new("larger than 3 bytes")) } else { Ok(()) }
     }
     #[derive(Deserialize, Validate)]
     #[serde(rename_all = "camelCase")]
-    struct Sent {
+    struct UploadForm {
         #[garde(custom(is_small))]
         the_file: UploadedFile,
     }
-    let client = App::new().post("/", |_: Valid<MultipartForm<Sent>>| "kept").test();
+    let client = App::new().post("/", |_: Valid<MultipartForm<UploadForm>>| "kept").test();
     for (content, status) in [("123", 200), ("1234", 422)] {
         let form = format!(
             "--b\r\nContent-Disposition: form-data; name=theFile; filename=f\r\n\r\n{content}\r\n--b--"
@@ -318,7 +318,7 @@ fn forms_with_files_are_checked_too() {
 }
 
 #[test]
-fn no_float_passes_a_range_without_being_in_it() {
+fn no_float_outside_a_range_is_accepted() {
     #[derive(Deserialize, Validate)]
     struct Price {
         #[garde(range(min = 0.0, max = 100.0))]
@@ -335,15 +335,15 @@ fn no_float_passes_a_range_without_being_in_it() {
         .get("/path/{price}/{discount}", |_: Valid<Path<Price>>| "kept")
         .get("/typed/{price:f64}/{discount:f32}", |_: Valid<Path<Price>>| "kept")
         .test();
-    let all = |price: &str, discount: &str| {
+    let statuses = |price: &str, discount: &str| {
         let pairs = format!("price={price}&discount={discount}");
         let json = format!("{{\"price\":{price},\"discount\":{discount}}}");
         let field = |name: &str, value: &str| {
             format!("--b\r\nContent-Disposition: form-data; name={name}\r\n\r\n{value}\r\n")
         };
         let files = [field("price", price), field("discount", discount), "--b--".into()].concat();
-        let post = |path: &str, kind: &str, body: String| {
-            client.post(path).header("content-type", kind).body(body).send_blocking()
+        let post = |path: &str, content_type: &str, body: String| {
+            client.post(path).header("content-type", content_type).body(body).send_blocking()
         };
         [
             client.get(&format!("/query?{pairs}")).send_blocking(),
@@ -357,23 +357,23 @@ fn no_float_passes_a_range_without_being_in_it() {
         .map(|response| response.status().as_u16())
     };
     for number in ["0", "0.5", "1e2"] {
-        assert_eq!(all(number, number), [200; 7], "{number}");
+        assert_eq!(statuses(number, number), [200; 7], "{number}");
     }
     for number in ["-1", "-1e-9"] {
-        assert_eq!(all(number, "1"), [422; 7], "{number}");
-        assert_eq!(all("1", number), [422; 7], "{number}");
+        assert_eq!(statuses(number, "1"), [422; 7], "{number}");
+        assert_eq!(statuses("1", number), [422; 7], "{number}");
     }
     for number in ["NaN", "nan", "-NaN", "inf", "-inf", "Infinity", "-infinity", "1e999"] {
         // Not a number in any format.
-        let refused = [400, 400, 422, 422, 400, 400, 404];
-        assert_eq!(all(number, "1"), refused, "{number}");
-        assert_eq!(all("1", number), refused, "{number}");
-        assert_eq!(all("x", "1"), refused);
+        let rejected = [400, 400, 422, 422, 400, 400, 404];
+        assert_eq!(statuses(number, "1"), rejected, "{number}");
+        assert_eq!(statuses("1", number), rejected, "{number}");
+        assert_eq!(statuses("x", "1"), rejected);
     }
 }
 
 #[test]
-fn rules_may_ask_the_application() {
+fn rules_can_use_application_state() {
     #[derive(Default)]
     struct Taken(Vec<&'static str>);
     fn is_free(name: &str, taken: &Taken) -> garde::Result {
@@ -395,7 +395,7 @@ fn rules_may_ask_the_application() {
 }
 
 #[test]
-fn a_handler_may_say_the_same_about_rules_of_its_own() {
+fn a_handler_can_report_validation_errors() {
     async fn create(Json(name): Json<String>) -> Result<String, Problem> {
         let invalid = ValidationErrors::in_body();
         assert!(invalid.is_empty());

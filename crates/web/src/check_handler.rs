@@ -40,11 +40,11 @@ macro_rules! check_handler {
     };
     (@@ async $handler:ident; $($part:ident)*; $($last:ident)?) => {
         const _: fn() = || {
-            fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
+            fn check<Function, Returned, $($part,)* $($last, Via)?>(_: Function)
             where
-                Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
-                Answer: ::core::future::Future,
-                Answer::Output: $crate::IntoResponse,
+                Function: ::core::ops::Fn($($part,)* $($last)?) -> Returned,
+                Returned: ::core::future::Future,
+                Returned::Output: $crate::IntoResponse,
                 $($part: $crate::extract::FromRequestParts,)*
                 $($last: $crate::extract::FromRequest<Via>,)?
             {
@@ -54,10 +54,10 @@ macro_rules! check_handler {
     };
     (@@ plain $handler:ident; $($part:ident)*; $($last:ident)?) => {
         const _: fn() = || {
-            fn check<Function, Answer, $($part,)* $($last, Via)?>(_: Function)
+            fn check<Function, Returned, $($part,)* $($last, Via)?>(_: Function)
             where
-                Function: ::core::ops::Fn($($part,)* $($last)?) -> Answer,
-                Answer: $crate::IntoResponse,
+                Function: ::core::ops::Fn($($part,)* $($last)?) -> Returned,
+                Returned: $crate::IntoResponse,
                 $($part: $crate::extract::FromRequestParts,)*
                 $($last: $crate::extract::FromRequest<Via>,)?
             {

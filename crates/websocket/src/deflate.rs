@@ -71,18 +71,13 @@ pub(crate) struct DeflateContext {
 }
 
 impl DeflateContext {
-    pub(crate) fn new(agreed: DeflateParams) -> Self {
-        let DeflateParams {
-            server_no_context_takeover: server_forgets,
-            client_no_context_takeover: client_forgets,
-            ..
-        } = agreed;
-        let (deflater, inflater) = (None, None);
+    pub(crate) fn new(params: DeflateParams) -> Self {
+        let DeflateParams { server_no_context_takeover, client_no_context_takeover, .. } = params;
         Self {
-            deflater,
-            inflater,
-            server_no_context_takeover: server_forgets,
-            client_no_context_takeover: client_forgets,
+            deflater: None,
+            inflater: None,
+            server_no_context_takeover,
+            client_no_context_takeover,
             reservation: MemoryReservation::empty(),
         }
     }
@@ -95,14 +90,14 @@ impl DeflateContext {
     }
 }
 
-fn take_pooled<T>(stock: &RefCell<Vec<T>>, make: impl FnOnce() -> T) -> T {
-    stock.borrow_mut().pop().unwrap_or_else(make)
+fn take_pooled<T>(pool: &RefCell<Vec<T>>, create: impl FnOnce() -> T) -> T {
+    pool.borrow_mut().pop().unwrap_or_else(create)
 }
 
-fn return_to_pool<T>(stock: &RefCell<Vec<T>>, unused: T) {
-    let mut stock = stock.borrow_mut();
-    if stock.len() < POOL_MAX {
-        stock.push(unused);
+fn return_to_pool<T>(pool: &RefCell<Vec<T>>, item: T) {
+    let mut pool = pool.borrow_mut();
+    if pool.len() < POOL_MAX {
+        pool.push(item);
     }
 }
 
@@ -110,14 +105,14 @@ impl DeflateCodec for DeflateContext {
     fn inflate(
         &mut self,
         input: &[u8],
-        room: usize,
+        out_bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, InflateError> {
-        let make = || INFLATERS.with(|stock| take_pooled(stock, Inflater::new));
-        let inflater = self.inflater.get_or_insert_with(make);
-        let used = inflater.inflate(input, room, out);
+        let create = || INFLATERS.with(|pool| take_pooled(pool, Inflater::new));
+        let inflater = self.inflater.get_or_insert_with(create);
+        let consumed = inflater.inflate(input, out_bytes_max, out);
         self.update_reservation();
-        used
+        consumed
     }
 
     fn end_inflate(&mut self) {
@@ -125,16 +120,16 @@ impl DeflateCodec for DeflateContext {
             && let Some(mut inflater) = self.inflater.take()
         {
             inflater.reset();
-            INFLATERS.with(|stock| return_to_pool(stock, inflater));
+            INFLATERS.with(|pool| return_to_pool(pool, inflater));
             self.update_reservation();
         }
     }
 
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        let make =
-            || DEFLATERS.with(|stock| take_pooled(stock, || Deflater::new(Level::fast(), false)));
-        let deflater = self.deflater.get_or_insert_with(make);
-        flush(deflater, input, out).expect("compression cannot fail");
+        let create =
+            || DEFLATERS.with(|pool| take_pooled(pool, || Deflater::new(Level::fast(), false)));
+        let deflater = self.deflater.get_or_insert_with(create);
+        flush(deflater, input, out).expect("compression into a growing buffer cannot fail");
         self.update_reservation();
     }
 
@@ -143,7 +138,7 @@ impl DeflateCodec for DeflateContext {
             && let Some(mut deflater) = self.deflater.take()
         {
             deflater.reset();
-            DEFLATERS.with(|stock| return_to_pool(stock, deflater));
+            DEFLATERS.with(|pool| return_to_pool(pool, deflater));
             self.update_reservation();
         }
     }
@@ -162,40 +157,40 @@ mod tests {
 
     const END: [u8; 4] = [0, 0, 0xff, 0xff];
 
-    fn both(server_forgets: bool, client_forgets: bool) -> DeflateContext {
-        let (server_window_bits, client_window_bits) = (15, 15);
+    fn context(server_no_takeover: bool, client_no_takeover: bool) -> DeflateContext {
         DeflateContext::new(DeflateParams {
-            server_no_context_takeover: server_forgets,
-            client_no_context_takeover: client_forgets,
-            server_max_window_bits: server_window_bits,
-            client_max_window_bits: client_window_bits,
+            server_no_context_takeover: server_no_takeover,
+            client_no_context_takeover: client_no_takeover,
+            server_max_window_bits: 15,
+            client_max_window_bits: 15,
         })
     }
 
-    /// Inflates a message like a connection does, in steps of at most `room` bytes.
-    fn inflated(
-        deflate: &mut DeflateContext,
+    /// Inflates a message like a connection does, in steps that output at most `step_bytes_max`
+    /// bytes.
+    fn inflate_message(
+        context: &mut DeflateContext,
         message: &[u8],
-        pieces: usize,
-        room: usize,
+        piece_bytes_max: usize,
+        step_bytes_max: usize,
     ) -> Result<Vec<u8>, InflateError> {
         let mut content = Vec::new();
-        for piece in message.chunks(pieces).chain([&END[..]]) {
-            let mut used = 0;
+        for piece in message.chunks(piece_bytes_max).chain([&END[..]]) {
+            let mut consumed = 0;
             loop {
-                let before = content.len();
-                used += deflate.inflate(&piece[used..], room, &mut content)?;
-                if used == piece.len() && content.len() < before + room {
+                let length_before = content.len();
+                consumed += context.inflate(&piece[consumed..], step_bytes_max, &mut content)?;
+                if consumed == piece.len() && content.len() < length_before + step_bytes_max {
                     break;
                 }
             }
         }
-        deflate.end_inflate();
+        context.end_inflate();
         Ok(content)
     }
 
     #[test]
-    fn messages_arrive_whole_whatever_their_size_and_content() {
+    fn messages_of_any_size_and_content_round_trip() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
             random ^= random << 13;
@@ -203,79 +198,87 @@ mod tests {
             random ^= random << 17;
             (random >> 20) as usize
         };
-        for (server_forgets, client_forgets) in [(true, true), (false, true), (false, false)] {
+        for (server_no_takeover, client_no_takeover) in
+            [(true, true), (false, true), (false, false)]
+        {
             // Both directions: each end is the server of one and the client of the other.
-            let mut server = both(server_forgets, client_forgets);
-            let mut client = both(client_forgets, server_forgets);
-            for number in 0..150 {
+            let mut server = context(server_no_takeover, client_no_takeover);
+            let mut client = context(client_no_takeover, server_no_takeover);
+            for index in 0..150 {
                 // Blocks of incompressible data end after 31 KiB.
-                let bytes = match number % 3 {
+                let length = match index % 3 {
                     0 => next() % 6_000,
                     1 => 31_700 + next() % 4_300,
                     _ => 20_000 + next() % 60_000,
                 };
                 let kind = next() % 3;
-                let content: Vec<u8> = (0..bytes)
-                    .map(|at| match kind {
+                let content: Vec<u8> = (0..length)
+                    .map(|position| match kind {
                         0 => next() as u8,
                         1 => b'0' + (next() % 64) as u8,
-                        _ => b"a text that repeats itself"[at % 26],
+                        _ => b"a text that repeats itself"[position % 26],
                     })
                     .collect();
-                let (from, to) = match number % 2 {
+                let (compressor, decompressor) = match index % 2 {
                     0 => (&mut server, &mut client),
                     _ => (&mut client, &mut server),
                 };
                 let mut message = Vec::new();
                 // In up to three frames.
                 for frame in content.chunks(content.len() / (1 + next() % 3) + 1) {
-                    from.deflate(frame, &mut message);
+                    compressor.deflate(frame, &mut message);
                 }
-                from.end_deflate();
+                compressor.end_deflate();
                 if message.ends_with(&END) {
                     message.truncate(message.len() - END.len());
                 }
-                let read = inflated(to, &message, 1 + next() % 40_000, 1 + next() % 70_000);
-                let read = read.expect("the message was just compressed");
-                assert!(read == content, "{number}: sent {bytes}, got {}", read.len());
+                let inflated = inflate_message(
+                    decompressor,
+                    &message,
+                    1 + next() % 40_000,
+                    1 + next() % 70_000,
+                );
+                let inflated = inflated.expect("the message was just compressed");
+                assert!(inflated == content, "{index}: sent {length}, got {}", inflated.len());
             }
         }
     }
 
     /// Some clients keep their window although they agreed to reset it.
     #[test]
-    fn a_message_that_refers_to_a_forgotten_one_is_malformed() {
-        for forgets in [true, false] {
-            let (mut peer, mut server) = (both(false, false), both(false, forgets));
-            for number in 0..2 {
+    fn rejects_a_reference_to_a_message_before_a_reset() {
+        for no_takeover in [true, false] {
+            let (mut peer, mut server) = (context(false, false), context(false, no_takeover));
+            for index in 0..2 {
                 let mut message = Vec::new();
                 peer.deflate(b"the quick brown fox", &mut message);
                 peer.end_deflate();
                 message.truncate(message.len() - END.len());
-                let read = inflated(&mut server, &message, 1_000, 1_000);
-                let is_broken = forgets && number == 1;
-                assert_eq!(read.ok(), (!is_broken).then(|| b"the quick brown fox".to_vec()));
+                let inflated = inflate_message(&mut server, &message, 1_000, 1_000);
+                let is_broken = no_takeover && index == 1;
+                assert_eq!(inflated.ok(), (!is_broken).then(|| b"the quick brown fox".to_vec()));
             }
         }
     }
 
     #[test]
-    fn windows_count_as_long_as_they_are_held() {
-        let before = reserved();
-        let (mut forgets, mut keeps, mut out) = (both(true, true), both(false, false), Vec::new());
-        for deflate in [&mut forgets, &mut keeps] {
-            deflate.deflate(b"hello", &mut out);
-            deflate.inflate(&out, 100, &mut Vec::new()).expect("the message was just compressed");
+    fn windows_are_accounted_while_they_are_kept() {
+        let reserved_before = reserved();
+        let (mut no_takeover, mut takeover, mut out) =
+            (context(true, true), context(false, false), Vec::new());
+        for context in [&mut no_takeover, &mut takeover] {
+            context.deflate(b"hello", &mut out);
+            context.inflate(&out, 100, &mut Vec::new()).expect("the message was just compressed");
             out.clear();
         }
-        let both = DEFLATER_BYTES + INFLATER_BYTES;
-        assert_eq!(reserved() - before, 2 * both);
-        for deflate in [&mut forgets, &mut keeps] {
-            deflate.end_deflate();
-            deflate.end_inflate();
+        let context_bytes = DEFLATER_BYTES + INFLATER_BYTES;
+        assert_eq!(reserved() - reserved_before, 2 * context_bytes);
+        for context in [&mut no_takeover, &mut takeover] {
+            context.end_deflate();
+            context.end_inflate();
         }
-        assert_eq!(reserved() - before, both);
-        drop((forgets, keeps));
-        assert_eq!(reserved(), before);
+        assert_eq!(reserved() - reserved_before, context_bytes);
+        drop((no_takeover, takeover));
+        assert_eq!(reserved(), reserved_before);
     }
 }

@@ -1,8 +1,9 @@
-//! Runs beside the handler: turns frames into messages, answers pings, and enforces the timeouts.
+//! Runs beside the handler: turns frames into messages, responds to pings, and enforces the
+//! timeouts.
 //!
 //! The server polls one future per WebSocket, [`run_websocket`]. It contains the handler's future,
-//! which the [`Dispatcher`] polls. The peer is therefore served whatever the handler waits for,
-//! without a separate task.
+//! which the [`Dispatcher`] polls. The peer is therefore served while the handler waits for
+//! something else, without a separate task.
 
 use crate::error::RecvError;
 use crate::limits::WebSocketTimeouts;
@@ -21,7 +22,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How often handler and peer alternate before the WebSocket yields to other tasks of the worker.
+/// How often the handler and the peer are polled before the WebSocket yields to other tasks of the
+/// worker.
 const ITERATIONS_PER_POLL: usize = 32;
 
 /// Runs `handler` with the WebSocket until both have finished.
@@ -30,24 +32,24 @@ pub(crate) async fn run_websocket<F>(
     shared: SharedSocket,
     socket: WebSocket,
     handler: F,
-    times: WebSocketTimeouts,
+    timeouts: WebSocketTimeouts,
 ) where
     F: AsyncFnOnce(WebSocket),
 {
     // The call itself may panic, before it returns a future. The panic is then treated as the
     // handler's.
-    let (begun, panic) = match catch_unwind(AssertUnwindSafe(|| handler(socket))) {
-        Ok(begun) => (Some(begun), None),
+    let (future, panic) = match catch_unwind(AssertUnwindSafe(|| handler(socket))) {
+        Ok(future) => (Some(future), None),
         Err(panic) => (None, Some(panic)),
     };
-    // `conversation` is declared after `handler`, so it is dropped first: handles in other tasks
-    // see the end before the handler's future is dropped.
-    let mut handler = pin!(begun);
-    let mut conversation = Dispatcher::new(io, shared, times);
+    // `dispatcher` is declared after `handler`, so it is dropped first: handles in other tasks are
+    // closed before the handler's future is dropped.
+    let mut handler = pin!(future);
+    let mut dispatcher = Dispatcher::new(io, shared, timeouts);
     if let Some(panic) = panic {
-        conversation.on_handler_panic(panic);
+        dispatcher.on_handler_panic(panic);
     }
-    poll_fn(|cx| conversation.poll(&mut handler, cx)).await;
+    poll_fn(|cx| dispatcher.poll(&mut handler, cx)).await;
 }
 
 /// A handler's future, type-erased.
@@ -109,28 +111,28 @@ enum ClosePhase {
 }
 
 impl Dispatcher {
-    fn new(io: Upgraded, shared: SharedSocket, times: WebSocketTimeouts) -> Self {
-        let mut conversation = Self {
+    fn new(io: Upgraded, shared: SharedSocket, timeouts: WebSocketTimeouts) -> Self {
+        let mut dispatcher = Self {
             io,
             shared,
             panic: None,
             unread: Vec::new(),
             consumed: 0,
-            timeouts: times,
+            timeouts,
             timer: timer::new_timer(),
             timer_armed: false,
             phase: ClosePhase::Open,
             received_since_check: false,
         };
-        if let Some(interval) = times.ping_interval {
-            conversation.arm_timer(interval);
+        if let Some(interval) = timeouts.ping_interval {
+            dispatcher.arm_timer(interval);
         }
-        conversation
+        dispatcher
     }
 
     fn arm_timer(&mut self, after: Duration) {
-        if let Some(alarm) = &mut self.timer {
-            alarm.reset(after);
+        if let Some(timer) = &mut self.timer {
+            timer.reset(after);
             self.timer_armed = true;
         }
     }
@@ -142,14 +144,14 @@ impl Dispatcher {
 
     /// Checks whether the server drains and whether the timer has expired.
     fn poll_timers(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) {
-        let Some(alarm) = &mut self.timer else { return };
+        let Some(timer) = &mut self.timer else { return };
         self.timer_armed = false;
-        let is_rung = alarm.poll_elapsed(cx).is_ready();
-        if alarm.is_draining() && self.phase < ClosePhase::Draining {
+        let has_expired = timer.poll_elapsed(cx).is_ready();
+        if timer.is_draining() && self.phase < ClosePhase::Draining {
             self.shared.with(|state| state.drain());
             return self.enter_phase(ClosePhase::Draining, self.timeouts.drain_timeout);
         }
-        if is_rung {
+        if has_expired {
             self.on_timeout(handler);
         }
     }
@@ -171,7 +173,7 @@ impl Dispatcher {
             ClosePhase::PingSent => self.shared.with(|state| {
                 state.close(CloseCode::POLICY_VIOLATION, "no ping was answered in time");
                 state.fail(RecvError::PongTimeout);
-                // Do not wait for the Close frame of a peer that answers nothing.
+                // Do not wait for the Close frame of a peer that does not respond.
                 state.close_receive();
             }),
             // RFC 6455 §7.4.1: 1001 means that the server is going down.
@@ -186,16 +188,16 @@ impl Dispatcher {
         }
     }
 
-    /// Returns whether the silence is not the peer's fault: we do not read what it sends, or the
-    /// ping is not sent yet. A peer that does not read is subject to the server's minimum transfer
-    /// rate.
+    /// Returns whether the peer may be silent because of backpressure: its bytes are not read, or
+    /// the ping is still unsent. A peer that does not read is subject to the server's minimum
+    /// transfer rate.
     fn is_backpressured(&self) -> bool {
         self.io.unsent_bytes() > 0 || self.shared.with(|state| state.is_receive_queue_full())
     }
 
-    /// Parses received bytes until there is a message, no input is left, or the inbox is full.
-    /// Returns whether there may be more. The handler is polled after each message, because it
-    /// cannot answer any after a Close frame.
+    /// Parses received bytes until there is a message, no input is left, or the receive queue is
+    /// full. Returns whether there may be more. The handler is polled after each message, because
+    /// it cannot respond to any message once a Close frame was received.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.shared.with(|state| state.is_closed() || state.is_receive_queue_full()) {
             if self.shared.with(|state| state.is_pong_queue_full()) {
@@ -206,9 +208,9 @@ impl Dispatcher {
                 self.shared.with(|state| state.update_backlog());
             }
             let unread = &mut self.unread[self.consumed..];
-            let (used, found) = self.shared.with(|state| state.receive(unread));
-            self.consumed += used;
-            match found {
+            let (consumed, kind) = self.shared.with(|state| state.receive(unread));
+            self.consumed += consumed;
+            match kind {
                 ReceivedKind::Message => return true,
                 ReceivedKind::Control => continue,
                 ReceivedKind::NeedInput => {}
@@ -241,8 +243,8 @@ impl Dispatcher {
     /// Records that the peer sent bytes.
     fn on_activity(&mut self) {
         self.received_since_check = true;
-        if let Some(alarm) = &self.timer {
-            let now_ms = u64::try_from(alarm.now().as_millis()).unwrap_or(u64::MAX);
+        if let Some(timer) = &self.timer {
+            let now_ms = u64::try_from(timer.now().as_millis()).unwrap_or(u64::MAX);
             self.shared.with(|state| state.tick(now_ms));
         }
         if let (ClosePhase::PingSent, Some(interval)) = (self.phase, self.timeouts.ping_interval) {
@@ -272,7 +274,7 @@ impl Dispatcher {
 
     /// Closes the WebSocket if no handles are left, and advances the phase.
     fn advance(&mut self, handler: &dyn PollHandler) {
-        let (can_send, is_over) = self.shared.with(|state| {
+        let (can_send, is_closed) = self.shared.with(|state| {
             if state.is_abandoned() && state.can_send() {
                 let is_draining = state.is_draining;
                 let code =
@@ -281,7 +283,7 @@ impl Dispatcher {
             }
             (state.can_send(), state.is_closed())
         });
-        if is_over && self.phase < ClosePhase::HandlerFinishing {
+        if is_closed && self.phase < ClosePhase::HandlerFinishing {
             self.enter_phase(ClosePhase::HandlerFinishing, self.timeouts.close);
         } else if !can_send && self.phase < ClosePhase::CloseSent {
             self.enter_phase(ClosePhase::CloseSent, self.timeouts.close);
@@ -294,23 +296,23 @@ impl Dispatcher {
     /// Moves the protocol's output to the server.
     fn flush_output(&mut self, cx: &mut Context<'_>) {
         let io = &mut self.io;
-        let is_watched = self.shared.with(|state| {
+        let has_waiters = self.shared.with(|state| {
             if !state.output.is_empty() {
                 io.append(&mut state.output);
             }
             state.has_send_waiters()
         });
         // An I/O error is reported by `poll_recv`, or when the server drops this future.
-        if is_watched && io.poll_flush(cx).is_ready() {
+        if has_waiters && io.poll_flush(cx).is_ready() {
             self.shared.with(|state| state.update_backlog());
         }
     }
 
     fn poll(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) -> Poll<()> {
-        let was_used_up = self.shared.with(|state| state.begin_poll(cx));
+        let was_exhausted = self.shared.with(|state| state.begin_poll(cx));
         for _ in 0..ITERATIONS_PER_POLL {
             self.shared.with(|state| state.update_backlog());
-            // Read before checking the clock: bytes that are already here arrived in time.
+            // Read before checking the clock: bytes that were already received arrived in time.
             let may_have_more = self.receive(cx);
             self.poll_timers(handler, cx);
             self.shared.with(|state| state.take_changed());
@@ -327,11 +329,11 @@ impl Dispatcher {
             }
             // Stop here even if no work is left, so that senders continue only after the server has
             // taken their output.
-            if was_used_up || self.shared.with(|state| state.is_budget_exhausted()) {
+            if was_exhausted || self.shared.with(|state| state.is_budget_exhausted()) {
                 break;
             }
-            let is_changed = self.shared.with(|state| state.take_changed());
-            if !is_changed && !may_have_more && !self.timer_armed {
+            let has_changed = self.shared.with(|state| state.take_changed());
+            if !has_changed && !may_have_more && !self.timer_armed {
                 self.shared.with(|state| state.end_poll());
                 return Poll::Pending;
             }
@@ -342,7 +344,7 @@ impl Dispatcher {
     }
 }
 
-/// Handles in other tasks see the end.
+/// Closes the handles in other tasks.
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         self.shared.with(|state| state.on_connection_lost());

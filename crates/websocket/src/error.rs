@@ -14,7 +14,7 @@ pub enum RecvError {
     Protocol(WebSocketError),
     /// The connection ended without a Close frame.
     ConnectionLost,
-    /// The peer did not answer a ping in time.
+    /// The peer did not respond to a ping in time.
     PongTimeout,
     /// The worker has reached its memory limit (`overload.memory_max`), and this peer needed more.
     /// It was sent [`CloseCode::TRY_AGAIN_LATER`](crate::CloseCode::TRY_AGAIN_LATER).
@@ -24,7 +24,7 @@ pub enum RecvError {
 impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Protocol(reject) => reject.fmt(f),
+            Self::Protocol(error) => error.fmt(f),
             Self::ConnectionLost => f.write_str("the connection ended without a Close frame"),
             Self::PongTimeout => f.write_str("the peer did not answer a ping in time"),
             Self::Overloaded => f.write_str(
@@ -61,8 +61,8 @@ impl fmt::Display for SendError {
 impl StdError for SendError {}
 
 impl From<WriteError> for SendError {
-    fn from(unsent: WriteError) -> Self {
-        match unsent {
+    fn from(error: WriteError) -> Self {
+        match error {
             WriteError::Closed | WriteError::MessageInProgress => Self::Closed,
             WriteError::ControlTooLong => Self::ControlTooLong,
             WriteError::InvalidCloseCode => Self::InvalidCode,

@@ -36,15 +36,15 @@ impl Inflater {
         self.is_full = false;
     }
 
-    /// Decompresses `input` and appends at most `room` bytes to `out`. Returns how many bytes of
-    /// `input` were consumed: all of them, unless `room` was filled.
+    /// Decompresses `input` and appends at most `out_bytes_max` bytes to `out`. Returns how many
+    /// bytes of `input` were consumed: all of them, unless `out_bytes_max` was reached.
     pub(crate) fn inflate(
         &mut self,
         input: &[u8],
-        room: usize,
+        out_bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, InflateError> {
-        let (mut used, mut made) = (0, 0);
+        let (mut consumed, mut produced) = (0, 0);
         loop {
             if self.end == WINDOW_BYTES {
                 self.end = 0;
@@ -56,26 +56,26 @@ impl Inflater {
             let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_IGNORE_ADLER32 | wrapping;
             let (status, read, written) = decompress_with_limit(
                 &mut self.state,
-                &input[used..],
+                &input[consumed..],
                 &mut self.window,
                 self.end,
-                room - made,
+                out_bytes_max - produced,
                 flags,
             );
             out.extend_from_slice(&self.window[self.end..self.end + written]);
             self.end += written;
-            made += written;
-            used += read;
+            produced += written;
+            consumed += read;
             match status {
-                TINFLStatus::NeedsMoreInput => return Ok(used),
-                TINFLStatus::HasMoreOutput if made == room => return Ok(used),
+                TINFLStatus::NeedsMoreInput => return Ok(consumed),
+                TINFLStatus::HasMoreOutput if produced == out_bytes_max => return Ok(consumed),
                 TINFLStatus::HasMoreOutput => {}
                 // RFC 7692 §7.2.3.4: a block with BFINAL may be followed by other blocks, which may
                 // refer to it.
                 TINFLStatus::Done => {
                     self.state.init();
-                    if used == input.len() {
-                        return Ok(used);
+                    if consumed == input.len() {
+                        return Ok(consumed);
                     }
                 }
                 _ => return Err(InflateError),
@@ -90,36 +90,36 @@ mod tests {
 
     /// Writes raw DEFLATE bit by bit.
     #[derive(Default)]
-    struct Bits {
+    struct BitWriter {
         bytes: Vec<u8>,
         count: usize,
     }
 
-    impl Bits {
+    impl BitWriter {
         /// RFC 1951 §3.1.1: values are written with the least significant bit first.
-        fn value(&mut self, value: usize, bits: usize) {
+        fn write_value(&mut self, value: usize, bits: usize) {
             for bit in 0..bits {
                 if self.count.is_multiple_of(8) {
                     self.bytes.push(0);
                 }
-                *self.bytes.last_mut().expect("a byte") |=
+                *self.bytes.last_mut().expect("a byte was pushed if there was none") |=
                     ((value >> bit & 1) as u8) << (self.count % 8);
                 self.count += 1;
             }
         }
 
         /// RFC 1951 §3.1.1: Huffman codes are written with the most significant bit first.
-        fn code(&mut self, code: usize, bits: usize) {
-            (0..bits).rev().for_each(|bit| self.value(code >> bit & 1, 1));
+        fn write_code(&mut self, code: usize, bits: usize) {
+            (0..bits).rev().for_each(|bit| self.write_value(code >> bit & 1, 1));
         }
 
-        /// A block of fixed codes: `text`, and three bytes copied from `distance` back.
-        fn block(&mut self, is_last: bool, text: &str, distance: Option<usize>) {
-            self.value(is_last.into(), 1);
-            self.value(1, 2);
-            text.bytes().for_each(|byte| self.code(0x30 + usize::from(byte), 8));
+        /// Writes a block of fixed codes: `text`, and three bytes copied from `distance` back.
+        fn write_block(&mut self, is_last: bool, text: &str, distance: Option<usize>) {
+            self.write_value(is_last.into(), 1);
+            self.write_value(1, 2);
+            text.bytes().for_each(|byte| self.write_code(0x30 + usize::from(byte), 8));
             if let Some(distance) = distance {
-                self.code(1, 7);
+                self.write_code(1, 7);
                 // RFC 1951 §3.2.5: two codes for each number of extra bits, except four for zero
                 // bits.
                 let (mut code, mut base) = (0, 1);
@@ -128,10 +128,10 @@ mod tests {
                     base += 1 << extra(code);
                     code += 1;
                 }
-                self.code(code, 5);
-                self.value(distance - base, extra(code));
+                self.write_code(code, 5);
+                self.write_value(distance - base, extra(code));
             }
-            self.code(0, 7);
+            self.write_code(0, 7);
             // The next block starts at a byte boundary.
             if is_last {
                 self.count = self.bytes.len() * 8;
@@ -139,34 +139,38 @@ mod tests {
         }
 
         /// Ends like a flushed message whose last four bytes were removed.
-        fn message(mut self) -> Vec<u8> {
-            self.value(0, 3);
+        fn finish_message(mut self) -> Vec<u8> {
+            self.write_value(0, 3);
             self.bytes.extend([0, 0, 0xff, 0xff]);
             self.bytes
         }
     }
 
-    fn message(text: &str, distance: Option<usize>) -> Vec<u8> {
-        let mut bits = Bits::default();
-        bits.block(false, text, distance);
-        bits.message()
+    fn build_message(text: &str, distance: Option<usize>) -> Vec<u8> {
+        let mut writer = BitWriter::default();
+        writer.write_block(false, text, distance);
+        writer.finish_message()
     }
 
-    fn inflated(
+    fn inflate_all(
         inflater: &mut Inflater,
         message: &[u8],
-        pieces: usize,
-        room: usize,
+        piece_bytes_max: usize,
+        out_bytes_max: usize,
     ) -> Result<Vec<u8>, InflateError> {
         let mut content = Vec::new();
-        for piece in message.chunks(pieces) {
-            let mut used = 0;
+        for piece in message.chunks(piece_bytes_max) {
+            let mut consumed = 0;
             loop {
-                let before = content.len();
-                used += inflater.inflate(&piece[used..], room, &mut content)?;
-                assert!(content.len() <= before + room);
-                if content.len() < before + room {
-                    assert_eq!(used, piece.len(), "all input is consumed unless room is filled");
+                let length_before = content.len();
+                consumed += inflater.inflate(&piece[consumed..], out_bytes_max, &mut content)?;
+                assert!(content.len() <= length_before + out_bytes_max);
+                if content.len() < length_before + out_bytes_max {
+                    assert_eq!(
+                        consumed,
+                        piece.len(),
+                        "all input is consumed unless the output limit is reached"
+                    );
                     break;
                 }
             }
@@ -174,85 +178,100 @@ mod tests {
         Ok(content)
     }
 
-    /// Stored blocks of `bytes` bytes in total, in which neighbouring positions have different
-    /// values.
-    fn stored(bytes: usize) -> (Vec<u8>, Vec<u8>) {
-        let content: Vec<u8> = (0..bytes).map(|at| (at * at / 7) as u8 | 1).collect();
-        let mut packed = Vec::new();
+    /// Stored blocks of `content_bytes` bytes in total, in which neighbouring positions have
+    /// different values.
+    fn stored_blocks(content_bytes: usize) -> (Vec<u8>, Vec<u8>) {
+        let content: Vec<u8> =
+            (0..content_bytes).map(|index| (index * index / 7) as u8 | 1).collect();
+        let mut deflated = Vec::new();
         for block in content.chunks(50_000) {
             let length = u16::try_from(block.len()).expect("50,000 bytes");
-            packed.push(0);
-            packed.extend(length.to_le_bytes());
-            packed.extend((!length).to_le_bytes());
-            packed.extend(block);
+            deflated.push(0);
+            deflated.extend(length.to_le_bytes());
+            deflated.extend((!length).to_le_bytes());
+            deflated.extend(block);
         }
-        (content, packed)
+        (content, deflated)
     }
 
     #[test]
-    fn a_reference_reaches_to_the_first_byte_and_no_further() {
-        let whole = 32 * 1024;
-        for before in [0, 1, 2, 3, 100, whole - 2, whole - 1, whole, whole + 1, 90_000] {
-            let (content, start) = stored(before);
-            for distance in [1, 2, 3, 4, 5, 99, 100, 101, before, before + 1, whole - 1, whole] {
-                if distance == 0 || distance > whole {
+    fn a_reference_may_reach_the_first_byte_but_not_beyond() {
+        let window = 32 * 1024;
+        for before in [0, 1, 2, 3, 100, window - 2, window - 1, window, window + 1, 90_000] {
+            let (content, prefix) = stored_blocks(before);
+            for distance in [1, 2, 3, 4, 5, 99, 100, 101, before, before + 1, window - 1, window] {
+                if distance == 0 || distance > window {
                     continue;
                 }
-                let all = [start.clone(), message("", Some(distance))].concat();
+                let deflated = [prefix.clone(), build_message("", Some(distance))].concat();
                 let mut expected = content.clone();
-                let result = (distance <= before).then(|| {
+                let expected_result = (distance <= before).then(|| {
                     (0..3).for_each(|_| expected.push(expected[expected.len() - distance]));
                     expected
                 });
-                for (pieces, room) in [(all.len(), 200_000), (7, 3), (1, 1_000), (all.len(), 258)] {
-                    let read = inflated(&mut Inflater::new(), &all, pieces, room).ok();
-                    assert!(read == result, "{before} bytes, {distance} back, {pieces}, {room}");
+                for (piece_bytes_max, out_bytes_max) in
+                    [(deflated.len(), 200_000), (7, 3), (1, 1_000), (deflated.len(), 258)]
+                {
+                    let inflated = inflate_all(
+                        &mut Inflater::new(),
+                        &deflated,
+                        piece_bytes_max,
+                        out_bytes_max,
+                    )
+                    .ok();
+                    assert!(
+                        inflated == expected_result,
+                        "{before} bytes, {distance} back, {piece_bytes_max}, {out_bytes_max}"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn nothing_refers_to_what_came_before_a_reset() {
+    fn rejects_a_reference_beyond_a_reset() {
         let mut inflater = Inflater::new();
-        let mut read = |message: &[u8], resets| {
-            let result = inflated(&mut inflater, message, 5, 1_000);
-            if resets {
+        let mut read = |message: &[u8], reset_after| {
+            let result = inflate_all(&mut inflater, message, 5, 1_000);
+            if reset_after {
                 inflater.reset();
             }
             result
         };
-        assert_eq!(read(&message("secret", None), false), Ok(b"secret".to_vec()));
-        assert_eq!(read(&message("", Some(6)), true), Ok(b"sec".to_vec()));
-        assert_eq!(read(&message("", Some(6)), true), Err(InflateError));
-        assert_eq!(read(&message("ab", Some(3)), true), Err(InflateError));
-        assert_eq!(read(&message("abc", Some(3)), true), Ok(b"abcabc".to_vec()));
+        assert_eq!(read(&build_message("secret", None), false), Ok(b"secret".to_vec()));
+        assert_eq!(read(&build_message("", Some(6)), true), Ok(b"sec".to_vec()));
+        assert_eq!(read(&build_message("", Some(6)), true), Err(InflateError));
+        assert_eq!(read(&build_message("ab", Some(3)), true), Err(InflateError));
+        assert_eq!(read(&build_message("abc", Some(3)), true), Ok(b"abcabc".to_vec()));
         // The same after enough bytes to wrap the window.
-        assert!(read(&stored(100_000).1, true).is_ok());
+        assert!(read(&stored_blocks(100_000).1, true).is_ok());
         for distance in [1, 3, 32_768] {
-            assert_eq!(read(&message("", Some(distance)), true), Err(InflateError));
+            assert_eq!(read(&build_message("", Some(distance)), true), Err(InflateError));
         }
     }
 
     // RFC 7692 §7.2.3.4: blocks after one with BFINAL use the same window.
     #[test]
-    fn a_last_block_ends_neither_the_message_nor_the_window() {
-        let mut bits = Bits::default();
-        bits.block(true, "abc", None);
-        bits.block(false, "d", Some(4));
-        bits.block(true, "", Some(1));
-        let message = bits.message();
-        for (pieces, room) in [(100, 100), (1, 1), (2, 5), (3, 100)] {
+    fn blocks_after_a_final_block_use_the_same_window() {
+        let mut writer = BitWriter::default();
+        writer.write_block(true, "abc", None);
+        writer.write_block(false, "d", Some(4));
+        writer.write_block(true, "", Some(1));
+        let message = writer.finish_message();
+        for (piece_bytes_max, out_bytes_max) in [(100, 100), (1, 1), (2, 5), (3, 100)] {
             let mut inflater = Inflater::new();
             let expected = Ok(b"abcdabcccc".to_vec());
-            assert_eq!(inflated(&mut inflater, &message, pieces, room), expected);
+            assert_eq!(
+                inflate_all(&mut inflater, &message, piece_bytes_max, out_bytes_max),
+                expected
+            );
             // A kept window includes them.
             assert_eq!(
-                inflated(&mut inflater, &self::message("", Some(10)), 1, 1),
+                inflate_all(&mut inflater, &build_message("", Some(10)), 1, 1),
                 Ok(b"abc".to_vec())
             );
             assert_eq!(
-                inflated(&mut inflater, &self::message("", Some(14)), 1, 1),
+                inflate_all(&mut inflater, &build_message("", Some(14)), 1, 1),
                 Err(InflateError)
             );
         }

@@ -25,8 +25,8 @@
 //! assert_eq!(socket.recv_blocking().unwrap().text(), "hello");
 //! ```
 //!
-//! Handlers need not answer pings, detect silent peers, complete the close handshake in time, or
-//! close the WebSocket when the server shuts down: `dispatcher.rs` does this beside the handler,
+//! Handlers need not respond to pings, detect silent peers, complete the close handshake in time,
+//! or close the WebSocket when the server shuts down: `dispatcher.rs` does this beside the handler,
 //! whatever the handler waits for.
 //!
 //! The protocol is in `peregrine_proto::ws`, which does no I/O; the connection's bytes come from

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// 60 s, so this is less.
 pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a peer may take to answer that ping.
+/// How long a peer may take to respond to that ping.
 pub const PONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long closing may take: the wait for the peer's Close frame, and then the rest of the
@@ -110,11 +110,11 @@ thread_local! {
 
 impl CachedLimits {
     pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
-        LAST_LIMITS.with_borrow_mut(|latest| match latest {
-            Some(bounds) if bounds.limits == limits => Rc::clone(bounds),
+        LAST_LIMITS.with_borrow_mut(|last| match last {
+            Some(cached) if cached.limits == limits => Rc::clone(cached),
             _ => {
-                let bounds = Self { limits, protocol: limits.protocol() };
-                Rc::clone(latest.insert(Rc::new(bounds)))
+                let cached = Self { limits, protocol: limits.protocol() };
+                Rc::clone(last.insert(Rc::new(cached)))
             }
         })
     }

@@ -15,12 +15,13 @@ pub enum Message {
     /// Bytes.
     Binary(Bytes),
     /// A ping with a payload of at most 125 bytes, which the peer returns in a [`Message::Pong`].
-    /// Never received: the peer's pings are answered without the handler.
+    /// Never received: pongs for the peer's pings are sent without the handler.
     Ping(Bytes),
-    /// The answer to a ping sent by the handler. A peer may answer only the last of several pings.
+    /// The peer's response to a ping sent by the handler. A peer may respond only to the last of
+    /// several pings.
     Pong(Bytes),
-    /// The end. A received Close has already been answered; after sending one, nothing else can be
-    /// sent.
+    /// Closes the WebSocket. The response to a received Close frame has already been sent; after
+    /// sending one, nothing else can be sent.
     Close(Option<CloseFrame>),
 }
 

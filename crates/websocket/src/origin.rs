@@ -1,7 +1,8 @@
 //! Decides which pages may open a WebSocket.
 //!
-//! A browser lets any page open a WebSocket to any server and sends that server's cookies along. It
-//! names the page's origin in `Origin` and leaves the decision to the server (RFC 6455 §10.2).
+//! A browser allows any page to open a WebSocket to any server, and sends the cookies of that
+//! server. It sends the page's origin in `Origin`, so that the server can reject it (RFC 6455
+//! §10.2).
 
 use peregrine_web::origin::{Origin, is_same_origin};
 
@@ -17,11 +18,12 @@ pub(crate) fn is_origin_allowed(
     allowed: &[String],
 ) -> bool {
     let Ok(origin) = std::str::from_utf8(origin) else { return false };
-    let is_named = |name: &String| match (Origin::parse(name), Origin::parse(origin)) {
-        (Some(name), Some(origin)) => name == origin,
-        _ => name == origin,
-    };
-    is_same_origin(origin, authority, is_secure) || allowed.iter().any(is_named)
+    let matches_origin =
+        |allowed_origin: &String| match (Origin::parse(allowed_origin), Origin::parse(origin)) {
+            (Some(allowed_origin), Some(origin)) => allowed_origin == origin,
+            _ => allowed_origin == origin,
+        };
+    is_same_origin(origin, authority, is_secure) || allowed.iter().any(matches_origin)
 }
 
 #[cfg(test)]
@@ -29,7 +31,7 @@ mod tests {
     use super::is_origin_allowed;
 
     #[test]
-    fn a_page_of_the_same_host_and_port_may_whatever_way_they_are_written() {
+    fn allows_the_same_host_and_port_in_any_notation() {
         for (origin, authority, plain, secure) in [
             ("http://a.test", "a.test", true, false),
             ("https://a.test", "a.test", true, true),
@@ -60,14 +62,14 @@ mod tests {
             ("https://", "", false, false),
         ] {
             for (is_secure, expected) in [(false, plain), (true, secure)] {
-                let is = is_origin_allowed(origin.as_bytes(), authority, is_secure, &[]);
-                assert_eq!(is, expected, "{origin} to {authority}, secure: {is_secure}");
+                let is_allowed = is_origin_allowed(origin.as_bytes(), authority, is_secure, &[]);
+                assert_eq!(is_allowed, expected, "{origin} to {authority}, secure: {is_secure}");
             }
         }
     }
 
     #[test]
-    fn a_page_that_is_allowed_may_and_no_other() {
+    fn allows_listed_origins_and_no_others() {
         let allowed = ["https://app.test".to_owned(), "null".to_owned(), "app://x".to_owned()];
         for (origin, expected) in [
             ("https://app.test", true),

@@ -18,15 +18,15 @@ pub(crate) struct ReceiveQueue {
 impl ReceiveQueue {
     /// Adds a message and returns its accounted size.
     pub(crate) fn push(&mut self, message: Result<Message, RecvError>) -> usize {
-        let cost = cost(&message);
-        self.reservation.resize(self.reservation.size() + cost);
+        let bytes = accounted_bytes(&message);
+        self.reservation.resize(self.reservation.size() + bytes);
         self.messages.push_back(message);
-        cost
+        bytes
     }
 
     pub(crate) fn pop(&mut self) -> Option<Result<Message, RecvError>> {
         let next = self.messages.pop_front()?;
-        self.reservation.resize(self.reservation.size() - cost(&next));
+        self.reservation.resize(self.reservation.size() - accounted_bytes(&next));
         if self.messages.is_empty() {
             // Free the memory: a WebSocket is silent most of the time, and a new allocation is
             // likely to reuse memory that is still in the CPU cache.
@@ -45,7 +45,7 @@ impl ReceiveQueue {
     }
 }
 
-fn cost(message: &Result<Message, RecvError>) -> usize {
+fn accounted_bytes(message: &Result<Message, RecvError>) -> usize {
     MESSAGE_OVERHEAD_BYTES + message.as_ref().map_or(0, |message| message.as_bytes().len())
 }
 
@@ -55,22 +55,22 @@ mod tests {
     use peregrine_web::memory::reserved;
 
     #[test]
-    fn what_waits_counts_until_it_is_taken_or_thrown_away() {
-        let before = reserved();
-        let mut inbox = ReceiveQueue::default();
+    fn queued_messages_are_accounted_until_popped_or_cleared() {
+        let reserved_before = reserved();
+        let mut queue = ReceiveQueue::default();
         for text in ["first", "second", "third"] {
-            assert_eq!(inbox.push(Ok(text.into())), MESSAGE_OVERHEAD_BYTES + text.len());
+            assert_eq!(queue.push(Ok(text.into())), MESSAGE_OVERHEAD_BYTES + text.len());
         }
         assert_eq!(
-            (reserved() - before, inbox.memory_bytes()),
-            (3 * MESSAGE_OVERHEAD_BYTES + 16, reserved() - before)
+            (reserved() - reserved_before, queue.memory_bytes()),
+            (3 * MESSAGE_OVERHEAD_BYTES + 16, reserved() - reserved_before)
         );
-        assert_eq!(inbox.pop(), Some(Ok("first".into())));
-        assert_eq!(reserved() - before, 2 * MESSAGE_OVERHEAD_BYTES + 11);
-        inbox.clear();
-        assert_eq!((reserved(), inbox.pop()), (before, None));
-        inbox.push(Err(RecvError::ConnectionLost));
-        drop(inbox);
-        assert_eq!(reserved(), before);
+        assert_eq!(queue.pop(), Some(Ok("first".into())));
+        assert_eq!(reserved() - reserved_before, 2 * MESSAGE_OVERHEAD_BYTES + 11);
+        queue.clear();
+        assert_eq!((reserved(), queue.pop()), (reserved_before, None));
+        queue.push(Err(RecvError::ConnectionLost));
+        drop(queue);
+        assert_eq!(reserved(), reserved_before);
     }
 }

@@ -132,11 +132,11 @@ impl fmt::Debug for WebSocket {
 #[doc(alias = "SplitSink")]
 pub struct WebSocketSender {
     shared: SharedSocket,
-    /// Identifies this sink among the waiters.
+    /// Identifies this sender, used as a sink, among the waiters.
     waiter_id: u64,
 }
 
-/// A registration among the waiters, removed on drop.
+/// Removes a waiter from the waiter lists on drop.
 struct SendWaiter<'a> {
     shared: &'a SharedSocket,
     waiter_id: u64,
@@ -150,11 +150,11 @@ impl Drop for SendWaiter<'_> {
 
 impl WebSocketSender {
     fn new(shared: &SharedSocket) -> Self {
-        let number = shared.with(|state| {
+        let waiter_id = shared.with(|state| {
             state.add_sender();
             state.next_waiter_id()
         });
-        Self { shared: shared.clone(), waiter_id: number }
+        Self { shared: shared.clone(), waiter_id }
     }
 
     /// Waits until `poll` is ready.
@@ -162,11 +162,11 @@ impl WebSocketSender {
         &self,
         mut poll: impl FnMut(&mut SocketState, u64, &mut Context<'_>) -> Poll<T>,
     ) -> T {
-        let place = SendWaiter {
+        let waiter = SendWaiter {
             shared: &self.shared,
             waiter_id: self.shared.with(SocketState::next_waiter_id),
         };
-        poll_fn(|cx| self.shared.with(|state| poll(state, place.waiter_id, cx))).await
+        poll_fn(|cx| self.shared.with(|state| poll(state, waiter.waiter_id, cx))).await
     }
 
     /// Sends a message, after waiting for room in the send queue. When the future completes, the
@@ -177,7 +177,7 @@ impl WebSocketSender {
     /// The WebSocket is closed, or the message is not allowed.
     pub async fn send(&self, message: impl Into<Message>) -> Result<(), SendError> {
         let mut message = Some(message.into());
-        self.poll_with_waiter(|state, number, cx| state.poll_send(&mut message, number, cx)).await
+        self.poll_with_waiter(|state, id, cx| state.poll_send(&mut message, id, cx)).await
     }
 
     /// Sends a message if there is room for it, without waiting. Use it for broadcasts, where one
@@ -196,7 +196,7 @@ impl WebSocketSender {
     /// The WebSocket is already closed, or the code is not allowed.
     pub async fn close(&self, code: CloseCode, reason: &str) -> Result<(), SendError> {
         self.send(Message::close(code, reason.to_owned())).await?;
-        self.poll_with_waiter(|state, number, cx| state.poll_closed(number, cx)).await;
+        self.poll_with_waiter(|state, id, cx| state.poll_closed(id, cx)).await;
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl WebSocketSender {
     /// be sent for the time set by [`drain_timeout`](crate::WebSocketUpgrade::drain_timeout).
     #[doc(alias = "closed")]
     pub async fn wait_closing(&self) {
-        self.poll_with_waiter(|state, number, cx| state.poll_close_started(number, cx)).await;
+        self.poll_with_waiter(|state, id, cx| state.poll_close_started(id, cx)).await;
     }
 
     /// Returns whether the WebSocket is closed or closing.

@@ -25,9 +25,9 @@ use std::time::Duration;
 
 /// A request to open a WebSocket. Register the route for GET; this applies to HTTP/2 as well.
 ///
-/// Other requests are rejected: with 426 if they do not ask for a WebSocket or ask for a version
+/// Other requests are rejected: with 426 if they do not request a WebSocket or request a version
 /// other than 13, with 400 if the handshake is malformed. `Option<WebSocketUpgrade>` is `None` for
-/// a request that does not ask for a WebSocket.
+/// a request that does not request a WebSocket.
 ///
 /// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
 /// the request. [`WebSocketUpgrade::allow_origins`] allows further origins.
@@ -54,17 +54,16 @@ impl FromRequestParts for WebSocketUpgrade {
         match Self::parse(parts) {
             Ok(upgrade) => Ok(Some(upgrade)),
             Err(HandshakeError::MissingUpgrade) => Ok(None),
-            Err(refusal) => Err(handshake_problem(refusal)),
+            Err(error) => Err(handshake_problem(error)),
         }
     }
 }
 
-fn handshake_problem(refusal: HandshakeError) -> Problem {
-    let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    let problem =
-        Problem::new(status, "websocket-upgrade-required", format!("{}.", refusal.rule()))
-            .with_member("rule", refusal.section());
-    match refusal {
+fn handshake_problem(error: HandshakeError) -> Problem {
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    let problem = Problem::new(status, "websocket-upgrade-required", format!("{}.", error.rule()))
+        .with_member("rule", error.section());
+    match error {
         HandshakeError::MethodNotGet => problem.with_header(ALLOW, HeaderValue::from_static("GET")),
         // RFC 9110 §15.5.22: a 426 must name the protocols that are required.
         HandshakeError::MissingUpgrade | HandshakeError::UnsupportedVersion => problem
@@ -106,8 +105,8 @@ impl WebSocketUpgrade {
         let supported: Vec<P> = supported.into_iter().collect();
         let supported: Vec<&str> = supported.iter().map(AsRef::as_ref).collect();
         let offers = self.head.header_values("sec-websocket-protocol");
-        let chosen = handshake::choose_protocol(offers, &supported).map(str::to_owned);
-        self.protocol = chosen;
+        let protocol = handshake::choose_protocol(offers, &supported).map(str::to_owned);
+        self.protocol = protocol;
         self
     }
 
@@ -132,17 +131,17 @@ impl WebSocketUpgrade {
     #[doc(alias = "heartbeat")]
     #[doc(alias = "ws_ping_interval")]
     #[must_use]
-    pub fn ping_interval(mut self, silence: impl Into<Option<Duration>>) -> Self {
-        self.timeouts.ping_interval = silence.into().filter(|silence| !silence.is_zero());
+    pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.timeouts.ping_interval = interval.into().filter(|interval| !interval.is_zero());
         self
     }
 
-    /// Sets how long a peer may take to answer that ping. Any byte counts as an answer. The default
-    /// is [`PONG_TIMEOUT`](crate::PONG_TIMEOUT).
+    /// Sets how long a peer may take to respond to that ping. Any byte counts as a response. The
+    /// default is [`PONG_TIMEOUT`](crate::PONG_TIMEOUT).
     #[doc(alias = "ws_ping_timeout")]
     #[must_use]
-    pub fn pong_timeout(mut self, patience: Duration) -> Self {
-        self.timeouts.pong_timeout = patience;
+    pub fn pong_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.pong_timeout = timeout;
         self
     }
 
@@ -150,19 +149,18 @@ impl WebSocketUpgrade {
     /// the handler, which is dropped after that time. The default is
     /// [`CLOSE_TIMEOUT`](crate::CLOSE_TIMEOUT).
     #[must_use]
-    pub fn close_timeout(mut self, patience: Duration) -> Self {
-        self.timeouts.close = patience;
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.close = timeout;
         self
     }
 
     /// Sets how long a handler may still send while the server drains, before the peer is sent
-    /// close code
-    /// 1001. The default is [`DRAIN_TIMEOUT`](crate::DRAIN_TIMEOUT). The wait ends early when the
-    ///       handler returns.
+    /// close code 1001. The default is [`DRAIN_TIMEOUT`](crate::DRAIN_TIMEOUT). The wait ends early
+    /// when the handler returns.
     #[doc(alias = "shutdown_timeout")]
     #[must_use]
-    pub fn drain_timeout(mut self, patience: Duration) -> Self {
-        self.timeouts.drain_timeout = patience;
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.drain_timeout = timeout;
         self
     }
 
@@ -188,8 +186,8 @@ impl WebSocketUpgrade {
     #[doc(alias = "compression")]
     #[cfg(feature = "deflate")]
     #[must_use]
-    pub fn permessage_deflate(mut self, compress: PerMessageDeflate) -> Self {
-        self.deflate = Some(compress);
+    pub fn permessage_deflate(mut self, options: PerMessageDeflate) -> Self {
+        self.deflate = Some(options);
         self
     }
 
@@ -210,7 +208,7 @@ impl WebSocketUpgrade {
 
     /// Accepts the WebSocket and runs `handler` with it.
     ///
-    /// The handler may wait for anything; in the meantime pings are answered and timeouts enforced.
+    /// The handler may wait for anything; in the meantime pongs are sent and timeouts enforced.
     /// After the WebSocket has closed, the handler may finish within
     /// [`WebSocketUpgrade::close_timeout`] and is then dropped. If the connection breaks, it is
     /// dropped at once, like the handler of any request.
@@ -235,11 +233,11 @@ impl WebSocketUpgrade {
         let compression = self.negotiate_deflate(&mut response).map(DeflateContext::new);
         #[cfg(not(feature = "deflate"))]
         let compression = None;
-        let Self { protocol, limits, timeouts: times, .. } = self;
+        let Self { protocol, limits, timeouts, .. } = self;
         response.with_upgrade(UpgradeHandler::new(move |io| {
             let shared = SharedSocket::new(limits, compression, io.unsent_bytes_handle());
             let socket = WebSocket::new(&shared, protocol);
-            run_websocket(io, shared, socket, handler, times)
+            run_websocket(io, shared, socket, handler, timeouts)
         }))
     }
 
@@ -251,10 +249,10 @@ impl WebSocketUpgrade {
     ) -> Option<peregrine_proto::ws::deflate::DeflateParams> {
         use http::header::SEC_WEBSOCKET_EXTENSIONS;
         let offers = self.head.header_values("sec-websocket-extensions");
-        let agreed = peregrine_proto::ws::deflate::negotiate(offers, &self.deflate?.to_config())?;
-        let answer = HeaderValue::from_str(&agreed.to_string()).ok()?;
-        response.headers.append(SEC_WEBSOCKET_EXTENSIONS, answer);
-        Some(agreed)
+        let params = peregrine_proto::ws::deflate::negotiate(offers, &self.deflate?.to_config())?;
+        let header_value = HeaderValue::from_str(&params.to_string()).ok()?;
+        response.headers.append(SEC_WEBSOCKET_EXTENSIONS, header_value);
+        Some(params)
     }
 }
 

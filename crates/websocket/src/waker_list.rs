@@ -2,28 +2,28 @@
 
 use std::task::{Context, Waker};
 
-/// Wakers by waiter number. A waiter that stops waiting removes its waker: a WebSocket may live for
-/// days and have one task per message.
+/// Wakers by waiter ID. A waiter that stops waiting removes its waker: a WebSocket may stay open
+/// for days and have a new waiting task for each message.
 #[derive(Default)]
 pub(crate) struct WakerList(Vec<(u64, Waker)>);
 
 impl WakerList {
-    /// Registers a waker. Returns true if the number is new.
-    pub(crate) fn register(&mut self, number: u64, context: &Context<'_>) -> bool {
-        match self.0.iter_mut().find(|(known, _)| *known == number) {
+    /// Registers a waker. Returns true if the ID is new.
+    pub(crate) fn register(&mut self, waiter_id: u64, cx: &Context<'_>) -> bool {
+        match self.0.iter_mut().find(|(id, _)| *id == waiter_id) {
             Some((_, waker)) => {
-                waker.clone_from(context.waker());
+                waker.clone_from(cx.waker());
                 false
             }
             None => {
-                self.0.push((number, context.waker().clone()));
+                self.0.push((waiter_id, cx.waker().clone()));
                 true
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, number: u64) {
-        self.0.retain(|(known, _)| *known != number);
+    pub(crate) fn remove(&mut self, waiter_id: u64) {
+        self.0.retain(|(id, _)| *id != waiter_id);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -36,10 +36,10 @@ impl WakerList {
     }
 }
 
-/// Stores the caller's waker in `place`.
-pub(crate) fn store_waker(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
-        Some(waker) if waker.will_wake(context.waker()) => {}
-        _ => *place = Some(context.waker().clone()),
+/// Stores the caller's waker in `slot`.
+pub(crate) fn store_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
+    match slot {
+        Some(waker) if waker.will_wake(cx.waker()) => {}
+        _ => *slot = Some(cx.waker().clone()),
     }
 }

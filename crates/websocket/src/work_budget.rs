@@ -20,15 +20,15 @@ pub(crate) struct WorkBudget {
 }
 
 impl WorkBudget {
-    pub(crate) fn new(packs_from: usize) -> Self {
-        Self { used: 0, compress_bytes_min: packs_from }
+    pub(crate) fn new(compress_bytes_min: usize) -> Self {
+        Self { used: 0, compress_bytes_min }
     }
 
     /// Starts a new turn. Returns true if the previous one used up its budget.
     pub(crate) fn reset(&mut self) -> bool {
-        let was_used_up = self.is_exhausted();
+        let was_exhausted = self.is_exhausted();
         self.used = 0;
-        was_used_up
+        was_exhausted
     }
 
     /// Charges a received message of the given cost.

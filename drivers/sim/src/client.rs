@@ -17,8 +17,8 @@ pub struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(link: SimEndpoint) -> Self {
-        Self { endpoint: link }
+    pub(crate) fn new(endpoint: SimEndpoint) -> Self {
+        Self { endpoint }
     }
 
     /// Sends all of `bytes`. If the future is dropped, they are sent anyway.

@@ -30,16 +30,16 @@ impl<F: Future> Future for DropAt<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let chance = self.per_mille;
-        let drops = |network: &Network| network.with(|state| state.random.chance(chance));
+        let per_mille = self.per_mille;
+        let should_drop = |network: &Network| network.with(|state| state.random.chance(per_mille));
         let mut future = match std::mem::replace(&mut self.state, DropState::Done) {
-            DropState::New(_) if drops(&self.network) => return Poll::Ready(None),
+            DropState::New(_) if should_drop(&self.network) => return Poll::Ready(None),
             DropState::New(future) | DropState::Started(future) => future,
             DropState::Done => panic!("a completed future was polled again"),
         };
         match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if drops(&self.network) => Poll::Ready(None),
+            Poll::Pending if should_drop(&self.network) => Poll::Ready(None),
             Poll::Pending => {
                 self.state = DropState::Started(future);
                 Poll::Pending

@@ -14,13 +14,13 @@ pub(crate) struct SimEndpoint {
     pub(crate) network: Network,
     pub(crate) id: u64,
     side: Side,
-    /// This handle has to close it.
+    /// Whether this handle must close the connection.
     is_open: bool,
 }
 
 impl SimEndpoint {
-    pub(crate) fn new(network: Network, id: u64, end: Side) -> Self {
-        Self { network, id, side: end, is_open: true }
+    pub(crate) fn new(network: Network, id: u64, side: Side) -> Self {
+        Self { network, id, side, is_open: true }
     }
 
     /// Returns the connection's number. The caller must close it.
@@ -29,8 +29,8 @@ impl SimEndpoint {
         self.id
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut NetworkState, u64, Side) -> T) -> T {
-        self.network.with(|state| work(state, self.id, self.side))
+    fn with<T>(&self, update: impl FnOnce(&mut NetworkState, u64, Side) -> T) -> T {
+        self.network.with(|state| update(state, self.id, self.side))
     }
 
     /// An address for documentation (RFC 5737) that follows from the connection.
@@ -46,18 +46,22 @@ impl SimEndpoint {
         cx: &mut Context<'_>,
         bytes_max: usize,
     ) -> Poll<io::Result<Vec<u8>>> {
-        self.with(|state, id, end| {
-            let cut = state.faults.split_per_mille;
+        self.with(|state, id, side| {
+            let split_per_mille = state.faults.split_per_mille;
             let random = &mut state.random;
             let connection = connection(&mut state.connections, id);
-            let fault = connection.error_kind();
-            let pipe = connection.pipe(end.peer());
+            let error_kind = connection.error_kind();
+            let pipe = connection.pipe(side.peer());
             if !pipe.receive_buffer.is_empty() {
-                let most = pipe.receive_buffer.len().min(bytes_max);
-                let size = if random.chance(cut) { 1 + random.index(most) } else { most };
+                let available = pipe.receive_buffer.len().min(bytes_max);
+                let size = if random.chance(split_per_mille) {
+                    1 + random.index(available)
+                } else {
+                    available
+                };
                 let bytes = take_front(&mut pipe.receive_buffer, size);
                 state.record("receive", [id, u64::try_from(size).unwrap_or(u64::MAX), 0]);
-                state.flush(id, end.peer());
+                state.flush(id, side.peer());
                 return Poll::Ready(Ok(bytes));
             }
             match pipe.receiver {
@@ -66,7 +70,7 @@ impl SimEndpoint {
                     Poll::Pending
                 }
                 ReceiverState::FinReceived => Poll::Ready(Ok(Vec::new())),
-                ReceiverState::Reset | ReceiverState::Closed => Poll::Ready(Err(fault.into())),
+                ReceiverState::Reset | ReceiverState::Closed => Poll::Ready(Err(error_kind.into())),
             }
         })
     }
@@ -74,29 +78,29 @@ impl SimEndpoint {
     /// Returns whether [`SimEndpoint::poll_recv`] would complete immediately with bytes, without
     /// arranging a wake-up.
     pub(crate) fn has_data(&self) -> bool {
-        self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end.peer());
+        self.with(|state, id, side| {
+            let pipe = connection(&mut state.connections, id).pipe(side.peer());
             !pipe.receive_buffer.is_empty()
         })
     }
 
     /// Returns whether [`SimEndpoint::poll_recv`] would be ready.
     pub(crate) fn is_readable(&self) -> bool {
-        self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end.peer());
+        self.with(|state, id, side| {
+            let pipe = connection(&mut state.connections, id).pipe(side.peer());
             !pipe.receive_buffer.is_empty() || pipe.receiver != ReceiverState::Open
         })
     }
 
     /// Queues bytes. They are in transit when the result is reached; see `poll_flushed_to`.
     pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
-        self.with(|state, id, end| {
+        self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
-            let fault = connection.error_kind();
-            let pipe = connection.pipe(end);
+            let error_kind = connection.error_kind();
+            let pipe = connection.pipe(side);
             match pipe.sender {
                 SenderState::Open => {}
-                SenderState::Reset => return Err(fault),
+                SenderState::Reset => return Err(error_kind),
                 SenderState::FinQueued | SenderState::FinSent => {
                     return Err(io::ErrorKind::BrokenPipe);
                 }
@@ -104,7 +108,7 @@ impl SimEndpoint {
             pipe.pending.extend(bytes);
             pipe.queued += u64::try_from(bytes.len()).expect("a length has at most 64 bits");
             let target = pipe.queued;
-            state.flush(id, end);
+            state.flush(id, side);
             Ok(target)
         })
     }
@@ -115,15 +119,15 @@ impl SimEndpoint {
         cx: &mut Context<'_>,
         target: u64,
     ) -> Poll<io::Result<()>> {
-        self.with(|state, id, end| {
+        self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
-            let fault = connection.error_kind();
-            let pipe = connection.pipe(end);
+            let error_kind = connection.error_kind();
+            let pipe = connection.pipe(side);
             if pipe.bytes_written >= target {
                 return Poll::Ready(Ok(()));
             }
             if pipe.sender == SenderState::Reset {
-                return Poll::Ready(Err(fault.into()));
+                return Poll::Ready(Err(error_kind.into()));
             }
             pipe.register_sender(cx.waker());
             Poll::Pending
@@ -132,12 +136,12 @@ impl SimEndpoint {
 
     /// Ready when the pipe has accepted everything and, if requested, the end.
     pub(crate) fn poll_flushed(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|state, id, end| {
+        self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
-            let fault = connection.error_kind();
-            let pipe = connection.pipe(end);
+            let error_kind = connection.error_kind();
+            let pipe = connection.pipe(side);
             if pipe.sender == SenderState::Reset {
-                return Poll::Ready(Err(fault.into()));
+                return Poll::Ready(Err(error_kind.into()));
             }
             if pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued {
                 // According to the driver contract, only the last caller is woken.
@@ -151,35 +155,35 @@ impl SimEndpoint {
 
     /// Returns whether `poll_flushed` would be ready.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end);
-            let is_under_way =
+        self.with(|state, id, side| {
+            let pipe = connection(&mut state.connections, id).pipe(side);
+            let is_pending =
                 pipe.bytes_written < pipe.queued || pipe.sender == SenderState::FinQueued;
-            pipe.sender == SenderState::Reset || !is_under_way
+            pipe.sender == SenderState::Reset || !is_pending
         })
     }
 
     /// Returns whether a reset arrived or a call failed.
     pub(crate) fn is_broken(&self) -> bool {
-        self.with(|state, id, end| {
+        self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
-            let is_reset = connection.pipe(end.peer()).receiver == ReceiverState::Reset;
-            is_reset || connection.pipe(end).sender == SenderState::Reset
+            let is_reset = connection.pipe(side.peer()).receiver == ReceiverState::Reset;
+            is_reset || connection.pipe(side).sender == SenderState::Reset
         })
     }
 
     /// The number of bytes that the pipe has accepted.
     pub(crate) fn bytes_written(&self) -> u64 {
-        self.with(|state, id, end| connection(&mut state.connections, id).pipe(end).bytes_written)
+        self.with(|state, id, side| connection(&mut state.connections, id).pipe(side).bytes_written)
     }
 
     /// Shuts down the sending side after everything before it was sent.
     pub(crate) fn finish(&self) {
-        self.with(|state, id, end| {
-            let pipe = connection(&mut state.connections, id).pipe(end);
+        self.with(|state, id, side| {
+            let pipe = connection(&mut state.connections, id).pipe(side);
             if pipe.sender == SenderState::Open {
                 pipe.sender = SenderState::FinQueued;
-                state.flush(id, end);
+                state.flush(id, side);
             }
         });
     }
@@ -187,17 +191,17 @@ impl SimEndpoint {
     /// Shuts down the sending side, and waits until everything before it was sent.
     pub(crate) fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
-        self.with(|state, id, end| {
+        self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
-            let fault = connection.error_kind();
-            let pipe = connection.pipe(end);
+            let error_kind = connection.error_kind();
+            let pipe = connection.pipe(side);
             match pipe.sender {
                 SenderState::Open | SenderState::FinQueued => {
                     pipe.register_sender(cx.waker());
                     Poll::Pending
                 }
                 SenderState::FinSent => Poll::Ready(Ok(())),
-                SenderState::Reset => Poll::Ready(Err(fault.into())),
+                SenderState::Reset => Poll::Ready(Err(error_kind.into())),
             }
         })
     }
@@ -209,9 +213,9 @@ impl SimEndpoint {
 
     /// Delays everything that is sent from now on by at least `duration`.
     pub(crate) fn stall(&self, duration: Duration) {
-        self.with(|state, id, end| {
+        self.with(|state, id, side| {
             let until = state.now.saturating_add(duration);
-            connection(&mut state.connections, id).pipe(end).stall(until);
+            connection(&mut state.connections, id).pipe(side).stall(until);
         });
     }
 }

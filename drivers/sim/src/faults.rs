@@ -79,10 +79,11 @@ impl SocketBuffers {
     #[must_use]
     pub fn progress_step_max(&self) -> usize {
         let unsent_max = self.notsent_lowat_bytes.min(self.send_bytes_max);
-        // Bytes in transit are in the send buffer as well; if both are smaller, it is never full.
+        // Bytes in transit also count for the send buffer. If the unsent bytes and the receive
+        // buffer together are smaller than it, the send buffer is never full.
         let is_ever_full = unsent_max + self.receive_bytes_max >= self.send_bytes_max;
-        let all = if is_ever_full { self.send_bytes_max.div_ceil(3) } else { 0 };
-        self.window_update_bytes.min(self.receive_bytes_max) + all.max(unsent_max.div_ceil(2))
+        let send_step = if is_ever_full { self.send_bytes_max.div_ceil(3) } else { 0 };
+        self.window_update_bytes.min(self.receive_bytes_max) + send_step.max(unsent_max.div_ceil(2))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::state::{NetworkState, PortState, Side};
 use crate::tasks::{RunQueue, Spawned};
 use crate::trace::RunFailure;
 
-/// The maximum number of polls before a doomed task is dropped.
+/// The maximum number of polls before a task chosen by [`Network::drop_task_at`] is dropped.
 const DROP_AFTER_POLLS_MAX: u64 = 12;
 
 /// Events later than this never happen: 136 years.
@@ -39,7 +39,7 @@ pub(crate) const TIME_HORIZON: Duration = Duration::from_secs(u32::MAX as u64);
 /// let reply = network.run(&Options::default(), async |driver| {
 ///     let listener = driver.listen(port).unwrap();
 ///     driver.spawn(async move {
-///         // An attempt may fail by design of these faults; the next one may not.
+///         // These faults make some attempts fail.
 ///         let stream = loop {
 ///             if let Ok(stream) = listener.accept().await {
 ///                 break stream;
@@ -59,7 +59,7 @@ pub struct Network {
 
 pub(crate) struct NetworkShared {
     state: RefCell<NetworkState>,
-    /// Tasks that the loop has not adopted yet.
+    /// Tasks that the loop has not picked up yet.
     spawned: RefCell<Vec<Spawned>>,
     pub(crate) ready: Arc<RunQueue>,
 }
@@ -185,13 +185,13 @@ impl Network {
         self.with(|state| state.failure.clone())
     }
 
-    /// Ends the [event log](Self::event_log) and the [trace](Self::trace_digest): later events only
-    /// clean up a failed run. A stuck run does this by itself.
+    /// Stops adding to the [event log](Self::event_log) and the [trace](Self::trace_digest): later
+    /// events only clean up a failed run. A run that gets stuck does this by itself.
     pub fn stop_recording(&self) {
         self.with(|state| state.trace.stop_recording());
     }
 
-    /// Returns whether they have ended.
+    /// Returns whether recording has stopped.
     #[must_use]
     pub fn is_recording_stopped(&self) -> bool {
         self.with(|state| state.trace.is_recording_stopped())
@@ -242,7 +242,6 @@ impl Network {
     ///
     /// # Panics
     /// If no run is in progress.
-    /// Nothing runs on the network.
     pub fn block_thread(&self, duration: Duration) {
         self.with(|state| {
             state.record("block", [0, 0, 0]);
@@ -307,11 +306,11 @@ impl Network {
         &self.shared.ready
     }
 
-    /// Runs `work` on the state, then wakes the tasks it has made ready.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut NetworkState) -> T) -> T {
+    /// Calls `update` with the state, then wakes the tasks it has made ready.
+    pub(crate) fn with<T>(&self, update: impl FnOnce(&mut NetworkState) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.shared.state.borrow_mut();
-            (work(&mut state), take(&mut state.pending_wakes))
+            (update(&mut state), take(&mut state.pending_wakes))
         };
         for waker in wakes {
             waker.wake();
@@ -329,9 +328,9 @@ impl Network {
         self.shared.spawned.take()
     }
 
-    /// Completes at time `at`, or up to `late` after it.
-    pub(crate) fn sleep_until(&self, at: Duration, late: Duration) -> Sleep {
-        Sleep { network: self.clone(), at, late, entry: None }
+    /// Completes `delay` after time `at`.
+    pub(crate) fn sleep_until(&self, at: Duration, delay: Duration) -> Sleep {
+        Sleep { network: self.clone(), at, delay, entry: None }
     }
 }
 
@@ -347,7 +346,7 @@ impl Port {
 pub(crate) struct Sleep {
     network: Network,
     at: Duration,
-    late: Duration,
+    delay: Duration,
     entry: Option<(Duration, u64)>,
 }
 
@@ -356,7 +355,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let due = this.at.saturating_add(this.late);
+        let due = this.at.saturating_add(this.delay);
         let (done, _old) = this.network.with(|state| {
             let old = this.entry.take().and_then(|entry| state.cancel(entry));
             if state.now < due && due < TIME_HORIZON {

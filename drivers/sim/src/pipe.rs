@@ -2,9 +2,9 @@
 //!
 //! Bytes move in one direction through these stages: the sender's call puts them into `pending`;
 //! the sender's kernel moves them to `send_buffer` as far as its send buffer has room; pieces of
-//! that move to `in_flight` as far as the receiver's window is open; after their delay they land in
-//! `receive_buffer`, where the receiver takes them. Invariant: `in_flight + receive_buffer <=
-//! window`.
+//! that move to `in_flight` as far as the receiver's window is open; after their delay they arrive
+//! in `receive_buffer`, from which the receiver reads them. Invariant: `in_flight + receive_buffer
+//! <= window`.
 //!
 //! Without [`SocketBuffers`], send buffers do not exist: accepted bytes are in flight at once, as
 //! far as there is room.
@@ -22,11 +22,12 @@ use crate::state::Side;
 pub(crate) struct Pipe {
     /// Limits `in_flight` and `receive_buffer`.
     window: BoundedBuffer,
-    /// `None`: accepted bytes are in flight at once.
+    /// If `None`, accepted bytes are in flight at once.
     send_buffer_limits: Option<SendBufferLimits>,
     /// Bytes from the sender for which its kernel had no room.
     pub(crate) pending: VecDeque<u8>,
-    /// The total number of bytes sent, and how many of them the kernel accepted: `taken <= queued`.
+    /// The total number of bytes sent, and how many of them the kernel accepted: `bytes_written <=
+    /// queued`.
     pub(crate) queued: u64,
     pub(crate) bytes_written: u64,
     /// Bytes that the sender's kernel has accepted and that are not in flight yet.
@@ -45,7 +46,7 @@ pub(crate) struct Pipe {
     pub(crate) recv_waker: Option<Waker>,
 }
 
-/// A limit. Once full, it accepts nothing until `lump` bytes are free.
+/// A limit. Once full, it accepts nothing until `reopen_bytes` bytes are free.
 #[derive(Debug)]
 struct BoundedBuffer {
     capacity: usize,
@@ -54,9 +55,9 @@ struct BoundedBuffer {
 }
 
 impl BoundedBuffer {
-    fn new(capacity: usize, lump: usize) -> Self {
+    fn new(capacity: usize, reopen_bytes: usize) -> Self {
         let capacity = capacity.max(1);
-        Self { capacity, reopen_bytes: lump.clamp(1, capacity), is_closed: false }
+        Self { capacity, reopen_bytes: reopen_bytes.clamp(1, capacity), is_closed: false }
     }
 
     /// The number of bytes it accepts while it contains `filled` bytes.
@@ -77,10 +78,10 @@ struct SendBufferLimits {
 }
 
 impl SendBufferLimits {
-    /// `end` is the sender: drivers limit the bytes accepted ahead, clients do not.
-    fn new(sockets: &SocketBuffers, end: Side) -> Self {
+    /// `side` is the sender: drivers limit the bytes accepted ahead, clients do not.
+    fn new(sockets: &SocketBuffers, side: Side) -> Self {
         let bytes_max = sockets.send_bytes_max;
-        let notsent_lowat_bytes = match end {
+        let notsent_lowat_bytes = match side {
             Side::Server => sockets.notsent_lowat_bytes.min(bytes_max),
             Side::Client => bytes_max,
         };
@@ -95,7 +96,7 @@ impl SendBufferLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SenderState {
     Open,
-    /// It ends once `pending` is empty.
+    /// The end of the stream is sent once `pending` is empty.
     FinQueued,
     FinSent,
     /// The connection is broken, as far as the sender knows.
@@ -127,7 +128,7 @@ enum Payload {
     Rst,
 }
 
-/// The result of landing segments.
+/// The result of delivering segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) bytes: u64,
@@ -137,8 +138,8 @@ pub(crate) struct Delivery {
 }
 
 impl Pipe {
-    /// Creates a direction in which `end` sends.
-    pub(crate) fn new(faults: &Faults, random: &mut Rng, end: Side) -> Self {
+    /// Creates a direction in which `side` sends.
+    pub(crate) fn new(faults: &Faults, random: &mut Rng, side: Side) -> Self {
         let window = match &faults.socket_buffers {
             Some(sockets) => {
                 BoundedBuffer::new(sockets.receive_bytes_max, sockets.window_update_bytes)
@@ -150,7 +151,7 @@ impl Pipe {
             send_buffer_limits: faults
                 .socket_buffers
                 .as_ref()
-                .map(|sockets| SendBufferLimits::new(sockets, end)),
+                .map(|sockets| SendBufferLimits::new(sockets, side)),
             pending: VecDeque::new(),
             queued: 0,
             bytes_written: 0,
@@ -171,10 +172,13 @@ impl Pipe {
     pub(crate) fn check(&self) {
         let filled = self.in_flight_bytes + self.receive_buffer.len();
         assert!(filled <= self.window.capacity, "the pipe exceeds its limit");
-        assert!(self.bytes_written <= self.queued, "more bytes were taken than queued");
+        assert!(
+            self.bytes_written <= self.queued,
+            "the kernel accepted more bytes than were queued"
+        );
         assert!(
             self.receiver != ReceiverState::Closed || self.receive_buffer.is_empty(),
-            "nobody would read them"
+            "a closed receiver has no unread bytes"
         );
     }
 
@@ -207,21 +211,21 @@ impl Pipe {
     /// Takes one piece to put in flight, if the window is open. The second value is whether the
     /// sender's kernel accepted more bytes from the sender as a result.
     pub(crate) fn next_segment(&mut self, cut: bool, random: &mut Rng) -> Option<(Vec<u8>, bool)> {
-        let from = if self.send_buffer_limits.is_some() {
+        let source = if self.send_buffer_limits.is_some() {
             &mut self.send_buffer
         } else {
             &mut self.pending
         };
-        if from.is_empty() || self.is_refused {
+        if source.is_empty() || self.is_refused {
             return None;
         }
         let room = self.window.available(self.in_flight_bytes + self.receive_buffer.len());
-        let most = room.min(from.len());
-        if most == 0 {
+        let bytes_max = room.min(source.len());
+        if bytes_max == 0 {
             return None;
         }
-        let size = if cut { 1 + random.index(most) } else { most };
-        let piece = take_front(from, size);
+        let size = if cut { 1 + random.index(bytes_max) } else { bytes_max };
+        let piece = take_front(source, size);
         if self.send_buffer_limits.is_none() {
             self.bytes_written += length(&piece);
         }
@@ -234,23 +238,23 @@ impl Pipe {
         self.push(at, Payload::Data(piece))
     }
 
-    /// Sends the end behind all flying segments.
+    /// Sends the end of the stream behind all segments in flight.
     pub(crate) fn transmit_fin(&mut self, at: Duration) -> Duration {
         self.sender = SenderState::FinSent;
         self.push(at, Payload::Fin)
     }
 
-    /// Sends a reset behind all flying segments, and discards data that has not left.
+    /// Sends a reset behind all segments in flight, and discards data that has not left.
     pub(crate) fn transmit_rst(&mut self, at: Duration) -> Duration {
         self.pending.clear();
         self.send_buffer.clear();
         self.push(at, Payload::Rst)
     }
 
-    fn push(&mut self, at: Duration, load: Payload) -> Duration {
+    fn push(&mut self, at: Duration, payload: Payload) -> Duration {
         let at = at.max(self.last_arrival);
         self.last_arrival = at;
-        self.in_flight.push_back(Segment { at, payload: load });
+        self.in_flight.push_back(Segment { at, payload });
         at
     }
 
@@ -259,9 +263,9 @@ impl Pipe {
         self.last_arrival = self.last_arrival.max(until);
     }
 
-    /// Lands all segments that are due. `erases`: a reset discards unread data.
-    pub(crate) fn deliver(&mut self, now: Duration, erases: bool) -> Delivery {
-        let mut landed = Delivery::default();
+    /// Delivers all segments that are due. If `discards_unread`, a reset discards unread data.
+    pub(crate) fn deliver(&mut self, now: Duration, discards_unread: bool) -> Delivery {
+        let mut delivery = Delivery::default();
         while self.in_flight.front().is_some_and(|segment| segment.at <= now) {
             let segment =
                 self.in_flight.pop_front().expect("`in_flight` was checked to be non-empty");
@@ -270,11 +274,11 @@ impl Pipe {
                     self.in_flight_bytes -= piece.len();
                     match target {
                         ReceiverState::Open => {
-                            landed.bytes += u64::try_from(piece.len()).expect("it fits 64 bits");
+                            delivery.bytes += u64::try_from(piece.len()).expect("it fits 64 bits");
                             self.receive_buffer.extend(piece);
                         }
                         ReceiverState::Closed => {
-                            landed.unwanted = true;
+                            delivery.unwanted = true;
                             self.is_refused = true;
                         }
                         ReceiverState::FinReceived | ReceiverState::Reset => {}
@@ -283,18 +287,18 @@ impl Pipe {
                 (Payload::Fin, ReceiverState::Open) => self.receiver = ReceiverState::FinReceived,
                 (Payload::Fin, _) => {}
                 (Payload::Rst, target) => {
-                    landed.reset = true;
-                    let erased = erases && !self.receive_buffer.is_empty();
-                    if erased {
+                    delivery.reset = true;
+                    let discarded = discards_unread && !self.receive_buffer.is_empty();
+                    if discarded {
                         self.receive_buffer.clear();
                     }
-                    if erased || target == ReceiverState::Open {
+                    if discarded || target == ReceiverState::Open {
                         self.receiver = ReceiverState::Reset;
                     }
                 }
             }
         }
-        landed
+        delivery
     }
 
     /// Registers `waker` to be woken when the pipe accepts bytes or the sender's state changes.
@@ -312,7 +316,7 @@ impl Pipe {
         unread
     }
 
-    /// The sender learns that the connection is broken.
+    /// Notifies the sender that the connection is broken.
     pub(crate) fn reset_sender(&mut self) {
         self.pending.clear();
         self.send_buffer.clear();
@@ -323,13 +327,13 @@ impl Pipe {
 }
 
 fn capacity(faults: &Faults, random: &mut Rng) -> usize {
-    let most = faults.pipe_bytes_max.max(1);
+    let bytes_max = faults.pipe_bytes_max.max(1);
     if !faults.pipe_varies {
-        most
+        bytes_max
     } else if random.chance(250) {
-        1 + random.index(most.min(16))
+        1 + random.index(bytes_max.min(16))
     } else {
-        1 + random.index(most)
+        1 + random.index(bytes_max)
     }
 }
 
@@ -337,14 +341,14 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).expect("a length has at most 64 bits")
 }
 
-/// Takes the first bytes of `queue`, at most `most`.
-pub(crate) fn take_front(queue: &mut VecDeque<u8>, most: usize) -> Vec<u8> {
-    let count = most.min(queue.len());
+/// Takes the first bytes of `queue`, at most `bytes_max`.
+pub(crate) fn take_front(queue: &mut VecDeque<u8>, bytes_max: usize) -> Vec<u8> {
+    let count = bytes_max.min(queue.len());
     let mut taken = Vec::with_capacity(count);
     let (first, second) = queue.as_slices();
-    let from_first = count.min(first.len());
-    taken.extend_from_slice(&first[..from_first]);
-    taken.extend_from_slice(&second[..count - from_first]);
+    let first_count = count.min(first.len());
+    taken.extend_from_slice(&first[..first_count]);
+    taken.extend_from_slice(&second[..count - first_count]);
     queue.drain(..count);
     taken
 }

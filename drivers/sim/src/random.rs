@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chance_comes_about_as_often_as_it_says() {
+    fn chance_is_true_about_as_often_as_requested() {
         let mut random = Rng::new(7);
         let hits = (0..10_000).filter(|_| random.chance(250)).count();
         assert!((2_200..2_800).contains(&hits), "{hits} of 10,000");

@@ -43,7 +43,7 @@ pub struct Sim {
 pub struct KeepAwake(());
 
 impl Sim {
-    /// The network it runs on.
+    /// The network that the driver runs on.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
@@ -99,8 +99,8 @@ impl Driver for Sim {
         Ok(stream.into_handoff())
     }
 
-    fn accept_handoff(&self, passed: SimHandoff) -> io::Result<SimStream> {
-        Ok(passed.into_stream(&self.network))
+    fn accept_handoff(&self, handoff: SimHandoff) -> io::Result<SimStream> {
+        Ok(handoff.into_stream(&self.network))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
@@ -123,7 +123,7 @@ impl Driver for Sim {
         self.network.now()
     }
 
-    /// At that time, all tasks polled since then were ready.
+    /// When the current iteration began: all tasks polled since then were already ready.
     fn polled_at(&self) -> Duration {
         self.network.with(|state| state.polled_at)
     }
@@ -133,11 +133,15 @@ impl Driver for Sim {
     }
 
     async fn sleep_until(&self, at: Duration) {
-        let late = self.network.with(|state| {
-            let most = state.faults.timer_late_ms_max;
-            Duration::from_millis(if most == 0 { 0 } else { state.random.below(most + 1) })
+        let delay = self.network.with(|state| {
+            let delay_ms_max = state.faults.timer_late_ms_max;
+            Duration::from_millis(if delay_ms_max == 0 {
+                0
+            } else {
+                state.random.below(delay_ms_max + 1)
+            })
         });
-        self.network.sleep_until(at, late).await;
+        self.network.sleep_until(at, delay).await;
     }
 
     fn keep_awake(&self) -> KeepAwake {
@@ -152,9 +156,11 @@ impl Driver for Sim {
     /// bytes that no pipe has accepted yet.
     fn stats(&self) -> DriverStats {
         self.network.with(|state| {
-            let unsent = |end| {
-                let held = state.connections.values();
-                held.filter(|connection| !connection.pipe_ref(end).pending.is_empty()).count()
+            let unsent = |side| {
+                let connections = state.connections.values();
+                connections
+                    .filter(|connection| !connection.pipe_ref(side).pending.is_empty())
+                    .count()
             };
             DriverStats {
                 enters: state.stats.idle_polls,
@@ -177,11 +183,11 @@ struct SimLoop<F: Future> {
     /// The virtual time of the network when tokio's clock was `start`.
     base: Duration,
     start: Instant,
-    /// The network's next event, or the time limit for silence, as a timer of tokio.
+    /// A tokio timer for the network's next event or for `idle_deadline`.
     timer: Pin<Box<Sleep>>,
     /// The number of tasks to poll before the next iteration begins.
     batch_polls_left: usize,
-    /// If nothing happens until then, it is a deadlock.
+    /// If no event happens until then, the run has a deadlock.
     idle_deadline: Option<Instant>,
     /// When the last event happened.
     idle_since: Duration,
@@ -208,15 +214,16 @@ impl<F: Future> SimLoop<F> {
         }
     }
 
-    /// Adopts tasks that were spawned.
+    /// Takes over tasks that were spawned.
     fn take_spawned(&mut self) {
         for spawned in self.network.take_spawned() {
             self.last_task += 1;
             let id = self.last_task;
-            let doomed = |number| self.network.with(|state| state.scheduled_drops.remove(&number));
-            let polls_left = spawned.id.and_then(doomed);
-            let flag = TaskWaker::new(id, &self.ready);
-            self.tasks.insert(id, Task { future: spawned.task, waker: flag, polls_left });
+            let polls_until_drop =
+                |number| self.network.with(|state| state.scheduled_drops.remove(&number));
+            let polls_left = spawned.id.and_then(polls_until_drop);
+            let waker = TaskWaker::new(id, &self.ready);
+            self.tasks.insert(id, Task { future: spawned.task, waker, polls_left });
         }
     }
 
@@ -294,7 +301,7 @@ impl<F: Future> SimLoop<F> {
                 // Tokio's timers reach about two years ahead; the loop checks again before that.
                 (self.start + next.saturating_sub(self.base)).min(Instant::now() + IDLE_TIMEOUT_MAX)
             }
-            (None, Some(until)) if Instant::now() >= until => {
+            (None, Some(deadline)) if Instant::now() >= deadline => {
                 // Tokio's timers may have fired in the meantime without the loop noticing.
                 let half = self.network.with(|state| state.time_max) / 2;
                 let is_long =
@@ -305,12 +312,12 @@ impl<F: Future> SimLoop<F> {
                     "time is over"
                 })
             }
-            (None, Some(until)) => until,
+            (None, Some(deadline)) => deadline,
             (None, None) => {
                 self.idle_since = self.network.now();
-                let left = self.network.with(|state| state.time_max.saturating_sub(state.now));
-                let patience = IDLE_TIMEOUT_MAX.min(left.saturating_add(TICK));
-                *self.idle_deadline.insert(Instant::now() + patience)
+                let remaining = self.network.with(|state| state.time_max.saturating_sub(state.now));
+                let timeout = IDLE_TIMEOUT_MAX.min(remaining.saturating_add(TICK));
+                *self.idle_deadline.insert(Instant::now() + timeout)
             }
         };
         self.timer.as_mut().reset(at);
@@ -318,29 +325,24 @@ impl<F: Future> SimLoop<F> {
     }
 
     /// Ends the run with a report.
-    fn fail(&self, what: &'static str) -> ! {
+    fn fail(&self, cause: &'static str) -> ! {
         let tasks = self.tasks.len();
         let tokio_tasks =
             Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks());
         let text = self.network.with(|state| {
-            let (seed, waiting, recent) = (state.seed, state.waiting(), state.trace.recent());
-            let since = if what == "deadlock" { self.idle_since } else { state.now };
-            let waiting_too = waiting.clone();
-            let stuck = RunFailure {
-                cause: what,
-                tasks,
-                tokio_tasks,
-                idle_since: since,
-                waiting: waiting_too,
-            };
-            state.failure = Some(stuck);
+            let (seed, waiting, recent) =
+                (state.seed, state.describe_waiters(), state.trace.recent());
+            let idle_since = if cause == "deadlock" { self.idle_since } else { state.now };
+            let failure =
+                RunFailure { cause, tasks, tokio_tasks, idle_since, waiting: waiting.clone() };
+            state.failure = Some(failure);
             state.trace.stop_recording();
             format!("seed {seed}: main and {tasks} tasks wait for {waiting}; last:\n{recent}")
         });
         if self.network.with(|state| state.suppress_panic_message) {
-            resume_unwind(Box::new(format!("{what}, {text}")));
+            resume_unwind(Box::new(format!("{cause}, {text}")));
         }
-        panic!("{what}, {text}");
+        panic!("{cause}, {text}");
     }
 }
 
@@ -353,16 +355,16 @@ impl<F: Future> Future for SimLoop<F> {
         for _ in 0..POLLS_PER_YIELD {
             let now = this.base + this.start.elapsed();
             // Whether any event is possible is determined below.
-            let is_quiet = this.idle_deadline.is_some_and(|until| Instant::now() >= until);
-            let over = this.network.with(|state| {
+            let is_quiet = this.idle_deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let failure = this.network.with(|state| {
                 state.close_dropped_handoffs();
                 state.advance(now);
-                let over = now > state.time_max && !is_quiet;
+                let is_over = now > state.time_max && !is_quiet;
                 let is_busy = state.stats.polls > state.polls_max;
-                over.then_some("time is over").or(is_busy.then_some("too many steps"))
+                is_over.then_some("time is over").or(is_busy.then_some("too many steps"))
             });
-            if let Some(what) = over {
-                this.fail(what);
+            if let Some(cause) = failure {
+                this.fail(cause);
             }
             this.take_spawned();
             if this.batch_polls_left == 0 {

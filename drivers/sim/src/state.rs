@@ -25,7 +25,7 @@ pub(crate) struct NetworkState {
     pub(crate) time_max: Duration,
     /// The number of polls after which an unfinished run fails.
     pub(crate) polls_max: u64,
-    /// Failures are reported by the caller.
+    /// The caller reports failures, so a stuck run unwinds without printing a message.
     pub(crate) suppress_panic_message: bool,
     /// Why the run got stuck.
     pub(crate) failure: Option<RunFailure>,
@@ -66,11 +66,11 @@ pub(crate) enum PortMode {
 
 /// A connection: two ends and two directions.
 pub(crate) struct Connection {
-    /// By the end that sends.
+    /// Indexed by the end that sends.
     pipes: [Pipe; 2],
-    /// By end: whether a handle still exists.
+    /// Indexed by end: whether its handle still exists.
     is_open: [bool; 2],
-    /// It was refused.
+    /// The connection attempt was refused.
     is_refused: bool,
 }
 
@@ -98,13 +98,13 @@ impl Side {
 }
 
 impl Connection {
-    /// The direction in which `end` sends.
-    pub(crate) fn pipe(&mut self, end: Side) -> &mut Pipe {
-        &mut self.pipes[end.index()]
+    /// The direction in which `side` sends.
+    pub(crate) fn pipe(&mut self, side: Side) -> &mut Pipe {
+        &mut self.pipes[side.index()]
     }
 
-    pub(crate) fn pipe_ref(&self, end: Side) -> &Pipe {
-        &self.pipes[end.index()]
+    pub(crate) fn pipe_ref(&self, side: Side) -> &Pipe {
+        &self.pipes[side.index()]
     }
 
     /// The error of calls on a broken connection.
@@ -118,7 +118,7 @@ impl Connection {
 
     /// The number of bytes that the server's kernel keeps after the server has closed the
     /// connection.
-    fn bytes_of_the_closed(&self) -> usize {
+    fn orphaned_bytes(&self) -> usize {
         if self.is_open[Side::Server.index()] {
             0
         } else {
@@ -154,13 +154,13 @@ pub(crate) type PollsUntilDrop = u64;
 /// The kinds of scheduled events.
 enum ScheduledEvent {
     Wake(Waker),
-    /// A segment sent by this end lands.
+    /// A segment sent by this end arrives.
     Deliver(u64, Side),
     /// This end's pipe may accept more.
     Flush(u64, Side),
 }
 
-/// How often an attempt to connect to a closed port gets no answer, instead of a refusal.
+/// How often an attempt to connect to a port that refuses connections gets no reply at all.
 const SYN_DROPPED_PER_MILLE: u32 = 500;
 
 impl NetworkState {
@@ -194,8 +194,8 @@ impl NetworkState {
         self.last_id
     }
 
-    pub(crate) fn record(&mut self, what: &'static str, figures: [u64; 3]) {
-        self.trace.record(self.now, what, figures);
+    pub(crate) fn record(&mut self, event: &'static str, args: [u64; 3]) {
+        self.trace.record(self.now, event, args);
     }
 
     /// The time of the next event.
@@ -207,10 +207,15 @@ impl NetworkState {
     pub(crate) fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
         while self.next_event().is_some_and(|at| at <= self.now) {
-            match self.event_queue.pop_first().expect("the agenda was checked to be non-empty").1 {
+            match self
+                .event_queue
+                .pop_first()
+                .expect("the event queue was checked to be non-empty")
+                .1
+            {
                 ScheduledEvent::Wake(waker) => self.pending_wakes.push(waker),
-                ScheduledEvent::Deliver(id, end) => self.deliver(id, end),
-                ScheduledEvent::Flush(id, end) => self.flush(id, end),
+                ScheduledEvent::Deliver(id, side) => self.deliver(id, side),
+                ScheduledEvent::Flush(id, side) => self.flush(id, side),
             }
         }
     }
@@ -226,7 +231,7 @@ impl NetworkState {
         self.schedule(at, ScheduledEvent::Wake(waker))
     }
 
-    /// Removes a wake-up from the agenda, so that time does not advance because of it. The caller
+    /// Removes a scheduled wake-up, so that time does not advance because of it. The caller
     /// drops the waker after releasing the state.
     pub(crate) fn cancel(&mut self, key: (Duration, u64)) -> Option<Waker> {
         match self.event_queue.remove(&key)? {
@@ -239,20 +244,20 @@ impl NetworkState {
     pub(crate) fn connect(&mut self, port: u64) -> u64 {
         let id = self.next_id();
         let faults = self.faults.clone();
-        let mut pipe = |end| Pipe::new(&faults, &mut self.random, end);
+        let mut pipe = |side| Pipe::new(&faults, &mut self.random, side);
         let pipes = [pipe(Side::Client), pipe(Side::Server)];
         let connection = Connection { pipes, is_open: [true, true], is_refused: false };
         self.connections.insert(id, connection);
         self.record("connect", [port, id, 0]);
-        let waits = self.random.chance(SYN_DROPPED_PER_MILLE);
-        let by_fault = self.random.chance(faults.refuse_per_mille);
+        let is_ignored = self.random.chance(SYN_DROPPED_PER_MILLE);
+        let refused_by_fault = self.random.chance(faults.refuse_per_mille);
         match self.ports.get_mut(&port) {
-            _ if by_fault => self.refuse(id),
+            _ if refused_by_fault => self.refuse(id),
             Some(port) if port.mode == PortMode::Open => {
                 port.backlog.push_back(id);
                 self.pending_wakes.extend(port.acceptor.take());
             }
-            Some(port) if port.mode == PortMode::Refusing && waits => port.retrying.push(id),
+            Some(port) if port.mode == PortMode::Refusing && is_ignored => port.retrying.push(id),
             _ => self.refuse(id),
         }
         id
@@ -289,10 +294,10 @@ impl NetworkState {
 
     /// The number of bytes that the server's kernel keeps for connections closed by the server.
     pub(crate) fn orphaned_bytes(&self) -> usize {
-        self.connections.values().map(Connection::bytes_of_the_closed).sum()
+        self.connections.values().map(Connection::orphaned_bytes).sum()
     }
 
-    /// The delay of the next piece.
+    /// The delay of the next segment.
     fn delay(&mut self) -> Duration {
         if self.random.chance(self.faults.delay_per_mille) {
             Duration::from_micros(self.random.below(self.faults.delay_ms_max * 1000 + 1))
@@ -301,12 +306,12 @@ impl NetworkState {
         }
     }
 
-    /// Moves data queued by `end` into its pipe, as far as there is room.
-    pub(crate) fn flush(&mut self, id: u64, end: Side) {
+    /// Moves data queued by `side` into its pipe, as far as there is room.
+    pub(crate) fn flush(&mut self, id: u64, side: Side) {
         loop {
             let faults = &self.faults;
             let Some(connection) = self.connections.get_mut(&id) else { return };
-            let pipe = connection.pipe(end);
+            let pipe = connection.pipe(side);
             if pipe.fill_send_buffer() {
                 self.pending_wakes.append(&mut pipe.send_wakers);
             }
@@ -314,8 +319,8 @@ impl NetworkState {
                 break;
             }
             let cut = self.random.chance(faults.split_per_mille);
-            let Some((piece, took)) = pipe.next_segment(cut, &mut self.random) else { break };
-            if took {
+            let Some((piece, accepted)) = pipe.next_segment(cut, &mut self.random) else { break };
+            if accepted {
                 self.pending_wakes.append(&mut pipe.send_wakers);
             }
             let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
@@ -326,71 +331,73 @@ impl NetworkState {
             }
             let stall = self.random.chance(faults.stall_per_mille).then_some(faults.stall_ms_max);
             let short = self.random.chance(faults.short_send_per_mille);
-            self.transmit(id, end, piece, stall);
+            self.transmit(id, side, piece, stall);
             if short {
                 let pause = self.now + self.delay();
-                self.schedule(pause, ScheduledEvent::Flush(id, end));
+                self.schedule(pause, ScheduledEvent::Flush(id, side));
                 return;
             }
         }
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let pipe = connection.pipe(end);
+        let pipe = connection.pipe(side);
         if pipe.sender == SenderState::FinQueued && !pipe.is_unsent() {
             let at = pipe.transmit_fin(now);
             self.pending_wakes.append(&mut pipe.send_wakers);
-            self.schedule(at, ScheduledEvent::Deliver(id, end));
+            self.schedule(at, ScheduledEvent::Deliver(id, side));
         }
     }
 
-    /// Sends one piece, and stalls the direction after it for up to `stall` ms.
-    fn transmit(&mut self, id: u64, end: Side, piece: Vec<u8>, stall: Option<u64>) {
+    /// Sends one segment, and stalls the direction after it for up to `stall` ms.
+    fn transmit(&mut self, id: u64, side: Side, piece: Vec<u8>, stall: Option<u64>) {
         let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
         let at = self.now + self.delay();
-        let stall = stall.map(|most| Duration::from_millis(self.random.below(most + 1)));
-        let connection = self.connections.get_mut(&id).expect("the caller pumps this connection");
-        let pipe = connection.pipe(end);
+        let stall =
+            stall.map(|stall_ms_max| Duration::from_millis(self.random.below(stall_ms_max + 1)));
+        let connection =
+            self.connections.get_mut(&id).expect("the caller has just found this connection");
+        let pipe = connection.pipe(side);
         let at = pipe.transmit(piece, at);
         if let Some(stall) = stall {
             pipe.stall(at + stall);
         }
         pipe.check();
         self.record("fly", [id, bytes, u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)]);
-        self.schedule(at, ScheduledEvent::Deliver(id, end));
+        self.schedule(at, ScheduledEvent::Deliver(id, side));
     }
 
-    /// Lands segments sent by `end`.
-    fn deliver(&mut self, id: u64, end: Side) {
+    /// Delivers the segments sent by `side` that are due.
+    fn deliver(&mut self, id: u64, side: Side) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let pipe = connection.pipe(end);
+        let pipe = connection.pipe(side);
         // A reset may discard data that the client has not read yet. Drivers receive ahead, and
         // return the data they have.
-        let landed = pipe.deliver(now, end == Side::Server);
+        let delivery = pipe.deliver(now, side == Side::Server);
         let is_buffered = pipe.is_buffered();
         pipe.check();
         self.pending_wakes.extend(pipe.recv_waker.take());
-        let back = connection.pipe(end.peer());
-        if landed.reset {
-            back.reset_sender();
-            self.pending_wakes.append(&mut back.send_wakers);
+        let reverse = connection.pipe(side.peer());
+        if delivery.reset {
+            reverse.reset_sender();
+            self.pending_wakes.append(&mut reverse.send_wakers);
         }
-        self.record("land", [id, landed.bytes, u64::from(landed.reset)]);
-        if landed.unwanted {
-            self.transmit_rst(id, end.peer());
+        self.record("land", [id, delivery.bytes, u64::from(delivery.reset)]);
+        if delivery.unwanted {
+            self.transmit_rst(id, side.peer());
         }
         if is_buffered {
-            // The arrival frees room in the sender's buffer.
-            self.flush(id, end);
+            // The arrived bytes leave the sender's buffer.
+            self.flush(id, side);
         }
     }
 
-    /// Sends a reset from `end` to the other end.
-    fn transmit_rst(&mut self, id: u64, end: Side) {
+    /// Sends a reset from `side` to the other end.
+    fn transmit_rst(&mut self, id: u64, side: Side) {
         let at = self.now + self.delay();
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let at = connection.pipe(end).transmit_rst(at);
-        self.schedule(at, ScheduledEvent::Deliver(id, end));
+        let at = connection.pipe(side).transmit_rst(at);
+        self.schedule(at, ScheduledEvent::Deliver(id, side));
     }
 
     /// Breaks a connection in transit: both ends will see a reset.
@@ -399,56 +406,56 @@ impl NetworkState {
         self.transmit_rst(id, Side::Server);
     }
 
-    /// `end` resets the connection and drops its handle.
-    pub(crate) fn abort(&mut self, id: u64, end: Side) {
-        self.reset(id, end);
-        self.release(id, end);
+    /// `side` resets the connection and drops its handle.
+    pub(crate) fn abort(&mut self, id: u64, side: Side) {
+        self.reset(id, side);
+        self.release(id, side);
     }
 
-    /// `end` resets the connection; its own calls fail from now on.
-    pub(crate) fn reset(&mut self, id: u64, end: Side) {
-        self.record("reset", [id, end.index() as u64, 0]);
-        self.transmit_rst(id, end);
+    /// `side` resets the connection; its own calls fail from now on.
+    pub(crate) fn reset(&mut self, id: u64, side: Side) {
+        self.record("reset", [id, side.index() as u64, 0]);
+        self.transmit_rst(id, side);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let input = connection.pipe(end.peer());
+        let input = connection.pipe(side.peer());
         input.receive_buffer.clear();
         if input.receiver == ReceiverState::Open {
             input.receiver = ReceiverState::Reset;
         }
         self.pending_wakes.extend(input.recv_waker.take());
-        let output = connection.pipe(end);
+        let output = connection.pipe(side);
         output.reset_sender();
         self.pending_wakes.append(&mut output.send_wakers);
     }
 
-    /// `end` closes the connection. As in a kernel, unread data turns this into a reset. Otherwise
+    /// `side` closes the connection. As in a kernel, unread data turns this into a reset. Otherwise
     /// the data accepted by the kernel is delivered, and then the end.
-    pub(crate) fn close(&mut self, id: u64, end: Side) {
-        self.record("close", [id, end.index() as u64, 0]);
+    pub(crate) fn close(&mut self, id: u64, side: Side) {
+        self.record("close", [id, side.index() as u64, 0]);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let unread = connection.pipe(end.peer()).close_receiver();
-        let output = connection.pipe(end);
+        let unread = connection.pipe(side.peer()).close_receiver();
+        let output = connection.pipe(side);
         output.pending.clear();
         if unread {
-            self.transmit_rst(id, end);
+            self.transmit_rst(id, side);
         } else if matches!(output.sender, SenderState::Open | SenderState::FinQueued) {
             output.sender = SenderState::FinQueued;
-            self.flush(id, end);
+            self.flush(id, side);
         }
-        self.release(id, end);
+        self.release(id, side);
     }
 
-    /// Closes connections whose handles were lost.
+    /// Closes connections that were dropped while being passed between workers.
     pub(crate) fn close_dropped_handoffs(&mut self) {
-        let lost = std::mem::take(
+        let dropped = std::mem::take(
             &mut *self.dropped_handoffs.lock().unwrap_or_else(PoisonError::into_inner),
         );
-        lost.into_iter().for_each(|id| self.close(id, Side::Server));
+        dropped.into_iter().for_each(|id| self.close(id, Side::Server));
     }
 
-    fn release(&mut self, id: u64, end: Side) {
+    fn release(&mut self, id: u64, side: Side) {
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.is_open[end.index()] = false;
+            connection.is_open[side.index()] = false;
             if connection.is_open == [false, false] {
                 self.connections.remove(&id);
             }
@@ -456,7 +463,7 @@ impl NetworkState {
     }
 
     /// Which tasks wait for which events, for the report of a deadlock.
-    pub(crate) fn waiting(&self) -> String {
+    pub(crate) fn describe_waiters(&self) -> String {
         let mut waiting = Vec::new();
         for (id, port) in &self.ports {
             if port.acceptor.is_some() {
@@ -464,11 +471,11 @@ impl NetworkState {
             }
         }
         for (id, connection) in &self.connections {
-            for (end, name) in [(Side::Client, "client"), (Side::Server, "server")] {
-                if connection.pipe_ref(end.peer()).recv_waker.is_some() {
+            for (side, name) in [(Side::Client, "client"), (Side::Server, "server")] {
+                if connection.pipe_ref(side.peer()).recv_waker.is_some() {
                     waiting.push(format!("connection {id}: {name} receives"));
                 }
-                if !connection.pipe_ref(end).send_wakers.is_empty() {
+                if !connection.pipe_ref(side).send_wakers.is_empty() {
                     waiting.push(format!("connection {id}: {name} sends"));
                 }
             }

@@ -28,8 +28,8 @@ pub struct SimListener {
 
 impl SimListener {
     pub(crate) fn new(network: Network, port: &Port) -> io::Result<Self> {
-        let known = network.with(|state| state.ports.contains_key(&port.id));
-        if known {
+        let is_known = network.with(|state| state.ports.contains_key(&port.id));
+        if is_known {
             Ok(Self { network, port: port.id })
         } else {
             Err(io::Error::new(io::ErrorKind::NotFound, "the port belongs to another network"))
@@ -98,9 +98,9 @@ impl Drop for SimStream {
 
 impl SimStream {
     fn new(network: &Network, id: u64, port: u64) -> Self {
-        let link = SimEndpoint::new(network.clone(), id, Side::Server);
+        let endpoint = SimEndpoint::new(network.clone(), id, Side::Server);
         Self {
-            endpoint: link,
+            endpoint,
             port,
             wrote_after_shutdown: Cell::default(),
             file_failed: Cell::default(),
@@ -110,24 +110,24 @@ impl SimStream {
 
     pub(crate) fn into_handoff(mut self) -> SimHandoff {
         let id = self.endpoint.release();
-        let lost = self.endpoint.network.with(|state| {
+        let dropped_handoffs = self.endpoint.network.with(|state| {
             state.record("pass", [id, 0, 0]);
             Arc::clone(&state.dropped_handoffs)
         });
-        SimHandoff { id: Some(id), port: self.port, dropped_handoffs: lost }
+        SimHandoff { id: Some(id), port: self.port, dropped_handoffs }
     }
 
     fn poll_chunk(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let network = &self.endpoint.network;
-        let hungry = self.endpoint.has_data();
+        let has_data = self.endpoint.has_data();
         let bytes_max = network.with(|state| {
-            let loans = &mut state.receive_buffers;
-            if hungry && loans.in_use >= loans.chunks_max {
-                loans.waiters.push(cx.waker().clone());
+            let buffers = &mut state.receive_buffers;
+            if has_data && buffers.in_use >= buffers.chunks_max {
+                buffers.waiters.push(cx.waker().clone());
                 state.stats.buffers_exhausted += 1;
                 return None;
             }
-            Some(loans.chunk_bytes_max)
+            Some(buffers.chunk_bytes_max)
         });
         let Some(bytes_max) = bytes_max else { return Poll::Pending };
         self.endpoint.poll_recv(cx, bytes_max).map_ok(|bytes| {

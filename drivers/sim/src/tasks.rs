@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-/// A task that is being passed to the loop.
+/// A spawned task that the loop has not picked up yet.
 pub(crate) struct Spawned {
     pub(crate) task: Pin<Box<dyn Future<Output = ()>>>,
-    /// Its number among the driver's tasks, if it is one.
+    /// The task's number among those spawned on the driver; `None` for a client's task.
     pub(crate) id: Option<u64>,
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Spawned {
 pub(crate) struct Task {
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) waker: Arc<TaskWaker>,
-    /// The number of polls before the task is dropped, if it is doomed.
+    /// The number of polls before the task is dropped, if a drop was scheduled for it.
     pub(crate) polls_left: Option<u64>,
 }
 
@@ -46,9 +46,9 @@ impl RunQueue {
     }
 
     pub(crate) fn wake_loop(&self) {
-        let outer = self.lock().loop_waker.clone();
-        if let Some(outer) = outer {
-            outer.wake();
+        let waker = self.lock().loop_waker.clone();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
@@ -82,16 +82,16 @@ impl RunQueue {
 /// Marks one task as ready.
 pub(crate) struct TaskWaker {
     id: u64,
-    /// It is already in the list.
+    /// The task is already in the list.
     woken: AtomicBool,
     ready: Arc<RunQueue>,
 }
 
 impl TaskWaker {
     pub(crate) fn new(id: u64, ready: &Arc<RunQueue>) -> Arc<Self> {
-        let flag = Arc::new(Self { id, woken: AtomicBool::new(false), ready: Arc::clone(ready) });
-        flag.wake_by_ref();
-        flag
+        let waker = Arc::new(Self { id, woken: AtomicBool::new(false), ready: Arc::clone(ready) });
+        waker.wake_by_ref();
+        waker
     }
 
     /// Removes the task from the list: it is about to run.

@@ -42,29 +42,29 @@ pub struct RunFailure {
 }
 
 impl Trace {
-    /// Adds an event. The meaning of the figures depends on `cause`.
-    pub(crate) fn record(&mut self, now: Duration, what: &'static str, figures: [u64; 3]) {
+    /// Adds an event. The meaning of `args` depends on the event.
+    pub(crate) fn record(&mut self, now: Duration, event: &'static str, args: [u64; 3]) {
         if self.is_frozen {
             return;
         }
         // Virtual time is far below the 584 years that 64 bits of nanoseconds can represent.
         let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        for byte in what.bytes() {
+        for byte in event.bytes() {
             self.digest = mix(self.digest ^ u64::from(byte)).wrapping_add(1);
         }
-        for figure in [time].into_iter().chain(figures) {
+        for figure in [time].into_iter().chain(args) {
             self.digest = mix(self.digest ^ figure).wrapping_add(1);
         }
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
-        self.recent.push_back((now, what, figures));
-        if describe(what, figures).is_some() {
-            self.push_log(now, LogEntry::Event(what, figures));
+        self.recent.push_back((now, event, args));
+        if describe(event, args).is_some() {
+            self.push_log(now, LogEntry::Event(event, args));
         }
     }
 
-    /// Adds a line from the user.
+    /// Adds a message from the user of the network.
     pub(crate) fn log(&mut self, now: Duration, text: String) {
         let digest =
             text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));
@@ -83,20 +83,20 @@ impl Trace {
         self.is_frozen
     }
 
-    fn push_log(&mut self, now: Duration, told: LogEntry) {
+    fn push_log(&mut self, now: Duration, entry: LogEntry) {
         if self.event_log.len() == RECENT_MAX {
             self.event_log.pop_front();
         }
-        self.event_log.push_back((now, told));
+        self.event_log.push_back((now, entry));
     }
 
     /// The last relevant events as text.
     pub(crate) fn event_log(&self) -> Vec<(Duration, String)> {
-        let words = |told: &LogEntry| match told {
-            LogEntry::Event(what, figures) => describe(what, *figures).unwrap_or_default(),
+        let to_text = |entry: &LogEntry| match entry {
+            LogEntry::Event(event, args) => describe(event, *args).unwrap_or_default(),
             LogEntry::Message(text) => text.clone(),
         };
-        self.event_log.iter().map(|(now, told)| (*now, words(told))).collect()
+        self.event_log.iter().map(|(now, entry)| (*now, to_text(entry))).collect()
     }
 
     pub(crate) fn digest(&self) -> u64 {
@@ -106,8 +106,8 @@ impl Trace {
     /// The last events, one per line.
     pub(crate) fn recent(&self) -> String {
         let mut lines = String::new();
-        for (now, what, [a, b, c]) in &self.recent {
-            writeln!(lines, "  {now:?} {what} {a} {b} {c}").expect("a string takes every line");
+        for (now, event, [a, b, c]) in &self.recent {
+            writeln!(lines, "  {now:?} {event} {a} {b} {c}").expect("a string takes every line");
         }
         lines
     }
@@ -119,8 +119,8 @@ fn side_name(index: u64) -> &'static str {
 }
 
 /// Describes an event for users of the network; `None` for the many routine events.
-fn describe(what: &str, [a, b, _]: [u64; 3]) -> Option<String> {
-    Some(match what {
+fn describe(event: &str, [a, b, _]: [u64; 3]) -> Option<String> {
+    Some(match event {
         "connect" => format!("connection {b}: a client connects"),
         "accept" => format!("connection {b}: accepted"),
         "refuse" => "an attempt to accept fails: out of descriptors".to_owned(),
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_are_told_and_count_and_what_is_frequent_is_not_told() {
+    fn messages_are_logged_and_change_the_digest_and_routine_events_are_not_logged() {
         let digest_of = |text: &str| {
             let mut trace = Trace::default();
             trace.record(Duration::ZERO, "poll", [1, 0, 0]);
@@ -151,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_events_are_kept() {
+    fn only_the_latest_events_are_kept() {
         let mut trace = Trace::default();
         for number in 0..100 {
             trace.record(Duration::ZERO, "close", [number, 0, 0]);
         }
-        let story = trace.event_log();
-        assert_eq!(story.len(), RECENT_MAX);
+        let event_log = trace.event_log();
+        assert_eq!(event_log.len(), RECENT_MAX);
         assert!(
-            story.last().is_some_and(|(_, text)| text.starts_with("connection 99: the client")),
-            "{story:?}"
+            event_log.last().is_some_and(|(_, text)| text.starts_with("connection 99: the client")),
+            "{event_log:?}"
         );
     }
 }

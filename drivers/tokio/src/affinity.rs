@@ -16,21 +16,21 @@ mod system {
     }
 
     impl AffinityGuard {
-        /// Binds the calling thread to CPU number `number` of those it may use, in the order of
+        /// Binds the calling thread to CPU number `index` of those it may use, in the order of NUMA
         /// nodes, modulo their number. The thread may use the CPUs of the process, unless it was
         /// bound before.
         ///
         /// # Errors
         /// The kernel does not report the CPUs, or rejects the call.
-        pub(crate) fn pin(number: usize) -> io::Result<Self> {
+        pub(crate) fn pin(index: usize) -> io::Result<Self> {
             let before = sched_getaffinity(THIS_THREAD)?;
-            let may_use = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
-            let usable = order_by_numa_node((0..CpuSet::count()).filter(may_use).collect());
-            let mut only = CpuSet::new();
-            if let Some(cpu) = usable.get(number % usable.len().max(1)) {
-                only.set(*cpu)?;
+            let is_allowed = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
+            let cpus = order_by_numa_node((0..CpuSet::count()).filter(is_allowed).collect());
+            let mut set = CpuSet::new();
+            if let Some(cpu) = cpus.get(index % cpus.len().max(1)) {
+                set.set(*cpu)?;
             }
-            sched_setaffinity(THIS_THREAD, &only)?;
+            sched_setaffinity(THIS_THREAD, &set)?;
             Ok(Self { before })
         }
     }
@@ -47,7 +47,7 @@ mod system {
 mod system {
     use std::io;
 
-    /// Has no effect: this system offers no such call that is worth a dependency.
+    /// Has no effect: binding a thread on this system would need one more dependency.
     pub(crate) struct AffinityGuard;
 
     impl AffinityGuard {

@@ -16,7 +16,7 @@ const BUFFER_COUNT_RANGE: (u32, u32) = (16, 32_768);
 const BUFFER_BYTES_RANGE: (usize, usize) = (512, 65_536);
 
 /// Buffers of equal size. They are allocated when first needed, at most `buffers_max`, and kept for
-/// the lifetime of the worker: `free <= made <= buffers_max`.
+/// the lifetime of the worker: `free <= allocated <= buffers_max`.
 pub(crate) struct BufferPool {
     free: RefCell<Vec<Vec<u8>>>,
     allocated: Cell<usize>,
@@ -45,19 +45,19 @@ impl BufferPool {
         }
     }
 
-    /// Returns a buffer of full length, if one is free. The last one given back is leased first,
+    /// Returns a buffer of full length, if one is free. The last one returned is leased first,
     /// because it is likely still in the CPU's cache.
     pub(crate) fn get(&self) -> Option<Vec<u8>> {
         if let Some(buffer) = self.free.borrow_mut().pop() {
             return Some(buffer);
         }
-        let made = self.allocated.get();
-        if made == self.buffers_max {
+        let allocated = self.allocated.get();
+        if allocated == self.buffers_max {
             return None;
         }
-        self.allocated.set(made + 1);
-        if let Some(shown) = &self.metrics {
-            shown.buffer_bytes.add(self.buffer_bytes as i64);
+        self.allocated.set(allocated + 1);
+        if let Some(metrics) = &self.metrics {
+            metrics.buffer_bytes.add(self.buffer_bytes as i64);
         }
         Some(vec![0; self.buffer_bytes])
     }
@@ -71,8 +71,8 @@ impl BufferPool {
     /// Counts a receive that found no free buffer and had to allocate memory.
     pub(crate) fn count_exhausted(&self) {
         increment(&self.exhausted);
-        if let Some(shown) = &self.metrics {
-            shown.buffers_exhausted.add(1);
+        if let Some(metrics) = &self.metrics {
+            metrics.buffers_exhausted.add(1);
         }
     }
 
@@ -93,7 +93,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk of the first `filled` bytes of `buffer`, which is given back to `pool`.
+    /// A chunk of the first `filled` bytes of `buffer`, which returns to `pool` on drop.
     pub(crate) fn new(buffer: Vec<u8>, filled: usize, pool: Rc<BufferPool>) -> Self {
         debug_assert!(filled <= buffer.len(), "a read fills at most the buffer");
         Self { buffer, filled, pool: Some(pool) }
@@ -146,21 +146,21 @@ impl Drop for Chunk {
 mod tests {
     use super::*;
 
-    fn smallest() -> Rc<BufferPool> {
+    fn smallest_pool() -> Rc<BufferPool> {
         let options = Options { receive_buffers: 1, receive_buffer_bytes: 1, ..Options::default() };
         Rc::new(BufferPool::new(&options))
     }
 
     #[test]
-    fn the_pool_is_bounded_and_reuses_what_comes_back() {
-        let pool = smallest();
+    fn the_pool_is_bounded_and_reuses_returned_buffers() {
+        let pool = smallest_pool();
         let mut leased: Vec<_> = (0..16).map(|_| pool.get().expect("a buffer")).collect();
         assert!(leased.iter().all(|buffer| buffer.len() == 512));
         assert!(pool.get().is_none());
-        let back = leased.pop().expect("a buffer");
-        let address = back.as_ptr();
-        drop(Chunk::new(back, 3, Rc::clone(&pool)));
-        let again = pool.get().expect("the buffer again");
-        assert_eq!(again.as_ptr(), address);
+        let returned = leased.pop().expect("a buffer");
+        let address = returned.as_ptr();
+        drop(Chunk::new(returned, 3, Rc::clone(&pool)));
+        let reused = pool.get().expect("the buffer again");
+        assert_eq!(reused.as_ptr(), address);
     }
 }

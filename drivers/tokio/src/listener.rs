@@ -34,13 +34,13 @@ enum ListenSocket {
     Unix(UnixListener),
 }
 
-/// Connections that were in the backlog before the listening socket got the options that others
-/// inherit. Once the backlog was empty, none of them is left.
+/// Whether the backlog may contain connections that are older than the options of the listening
+/// socket and so did not inherit them. Once the backlog has been empty, there are none.
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Unknown | Some | a connection was accepted, which may be such a one |
-/// | Some | None | the backlog is empty |
+/// | Unknown | Possible | a connection was accepted, which may be an older one |
+/// | Possible | Drained | the backlog is empty |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Preexisting {
     Unknown,
@@ -137,7 +137,8 @@ impl peregrine_driver::Listener for TokioListener {
     }
 }
 
-/// Returns the error for tasks that still wait at a socket without future connections.
+/// Accepts from a socket that was shut down. Once its backlog is empty, no further connections can
+/// arrive, so this fails with `InvalidInput`.
 #[cfg(unix)]
 fn accept_remaining(listener: &UnixListener) -> io::Result<AsyncSocket> {
     let (socket, _name) = SockRef::from(listener).accept().map_err(|error| match error.kind() {

@@ -1,20 +1,21 @@
 //! Measures how long ready tasks have waited: when did the runtime poll the kernel for them?
 //!
 //! tokio takes a limited number of sockets from the kernel at a time, and the others wait there. So
-//! the queue of ready tasks does not show how long a newly ready socket has to wait. A *mark* does:
-//! a byte on a socket pair of the worker, which is queued behind everything that is ready at that
-//! time, both in the kernel and on this thread. When the mark is received, all later work became
-//! ready after the mark was sent.
+//! the queue of ready tasks does not show how long a newly ready socket has to wait. A *marker*
+//! does: a byte on a socket pair of the worker, which is queued behind everything that is ready at
+//! that time, both in the kernel and on this thread. When the marker is received, all later work
+//! became ready after the marker was sent.
 //!
-//! A worker that sleeps regularly needs no marks: when it wakes up, nothing has waited. On systems
-//! without socket pairs, every poll of the kernel counts as a sleep, which underestimates the wait.
+//! A worker that sleeps regularly needs no markers: when it wakes up, nothing has waited. On
+//! systems without socket pairs, every poll of the kernel counts as a sleep, which underestimates
+//! the wait.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A worker that has been awake for this long sends a mark. Workers with little work send none.
+/// A worker that has been awake for this long sends a marker. Workers with little work send none.
 const MARKER_INTERVAL: Duration = Duration::from_millis(1);
 
 /// When the runtime polled the kernel for the current work.
@@ -22,31 +23,25 @@ pub(crate) struct PollClock {
     start: Instant,
     /// How often the thread has slept, or polled the kernel because no task was ready.
     parks: Arc<AtomicU64>,
-    /// The value of `sleeps` at the last call, or when the last mark was received.
+    /// The value of `parks` at the last call, or when the last marker was received.
     seen_parks: Cell<u64>,
     polled_at: Cell<Duration>,
     marker: marker::Marker,
 }
 
 impl PollClock {
-    pub(crate) fn new(start: Instant, sleeps: Arc<AtomicU64>) -> Self {
-        let (seen, began) = (Cell::default(), Cell::default());
-        Self {
-            start,
-            parks: sleeps,
-            seen_parks: seen,
-            polled_at: began,
-            marker: marker::Marker::default(),
-        }
+    pub(crate) fn new(start: Instant, parks: Arc<AtomicU64>) -> Self {
+        let (seen_parks, polled_at) = (Cell::default(), Cell::default());
+        Self { start, parks, seen_parks, polled_at, marker: marker::Marker::default() }
     }
 
     /// Returns when the runtime polled the kernel for the current work.
     pub(crate) fn polled_at(&self) -> Duration {
         let now = self.start.elapsed();
-        let slept = self.parks.load(Ordering::Relaxed);
-        let has_slept = self.seen_parks.replace(slept) != slept;
+        let parks = self.parks.load(Ordering::Relaxed);
+        let has_slept = self.seen_parks.replace(parks) != parks;
         match self.marker.state() {
-            // A thread does not sleep before it has received the mark.
+            // A thread does not sleep before it has received the marker.
             marker::MarkerState::Sent => {}
             // A poll of the kernel after that may not have been a sleep, but then it was short.
             marker::MarkerState::Received { sent, at } => {
@@ -69,8 +64,8 @@ impl PollClock {
 }
 
 /// Counts a sleep. Called on the worker's thread.
-pub(crate) fn count_park(sleeps: &AtomicU64) {
-    sleeps.store(sleeps.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+pub(crate) fn count_park(parks: &AtomicU64) {
+    parks.store(parks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 #[cfg(unix)]
@@ -80,7 +75,7 @@ mod marker {
     use std::time::{Duration, Instant};
     use tokio::net::UnixStream;
 
-    /// The state of a mark.
+    /// The state of a marker.
     #[derive(Clone, Copy, Default)]
     pub(super) enum MarkerState {
         #[default]
@@ -107,7 +102,7 @@ mod marker {
     }
 
     impl Marker {
-        /// Returns the state of the mark. Reports only once that it was received.
+        /// Returns the state of the marker. Reports only once that it was received.
         pub(super) fn state(&self) -> MarkerState {
             let state = self.shared.state.get();
             if matches!(state, MarkerState::Received { .. }) {
@@ -116,7 +111,7 @@ mod marker {
             state
         }
 
-        /// Sends a mark, unless one is in flight.
+        /// Sends a marker, unless one is in flight.
         pub(super) fn send(&self, now: Duration, start: Instant) {
             if self.shared.sent.get().is_some() {
                 return;
@@ -133,7 +128,7 @@ mod marker {
         }
     }
 
-    /// Starts a task that receives marks.
+    /// Starts a task that receives markers.
     fn spawn_receiver(shared: &Rc<MarkerShared>, start: Instant) -> Option<UnixStream> {
         let (sender, receiver) = UnixStream::pair().ok()?;
         let shared = Rc::clone(shared);
@@ -161,7 +156,7 @@ mod marker {
     use std::time::{Duration, Instant};
 
     #[derive(Clone, Copy)]
-    #[expect(dead_code, reason = "marks are not supported here")]
+    #[expect(dead_code, reason = "markers are not supported here")]
     pub(super) enum MarkerState {
         None,
         Sent,

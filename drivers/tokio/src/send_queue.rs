@@ -1,7 +1,7 @@
 //! The sending side of a connection.
 //!
-//! A send is written immediately, as much as the kernel takes. If that is all of it, the memory
-//! stays with the caller, and neither a task nor a waker is needed. The rest is kept and written by
+//! A send writes immediately as much as the kernel accepts. If that is all of it, the memory stays
+//! with the caller, and neither a task nor a waker is needed. The rest is kept and written by
 //! a background task; later sends are queued behind it. Shared bytes and parts of files are kept
 //! without copying.
 
@@ -25,7 +25,7 @@ use crate::worker::TokioWorker;
 pub(crate) struct SendQueue {
     /// Boxed, because few connections ever need it.
     pending: RefCell<Option<Box<PendingWrites>>>,
-    /// The number of bytes that the kernel took.
+    /// The number of bytes that the kernel has accepted.
     bytes_written: Cell<u64>,
     shutdown: Cell<ShutdownState>,
     /// The task that waits until everything is written.
@@ -37,14 +37,14 @@ pub(crate) struct SendQueue {
 enum ShutdownState {
     #[default]
     Open,
-    /// It is shut down when everything is written.
+    /// To be shut down once everything is written.
     Requested,
     Sent,
     /// Data was sent after the shutdown.
     WroteAfter,
 }
 
-/// Data that the kernel did not take yet. `written` bytes of the first piece were taken.
+/// Data that the kernel has not accepted yet, except for `written` bytes of the first buffer.
 struct PendingWrites {
     bufs: VecDeque<SendBuf>,
     written: usize,
@@ -55,19 +55,19 @@ struct PendingWrites {
 const COALESCE_BYTES_MAX: usize = 4 * 1024;
 
 impl PendingWrites {
-    /// Appends a piece. Small vectors are merged up to a limit, so that many of them need few
-    /// calls.
-    fn append(&mut self, piece: SendBuf) {
-        if piece.is_empty() {
+    /// Appends a buffer. Small vectors are merged up to a limit, so that many of them need few
+    /// system calls.
+    fn append(&mut self, buf: SendBuf) {
+        if buf.is_empty() {
             return;
         }
-        match (self.bufs.back_mut(), piece) {
+        match (self.bufs.back_mut(), buf) {
             (Some(SendBuf::Owned(last)), SendBuf::Owned(mut bytes))
                 if last.len().max(bytes.len()) <= COALESCE_BYTES_MAX =>
             {
                 last.append(&mut bytes);
             }
-            (_, piece) => self.bufs.push_back(piece),
+            (_, buf) => self.bufs.push_back(buf),
         }
     }
 }
@@ -75,8 +75,8 @@ impl PendingWrites {
 impl SendQueue {
     /// Stops the background task and drops the data it had to write.
     pub(crate) fn abort(&self) {
-        if let Some(left) = self.pending.take()
-            && let Some(task) = left.task
+        if let Some(pending) = self.pending.take()
+            && let Some(task) = pending.task
         {
             task.abort();
         }
@@ -99,16 +99,17 @@ impl SendQueue {
 impl StreamShared {
     /// Sends `out`, leaving it empty, and then `shared`.
     pub(crate) fn send(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<SendBuf>) {
-        let output = &self.send_queue;
+        let send_queue = &self.send_queue;
         let shared = shared.filter(|shared| !shared.is_empty());
-        if output.shutdown.get() != ShutdownState::Open && (!out.is_empty() || shared.is_some()) {
-            output.shutdown.set(ShutdownState::WroteAfter);
+        if send_queue.shutdown.get() != ShutdownState::Open && (!out.is_empty() || shared.is_some())
+        {
+            send_queue.shutdown.set(ShutdownState::WroteAfter);
         }
-        if self.error.get().is_some() || output.shutdown.get() != ShutdownState::Open {
+        if self.error.get().is_some() || send_queue.shutdown.get() != ShutdownState::Open {
             out.clear();
-        } else if let Some(left) = &mut *output.pending.borrow_mut() {
-            left.append(SendBuf::Owned(std::mem::take(out)));
-            left.append(shared.unwrap_or_default());
+        } else if let Some(pending) = &mut *send_queue.pending.borrow_mut() {
+            pending.append(SendBuf::Owned(std::mem::take(out)));
+            pending.append(shared.unwrap_or_default());
         } else {
             self.try_write(out, shared);
         }
@@ -126,50 +127,50 @@ impl StreamShared {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => self.fail(error.kind()),
             Poll::Pending => {
-                let mut left = PendingWrites { bufs: VecDeque::new(), written, task: None };
+                let mut pending = PendingWrites { bufs: VecDeque::new(), written, task: None };
                 if written < out.len() {
-                    left.bufs.push_back(SendBuf::Owned(std::mem::take(out)));
+                    pending.bufs.push_back(SendBuf::Owned(std::mem::take(out)));
                 } else {
-                    left.written -= out.len();
+                    pending.written -= out.len();
                 }
-                left.bufs.extend((!shared.is_empty()).then_some(shared));
-                self.write_in_background(left);
+                pending.bufs.extend((!shared.is_empty()).then_some(shared));
+                self.write_in_background(pending);
             }
         }
         out.clear();
     }
 
-    /// Writes `first` and then `behind`, skipping the first `written` bytes, and updates `written`.
+    /// Writes `first` and then `shared`, skipping the first `written` bytes, and updates `written`.
     fn poll_write(
         &self,
         cx: &mut Context<'_>,
         first: &[u8],
-        behind: &SendBuf,
+        shared: &SendBuf,
         written: &mut usize,
     ) -> Poll<io::Result<()>> {
-        let mut connection = self.socket.borrow_mut();
-        while *written < first.len() + behind.len() {
-            let wrote = ready!(match (first.get(*written..), behind) {
-                (Some(rest @ [_, ..]), SendBuf::File(_)) => {
-                    connection.poll_write_more(cx, rest)
+        let mut socket = self.socket.borrow_mut();
+        while *written < first.len() + shared.len() {
+            let result = ready!(match (first.get(*written..), shared) {
+                (Some(remaining @ [_, ..]), SendBuf::File(_)) => {
+                    socket.poll_write_more(cx, remaining)
                 }
-                (Some(rest @ [_, ..]), _) if !behind.is_empty() => {
-                    let both = [IoSlice::new(rest), IoSlice::new(behind.as_bytes())];
-                    connection.poll_write_vectored(cx, &both)
+                (Some(remaining @ [_, ..]), _) if !shared.is_empty() => {
+                    let both = [IoSlice::new(remaining), IoSlice::new(shared.as_bytes())];
+                    socket.poll_write_vectored(cx, &both)
                 }
-                (Some(rest @ [_, ..]), _) => connection.poll_write(cx, rest),
-                (_, SendBuf::File(part)) => {
-                    connection.poll_sendfile(cx, part, *written - first.len())
+                (Some(remaining @ [_, ..]), _) => socket.poll_write(cx, remaining),
+                (_, SendBuf::File(range)) => {
+                    socket.poll_sendfile(cx, range, *written - first.len())
                 }
-                _ => connection.poll_write(cx, &behind.as_bytes()[*written - first.len()..]),
+                _ => socket.poll_write(cx, &shared.as_bytes()[*written - first.len()..]),
             });
             self.worker.stats.record_syscall();
-            match wrote {
+            match result {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
                     *written += count;
-                    let taken = &self.send_queue.bytes_written;
-                    taken.set(taken.get() + count as u64);
+                    let bytes_written = &self.send_queue.bytes_written;
+                    bytes_written.set(bytes_written.get() + count as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -178,66 +179,66 @@ impl StreamShared {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes `left` in the background.
-    fn write_in_background(self: &Rc<Self>, left: PendingWrites) {
+    /// Writes `pending` in the background.
+    fn write_in_background(self: &Rc<Self>, pending: PendingWrites) {
         // Without a runtime the worker has ended, and its connections with it.
         if tokio::runtime::Handle::try_current().is_err() {
             return self.fail(io::ErrorKind::NotConnected);
         }
-        *self.send_queue.pending.borrow_mut() = Some(Box::new(left));
+        *self.send_queue.pending.borrow_mut() = Some(Box::new(pending));
         let task = tokio::task::spawn_local(background_writer(self)).abort_handle();
-        if let Some(left) = &mut *self.send_queue.pending.borrow_mut() {
-            left.task = Some(task);
+        if let Some(pending) = &mut *self.send_queue.pending.borrow_mut() {
+            pending.task = Some(task);
         }
     }
 
     /// Writes the remaining data, then shuts down sending if requested.
     fn poll_pending_writes(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let output = &self.send_queue;
-        let written = loop {
+        let send_queue = &self.send_queue;
+        let result = loop {
             match ready!(self.poll_write_front(cx)) {
-                // The piece is dropped while nothing is borrowed.
-                Ok(Some(_piece)) => {}
+                // The buffer is dropped while nothing is borrowed.
+                Ok(Some(_buf)) => {}
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
-        output.pending.take();
-        match written {
+        send_queue.pending.take();
+        match result {
             Err(error) => self.fail(error.kind()),
             Ok(()) => {
-                if output.shutdown.get() != ShutdownState::Open {
+                if send_queue.shutdown.get() != ShutdownState::Open {
                     self.shutdown_write();
                 }
-                output.wake_flush();
+                send_queue.wake_flush();
             }
         }
         Poll::Ready(())
     }
 
-    /// Writes the first piece of the remaining data and returns it; `None` if nothing remains.
+    /// Writes the first buffer of the remaining data and returns it; `None` if nothing remains.
     fn poll_write_front(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<SendBuf>>> {
-        let mut left = self.send_queue.pending.borrow_mut();
-        let Some(PendingWrites { bufs: pieces, written, .. }) = left.as_deref_mut() else {
+        let mut pending = self.send_queue.pending.borrow_mut();
+        let Some(PendingWrites { bufs, written, .. }) = pending.as_deref_mut() else {
             return Poll::Ready(Ok(None));
         };
-        let Some(first) = pieces.front() else { return Poll::Ready(Ok(None)) };
+        let Some(first) = bufs.front() else { return Poll::Ready(Ok(None)) };
         ready!(self.poll_write(cx, &[], first, written))?;
         *written = 0;
-        Poll::Ready(Ok(pieces.pop_front()))
+        Poll::Ready(Ok(bufs.pop_front()))
     }
 
     /// Ready when everything is written and, if requested, sending was shut down.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let output = &self.send_queue;
+        let send_queue = &self.send_queue;
         if let Some(kind) = self.error.get() {
             return Poll::Ready(Err(kind.into()));
         }
-        if output.shutdown.get() == ShutdownState::WroteAfter {
+        if send_queue.shutdown.get() == ShutdownState::WroteAfter {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if output.pending.borrow().is_some() {
-            store_waker(&output.flush_waker, cx);
+        if send_queue.pending.borrow().is_some() {
+            store_waker(&send_queue.flush_waker, cx);
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
@@ -256,8 +257,8 @@ impl StreamShared {
     fn shutdown_write(&self) {
         if self.error.get().is_none() {
             let mut cx = Context::from_waker(Waker::noop());
-            let finished = self.socket.borrow_mut().poll_shutdown(&mut cx);
-            if let Poll::Ready(Err(error)) = finished {
+            let result = self.socket.borrow_mut().poll_shutdown(&mut cx);
+            if let Poll::Ready(Err(error)) = result {
                 self.fail(error.kind());
             }
         }
@@ -269,11 +270,11 @@ impl StreamShared {
 
 /// The background task. It does not keep the connection alive.
 fn background_writer(shared: &Rc<StreamShared>) -> impl Future<Output = ()> + 'static {
-    let connection = Rc::downgrade(shared);
-    let counted = InFlightGuard::new(&shared.worker);
+    let stream = Rc::downgrade(shared);
+    let guard = InFlightGuard::new(&shared.worker);
     async move {
-        let _counted = counted;
-        poll_fn(|cx| match connection.upgrade() {
+        let _guard = guard;
+        poll_fn(|cx| match stream.upgrade() {
             Some(shared) => shared.poll_pending_writes(cx),
             None => Poll::Ready(()),
         })
@@ -281,7 +282,7 @@ fn background_writer(shared: &Rc<StreamShared>) -> impl Future<Output = ()> + 's
     }
 }
 
-/// Counts one background send while it lives.
+/// Counts one background send until dropped.
 struct InFlightGuard(Rc<TokioWorker>);
 
 impl InFlightGuard {

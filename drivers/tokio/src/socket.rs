@@ -26,8 +26,8 @@ pub(crate) enum AsyncSocket {
 
 impl AsyncSocket {
     /// Registers a connection passed by another worker. It is already non-blocking.
-    pub(crate) fn from_handoff(passed: Handoff) -> io::Result<Self> {
-        match passed {
+    pub(crate) fn from_handoff(handoff: Handoff) -> io::Result<Self> {
+        match handoff {
             Handoff::Tcp(socket) => TcpStream::from_std(socket).map(Self::Tcp),
             #[cfg(unix)]
             Handoff::Unix(socket) => UnixStream::from_std(socket).map(Self::Unix),
@@ -102,16 +102,16 @@ impl AsyncSocket {
         }
     }
 
-    /// Like `poll_write`, with two pieces in one call.
+    /// Like `poll_write`, with two buffers in one call.
     pub(crate) fn poll_write_vectored(
         &mut self,
         cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>; 2],
+        bufs: &[IoSlice<'_>; 2],
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
             #[cfg(unix)]
-            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -127,7 +127,7 @@ impl AsyncSocket {
         self.poll_when_writable(cx, |socket| SockRef::from(&socket).send_with_flags(bytes, flags))
     }
 
-    /// Writes once from a file, beyond the first `from` bytes of its part, or arranges a wake-up.
+    /// Writes once from a file, beyond the first `start` bytes of `range`, or arranges a wake-up.
     /// If the kernel is short of memory, the connection fails, as for any other write: all the
     /// driver could do is retry at once.
     ///
@@ -138,15 +138,16 @@ impl AsyncSocket {
     pub(crate) fn poll_sendfile(
         &mut self,
         cx: &mut Context<'_>,
-        part: &FileRange,
-        from: usize,
+        range: &FileRange,
+        start: usize,
     ) -> Poll<io::Result<usize>> {
         let too_short = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let at = i64::try_from(part.offset + from as u64).map_err(|_| too_short())?;
+        let offset = i64::try_from(range.offset + start as u64).map_err(|_| too_short())?;
         self.poll_when_writable(cx, |socket| {
-            let mut at = at;
-            let left = part.len - from;
-            match nix::sys::sendfile::sendfile64(socket, &part.file, Some(&mut at), left) {
+            let mut offset = offset;
+            let remaining = range.len - start;
+            match nix::sys::sendfile::sendfile64(socket, &range.file, Some(&mut offset), remaining)
+            {
                 Ok(0) => Err(too_short()),
                 Ok(sent) => Ok(sent),
                 Err(code) if FileRange::is_file_error(code as i32) => Err(too_short()),
@@ -167,13 +168,13 @@ impl AsyncSocket {
                 Self::Tcp(socket) => socket.poll_write_ready(cx),
                 Self::Unix(socket) => socket.poll_write_ready(cx),
             })?;
-            let wrote = match self {
+            let result = match self {
                 Self::Tcp(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
                 Self::Unix(socket) => socket.try_io(Interest::WRITABLE, || write(socket.as_fd())),
             };
-            match wrote {
+            match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                wrote => return Poll::Ready(wrote),
+                result => return Poll::Ready(result),
             }
         }
     }
@@ -241,10 +242,13 @@ impl AsyncSocket {
             Self::Tcp(_) => None,
             #[cfg(unix)]
             Self::Unix(socket) => {
-                let told = socket.peer_cred().ok()?;
+                let credentials = socket.peer_cred().ok()?;
                 // Zero means a process in another namespace.
-                let pid = told.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
-                Some(UnixCredentials { uid: told.uid(), gid: told.gid(), pid })
+                let pid = credentials
+                    .pid()
+                    .and_then(|pid| u32::try_from(pid).ok())
+                    .filter(|pid| *pid > 0);
+                Some(UnixCredentials { uid: credentials.uid(), gid: credentials.gid(), pid })
             }
         }
     }

@@ -36,9 +36,9 @@ pub(crate) struct StreamShared {
 }
 
 impl TokioStream {
-    pub(crate) fn new(connection: AsyncSocket, worker: Rc<TokioWorker>) -> Self {
+    pub(crate) fn new(socket: AsyncSocket, worker: Rc<TokioWorker>) -> Self {
         let shared = StreamShared {
-            socket: RefCell::new(connection),
+            socket: RefCell::new(socket),
             worker,
             send_queue: SendQueue::default(),
             error: Cell::new(None),
@@ -160,21 +160,21 @@ impl StreamShared {
     /// Receives once, or arranges a wake-up. The buffer is leased only during this call, unless
     /// bytes arrive in it.
     fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
-        let mut connection = self.socket.borrow_mut();
+        let mut socket = self.socket.borrow_mut();
         let pool = &self.worker.pool;
         if self.use_large_buffer.get() {
-            return self.poll_receive_owned(&mut connection, cx, self.worker.large_receive_bytes);
+            return self.poll_receive_owned(&mut socket, cx, self.worker.large_receive_bytes);
         }
         let Some(mut buffer) = pool.get() else {
             // Other connections hold all buffers: allocate memory if there is something to read.
-            let received = self.poll_receive_owned(&mut connection, cx, pool.buffer_bytes);
+            let received = self.poll_receive_owned(&mut socket, cx, pool.buffer_bytes);
             if received.is_ready() {
                 pool.count_exhausted();
             }
             return received;
         };
         let read = loop {
-            match connection.poll_read(cx, &mut buffer) {
+            match socket.poll_read(cx, &mut buffer) {
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Poll::Ready(read) => break read,
                 Poll::Pending => {
@@ -208,14 +208,14 @@ impl StreamShared {
     /// connection whose peer pauses holds none.
     fn poll_receive_owned(
         &self,
-        connection: &mut AsyncSocket,
+        socket: &mut AsyncSocket,
         cx: &mut Context<'_>,
         bytes_max: usize,
     ) -> Poll<io::Result<Chunk>> {
         let (bytes, read) = loop {
-            ready!(connection.poll_read_ready(cx))?;
+            ready!(socket.poll_read_ready(cx))?;
             let mut bytes = Vec::with_capacity(bytes_max);
-            match ready!(connection.poll_read_buf(cx, &mut bytes)) {
+            match ready!(socket.poll_read_buf(cx, &mut bytes)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 read => break (bytes, read),
             }
@@ -234,7 +234,8 @@ impl StreamShared {
         self.try_receive().map_err(|_| kind.into())
     }
 
-    /// Receives bytes or an error directly from the kernel; the runtime may not know of them yet.
+    /// Receives directly from the kernel, which may have bytes that the runtime does not know of
+    /// yet.
     fn try_receive(&self) -> io::Result<Chunk> {
         let mut bytes = vec![0; self.worker.pool.buffer_bytes];
         let filled = self.socket.borrow().try_read(&mut bytes)?;
@@ -259,6 +260,6 @@ impl StreamShared {
 
 /// Stores the caller's waker in `slot`, replacing any other.
 pub(crate) fn store_waker(slot: &Cell<Option<Waker>>, context: &Context<'_>) {
-    let known = slot.take().filter(|waker| waker.will_wake(context.waker()));
-    slot.set(Some(known.unwrap_or_else(|| context.waker().clone())));
+    let current = slot.take().filter(|waker| waker.will_wake(context.waker()));
+    slot.set(Some(current.unwrap_or_else(|| context.waker().clone())));
 }

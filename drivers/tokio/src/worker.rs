@@ -54,7 +54,7 @@ pub(crate) struct TokioWorker {
 /// Counters kept by the driver.
 #[derive(Default)]
 pub(crate) struct LocalStats {
-    /// Where they are published for other threads.
+    /// Where the counters are published for other threads.
     metrics: Option<Arc<DriverMetrics>>,
     /// The number of reads, writes and accepts.
     pub(crate) syscalls: Cell<u64>,
@@ -67,43 +67,43 @@ impl LocalStats {
     /// Counts a read, a write or an accept.
     pub(crate) fn record_syscall(&self) {
         increment(&self.syscalls);
-        if let Some(shown) = &self.metrics {
-            shown.enters.add(1);
+        if let Some(metrics) = &self.metrics {
+            metrics.enters.add(1);
         }
     }
 
-    /// Adds `more` to the number of connections with unwritten bytes.
-    pub(crate) fn add_pending_writes(&self, more: i64) {
-        self.pending_writes.set(self.pending_writes.get().wrapping_add_signed(more));
-        if let Some(shown) = &self.metrics {
-            shown.in_flight.add(more);
+    /// Adds `delta` to the number of connections with unwritten bytes.
+    pub(crate) fn add_pending_writes(&self, delta: i64) {
+        self.pending_writes.set(self.pending_writes.get().wrapping_add_signed(delta));
+        if let Some(metrics) = &self.metrics {
+            metrics.in_flight.add(delta);
         }
     }
 }
 
 /// Makes the runtime count its sleeps.
-fn count_parks(builder: &mut Builder, sleeps: &Arc<AtomicU64>) {
-    let sleeps = Arc::clone(sleeps);
-    builder.on_thread_unpark(move || poll_clock::count_park(&sleeps));
+fn count_parks(builder: &mut Builder, parks: &Arc<AtomicU64>) {
+    let parks = Arc::clone(parks);
+    builder.on_thread_unpark(move || poll_clock::count_park(&parks));
 }
 
-/// The same, and measures how long it is awake between two sleeps.
+/// Makes the runtime count its sleeps and measure how long it is awake between them.
 fn measure_iterations(
     builder: &mut Builder,
-    sleeps: &Arc<AtomicU64>,
-    figures: &Arc<DriverMetrics>,
+    parks: &Arc<AtomicU64>,
+    metrics: &Arc<DriverMetrics>,
     start: Instant,
 ) {
-    let (woken, figures) = (Arc::new(AtomicU64::new(0)), Arc::clone(figures));
+    let (woken_at, metrics) = (Arc::new(AtomicU64::new(0)), Arc::clone(metrics));
     let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let (began, sleeps) = (Arc::clone(&woken), Arc::clone(sleeps));
+    let (last_woken, parks) = (Arc::clone(&woken_at), Arc::clone(parks));
     let unparked = move || {
-        poll_clock::count_park(&sleeps);
-        began.store(now(), Ordering::Relaxed);
+        poll_clock::count_park(&parks);
+        last_woken.store(now(), Ordering::Relaxed);
     };
     builder.on_thread_unpark(unparked).on_thread_park(move || {
-        let time = now().saturating_sub(woken.load(Ordering::Relaxed));
-        figures.record_iteration(Duration::from_nanos(time));
+        let time = now().saturating_sub(woken_at.load(Ordering::Relaxed));
+        metrics.record_iteration(Duration::from_nanos(time));
     });
 }
 
@@ -129,10 +129,10 @@ impl Driver for Tokio {
         F: Future,
     {
         let _pinned = options.cpu.map(AffinityGuard::pin).transpose()?;
-        let (hosting, driver) = RuntimeGuard::start(options)?;
+        let (guard, driver) = RuntimeGuard::start(options)?;
         let mut output = None;
         let main = async { output = Some(main(driver.clone()).await) };
-        hosting.run(&driver, Box::pin(main));
+        guard.run(&driver, Box::pin(main));
         Ok(output.expect("`main` has completed"))
     }
 
@@ -144,8 +144,8 @@ impl Driver for Tokio {
         stream.into_handoff()
     }
 
-    fn accept_handoff(&self, passed: Handoff) -> io::Result<TokioStream> {
-        Ok(TokioStream::new(AsyncSocket::from_handoff(passed)?, Rc::clone(&self.worker)))
+    fn accept_handoff(&self, handoff: Handoff) -> io::Result<TokioStream> {
+        Ok(TokioStream::new(AsyncSocket::from_handoff(handoff)?, Rc::clone(&self.worker)))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
@@ -166,7 +166,7 @@ impl Driver for Tokio {
     const SELF_WAKE_YIELDS: bool = false;
 
     fn yield_now(&self, cx: &mut Context<'_>) {
-        // This first poll arranges a wake-up after that.
+        // The first poll of this future arranges a wake-up after tokio has polled its sockets.
         let _ = pin!(tokio::task::yield_now()).poll(cx);
     }
 
@@ -191,20 +191,20 @@ impl Driver for Tokio {
         tasks.saturating_sub(self.worker.poll_clock.tasks())
     }
 
-    fn wait_for_blocking_tasks_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        self.worker.blocking_tasks.wait_while(is_patient);
+    fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
+        self.worker.blocking_tasks.wait_while(keep_waiting);
     }
 
     /// `enters` counts reads, writes, accepts and how often the thread parked; polls of the kernel
     /// without parking are not known. `in_flight` counts connections with unwritten bytes.
     fn stats(&self) -> DriverStats {
         let parks = Handle::try_current().map_or(0, |handle| handle.metrics().worker_park_count(0));
-        let figures = &self.worker.stats;
+        let stats = &self.worker.stats;
         DriverStats {
-            enters: figures.syscalls.get() + parks,
-            accepted: figures.accepted.get(),
+            enters: stats.syscalls.get() + parks,
+            accepted: stats.accepted.get(),
             buffers_exhausted: self.worker.pool.exhausted(),
-            in_flight: figures.pending_writes.get(),
+            in_flight: stats.pending_writes.get(),
         }
     }
 }
@@ -217,16 +217,16 @@ struct RuntimeGuard {
 
 impl RuntimeGuard {
     fn start(options: &Options) -> io::Result<(Self, Tokio)> {
-        let functions = BlockingTasks::default();
-        let (started, stopped) = (functions.threads(), functions.threads());
+        let blocking_tasks = BlockingTasks::default();
+        let (started, stopped) = (blocking_tasks.threads(), blocking_tasks.threads());
         let start = Instant::now();
         let mut builder = Builder::new_current_thread();
-        let sleeps = Arc::default();
+        let parks = Arc::default();
         match &options.metrics {
-            None => count_parks(&mut builder, &sleeps),
-            Some(figures) => {
-                figures.set_blocking_threads(functions.threads());
-                measure_iterations(&mut builder, &sleeps, figures, start);
+            None => count_parks(&mut builder, &parks),
+            Some(metrics) => {
+                metrics.set_blocking_threads(blocking_tasks.threads());
+                measure_iterations(&mut builder, &parks, metrics, start);
             }
         }
         let runtime = builder
@@ -236,29 +236,29 @@ impl RuntimeGuard {
             .on_thread_start(move || started.on_start())
             .on_thread_stop(move || stopped.on_stop())
             .build_local(LocalOptions::default())?;
-        let hosting = Self { runtime: Some(runtime), blocking_timeout: Duration::ZERO };
+        let guard = Self { runtime: Some(runtime), blocking_timeout: Duration::ZERO };
         let worker = Rc::new(TokioWorker {
             start,
             pool: Rc::new(BufferPool::new(options)),
             large_receive_bytes: options.large_receive_bytes_clamped(),
             socket_options: options.socket_options.clone(),
             stats: LocalStats { metrics: options.metrics.clone(), ..LocalStats::default() },
-            poll_clock: PollClock::new(start, sleeps),
-            blocking_tasks: functions,
+            poll_clock: PollClock::new(start, parks),
+            blocking_tasks,
         });
-        Ok((hosting, Tokio { worker }))
+        Ok((guard, Tokio { worker }))
     }
 
     /// The lifetime of a worker. Compiled only once, because `main` is boxed. `main` is dropped
     /// while the runtime is entered, even if it panics.
     fn run(mut self, driver: &Tokio, main: Pin<Box<dyn Future<Output = ()> + '_>>) {
-        let functions = &driver.worker.blocking_tasks;
+        let blocking_tasks = &driver.worker.blocking_tasks;
         self.runtime().block_on(async move {
             main.await;
-            functions.start_queued(driver, || tokio::task::spawn_blocking(|| ())).await;
+            blocking_tasks.start_queued(driver, || tokio::task::spawn_blocking(|| ())).await;
         });
-        functions.shut_down(|end_max| {
-            self.blocking_timeout = end_max;
+        blocking_tasks.shut_down(|timeout| {
+            self.blocking_timeout = timeout;
             drop(self);
         });
     }

@@ -4,27 +4,27 @@ use peregrine_driver::order_by_numa_node;
 use std::io;
 use std::sync::OnceLock;
 
-/// Binds the calling thread to one of the CPUs that the process may use: number `place` in the
-/// order of nodes, modulo their number.
+/// Binds the calling thread to one of the CPUs that the process may use: number `index` in the
+/// order of NUMA nodes, modulo their number.
 ///
 /// # Errors
-/// The system does not report the CPUs, or this one was taken away.
-pub(crate) fn pin_thread(place: usize) -> io::Result<()> {
+/// The system does not report the CPUs, or the process may no longer use this one.
+pub(crate) fn pin_thread(index: usize) -> io::Result<()> {
     // Threads inherit the CPU set of the thread that starts them, so the set is read once, before
     // any thread was bound here.
     static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
-    let usable = match USABLE.get() {
-        Some(usable) => usable,
+    let cpus = match USABLE.get() {
+        Some(cpus) => cpus,
         None => {
-            let found = order_by_numa_node(allowed_cpus()?);
-            USABLE.get_or_init(|| found)
+            let ordered = order_by_numa_node(allowed_cpus()?);
+            USABLE.get_or_init(|| ordered)
         }
     };
-    let mut only = empty_cpu_set();
+    let mut set = empty_cpu_set();
     // SAFETY: the number was found in such a set, so it is smaller than its size.
-    unsafe { libc::CPU_SET(usable[place % usable.len()], &mut only) };
+    unsafe { libc::CPU_SET(cpus[index % cpus.len()], &mut set) };
     // SAFETY: the pointer and size describe the set, which outlives the call.
-    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &only) };
+    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -51,30 +51,30 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// The CPUs of a thread that was bound to `place`.
-    fn bound_to(place: usize) -> Vec<usize> {
+    /// The CPUs of a thread that was bound to `index`.
+    fn cpus_after_pinning(index: usize) -> Vec<usize> {
         let thread = thread::spawn(move || {
-            pin_thread(place).unwrap();
+            pin_thread(index).unwrap();
             allowed_cpus().unwrap()
         });
         thread.join().unwrap()
     }
 
     #[test]
-    fn a_thread_is_bound_to_the_nth_usable_cpu_counted_around() {
-        let usable = order_by_numa_node(allowed_cpus().unwrap());
-        for place in 0..2 * usable.len() + 1 {
-            assert_eq!(bound_to(place), [usable[place % usable.len()]]);
+    fn a_thread_is_bound_to_the_nth_allowed_cpu_modulo_their_number() {
+        let cpus = order_by_numa_node(allowed_cpus().unwrap());
+        for index in 0..2 * cpus.len() + 1 {
+            assert_eq!(cpus_after_pinning(index), [cpus[index % cpus.len()]]);
         }
     }
 
     #[test]
-    fn a_bound_thread_does_not_narrow_the_choice_of_those_that_it_starts() {
-        let usable = order_by_numa_node(allowed_cpus().unwrap());
+    fn threads_started_by_a_bound_thread_can_use_all_cpus() {
+        let cpus = order_by_numa_node(allowed_cpus().unwrap());
         let second = thread::spawn(|| {
             pin_thread(0).unwrap();
-            bound_to(1)
+            cpus_after_pinning(1)
         });
-        assert_eq!(second.join().unwrap(), [usable[1 % usable.len()]]);
+        assert_eq!(second.join().unwrap(), [cpus[1 % cpus.len()]]);
     }
 }

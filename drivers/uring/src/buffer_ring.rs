@@ -26,11 +26,11 @@ const BUFFER_BYTES_RANGE: std::ops::RangeInclusive<usize> = 512..=65_536;
 
 /// All receive buffers of one worker.
 ///
-/// Each buffer is in one of four states: not in use yet, in the kernel's ring, in a connection's
+/// Each buffer is in one of four states: not provided yet, in the kernel's ring, in a connection's
 /// [`ChunkQueue`], or in a chunk held by the user. `outstanding` counts the last two.
 ///
-/// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. It
-/// is given more only when few are left.
+/// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. So
+/// it gets more buffers only when few are left.
 pub(crate) struct BufferRing {
     entries: Mapping,
     memory: Mapping,
@@ -50,7 +50,7 @@ struct ChunkLink {
     next: u16,
 }
 
-fn count(options: &Options) -> u32 {
+fn buffer_count(options: &Options) -> u32 {
     options
         .receive_buffers
         .clamp(*BUFFER_COUNT_RANGE.start(), *BUFFER_COUNT_RANGE.end())
@@ -59,7 +59,7 @@ fn count(options: &Options) -> u32 {
 
 /// The memory that the kernel locks for the buffer ring: its entries, not the buffers themselves.
 pub(crate) fn locked_bytes(options: &Options) -> usize {
-    count(options) as usize * size_of::<BufRingEntry>()
+    buffer_count(options) as usize * size_of::<BufRingEntry>()
 }
 
 impl BufferRing {
@@ -68,7 +68,7 @@ impl BufferRing {
     /// # Errors
     /// The kernel rejected the registration.
     pub(crate) fn register(ring: &Ring, options: &Options) -> io::Result<Self> {
-        let count = count(options);
+        let count = buffer_count(options);
         let bytes = options
             .receive_buffer_bytes
             .clamp(*BUFFER_BYTES_RANGE.start(), *BUFFER_BYTES_RANGE.end());
@@ -95,11 +95,11 @@ impl BufferRing {
 
     /// Gives the kernel up to `count` more buffers.
     fn grow(&self, count: u32) {
-        let used = self.provided.get();
-        let more = used..(used + count).min(u32::from(self.mask) + 1);
-        self.provided.set(more.end);
-        self.outstanding.set(self.outstanding.get() + more.len() as u32);
-        more.for_each(|id| self.provide(id as u16));
+        let provided = self.provided.get();
+        let new_ids = provided..(provided + count).min(u32::from(self.mask) + 1);
+        self.provided.set(new_ids.end);
+        self.outstanding.set(self.outstanding.get() + new_ids.len() as u32);
+        new_ids.for_each(|id| self.provide(id as u16));
     }
 
     /// Records that the kernel had no buffer left.
@@ -223,7 +223,7 @@ struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs only to the block, and to no particular thread.
+// SAFETY: only this value owns the memory, and any thread may access or unmap it.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -253,7 +253,7 @@ mod tests {
     use crate::ring::RING_SIZES;
 
     #[test]
-    fn the_kernel_gets_more_buffers_when_few_are_left_and_not_before() {
+    fn the_kernel_gets_more_buffers_only_when_few_are_left() {
         let mut ring = Ring::create(RING_SIZES[0]).unwrap();
         let buffers = BufferRing::register(&ring, &Options::default()).unwrap();
         for _ in 0..100 {

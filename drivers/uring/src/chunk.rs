@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::worker::UringWorker;
 
-/// Received bytes. Dropping the chunk gives its buffer back to the worker.
+/// Received bytes. Dropping the chunk returns its buffer to the worker.
 pub struct Chunk {
     pub(crate) bytes: ChunkData,
 }
@@ -28,8 +28,8 @@ pub(crate) struct ProvidedBuffer {
 }
 
 impl ProvidedBuffer {
-    pub(crate) fn new(shared: Rc<UringWorker>, buffer: u16, length: u32) -> Self {
-        Self { worker: shared, packed: (u64::from(buffer) << 32) | u64::from(length) }
+    pub(crate) fn new(worker: Rc<UringWorker>, buffer: u16, length: u32) -> Self {
+        Self { worker, packed: (u64::from(buffer) << 32) | u64::from(length) }
     }
 
     fn buffer(&self) -> u16 {
@@ -59,12 +59,12 @@ impl Deref for Chunk {
     fn deref(&self) -> &[u8] {
         match &self.bytes {
             ChunkData::Eof => &[],
-            // SAFETY: the buffer came with a completion and is given back only when
-            // `ProvidedBuffer` is dropped, which this borrow rules out.
-            ChunkData::Provided(lent) => unsafe {
-                lent.worker.buffers.read(lent.buffer(), lent.packed as u32)
+            // SAFETY: the buffer came with a completion and is returned to the
+            // kernel only when `ProvidedBuffer` is dropped, which this borrow rules out.
+            ChunkData::Provided(buffer) => unsafe {
+                buffer.worker.buffers.read(buffer.buffer(), buffer.packed as u32)
             },
-            ChunkData::Owned(own) => &own.bytes,
+            ChunkData::Owned(owned) => &owned.bytes,
         }
     }
 }

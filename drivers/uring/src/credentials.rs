@@ -11,7 +11,7 @@ use peregrine_driver::UnixCredentials;
 /// Does not use `rustix`, whose process IDs cannot be zero; the kernel reports zero for a process
 /// in another namespace.
 pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UnixCredentials> {
-    let mut told = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `ucred` has room for `length` bytes, and any bytes are a valid `ucred`; both live
     // until the call returns, and the kernel keeps neither.
@@ -20,13 +20,13 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UnixCredent
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            (&raw mut told).cast(),
+            (&raw mut credentials).cast(),
             &raw mut length,
         )
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    let pid = u32::try_from(told.pid).ok().filter(|pid| *pid > 0);
-    Ok(UnixCredentials { uid: told.uid, gid: told.gid, pid })
+    let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid > 0);
+    Ok(UnixCredentials { uid: credentials.uid, gid: credentials.gid, pid })
 }

@@ -19,24 +19,24 @@ use crate::worker::UringWorker;
 
 /// One worker's io_uring driver.
 ///
-/// Tasks that wait for tokio's timers or sockets directly should hold the driver (see
-/// [`Driver::keep_awake`]); otherwise they may be woken up to 100 ms late. This is not necessary
-/// for tasks spawned on tokio from this thread, which the driver notices.
+/// Tasks that wait for tokio's timers or sockets directly should call [`Driver::keep_awake`];
+/// otherwise they may be woken up to 100 ms late. This is not necessary for tasks spawned on tokio
+/// from this thread, which the driver notices.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};
 /// use peregrine_driver_uring::{Uring, probe};
 ///
 /// # fn main() -> std::io::Result<()> {
-/// if let Err(refusal) = probe() {
-///     eprintln!("{refusal}");
+/// if let Err(error) = probe() {
+///     eprintln!("{error}");
 ///     return Ok(());
 /// }
-/// let answer = Uring::run(&Options::default(), |driver| async move {
+/// let output = Uring::run(&Options::default(), |driver| async move {
 ///     driver.sleep_until(driver.now()).await;
 ///     42
 /// })?;
-/// assert_eq!(answer, 42);
+/// assert_eq!(output, 42);
 /// # Ok(())
 /// # }
 /// ```
@@ -77,8 +77,8 @@ impl Driver for Uring {
         stream.hand_off()
     }
 
-    fn accept_handoff(&self, passed: Handoff) -> io::Result<UringStream> {
-        let descriptor = match passed {
+    fn accept_handoff(&self, handoff: Handoff) -> io::Result<UringStream> {
+        let descriptor = match handoff {
             Handoff::Tcp(socket) => socket.into(),
             Handoff::Unix(socket) => socket.into(),
         };
@@ -109,8 +109,8 @@ impl Driver for Uring {
         self.worker.long_iterations.borrow().submitted_at(time)
     }
 
-    fn on_iteration_end(&self, end: impl Fn(Duration) + 'static) -> bool {
-        self.worker.on_iteration_end.set(Box::new(end)).is_ok()
+    fn on_iteration_end(&self, callback: impl Fn(Duration) + 'static) -> bool {
+        self.worker.on_iteration_end.set(Box::new(callback)).is_ok()
     }
 
     fn unix_time(&self) -> Duration {
@@ -130,19 +130,19 @@ impl Driver for Uring {
         Handle::try_current().map_or(0, |handle| event_loop::tokio_tasks(&handle.metrics()))
     }
 
-    fn wait_for_blocking_tasks_while(&self, is_patient: impl FnMut(usize) -> bool + 'static) {
-        self.worker.blocking_tasks.wait_while(is_patient);
+    fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
+        self.worker.blocking_tasks.wait_while(keep_waiting);
     }
 
     /// The counters so far. `in_flight` does not include the driver's poll for wake-ups by other
     /// threads.
     fn stats(&self) -> DriverStats {
-        self.worker.counters()
+        self.worker.stats()
     }
 }
 
 impl PreparedRing {
-    /// Like [`Uring::run`], with this ring.
+    /// Like [`Uring::run`], on this ring.
     ///
     /// # Errors
     /// The kernel rejected something else that the driver needs.
@@ -168,38 +168,38 @@ where
     M: FnOnce(Uring) -> F,
     F: Future,
 {
-    let functions = BlockingTasks::default();
-    let (started, stopped) = (functions.threads(), functions.threads());
+    let blocking_tasks = BlockingTasks::default();
+    let (started, stopped) = (blocking_tasks.threads(), blocking_tasks.threads());
     let runtime = Builder::new_current_thread()
         .enable_all()
         .on_thread_start(move || started.on_start())
         .on_thread_stop(move || stopped.on_stop())
         .build_local(LocalOptions::default())?;
-    if let Some(figures) = &options.metrics {
-        figures.set_blocking_threads(functions.threads());
+    if let Some(metrics) = &options.metrics {
+        metrics.set_blocking_threads(blocking_tasks.threads());
     }
-    let shared = UringWorker::start(prepared, options, functions)?;
-    let mut running =
-        WorkerGuard { worker: shared, runtime: Some(runtime), blocking_timeout: Duration::ZERO };
-    running.worker.executor.enter();
+    let worker = UringWorker::start(prepared, options, blocking_tasks)?;
+    let mut guard =
+        WorkerGuard { worker, runtime: Some(runtime), blocking_timeout: Duration::ZERO };
+    guard.worker.executor.enter();
     let spin = Duration::from_micros(u64::from(options.spin_us));
     let root = async {
-        let driver = Uring { worker: Rc::clone(&running.worker) };
+        let driver = Uring { worker: Rc::clone(&guard.worker) };
         let main = main(driver.clone());
-        let whole = async {
+        let main_then_blocking = async {
             let output = main.await;
-            let functions = &driver.worker.blocking_tasks;
-            functions.start_queued(&driver, || tokio::task::spawn_blocking(|| ())).await;
+            let blocking_tasks = &driver.worker.blocking_tasks;
+            blocking_tasks.start_queued(&driver, || tokio::task::spawn_blocking(|| ())).await;
             output
         };
-        event_loop::run(Rc::clone(&running.worker), whole, spin).await
+        event_loop::run(Rc::clone(&guard.worker), main_then_blocking, spin).await
     };
-    let runtime = running.runtime.as_ref().expect("the runtime exists until the drop");
+    let runtime = guard.runtime.as_ref().expect("the runtime exists until the drop");
     let output = runtime.block_on(unconstrained(root));
-    let shared = Rc::clone(&running.worker);
-    shared.blocking_tasks.shut_down(|end_max| {
-        running.blocking_timeout = end_max;
-        drop(running);
+    let worker = Rc::clone(&guard.worker);
+    worker.blocking_tasks.shut_down(|timeout| {
+        guard.blocking_timeout = timeout;
+        drop(guard);
     });
     output
 }

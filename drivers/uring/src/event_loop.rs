@@ -1,9 +1,9 @@
 //! The worker's event loop, which runs as one task of a tokio runtime, and its two ways to sleep.
 //!
 //! If events can only come from the ring, the thread sleeps in the ring: submitting, waiting and
-//! reaping are one system call. If tokio has tasks, or the driver is held awake, the thread sleeps
-//! in tokio, which learns of completions through an eventfd registered with the ring. While the
-//! ring is busy, the loop yields to tokio every few iterations.
+//! reaping are one system call. If tokio has tasks, or a `KeepAwake` exists, the thread sleeps
+//! in tokio, which is notified of completions through an eventfd registered with the ring. While
+//! the ring is busy, the loop yields to tokio every few iterations.
 //!
 //! A sleep in the ring is short, because tokio's events are not seen in the meantime. A worker that
 //! has been idle for the length of one sleeps in tokio, where it sees all events and needs no time
@@ -34,8 +34,8 @@ use crate::worker::{UringWorker, create_eventfd};
 /// The number of iterations before the loop yields to tokio, if tokio has tasks.
 const ITERATIONS_PER_YIELD: u32 = 8;
 /// The longest sleep in the ring. The loop yields to tokio after it, so events that the driver does
-/// not know about (a timer without a hold, a task spawned on the runtime by another thread) are
-/// late, not lost.
+/// not know about (a timer without a `KeepAwake`, a task spawned on the runtime by another thread)
+/// are late, not lost.
 const RING_WAIT_MAX: Duration = Duration::from_millis(100);
 /// The longest time that tokio's timer is set to. Some times are too far in the future for it.
 const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -46,27 +46,27 @@ const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// # Errors
 /// No descriptor is left for the event that tokio watches, or the ring fails.
 pub(crate) async fn run<F: Future>(
-    shared: Rc<UringWorker>,
+    worker: Rc<UringWorker>,
     main: F,
     spin: Duration,
 ) -> io::Result<F::Output> {
-    let mut looping = EventLoop::new(Rc::clone(&shared), spin)?;
+    let mut event_loop = EventLoop::new(Rc::clone(&worker), spin)?;
     // Otherwise all tasks of the worker would share one tokio budget and starve each other.
-    let looping = unconstrained(poll_fn(move |cx| looping.poll(cx)));
-    let mut looping = pin!(spawn_local(looping));
+    let event_loop = unconstrained(poll_fn(move |cx| event_loop.poll(cx)));
+    let mut event_loop = pin!(spawn_local(event_loop));
     let mut main = pin!(main);
     poll_fn(|cx| {
-        if let Poll::Ready(output) = shared.executor.poll_main(main.as_mut(), cx) {
+        if let Poll::Ready(output) = worker.executor.poll_main(main.as_mut(), cx) {
             return Poll::Ready(Ok(output));
         }
-        looping.as_mut().poll(cx).map(|ended| Err(ended.unwrap_or_else(propagate_panic)))
+        event_loop.as_mut().poll(cx).map(|result| Err(result.unwrap_or_else(propagate_panic)))
     })
     .await
 }
 
 /// The loop panicked, which is a bug in the driver. Resumes the panic in the worker's caller.
-fn propagate_panic(ended: JoinError) -> io::Error {
-    match ended.try_into_panic() {
+fn propagate_panic(error: JoinError) -> io::Error {
+    match error.try_into_panic() {
         Ok(payload) => std::panic::resume_unwind(payload),
         Err(cancelled) => io::Error::other(cancelled),
     }
@@ -94,10 +94,10 @@ struct EventLoop {
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Busy | Fading | a sleep in the ring timed out |
-/// | Fading | Busy | tasks were polled |
-/// | Fading | Quiet | another sleep timed out |
-/// | Quiet | Busy | tasks were polled, and again soon after |
+/// | Busy | Settling | a sleep in the ring timed out |
+/// | Settling | Busy | tasks were polled |
+/// | Settling | Idle | another sleep timed out |
+/// | Idle | Busy | tasks were polled, and again soon after |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoadLevel {
     Busy,
@@ -107,14 +107,14 @@ enum LoadLevel {
 }
 
 impl LoadLevel {
-    /// The pace after tasks were polled.
+    /// The load after tasks were polled.
     fn on_work(self, clock: &LoopClock) -> Self {
         let Self::Idle(last) = self else { return Self::Busy };
         let is_soon = clock.now().saturating_sub(last) < RING_WAIT_MAX;
         if is_soon { Self::Busy } else { Self::Idle(clock.now()) }
     }
 
-    /// The pace after a sleep has timed out.
+    /// The load after a sleep has timed out.
     fn on_timeout(self, now: Duration) -> Self {
         match self {
             Self::Busy => Self::Settling,
@@ -144,14 +144,14 @@ enum NextStep {
 }
 
 impl EventLoop {
-    fn new(shared: Rc<UringWorker>, spin: Duration) -> io::Result<Self> {
+    fn new(worker: Rc<UringWorker>, spin: Duration) -> io::Result<Self> {
         let metrics = Handle::current().metrics();
-        let parking = TokioParker::new(&shared)?;
+        let parker = TokioParker::new(&worker)?;
         Ok(Self {
-            worker: shared,
+            worker,
             metrics,
             spin,
-            parker: parking,
+            parker,
             iterations: 0,
             tokio_tasks: 0,
             load: LoadLevel::Busy,
@@ -209,11 +209,11 @@ impl EventLoop {
 
     /// Submits the iteration's operations to the kernel, and sleeps in the ring if appropriate.
     fn enter(&mut self) -> io::Result<NextStep> {
-        let shared = &self.worker;
-        shared.rearm_starved();
+        let worker = &self.worker;
+        worker.rearm_starved();
         let tokio_tasks = tokio_tasks(&self.metrics);
-        let tokio_alive = shared.keep_awake_count.get() > 0 || tokio_tasks > 0;
-        let next = if shared.executor.is_main_ready()
+        let tokio_alive = worker.keep_awake_count.get() > 0 || tokio_tasks > 0;
+        let next = if worker.executor.is_main_ready()
             || tokio_alive && self.iterations >= ITERATIONS_PER_YIELD
         {
             NextStep::YieldToTokio
@@ -223,21 +223,21 @@ impl EventLoop {
         } else {
             NextStep::Iterate
         };
-        if shared.executor.any_ready() {
-            shared.ring.borrow_mut().enter(EnterWait::DontWait)?;
+        if worker.executor.any_ready() {
+            worker.ring.borrow_mut().enter(EnterWait::DontWait)?;
             return Ok(next);
         }
-        shared.rearm_starved_owned();
-        let has_slept = shared.take_wait_timed_out();
+        worker.rearm_starved_owned();
+        let has_slept = worker.take_wait_timed_out();
         if has_slept {
-            self.load = self.load.on_timeout(shared.clock.now());
+            self.load = self.load.on_timeout(worker.clock.now());
         }
-        let is_quiet = matches!(self.load, LoadLevel::Idle(_));
-        if tokio_alive || shared.executor.is_main_ready() || is_quiet {
-            let mut ring = shared.ring.borrow_mut();
+        let is_idle = matches!(self.load, LoadLevel::Idle(_));
+        if tokio_alive || worker.executor.is_main_ready() || is_idle {
+            let mut ring = worker.ring.borrow_mut();
             ring.enter(EnterWait::DontWait)?;
-            let is_idle = matches!(next, NextStep::Iterate) && !ring.has_work();
-            return Ok(if is_idle { NextStep::Park } else { next });
+            let can_park = matches!(next, NextStep::Iterate) && !ring.has_work();
+            return Ok(if can_park { NextStep::Park } else { next });
         }
         if !self.spin.is_zero() && self.spin()? {
             return Ok(NextStep::Iterate);
@@ -246,10 +246,10 @@ impl EventLoop {
         if has_slept {
             return Ok(NextStep::YieldToTokio);
         }
-        if shared.executor.remote().try_park(ParkTarget::Ring) {
-            let limit = shared.arm_wait_timeout(RING_WAIT_MAX)?;
-            shared.ring.borrow_mut().enter(EnterWait::Completion(limit))?;
-            shared.executor.remote().unpark();
+        if worker.executor.remote().try_park(ParkTarget::Ring) {
+            let limit = worker.arm_wait_timeout(RING_WAIT_MAX)?;
+            worker.ring.borrow_mut().enter(EnterWait::Completion(limit))?;
+            worker.executor.remote().unpark();
         }
         Ok(NextStep::Iterate)
     }
@@ -284,19 +284,19 @@ impl EventLoop {
 
     /// Arranges to be woken by tokio. Returns false if there is work to do first.
     fn park(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let shared = &self.worker;
-        shared.ring.borrow_mut().set_eventfd_enabled(true);
-        let asleep = shared.executor.remote().try_park(ParkTarget::Tokio(cx.waker()))
-            && !shared.ring.borrow_mut().has_work()
-            && self.parker.wait(shared, cx)?;
-        if asleep {
-            shared.executor.park();
+        let worker = &self.worker;
+        worker.ring.borrow_mut().set_eventfd_enabled(true);
+        let is_parked = worker.executor.remote().try_park(ParkTarget::Tokio(cx.waker()))
+            && !worker.ring.borrow_mut().has_work()
+            && self.parker.wait(worker, cx)?;
+        if is_parked {
+            worker.executor.park();
         } else {
             self.unpark();
             // Deferred work becomes completions only at the next enter.
             self.worker.ring.borrow_mut().enter(EnterWait::DontWait)?;
         }
-        Ok(asleep)
+        Ok(is_parked)
     }
 
     fn unpark(&mut self) {
@@ -307,35 +307,35 @@ impl EventLoop {
 }
 
 impl TokioParker {
-    fn new(shared: &UringWorker) -> io::Result<Self> {
+    fn new(worker: &UringWorker) -> io::Result<Self> {
         let event = File::from(create_eventfd()?);
         // A `File` returns the same descriptor at each call and closes it when it is dropped, which
         // `AsyncFd` does after deregistering it from tokio.
         #[allow(deprecated, reason = "needed for the minimum version of tokio")]
         let event = AsyncFd::with_interest(event, Interest::READABLE)?;
-        shared.ring.borrow_mut().register_eventfd(&event)?;
+        worker.ring.borrow_mut().register_eventfd(&event)?;
         Ok(Self { event, timer: Box::pin(tokio::time::sleep(Duration::ZERO)), timer_at: None })
     }
 
     /// Registers with the event and the timer. Returns false if one of them has already fired.
-    fn wait(&mut self, shared: &UringWorker, cx: &mut Context<'_>) -> io::Result<bool> {
+    fn wait(&mut self, worker: &UringWorker, cx: &mut Context<'_>) -> io::Result<bool> {
         // Tokio reports each new signal of an eventfd even if it is not read, so it is never read.
         // An old signal may be left over; it costs one more round.
         while let Poll::Ready(guard) = self.event.poll_read_ready(cx) {
             guard?.clear_ready();
-            if shared.ring.borrow_mut().has_work() {
+            if worker.ring.borrow_mut().has_work() {
                 return Ok(false);
             }
         }
-        let Some(deadline) = shared.timers.borrow().next_deadline() else { return Ok(true) };
+        let Some(deadline) = worker.timers.borrow().next_deadline() else { return Ok(true) };
         // A timer that fires too early causes one useless wake-up, which is cheaper than moving it
         // in each iteration.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
-            shared.clock.invalidate(true);
-            let now = shared.clock.now();
-            let rest = deadline.saturating_sub(now).min(TIMER_MAX);
-            self.timer.as_mut().reset(Instant::now() + rest);
-            self.timer_at = Some(now + rest);
+            worker.clock.invalidate(true);
+            let now = worker.clock.now();
+            let remaining = deadline.saturating_sub(now).min(TIMER_MAX);
+            self.timer.as_mut().reset(Instant::now() + remaining);
+            self.timer_at = Some(now + remaining);
         }
         Ok(self.poll_timer(cx).is_pending())
     }

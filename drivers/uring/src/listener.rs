@@ -1,10 +1,11 @@
-//! Accepts connections, one per request for one, and none in advance.
+//! Accepts connections only while a task waits in `accept`, and none in advance.
 //!
-//! Workers may share a listening socket, and connections must be distributed among them. So no
-//! worker takes more than it asked for, and a waiting worker waits *exclusively*, at the end of the
-//! kernel's wait queue: a new connection wakes the worker that has waited longest, which then
-//! queues behind the others again. A worker that is blocked by a handler leaves the queue with the
-//! first connection that wakes it, and that connection is taken by the next worker that wakes up.
+//! Workers may share a listening socket, and connections must be distributed among them. So a
+//! worker does not accept more connections than its tasks wait for, and it waits *exclusively*, at
+//! the end of the kernel's wait queue: a new connection wakes the worker that has waited longest,
+//! which then queues behind the others again. A worker that is blocked by a handler leaves the
+//! queue with the first connection that wakes it, and that connection is taken by the next worker
+//! that wakes up.
 //!
 //! The mode of the listening descriptor (`O_NONBLOCK`) is shared with all other users of the
 //! socket, so it is left unchanged. Accepting works differently in the two modes.
@@ -64,7 +65,7 @@ pub(crate) struct ListenerSlot {
     in_flight: u8,
     /// The number of connections to take from the kernel before waiting for one again.
     accept_budget: usize,
-    /// A connection that was accepted after the waiting task gave up.
+    /// A connection that was accepted after the waiting task was cancelled.
     ready: Option<OwnedFd>,
     /// The number of accepted connections whose options are still set individually.
     preexisting: u32,
@@ -77,8 +78,8 @@ pub(crate) struct ListenerSlot {
 /// | from | to | when |
 /// |---|---|---|
 /// | Idle | Armed | a task waits in `accept` |
-/// | Armed | Ending | the task stops waiting |
-/// | Armed, Ending | Idle | the completion arrived |
+/// | Armed | Cancelling | the task stops waiting |
+/// | Armed, Cancelling | Idle | the completion arrived |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AcceptState {
     Idle,
@@ -141,17 +142,17 @@ fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> 
 }
 
 impl UringListener {
-    pub(crate) fn open(shared: &Rc<UringWorker>, socket: Socket) -> io::Result<Self> {
-        let earlier = match &socket {
+    pub(crate) fn open(worker: &Rc<UringWorker>, socket: Socket) -> io::Result<Self> {
+        let preexisting = match &socket {
             Socket::Tcp(listener) => {
                 let listener = SockRef::from(listener);
-                set_options(&listener, &shared.socket_options)?;
+                set_options(&listener, &worker.socket_options)?;
                 PREEXISTING_MAX
             }
             Socket::Unix(_) => 0,
         };
-        let generation = shared.next_generation();
-        let index = shared.listeners.borrow_mut().insert(ListenerSlot {
+        let generation = worker.next_generation();
+        let index = worker.listeners.borrow_mut().insert(ListenerSlot {
             socket,
             generation,
             state: AcceptState::Idle,
@@ -160,18 +161,18 @@ impl UringListener {
             // Usually the backlog is still empty, so no connection is older than the options.
             accept_budget: 1,
             ready: None,
-            preexisting: earlier,
+            preexisting,
             error: None,
             is_shut_down: false,
             waiter: Waiter::NONE,
         }) as u32;
-        Ok(Self { worker: Rc::clone(shared), index })
+        Ok(Self { worker: Rc::clone(worker), index })
     }
 
     fn poll_accept(&self, context: &Context<'_>) -> Poll<io::Result<UringStream>> {
         let mut listeners = self.worker.listeners.borrow_mut();
-        let listening = &mut listeners[self.index as usize];
-        match self.worker.next_connection(listening) {
+        let listener = &mut listeners[self.index as usize];
+        match self.worker.next_connection(listener) {
             Ok(Some(descriptor)) => {
                 drop(listeners);
                 return Poll::Ready(Ok(UringStream::open(&self.worker, descriptor)));
@@ -179,10 +180,10 @@ impl UringListener {
             Ok(None) => {}
             Err(error) => return Poll::Ready(Err(error)),
         }
-        if listening.state == AcceptState::Idle {
-            self.worker.arm_accept(self.index, listening)?;
+        if listener.state == AcceptState::Idle {
+            self.worker.arm_accept(self.index, listener)?;
         }
-        let old = listening.waiter.register(context, &self.worker.executor);
+        let old = listener.waiter.register(context, &self.worker.executor);
         drop(listeners);
         drop(old);
         Poll::Pending
@@ -194,18 +195,20 @@ impl UringListener {
     /// connection if there is one.
     fn poll_cancel_accept(&self, context: &Context<'_>) -> Poll<io::Result<Option<UringStream>>> {
         let mut listeners = self.worker.listeners.borrow_mut();
-        let listening = &mut listeners[self.index as usize];
-        self.worker.cancel_accept(self.index, listening);
-        if listening.state == AcceptState::Cancelling {
-            let old = listening.waiter.register(context, &self.worker.executor);
+        let listener = &mut listeners[self.index as usize];
+        self.worker.cancel_accept(self.index, listener);
+        if listener.state == AcceptState::Cancelling {
+            let old = listener.waiter.register(context, &self.worker.executor);
             drop(listeners);
             drop(old);
             return Poll::Pending;
         }
-        listening.accept_budget = listening.accept_budget.max(1);
-        let taken = self.worker.next_connection(listening);
+        listener.accept_budget = listener.accept_budget.max(1);
+        let accepted = self.worker.next_connection(listener);
         drop(listeners);
-        Poll::Ready(taken.map(|taken| taken.map(|it| UringStream::open(&self.worker, it))))
+        Poll::Ready(accepted.map(|descriptor| {
+            descriptor.map(|descriptor| UringStream::open(&self.worker, descriptor))
+        }))
     }
 }
 
@@ -223,14 +226,14 @@ impl Listener for UringListener {
     /// TCP clients keep retrying for a while. Clients of a Unix socket are refused immediately.
     fn refuse_new_connections(&self) {
         let mut listeners = self.worker.listeners.borrow_mut();
-        let listening = &mut listeners[self.index as usize];
-        match listening.socket {
+        let listener = &mut listeners[self.index as usize];
+        match listener.socket {
             Socket::Tcp(_) => {
                 // If the kernel does not support filters, new connections are still accepted.
-                let _ = listening.socket().attach_filter(&DROP_SYN_FILTER);
+                let _ = listener.socket().attach_filter(&DROP_SYN_FILTER);
             }
             Socket::Unix(_) => {
-                listening.is_shut_down = listening.socket().shutdown(Shutdown::Read).is_ok()
+                listener.is_shut_down = listener.socket().shutdown(Shutdown::Read).is_ok()
             }
         }
     }
@@ -262,43 +265,43 @@ impl Drop for Accept<'_> {
     /// Cancels the wait, so that another worker gets the connection.
     fn drop(&mut self) {
         if self.is_armed {
-            let shared = &self.listener.worker;
-            let mut listeners = shared.listeners.borrow_mut();
-            shared.cancel_accept(self.listener.index, &mut listeners[self.listener.index as usize]);
+            let worker = &self.listener.worker;
+            let mut listeners = worker.listeners.borrow_mut();
+            worker.cancel_accept(self.listener.index, &mut listeners[self.listener.index as usize]);
         }
     }
 }
 
 impl UringWorker {
     /// Takes a connection that is ready now.
-    fn next_connection(&self, listening: &mut ListenerSlot) -> io::Result<Option<OwnedFd>> {
-        if let Some(descriptor) = listening.ready.take() {
+    fn next_connection(&self, listener: &mut ListenerSlot) -> io::Result<Option<OwnedFd>> {
+        if let Some(descriptor) = listener.ready.take() {
             return Ok(Some(descriptor));
         }
-        if let Some(code) = listening.error.take() {
+        if let Some(code) = listener.error.take() {
             return Err(io::Error::from_raw_os_error(code));
         }
-        if listening.accept_budget == 0 || self.is_shutting_down.get() {
+        if listener.accept_budget == 0 || self.is_shutting_down.get() {
             return Ok(None);
         }
-        listening.accept_budget -= 1;
-        match listening.try_accept() {
+        listener.accept_budget -= 1;
+        match listener.try_accept() {
             Ok(descriptor) => {
                 self.accepted.set(self.accepted.get() + 1);
-                listening.apply_options(&descriptor, &self.socket_options);
+                listener.apply_options(&descriptor, &self.socket_options);
                 Ok(Some(descriptor))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                listening.accept_budget = 0;
+                listener.accept_budget = 0;
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn arm_accept(&self, index: u32, listening: &mut ListenerSlot) -> io::Result<()> {
-        let descriptor = types::Fd(listening.socket().as_raw_fd());
-        let (kind, entry) = if listening.socket().nonblocking()? {
+    fn arm_accept(&self, index: u32, listener: &mut ListenerSlot) -> io::Result<()> {
+        let descriptor = types::Fd(listener.socket().as_raw_fd());
+        let (kind, entry) = if listener.socket().nonblocking()? {
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             (OpKind::AcceptReady, opcode::PollAdd::new(descriptor, events).build())
         } else {
@@ -308,28 +311,28 @@ impl UringWorker {
             (OpKind::Accept, accept.flags(libc::SOCK_CLOEXEC).build())
         };
         // SAFETY: neither refers to memory; the accept does not write an address.
-        unsafe { self.submit(entry, Token::new(kind, listening.generation, index)) }?;
-        listening.state = AcceptState::Armed(kind);
-        listening.in_flight += 1;
+        unsafe { self.submit(entry, Token::new(kind, listener.generation, index)) }?;
+        listener.state = AcceptState::Armed(kind);
+        listener.in_flight += 1;
         Ok(())
     }
 
     /// Cancels the armed operation.
-    fn cancel_accept(&self, index: u32, listening: &mut ListenerSlot) {
-        let AcceptState::Armed(kind) = listening.state else { return };
-        let target = Token::new(kind, listening.generation, index);
+    fn cancel_accept(&self, index: u32, listener: &mut ListenerSlot) {
+        let AcceptState::Armed(kind) = listener.state else { return };
+        let target = Token::new(kind, listener.generation, index);
         if self.cancel(target, OpKind::CancelAccept).is_ok() {
-            listening.state = AcceptState::Cancelling;
-            listening.in_flight += 1;
+            listener.state = AcceptState::Cancelling;
+            listener.in_flight += 1;
         }
     }
 
     /// A connection is ready to be accepted.
     pub(crate) fn on_accept_ready(&self, token: Token, result: i32) {
-        self.complete_accept(token, |listening| match result {
-            0.. => listening.accept_budget = self.accept_batch_size(),
+        self.complete_accept(token, |listener| match result {
+            0.. => listener.accept_budget = self.accept_batch_size(),
             _ if result == -libc::ECANCELED => {}
-            _ => listening.error = Some(-result),
+            _ => listener.error = Some(-result),
         });
     }
 
@@ -339,28 +342,28 @@ impl UringWorker {
             // SAFETY: the kernel created this descriptor for this completion; nothing else uses it.
             unsafe { OwnedFd::from_raw_fd(result) }
         });
-        self.complete_accept(token, |listening| match descriptor {
-            Some(_abandoned) if listening.closing => {}
+        self.complete_accept(token, |listener| match descriptor {
+            Some(_abandoned) if listener.closing => {}
             Some(descriptor) => {
                 self.accepted.set(self.accepted.get() + 1);
-                listening.apply_options(&descriptor, &self.socket_options);
-                listening.ready = Some(descriptor);
+                listener.apply_options(&descriptor, &self.socket_options);
+                listener.ready = Some(descriptor);
             }
             // EAGAIN means that the mode of the descriptor was changed.
             None if matches!(-result, libc::ECANCELED | libc::EAGAIN) => {}
-            None => listening.error = Some(-result),
+            None => listener.error = Some(-result),
         });
     }
 
-    fn complete_accept(&self, token: Token, note: impl FnOnce(&mut ListenerSlot)) {
+    fn complete_accept(&self, token: Token, update: impl FnOnce(&mut ListenerSlot)) {
         let waiter;
         {
             let mut listeners = self.listeners.borrow_mut();
-            let Some(listening) = find_live(&mut listeners, token) else { return };
-            listening.state = AcceptState::Idle;
-            listening.in_flight -= 1;
-            note(listening);
-            waiter = std::mem::take(&mut listening.waiter);
+            let Some(listener) = find_live(&mut listeners, token) else { return };
+            listener.state = AcceptState::Idle;
+            listener.in_flight -= 1;
+            update(listener);
+            waiter = std::mem::take(&mut listener.waiter);
             free_when_done(&mut listeners, token.index);
         }
         waiter.wake(&self.executor);
@@ -370,32 +373,33 @@ impl UringWorker {
     /// more after iterations with many polls or long ones, because emptying the backlog would take
     /// many of them. Idle workers have taken their connections in the meantime.
     fn accept_batch_size(&self) -> usize {
-        let share = 1 + self.executor.polls() / POLLS_PER_ACCEPT;
+        let batch_size = 1 + self.executor.polls() / POLLS_PER_ACCEPT;
         if self.long_iterations.borrow().is_last_long() {
-            share.max(ACCEPT_BATCH_AFTER_STALL)
+            batch_size.max(ACCEPT_BATCH_AFTER_STALL)
         } else {
-            share
+            batch_size
         }
     }
 
     pub(crate) fn on_accept_cancelled(&self, token: Token) {
         let mut listeners = self.listeners.borrow_mut();
-        let Some(listening) = find_live(&mut listeners, token) else { return };
-        listening.in_flight -= 1;
+        let Some(listener) = find_live(&mut listeners, token) else { return };
+        listener.in_flight -= 1;
         free_when_done(&mut listeners, token.index);
     }
 
     fn close_listener(&self, index: u32) {
-        let foreign;
+        // Dropped after the borrow, because the destructor of a waker may run any code.
+        let to_drop;
         {
             let mut listeners = self.listeners.borrow_mut();
-            let listening = &mut listeners[index as usize];
-            listening.closing = true;
-            foreign = (listening.ready.take(), std::mem::take(&mut listening.waiter));
-            self.cancel_accept(index, listening);
+            let listener = &mut listeners[index as usize];
+            listener.closing = true;
+            to_drop = (listener.ready.take(), std::mem::take(&mut listener.waiter));
+            self.cancel_accept(index, listener);
             free_when_done(&mut listeners, index);
         }
-        drop(foreign);
+        drop(to_drop);
     }
 }
 
@@ -406,12 +410,12 @@ fn find_live(
 ) -> Option<&mut ListenerSlot> {
     listeners
         .get_mut(token.index as usize)
-        .filter(|listening| listening.generation == token.generation)
+        .filter(|listener| listener.generation == token.generation)
 }
 
 fn free_when_done(listeners: &mut peregrine_slot::Slab<ListenerSlot>, index: u32) {
-    let listening = &listeners[index as usize];
-    if listening.closing && listening.in_flight == 0 {
+    let listener = &listeners[index as usize];
+    if listener.closing && listener.in_flight == 0 {
         listeners.remove(index as usize);
     }
 }
@@ -431,12 +435,12 @@ mod tests {
     #[test]
     fn every_accepted_connection_has_the_options_of_its_listener() {
         for is_blocking in [true, false] {
-            options_are_set_with(is_blocking);
+            assert_options_are_set(is_blocking);
         }
     }
 
     #[test]
-    fn a_connection_that_came_while_accepting_ended_is_not_left_behind() {
+    fn cancel_accept_returns_a_connection_that_arrived_meanwhile() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let address = socket.local_addr().unwrap();
@@ -459,50 +463,44 @@ mod tests {
     }
 
     #[test]
-    fn keep_alive_that_somebody_before_asked_for_is_off() {
+    fn listening_disables_a_keep_alive_set_by_a_previous_owner() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         SockRef::from(&socket).set_keepalive(true).unwrap();
-        let same = socket.try_clone().unwrap();
-        let sockets = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
-        Uring::run(
-            &Options { socket_options: sockets, ..Options::default() },
-            |driver| async move {
-                let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
-                assert!(!SockRef::from(&same).keepalive().unwrap());
-            },
-        )
+        let duplicate = socket.try_clone().unwrap();
+        let socket_options = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
+        Uring::run(&Options { socket_options, ..Options::default() }, |driver| async move {
+            let _listener = driver.listen(Socket::Tcp(socket)).unwrap();
+            assert!(!SockRef::from(&duplicate).keepalive().unwrap());
+        })
         .unwrap();
     }
 
-    fn options_are_set_with(is_blocking: bool) {
+    fn assert_options_are_set(is_blocking: bool) {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(!is_blocking).unwrap();
         let address = socket.local_addr().unwrap();
         let _older = TcpStream::connect(address).unwrap();
-        let sockets = SocketOptions {
+        let socket_options = SocketOptions {
             nodelay: false,
             notsent_lowat_bytes: 20_000,
             tcp_keepalive: Some(Duration::from_secs(77)),
             ..SocketOptions::default()
         };
-        Uring::run(
-            &Options { socket_options: sockets, ..Options::default() },
-            |driver| async move {
-                let listener = driver.listen(Socket::Tcp(socket)).unwrap();
-                for accepted in 0..3 {
-                    let stream = listener.accept().await.unwrap();
-                    let streams = stream.worker.streams.borrow();
-                    let socket = SockRef::from(&streams[stream.index as usize].descriptor);
-                    assert!(!socket.tcp_nodelay().unwrap(), "connection {accepted}");
-                    assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
-                    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
-                    drop(streams);
-                    // Later connections inherit the option.
-                    stream.worker.listeners.borrow_mut()[0].preexisting = 0;
-                    let _younger = TcpStream::connect(address).unwrap();
-                }
-            },
-        )
+        Uring::run(&Options { socket_options, ..Options::default() }, |driver| async move {
+            let listener = driver.listen(Socket::Tcp(socket)).unwrap();
+            for accepted in 0..3 {
+                let stream = listener.accept().await.unwrap();
+                let streams = stream.worker.streams.borrow();
+                let socket = SockRef::from(&streams[stream.index as usize].descriptor);
+                assert!(!socket.tcp_nodelay().unwrap(), "connection {accepted}");
+                assert_eq!(socket.tcp_notsent_lowat().unwrap(), 20_000);
+                assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(77));
+                drop(streams);
+                // Later connections inherit the option.
+                stream.worker.listeners.borrow_mut()[0].preexisting = 0;
+                let _younger = TcpStream::connect(address).unwrap();
+            }
+        })
         .unwrap();
     }
 }

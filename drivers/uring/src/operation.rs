@@ -78,9 +78,9 @@ impl Token {
     }
 }
 
-/// A piece being sent to the peer. `sent <= piece.len()`.
+/// A buffer being sent to the peer. `sent <= buf.len()`.
 ///
-/// While a send is in the kernel, the piece is neither changed nor dropped; the connection's slot
+/// While a send is in the kernel, the buffer is neither changed nor dropped; the connection's slot
 /// ensures that. Moving a `SendOp` is fine, because the bytes themselves stay in place. This also
 /// holds for shared bytes: as long as one handle exists, they are neither changed nor freed,
 /// whatever happens to the other handles.
@@ -94,32 +94,32 @@ pub(crate) struct SendOp {
 const SEND_LEN_MAX: usize = 1 << 30;
 
 impl SendOp {
-    pub(crate) fn new(piece: SendBuf) -> Self {
-        Self { buf: piece, sent: 0 }
+    pub(crate) fn new(buf: SendBuf) -> Self {
+        Self { buf, sent: 0 }
     }
 
-    /// The unsent part of bytes in memory, at most as much as one operation takes.
+    /// The unsent part of bytes in memory, at most as much as one operation can send.
     pub(crate) fn remaining(&self) -> &[u8] {
         let rest = self.buf.as_bytes().get(self.sent..).unwrap_or_default();
         &rest[..rest.len().min(SEND_LEN_MAX)]
     }
 
-    /// The part of a file that is being sent, and how much of it has been sent.
+    /// The file range that is being sent, and the number of its bytes that have been sent.
     pub(crate) fn file(&self) -> Option<(&FileRange, usize)> {
         match &self.buf {
-            SendBuf::File(part) => Some((part, self.sent)),
+            SendBuf::File(range) => Some((range, self.sent)),
             _ => None,
         }
     }
 
-    /// Records that the kernel took `count` bytes. Returns true if those were the last.
+    /// Records that the kernel accepted `count` bytes. Returns true if those were the last ones.
     pub(crate) fn advance(&mut self, count: usize) -> bool {
         self.sent += count;
         assert!(self.sent <= self.buf.len(), "the kernel sent more than it was given");
         self.sent == self.buf.len()
     }
 
-    /// Returns the piece for reuse.
+    /// Returns the buffer for reuse.
     pub(crate) fn into_buf(self) -> SendBuf {
         self.buf
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_the_kernel() {
+    fn a_token_round_trips_through_user_data() {
         for kind in [
             OpKind::Wake,
             OpKind::Accept,
@@ -155,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sending_counts_to_its_end() {
-        let mut sending = SendOp::new(SendBuf::Owned(b"hello".to_vec()));
-        assert!(!sending.advance(2));
-        assert_eq!(sending.remaining(), b"llo");
-        assert!(sending.advance(3));
+    fn a_send_is_complete_after_its_last_byte() {
+        let mut send = SendOp::new(SendBuf::Owned(b"hello".to_vec()));
+        assert!(!send.advance(2));
+        assert_eq!(send.remaining(), b"llo");
+        assert!(send.advance(3));
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 pub(crate) struct PollClock {
     /// The poll of the ring that the current task came from.
     polled_at: Cell<Duration>,
-    /// The number of tasks before those of a later look, and the time of that look.
+    /// The number of ready tasks before those of a later poll of the ring, and the time of that
+    /// poll.
     next_batch: Cell<Option<(usize, Duration)>>,
 }
 
@@ -49,25 +50,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_that_a_turn_did_not_reach_come_from_the_look_before() {
-        let (look, second) = (PollClock::default(), Duration::from_secs);
+    fn tasks_not_reached_in_an_iteration_keep_the_time_of_their_poll() {
+        let (clock, seconds) = (PollClock::default(), Duration::from_secs);
         let poll = |times| {
             let polled = (0..times).map(|_| {
-                look.on_task_poll();
-                look.polled_at().as_secs()
+                clock.on_task_poll();
+                clock.polled_at().as_secs()
             });
             polled.collect::<Vec<_>>()
         };
-        look.record_poll(second(1), 0);
+        clock.record_poll(seconds(1), 0);
         assert_eq!(poll(3), [1, 1, 1]);
-        look.record_poll(second(2), 2);
+        clock.record_poll(seconds(2), 2);
         assert_eq!(poll(1), [1]);
-        // A look in between does not change the time of tasks that come later.
-        look.record_poll(second(3), 4);
+        // A poll of the ring in between does not change the time of tasks that come later.
+        clock.record_poll(seconds(3), 4);
         assert_eq!(poll(3), [1, 2, 2]);
-        look.record_poll(second(4), 1);
+        clock.record_poll(seconds(4), 1);
         assert_eq!(poll(2), [2, 4]);
-        look.record_poll(second(9), 0);
+        clock.record_poll(seconds(9), 0);
         assert_eq!(poll(1), [9]);
     }
 }

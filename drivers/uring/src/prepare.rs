@@ -33,18 +33,18 @@ pub struct PreparedRing {
 /// the same node.
 ///
 /// # Errors
-/// Not all workers can have a ring; the refusal contains the cause and the fix.
+/// Not all workers can have a ring; the error contains the cause and the fix.
 pub fn prepare(workers: &[Options]) -> Result<(Features, Vec<PreparedRing>), ProbeError> {
     let needed_kib = needed_kib(workers);
-    let for_all = |refusal| match refusal {
+    let with_total = |error| match error {
         ProbeError::LockedMemory { error, .. } => ProbeError::LockedMemory { error, needed_kib },
         other => other,
     };
-    let features = retry_on_enomem(probe).map_err(for_all)?;
-    let made = prepare_same_size(workers.len(), |worker, size| {
+    let features = retry_on_enomem(probe).map_err(with_total)?;
+    let prepared = prepare_same_size(workers.len(), |worker, size| {
         prepare_on_own_thread(size, &workers[worker])
     });
-    let (size, rings) = made.map_err(for_all)?;
+    let (size, rings) = prepared.map_err(with_total)?;
     let shortage = (size != RING_SIZES[0])
         .then_some(MemlockShortage { completions: size.completions, needed_kib });
     Ok((features.with_shortage(shortage), rings))
@@ -52,16 +52,15 @@ pub fn prepare(workers: &[Options]) -> Result<(Features, Vec<PreparedRing>), Pro
 
 /// The memory locked by rings of the largest size for `workers`, in KiB.
 pub(crate) fn needed_kib(workers: &[Options]) -> usize {
-    let each =
-        |options| (RING_SIZES[0].bytes() + buffer_ring::locked_bytes(options)).div_ceil(1024);
-    workers.iter().map(each).sum()
+    let kib = |options| (RING_SIZES[0].bytes() + buffer_ring::locked_bytes(options)).div_ceil(1024);
+    workers.iter().map(kib).sum()
 }
 
 impl PreparedRing {
     /// Creates a ring for the calling thread.
     pub(crate) fn on_this_thread(options: &Options) -> io::Result<Self> {
-        let made = prepare_same_size(1, |_, size| Self::make(size, options));
-        let (_, mut rings) = made.map_err(|refusal| match refusal {
+        let prepared = prepare_same_size(1, |_, size| Self::create(size, options));
+        let (_, mut rings) = prepared.map_err(|error| match error {
             ProbeError::LockedMemory { error, .. }
             | ProbeError::Blocked(error)
             | ProbeError::NoDescriptors(error)
@@ -71,7 +70,7 @@ impl PreparedRing {
         Ok(rings.pop().expect("one ring was requested"))
     }
 
-    fn make(size: RingSize, options: &Options) -> Result<Self, ProbeError> {
+    fn create(size: RingSize, options: &Options) -> Result<Self, ProbeError> {
         let ring = Ring::create(size).map_err(ring_error)?;
         let buffers = BufferRing::register(&ring, options).map_err(buffer_ring_error)?;
         Ok(Self { ring, buffers })
@@ -81,48 +80,48 @@ impl PreparedRing {
 /// Creates a ring on a separate thread: the kernel keeps a record of the ring with the thread that
 /// created it, and the caller's thread should not be affected.
 fn prepare_on_own_thread(size: RingSize, options: &Options) -> Result<PreparedRing, ProbeError> {
-    let make = || {
+    let create = || {
         if let Some(cpu) = options.cpu {
             affinity::pin_thread(cpu)
                 .map_err(|error| ProbeError::Failed("pinning a worker", error))?;
         }
-        PreparedRing::make(size, options)
+        PreparedRing::create(size, options)
     };
     thread::scope(|scope| {
-        let maker = thread::Builder::new().name("peregrine-ring".to_owned());
-        let maker = maker.spawn_scoped(scope, make);
-        let maker = maker.map_err(|error| ProbeError::Failed("starting a thread", error))?;
-        maker.join().unwrap_or_else(|panic| resume_unwind(panic))
+        let builder = thread::Builder::new().name("peregrine-ring".to_owned());
+        let handle = builder.spawn_scoped(scope, create);
+        let handle = handle.map_err(|error| ProbeError::Failed("starting a thread", error))?;
+        handle.join().unwrap_or_else(|panic| resume_unwind(panic))
     })
 }
 
-/// Creates all of them in the largest size that is possible for all.
+/// Creates `count` rings in the largest size that is possible for all of them.
 fn prepare_same_size<T>(
     count: usize,
-    mut make: impl FnMut(usize, RingSize) -> Result<T, ProbeError>,
+    mut create: impl FnMut(usize, RingSize) -> Result<T, ProbeError>,
 ) -> Result<(RingSize, Vec<T>), ProbeError> {
     let mut sizes = RING_SIZES.into_iter();
     let mut size = sizes.next().expect("the list of sizes is not empty");
-    let mut made = Vec::with_capacity(count);
-    while made.len() < count {
-        match retry_on_enomem(|| make(made.len(), size)) {
-            Ok(one) => made.push(one),
-            Err(refusal @ ProbeError::LockedMemory { .. }) => {
-                size = sizes.next().ok_or(refusal)?;
-                made.clear();
+    let mut created = Vec::with_capacity(count);
+    while created.len() < count {
+        match retry_on_enomem(|| create(created.len(), size)) {
+            Ok(item) => created.push(item),
+            Err(error @ ProbeError::LockedMemory { .. }) => {
+                size = sizes.next().ok_or(error)?;
+                created.clear();
             }
-            Err(refusal) => return Err(refusal),
+            Err(error) => return Err(error),
         }
     }
-    Ok((size, made))
+    Ok((size, created))
 }
 
 /// Retries for a short time if there is not enough memory.
-fn retry_on_enomem<T>(mut make: impl FnMut() -> Result<T, ProbeError>) -> Result<T, ProbeError> {
-    let end = Instant::now() + MEMLOCK_RETRY_TIMEOUT;
+fn retry_on_enomem<T>(mut create: impl FnMut() -> Result<T, ProbeError>) -> Result<T, ProbeError> {
+    let deadline = Instant::now() + MEMLOCK_RETRY_TIMEOUT;
     loop {
-        match make() {
-            Err(ProbeError::LockedMemory { .. }) if Instant::now() < end => {
+        match create() {
+            Err(ProbeError::LockedMemory { .. }) if Instant::now() < deadline => {
                 thread::sleep(MEMLOCK_RETRY_INTERVAL)
             }
             other => return other,
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    fn short() -> ProbeError {
+    fn locked_memory_error() -> ProbeError {
         ProbeError::LockedMemory {
             error: io::Error::from_raw_os_error(libc::ENOMEM),
             needed_kib: 0,
@@ -143,42 +142,42 @@ mod tests {
     }
 
     #[test]
-    fn all_rings_have_the_largest_size_in_which_all_can_be_had() {
-        for (has_room_for, expected) in
+    fn all_rings_get_the_largest_size_that_fits_for_all() {
+        for (completions_max, expected) in
             [(8192 * 3, RING_SIZES[0]), (8192 * 2, RING_SIZES[1]), (2000, RING_SIZES[2])]
         {
-            let made = prepare_same_size(3, |before, size| {
-                let all = (before + 1) * size.completions as usize;
-                if all <= has_room_for { Ok(size) } else { Err(short()) }
+            let prepared = prepare_same_size(3, |index, size| {
+                let completions = (index + 1) * size.completions as usize;
+                if completions <= completions_max { Ok(size) } else { Err(locked_memory_error()) }
             });
-            assert_eq!(made.unwrap(), (expected, vec![expected; 3]));
+            assert_eq!(prepared.unwrap(), (expected, vec![expected; 3]));
         }
     }
 
     #[test]
-    fn memory_that_comes_back_is_waited_for() {
-        let refusals = Cell::new(3_u32);
-        let made = prepare_same_size(2, |_, size| {
-            let left = refusals.get();
-            refusals.set(left.saturating_sub(1));
-            if left == 0 { Ok(size) } else { Err(short()) }
+    fn waits_for_locked_memory_to_be_released() {
+        let failures = Cell::new(3_u32);
+        let prepared = prepare_same_size(2, |_, size| {
+            let remaining = failures.get();
+            failures.set(remaining.saturating_sub(1));
+            if remaining == 0 { Ok(size) } else { Err(locked_memory_error()) }
         });
-        assert_eq!(made.unwrap().0, RING_SIZES[0]);
+        assert_eq!(prepared.unwrap().0, RING_SIZES[0]);
     }
 
     #[test]
-    fn other_refusals_are_final() {
-        let mut tries = 0;
-        let made = prepare_same_size::<()>(2, |_, _| {
-            tries += 1;
+    fn other_errors_are_not_retried() {
+        let mut attempts = 0;
+        let prepared = prepare_same_size::<()>(2, |_, _| {
+            attempts += 1;
             Err(ProbeError::KernelTooOld("rings"))
         });
-        assert!(matches!(made, Err(ProbeError::KernelTooOld("rings"))), "{made:?}");
-        assert_eq!(tries, 1);
+        assert!(matches!(prepared, Err(ProbeError::KernelTooOld("rings"))), "{prepared:?}");
+        assert_eq!(attempts, 1);
     }
 
     #[test]
-    fn what_is_needed_is_what_the_kernel_counts() {
+    fn the_ring_size_matches_the_accounting_of_the_kernel() {
         // Observed on Linux 6.18: 49 rings without buffers in 8 MiB.
         assert_eq!(8192 / RING_SIZES[0].bytes().div_ceil(1024), 49);
     }

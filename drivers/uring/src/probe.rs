@@ -36,7 +36,7 @@ impl Features {
         ]
     }
 
-    /// The same, for small rings.
+    /// Adds that the rings are smaller than they should be.
     #[cfg(target_os = "linux")]
     pub(crate) fn with_shortage(self, shortage: Option<MemlockShortage>) -> Self {
         Self { shortage, ..self }
@@ -155,7 +155,7 @@ impl fmt::Display for MemlockHint {
 /// nothing behind.
 ///
 /// # Errors
-/// The driver cannot run here; the refusal contains the cause and the fix.
+/// The driver cannot run here; the error contains the cause and the fix.
 #[cfg(not(target_os = "linux"))]
 pub fn probe() -> Result<Features, ProbeError> {
     Err(ProbeError::NotLinux)
@@ -201,41 +201,41 @@ mod linux {
     /// leaves nothing behind.
     ///
     /// # Errors
-    /// The driver cannot run here; the refusal contains the cause and the fix.
+    /// The driver cannot run here; the error contains the cause and the fix.
     pub fn probe() -> Result<Features, ProbeError> {
         // Closing a ring interrupts the next system call of the thread that created it, so do not
         // use the caller's thread.
-        let trial =
+        let handle =
             thread::Builder::new().name("peregrine-probe".to_owned()).spawn(probe_on_this_thread);
-        let trial = trial.map_err(|error| ProbeError::Failed("starting a thread", error))?;
-        trial.join().unwrap_or_else(|panic| resume_unwind(panic))
+        let handle = handle.map_err(|error| ProbeError::Failed("starting a thread", error))?;
+        handle.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn probe_on_this_thread() -> Result<Features, ProbeError> {
         // The kernel releases the accounted memory of this ring with a delay, so use a small one.
         let ring = Ring::create(RING_SIZES[RING_SIZES.len() - 1]).map_err(ring_error)?;
         ring.enable().map_err(ring_error)?;
-        let dropped = ring.missing_flags().iter().map(|flag| flag.name()).collect();
+        let missing_flags = ring.missing_flags().iter().map(|flag| flag.name()).collect();
         let options =
             Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
         let buffers = BufferRing::register(&ring, &options).map_err(buffer_ring_error)?;
-        let mut trial =
+        let mut probe =
             ProbeRing { ring, buffers: ManuallyDrop::new(buffers), completions: Vec::new() };
-        trial.poll()?;
-        trial.accept_and_receive()?;
+        probe.poll()?;
+        probe.accept_and_receive()?;
         // If a step fails, an operation may still be in flight, so the buffers are leaked. Here all
         // operations have completed.
-        trial.ring.close();
-        drop(ManuallyDrop::into_inner(trial.buffers));
-        Ok(Features { missing_flags: dropped, shortage: None })
+        probe.ring.close();
+        drop(ManuallyDrop::into_inner(probe.buffers));
+        Ok(Features { missing_flags, shortage: None })
     }
 
-    /// The refusal for an error while creating a ring.
+    /// The error to report for a failure while creating a ring.
     pub(crate) fn ring_error(error: io::Error) -> ProbeError {
         setup_error(error, disabled_sysctl())
     }
 
-    /// The refusal for an error while registering buffers.
+    /// The error to report for a failure while registering buffers.
     pub(crate) fn buffer_ring_error(error: io::Error) -> ProbeError {
         match error.raw_os_error() {
             Some(libc::EINVAL) => ProbeError::KernelTooOld("rings of provided buffers"),
@@ -248,7 +248,7 @@ mod linux {
         ProbeError::LockedMemory { error, needed_kib: needed_kib(&[Options::default()]) }
     }
 
-    /// The same, with the value of `kernel.io_uring_disabled`.
+    /// [`ring_error`] for this value of `kernel.io_uring_disabled`.
     pub(super) fn setup_error(error: io::Error, sysctl: Option<u8>) -> ProbeError {
         match (error.raw_os_error(), sysctl) {
             (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => ProbeError::Disabled(value),
@@ -270,7 +270,7 @@ mod linux {
     struct ProbeRing {
         ring: Ring,
         buffers: ManuallyDrop<BufferRing>,
-        /// Completions that were received before a step waited for them.
+        /// Completions that arrived before a step waited for them.
         completions: Vec<cqueue::Entry>,
     }
 
@@ -298,13 +298,13 @@ mod linux {
             const RECEIVE_STEP: &str = "multishot receive";
             const SEND_STEP: &str = "send";
             let (listener, client) =
-                connection().map_err(|error| step_error("connecting", error))?;
+                connected_pair().map_err(|error| step_error("connecting", error))?;
             let target = types::Fd(listener.as_raw_fd());
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             self.submit(opcode::PollAdd::new(target, events).build(), POLL)?;
             self.wait_ok(POLL, CONNECTION_STEP)?;
-            let nowhere = (std::ptr::null_mut(), std::ptr::null_mut());
-            self.submit(opcode::Accept::new(target, nowhere.0, nowhere.1).build(), ACCEPT)?;
+            let no_address = (std::ptr::null_mut(), std::ptr::null_mut());
+            self.submit(opcode::Accept::new(target, no_address.0, no_address.1).build(), ACCEPT)?;
             let (descriptor, _) = self.wait_ok(ACCEPT, ACCEPT_STEP)?;
             // SAFETY: the kernel created this descriptor for this completion.
             let server = unsafe { OwnedFd::from_raw_fd(descriptor) };
@@ -321,7 +321,8 @@ mod linux {
                 return Err(ProbeError::KernelTooOld("rings of provided buffers"));
             };
             self.buffers.on_selected(buffer);
-            // SAFETY: the buffer came with the completion above and is not given back.
+            // SAFETY: the buffer came with the completion above and is not provided to the kernel
+            // again.
             let bytes = unsafe { self.buffers.read(buffer, received.unsigned_abs()) };
             if bytes != HELLO || sent != received || !cqueue::more(flags) {
                 return Err(ProbeError::KernelTooOld(RECEIVE_STEP));
@@ -331,23 +332,23 @@ mod linux {
 
         /// The entries of this probe refer only to static memory, except for the buffers, which are
         /// freed only after everything has completed.
-        fn submit(&mut self, entry: squeue::Entry, name: u64) -> Result<(), ProbeError> {
+        fn submit(&mut self, entry: squeue::Entry, user_data: u64) -> Result<(), ProbeError> {
             // SAFETY: see above.
-            unsafe { self.ring.push(&entry.user_data(name)) }
+            unsafe { self.ring.push(&entry.user_data(user_data)) }
                 .map_err(|error| step_error("submitting", error))
         }
 
         /// Cancels a multishot operation and waits for its final completion.
-        fn cancel(&mut self, name: u64) -> Result<(), ProbeError> {
+        fn cancel(&mut self, user_data: u64) -> Result<(), ProbeError> {
             const STEP: &str = "cancel";
-            self.submit(opcode::AsyncCancel::new(name).build(), CANCEL)?;
+            self.submit(opcode::AsyncCancel::new(user_data).build(), CANCEL)?;
             let is_gone = match self.wait(CANCEL, STEP)?.result() {
                 0.. => false,
                 code if code == -libc::ENOENT => true,
                 code if code == -libc::EINVAL => return Err(ProbeError::KernelTooOld(STEP)),
                 code => return Err(step_error(STEP, io::Error::from_raw_os_error(-code))),
             };
-            match self.wait(name, STEP)?.result() {
+            match self.wait(user_data, STEP)?.result() {
                 code if code == -libc::ECANCELED => Ok(()),
                 // It had already ended; the code is its error.
                 code @ ..0 if is_gone => Err(step_error(STEP, io::Error::from_raw_os_error(-code))),
@@ -356,8 +357,12 @@ mod linux {
         }
 
         /// Waits for a successful completion. Returns its result and flags.
-        fn wait_ok(&mut self, name: u64, step: &'static str) -> Result<(i32, u32), ProbeError> {
-            let entry = self.wait(name, step)?;
+        fn wait_ok(
+            &mut self,
+            user_data: u64,
+            step: &'static str,
+        ) -> Result<(i32, u32), ProbeError> {
+            let entry = self.wait(user_data, step)?;
             match entry.result() {
                 result @ 0.. => Ok((result, entry.flags())),
                 code if code == -libc::EINVAL => Err(ProbeError::KernelTooOld(step)),
@@ -365,12 +370,16 @@ mod linux {
             }
         }
 
-        fn wait(&mut self, name: u64, step: &'static str) -> Result<cqueue::Entry, ProbeError> {
+        fn wait(
+            &mut self,
+            user_data: u64,
+            step: &'static str,
+        ) -> Result<cqueue::Entry, ProbeError> {
             for _ in 0..WAITS {
-                if let Some(at) =
-                    self.completions.iter().position(|entry| entry.user_data() == name)
+                if let Some(index) =
+                    self.completions.iter().position(|entry| entry.user_data() == user_data)
                 {
-                    return Ok(self.completions.remove(at));
+                    return Ok(self.completions.remove(index));
                 }
                 self.ring
                     .enter(EnterWait::Completion(Some(STEP_TIMEOUT)))
@@ -389,7 +398,7 @@ mod linux {
     }
 
     /// A listener with one connection in its backlog, without a network or a file.
-    fn connection() -> io::Result<(UnixListener, UnixStream)> {
+    fn connected_pair() -> io::Result<(UnixListener, UnixStream)> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static PROBES: AtomicU32 = AtomicU32::new(0);
         let number = PROBES.fetch_add(1, Ordering::Relaxed);
@@ -405,34 +414,34 @@ mod tests {
     use super::linux::{setup_error, step_error};
     use super::*;
 
-    fn refused(code: i32, sysctl: Option<u8>) -> String {
+    fn setup_message(code: i32, sysctl: Option<u8>) -> String {
         setup_error(io::Error::from_raw_os_error(code), sysctl).to_string()
     }
 
     #[test]
-    fn each_refusal_names_its_cause_and_its_remedy() {
-        for (text, cause, remedy) in [
-            (refused(libc::EPERM, Some(2)), "io_uring_disabled is 2", "sysctl -w"),
-            (refused(libc::EPERM, Some(0)), "seccomp", "profile"),
-            (refused(libc::ENOSYS, None), "seccomp", "profile"),
-            (refused(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l 168"),
-            (refused(libc::EMFILE, Some(0)), "descriptor", "ulimit -n"),
+    fn each_error_names_its_cause_and_its_fix() {
+        for (text, cause, fix) in [
+            (setup_message(libc::EPERM, Some(2)), "io_uring_disabled is 2", "sysctl -w"),
+            (setup_message(libc::EPERM, Some(0)), "seccomp", "profile"),
+            (setup_message(libc::ENOSYS, None), "seccomp", "profile"),
+            (setup_message(libc::ENOMEM, Some(0)), "locked memory", "ulimit -l 168"),
+            (setup_message(libc::EMFILE, Some(0)), "descriptor", "ulimit -n"),
             (
                 step_error("send", io::Error::from_raw_os_error(libc::EMFILE)).to_string(),
                 "descriptor",
                 "ulimit -n",
             ),
-            (refused(libc::EINVAL, Some(0)), "cannot do this", "Linux 6.1"),
-            (refused(libc::EIO, Some(0)), "creating a ring", "tokio driver"),
+            (setup_message(libc::EINVAL, Some(0)), "cannot do this", "Linux 6.1"),
+            (setup_message(libc::EIO, Some(0)), "creating a ring", "tokio driver"),
             (ProbeError::NotLinux.to_string(), "Linux only", "tokio driver"),
         ] {
             assert!(text.contains(cause), "{text}");
-            assert!(text.contains(remedy), "{text}");
+            assert!(text.contains(fix), "{text}");
         }
     }
 
     #[test]
-    fn probing_agrees_with_running() {
+    fn the_probe_succeeds_exactly_where_a_worker_runs() {
         use peregrine_driver::Driver;
         let probed = probe();
         let ran = crate::Uring::run(&peregrine_driver::Options::default(), |_| async {});
@@ -440,13 +449,13 @@ mod tests {
             (Ok(features), Ok(())) => {
                 assert!(features.to_string().starts_with("multishot receive, "));
             }
-            (Err(refusal), Err(_)) => assert!(refusal.to_string().contains(". ")),
+            (Err(error), Err(_)) => assert!(error.to_string().contains(". ")),
             (probed, ran) => panic!("{probed:?} contradicts {ran:?}"),
         }
     }
 
     #[test]
-    fn probing_does_not_disturb_the_thread_that_asks() {
+    fn probing_does_not_interrupt_the_calling_thread() {
         let (mut here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
         here.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
         for _ in 0..5 {
@@ -457,9 +466,9 @@ mod tests {
     }
 
     #[test]
-    fn dropped_flags_are_told() {
-        let dropped = vec!["DEFER_TASKRUN", "SINGLE_ISSUER"];
-        let features = Features { missing_flags: dropped, shortage: None };
+    fn missing_flags_are_displayed() {
+        let missing_flags = vec!["DEFER_TASKRUN", "SINGLE_ISSUER"];
+        let features = Features { missing_flags, shortage: None };
         assert!(features.to_string().ends_with("; without DEFER_TASKRUN, SINGLE_ISSUER"));
     }
 }

@@ -19,12 +19,12 @@ use crate::worker::UringWorker;
 /// | from | to | when |
 /// |---|---|---|
 /// | Idle | Armed | a reader waits or, after the first time, there is room for more |
-/// | Armed | Ending | too many chunks are unread, or the handle was dropped |
-/// | Armed, Ending | Idle | the final completion arrived |
-/// | Armed, Ending | Starved | it failed because all buffers were in use |
+/// | Armed | Cancelling | too many chunks are unread, or the handle was dropped |
+/// | Armed, Cancelling | Idle | the final completion arrived |
+/// | Armed, Cancelling | Starved | it failed because all buffers were in use |
 /// | Starved | Armed | buffers are free again, or the worker would sleep without one |
 /// | Starved | Idle | the same, and no reader waits |
-/// | Armed, Ending | Ended | the peer finished or the connection broke |
+/// | Armed, Cancelling | Closed | the peer finished or the connection broke |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveState {
     Idle,
@@ -42,10 +42,10 @@ pub(crate) enum ReceiveState {
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Stream | Large | too many chunks are unread |
-/// | Stream | Single | it waited for buffers |
+/// | Multishot | Large | too many chunks are unread |
+/// | Multishot | Single | the receive waited for buffers |
 /// | Single | Large | the socket has more bytes |
-/// | Single | Stream | the socket is empty |
+/// | Single | Multishot | the socket is empty |
 /// | Large | Poll | the socket is empty, after at least a buffer's bytes |
 /// | Large | Single | the socket is empty, after fewer bytes |
 /// | Poll | Large | the socket has bytes |
@@ -60,8 +60,8 @@ pub(crate) enum ReceiveMode {
     /// waits for more, so a connection whose peer pauses holds no such memory.
     Large,
     /// One operation that waits until the socket is readable, before a large chunk. Otherwise an
-    /// upload that is faster than its peer would arrive in two pieces each time: a small one that
-    /// is copied, and the bytes that arrived in the meantime.
+    /// upload that is read faster than it is sent would arrive in two pieces each time: a small one
+    /// that is copied, and the bytes that arrived in the meantime.
     Poll,
 }
 
@@ -76,18 +76,18 @@ enum ReceiveSize {
 
 impl UringStream {
     pub(crate) fn poll_recv_chunk(&self, context: &Context<'_>) -> Poll<io::Result<Chunk>> {
-        let shared = &self.worker;
-        let mut streams = shared.streams.borrow_mut();
+        let worker = &self.worker;
+        let mut streams = worker.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
-        let bytes = connection.next_bytes(shared);
+        let bytes = connection.next_bytes(worker);
         let wants_more = match connection.receive_mode {
             ReceiveMode::Large | ReceiveMode::Poll => bytes.is_none(),
             ReceiveMode::Multishot | ReceiveMode::Single => {
-                connection.unread_chunks() < shared.read_ahead_buffers_max
+                connection.unread_chunks() < worker.read_ahead_buffers_max
             }
         };
         if connection.receive_state == ReceiveState::Idle && wants_more {
-            shared.arm_receive(self.index, connection);
+            worker.arm_receive(self.index, connection);
         }
         if let Some(bytes) = bytes {
             return Poll::Ready(Ok(Chunk { bytes }));
@@ -103,7 +103,7 @@ impl UringStream {
             let code = connection.send_queue.error;
             return Poll::Ready(Err(to_io_error(code)));
         }
-        let old = connection.receive_waiter.register(context, &shared.executor);
+        let old = connection.receive_waiter.register(context, &worker.executor);
         drop(streams);
         drop(old);
         Poll::Pending
@@ -111,36 +111,36 @@ impl UringStream {
 }
 
 impl StreamSlot {
-    fn receive_submitted(&mut self, submitted: io::Result<()>) {
+    fn track_receive_submission(&mut self, submitted: io::Result<()>) {
         self.receive_state = match submitted {
             Ok(()) => {
                 self.in_flight += 1;
                 ReceiveState::Armed
             }
             Err(error) => {
-                self.owned_receive.take_if(|own| own.bytes.is_empty());
+                self.owned_receive.take_if(|owned| owned.bytes.is_empty());
                 ReceiveState::Closed(error.raw_os_error().unwrap_or(libc::ENOTCONN))
             }
         };
     }
 
     /// Takes the oldest unread bytes.
-    fn next_bytes(&mut self, shared: &Rc<UringWorker>) -> Option<ChunkData> {
-        if let Some(own) = self.owned_receive.take_if(|own| !own.bytes.is_empty()) {
-            return Some(ChunkData::Owned(own));
+    fn next_bytes(&mut self, worker: &Rc<UringWorker>) -> Option<ChunkData> {
+        if let Some(owned) = self.owned_receive.take_if(|owned| !owned.bytes.is_empty()) {
+            return Some(ChunkData::Owned(owned));
         }
-        let (buffer, length) = self.chunks.pop(&shared.buffers)?;
-        Some(ChunkData::Provided(ProvidedBuffer::new(Rc::clone(shared), buffer, length)))
+        let (buffer, length) = self.chunks.pop(&worker.buffers)?;
+        Some(ChunkData::Provided(ProvidedBuffer::new(Rc::clone(worker), buffer, length)))
     }
 
     pub(crate) fn unread_chunks(&self) -> usize {
-        let own = self.owned_receive.as_ref().is_some_and(|own| !own.bytes.is_empty());
-        self.chunks.len() + usize::from(own)
+        let owned = self.owned_receive.as_ref().is_some_and(|owned| !owned.bytes.is_empty());
+        self.chunks.len() + usize::from(owned)
     }
 }
 
 impl ReceiveMode {
-    /// The pace after the final completion of a receive that returned `received` bytes.
+    /// The mode after the final completion of a receive that returned `received` bytes.
     fn after(self, received: ReceiveSize, more_waits: bool) -> Self {
         match (self, more_waits) {
             (Self::Multishot, _) => Self::Multishot,
@@ -175,23 +175,23 @@ impl UringWorker {
         // keeps until the ring is closed, and lends out only while the kernel does not own it. A
         // poll writes nothing.
         let submitted = unsafe { self.submit(entry, connection.token(OpKind::Receive, index)) };
-        connection.receive_submitted(submitted);
+        connection.track_receive_submission(submitted);
     }
 
     /// Receives once into separate memory, at most `bytes` bytes.
     fn arm_owned_receive(&self, index: u32, connection: &mut StreamSlot, bytes: usize, flags: i32) {
-        let own = connection
+        let owned = connection
             .owned_receive
             .insert(Box::new(OwnedBuffer { bytes: Vec::with_capacity(bytes) }));
-        let start = own.bytes.as_mut_ptr();
+        let start = owned.bytes.as_mut_ptr();
         let entry = opcode::Recv::new(connection.fd(), start, bytes as u32).flags(flags);
         // SAFETY: the slot owns the memory, which has room for `bytes` bytes. While the receive is
         // armed it is neither read, because the vector is empty, nor dropped: `in_flight` keeps the
-        // slot, and `own` is only taken by the completion or, once it contains bytes, by a reader
-        // after that.
+        // slot, and `owned_receive` is only taken by the completion or, once it contains bytes, by
+        // a reader after that.
         let submitted =
             unsafe { self.submit(entry.build(), connection.token(OpKind::Receive, index)) };
-        connection.receive_submitted(submitted);
+        connection.track_receive_submission(submitted);
     }
 
     pub(crate) fn cancel_receive(&self, index: u32, connection: &mut StreamSlot) {
@@ -210,7 +210,8 @@ impl UringWorker {
         let (mut waiter, mut freed) = (Waiter::NONE, None);
         {
             let mut streams = self.streams.borrow_mut();
-            let connection = find_live(&mut streams, token).filter(|found| !found.closing);
+            let connection =
+                find_live(&mut streams, token).filter(|connection| !connection.closing);
             if let Some(connection) = connection {
                 // The result of a poll is a set of events, not a length.
                 let length = match connection.receive_mode {
@@ -241,8 +242,8 @@ impl UringWorker {
                 }
                 self.apply_backpressure(token.index, connection);
                 // A cancelled or starved receive has nothing to report.
-                let ended = matches!(connection.receive_state, ReceiveState::Closed(_));
-                if ended || connection.unread_chunks() > 0 {
+                let is_closed = matches!(connection.receive_state, ReceiveState::Closed(_));
+                if is_closed || connection.unread_chunks() > 0 {
                     waiter = std::mem::take(&mut connection.receive_waiter);
                 }
             } else {
@@ -277,12 +278,14 @@ impl UringWorker {
             }
             // One shot: the kernel no longer uses the memory, whether or not it wrote to it.
             (None, 0) => {
-                connection.owned_receive.take_if(|own| own.bytes.is_empty());
+                connection.owned_receive.take_if(|owned| owned.bytes.is_empty());
                 false
             }
             (None, length) => {
-                let own = connection.owned_receive.as_mut();
-                let bytes = &mut own.expect("bytes outside of the buffers are in `own`").bytes;
+                let owned = connection.owned_receive.as_mut();
+                let bytes = &mut owned
+                    .expect("bytes outside of the shared buffers are in `owned_receive`")
+                    .bytes;
                 assert!(length <= bytes.capacity(), "the kernel wrote beyond the memory");
                 // SAFETY: the receive was for this vector, and the kernel has written its first
                 // `length` bytes.
@@ -329,7 +332,8 @@ impl UringWorker {
             // A later reader arms it.
             (ReceiveState::Idle, ReceiveMode::Large | ReceiveMode::Poll)
                 if unread > 0 || connection.receive_waiter.is_none() => {}
-            // With nothing unread, nothing else would arm it. A lack of buffers shows then.
+            // With nothing unread, no reader would arm it. If no buffer is free, the receive fails
+            // with ENOBUFS and is then queued in `starved`.
             (ReceiveState::Idle, _)
                 if unread < self.read_ahead_buffers_max
                     && !self.is_shutting_down.get()
@@ -390,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pace_follows_what_waits_in_the_socket() {
+    fn the_receive_mode_follows_what_the_socket_contains() {
         use ReceiveSize::{Full, Short};
         let moves = [
             (ReceiveMode::Multishot, Full, true, ReceiveMode::Multishot),

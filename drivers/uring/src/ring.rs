@@ -94,10 +94,10 @@ impl Ring {
     /// registrations; the thread that will use it must call [`Ring::enable`] first.
     pub(crate) fn create(size: RingSize) -> io::Result<Self> {
         for skipped in 0..=OPTIONAL_SETUP_FLAGS.len() {
-            let kept = &OPTIONAL_SETUP_FLAGS[skipped..];
+            let flags = &OPTIONAL_SETUP_FLAGS[skipped..];
             let mut builder = IoUring::builder();
             builder.setup_cqsize(size.completions).setup_clamp().dontfork().setup_r_disabled();
-            for flag in kept {
+            for flag in flags {
                 match flag {
                     SetupFlag::DeferTaskrun => builder.setup_defer_taskrun(),
                     SetupFlag::SingleIssuer => builder.setup_single_issuer(),
@@ -105,18 +105,19 @@ impl Ring {
                     SetupFlag::SubmitAll => builder.setup_submit_all(),
                 };
             }
-            if kept.contains(&SetupFlag::TaskrunFlag) && !kept.contains(&SetupFlag::DeferTaskrun) {
+            if flags.contains(&SetupFlag::TaskrunFlag) && !flags.contains(&SetupFlag::DeferTaskrun)
+            {
                 builder.setup_coop_taskrun();
             }
             match builder.build(size.submissions) {
                 Ok(queues) => {
-                    let dropped = OPTIONAL_SETUP_FLAGS[..skipped].to_vec();
+                    let missing_flags = OPTIONAL_SETUP_FLAGS[..skipped].to_vec();
                     return Ok(Self {
                         queues: Some(queues),
                         inline_completions: 0,
                         enters: 0,
                         overflows: 0,
-                        missing_flags: dropped,
+                        missing_flags,
                     });
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
@@ -230,27 +231,27 @@ impl Ring {
     /// the caller checks for completions in any case.
     pub(crate) fn enter(&mut self, wait: EnterWait) -> io::Result<()> {
         let queues = self.queues.as_mut().ok_or_else(ring_closed)?;
-        let wanted = self.inline_completions as usize + 1;
-        let entered = match wait {
+        let completions_min = self.inline_completions as usize + 1;
+        let result = match wait {
             EnterWait::DontWait => {
                 let submission = queues.submission();
-                let nothing =
+                let is_idle =
                     submission.is_empty() && !submission.taskrun() && !submission.cq_overflow();
                 drop(submission);
-                if nothing {
+                if is_idle {
                     return Ok(());
                 }
                 queues.submit()
             }
-            EnterWait::Completion(None) => queues.submit_and_wait(wanted),
+            EnterWait::Completion(None) => queues.submit_and_wait(completions_min),
             EnterWait::Completion(Some(timeout)) => {
                 let timespec = Timespec::from(timeout);
                 let arguments = SubmitArgs::new().timespec(&timespec);
-                queues.submitter().submit_with_args(wanted, &arguments)
+                queues.submitter().submit_with_args(completions_min, &arguments)
             }
         };
         self.enters += 1;
-        match entered {
+        match result {
             Ok(_submitted) => Ok(()),
             Err(error) if is_transient(&error) => Ok(()),
             Err(error) => Err(error),
@@ -263,13 +264,13 @@ impl Ring {
             let completions = queues.completion();
             let is_full = completions.is_full();
             batch.extend(completions);
-            // The kernel keeps reporting it until it is entered again.
+            // The flag stays set until the kernel is entered again, so count each overflow once.
             if is_full && queues.submission().cq_overflow() {
                 self.overflows += 1;
             }
         }
-        // The expected ones were among them, or will arrive too early for the next sleep, which
-        // then ends immediately.
+        // The expected completions were among these. One that was not will end the next sleep
+        // early, which costs one iteration.
         self.inline_completions = 0;
     }
 
@@ -296,10 +297,10 @@ impl Ring {
 
     /// Enables or disables the registered event. After enabling it, call [`Ring::has_work`]:
     /// earlier completions are not signalled.
-    pub(crate) fn set_eventfd_enabled(&mut self, on: bool) {
+    pub(crate) fn set_eventfd_enabled(&mut self, enabled: bool) {
         let Some(queues) = self.queues.as_mut() else { return };
         let completion = queues.completion();
-        if on {
+        if enabled {
             completion.enable_eventfd();
             // The kernel queues its work, then reads the flag; this side writes the flag, then
             // checks for work. Without a full barrier both could miss each other.

@@ -14,31 +14,31 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use peregrine_driver::FileRange;
 
-/// Used instead of an error number: a file was shorter than expected.
+/// Used as an error number if a file was shorter than expected.
 pub(crate) const FILE_FAILED: i32 = -1;
 
-/// The error for such a number, including [`FILE_FAILED`].
-pub(crate) fn to_io_error(failed: i32) -> io::Error {
-    match failed {
+/// The error for an error number or [`FILE_FAILED`].
+pub(crate) fn to_io_error(code: i32) -> io::Error {
+    match code {
         FILE_FAILED => io::ErrorKind::UnexpectedEof.into(),
         code => io::Error::from_raw_os_error(code),
     }
 }
 
-/// Sends as much of the part after its first `from` bytes as the socket takes now. Returns how many
-/// bytes were sent and, if an error ended the call, its number: the socket's, or [`FILE_FAILED`].
-/// If the kernel is short of memory it takes nothing; retry later.
-pub(crate) fn sendfile(socket: BorrowedFd<'_>, part: &FileRange, from: usize) -> (usize, i32) {
+/// Sends as much of the range after its first `start` bytes as the socket has room for now. Returns
+/// how many bytes were sent and the error number: 0 for success, that of the socket's error, or
+/// [`FILE_FAILED`]. If the kernel is short of memory it sends nothing; retry later.
+pub(crate) fn sendfile(socket: BorrowedFd<'_>, range: &FileRange, start: usize) -> (usize, i32) {
     let _mode = match NonblockingGuard::set(socket) {
         Ok(mode) => mode,
         Err(error) => return (0, error.raw_os_error().unwrap_or(libc::EPIPE)),
     };
-    let left = part.len - from;
-    let Ok(mut at) = libc::off64_t::try_from(part.offset + from as u64) else {
+    let remaining = range.len - start;
+    let Ok(mut offset) = libc::off64_t::try_from(range.offset + start as u64) else {
         return (0, FILE_FAILED);
     };
     loop {
-        match sendfile_once(socket, part, &mut at, left) {
+        match sendfile_once(socket, range, &mut offset, remaining) {
             Ok(0) => return (0, FILE_FAILED),
             Ok(sent) => return (sent, 0),
             Err(error) => match error.raw_os_error() {
@@ -51,28 +51,29 @@ pub(crate) fn sendfile(socket: BorrowedFd<'_>, part: &FileRange, from: usize) ->
     }
 }
 
-/// Makes one call.
+/// Makes one system call, and advances `offset` by the bytes sent.
 fn sendfile_once(
     socket: BorrowedFd<'_>,
-    part: &FileRange,
-    at: &mut libc::off64_t,
+    range: &FileRange,
+    offset: &mut libc::off64_t,
     bytes: usize,
 ) -> io::Result<usize> {
     #[cfg(test)]
-    if let Some(tries) = tests::SHORTAGE.get() {
-        tests::SHORTAGE.set(Some(tries + 1));
+    if let Some(attempts) = tests::SHORTAGE.get() {
+        tests::SHORTAGE.set(Some(attempts + 1));
         return Err(io::Error::from_raw_os_error(libc::ENOMEM));
     }
-    // SAFETY: both descriptors are open, and the kernel writes `at` only.
-    let sent = unsafe { libc::sendfile64(socket.as_raw_fd(), part.file.as_raw_fd(), at, bytes) };
+    // SAFETY: both descriptors are open, and the kernel writes `offset` only.
+    let sent =
+        unsafe { libc::sendfile64(socket.as_raw_fd(), range.file.as_raw_fd(), offset, bytes) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets the socket to non-blocking mode while this lives.
+/// Sets the socket to non-blocking mode until dropped.
 ///
 /// The mode is blocking otherwise, because operations of the ring wait only on blocking sockets.
 /// Operations in flight are not affected: the kernel checks the mode when an operation is
-/// submitted, and none is submitted while this lives.
+/// submitted, and none is submitted while the guard exists.
 struct NonblockingGuard<'a>(BorrowedFd<'a>);
 
 impl<'a> NonblockingGuard<'a> {
@@ -116,11 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_short_of_memory_is_asked_again_but_not_without_a_pause() {
+    fn sendfile_is_retried_with_pauses_while_the_kernel_is_short_of_memory() {
         let content = vec![7; 100_000];
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(&content).expect("writing the file");
-        let part = FileRange { file: Arc::new(file), offset: 0, len: content.len() };
+        let range = FileRange { file: Arc::new(file), offset: 0, len: content.len() };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("a bound listener");
         let reader = std::thread::spawn(move || {
@@ -131,15 +132,15 @@ mod tests {
             let listener = driver.listen(Socket::Tcp(listener))?;
             let stream = listener.accept().await?;
             SHORTAGE.set(Some(0));
-            stream.send_file(&mut Vec::new(), part);
+            stream.send_file(&mut Vec::new(), range);
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let tries = SHORTAGE.take();
+            let attempts = SHORTAGE.take();
             stream.finish();
-            stream.flush().await.map(|()| tries)
+            stream.flush().await.map(|()| attempts)
         };
-        let tries = Uring::run(&Options::default(), serve).expect("a ring");
-        let tries = tries.expect("all is sent").expect("memory was short");
-        assert!((3..50).contains(&tries), "{tries}");
+        let attempts = Uring::run(&Options::default(), serve).expect("a ring");
+        let attempts = attempts.expect("all is sent").expect("memory was short");
+        assert!((3..50).contains(&attempts), "{attempts}");
         let received = reader.join().expect("the reader").expect("a regular end");
         assert!(received == content, "received {} bytes", received.len());
     }

@@ -53,10 +53,10 @@ pub(crate) struct StreamSlot {
 /// The state machine for sending.
 pub(crate) struct SendQueue {
     pub(crate) current: SendOp,
-    /// The number of bytes that the kernel took.
+    /// The number of bytes that the kernel has accepted.
     pub(crate) bytes_written: u64,
     /// The number of the error that broke the connection, or
-    /// [`FILE_FAILED`](crate::file::FILE_FAILED), or 0. Nothing is sent after an error.
+    /// [`FILE_FAILED`](crate::sendfile::FILE_FAILED), or 0. Nothing is sent after an error.
     pub(crate) error: i32,
     pub(crate) state: SendState,
     pub(crate) shutdown: ShutdownState,
@@ -72,16 +72,16 @@ pub(crate) struct SendQueue {
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Nothing | Offered | few bytes are sent |
-/// | Nothing | Waiting | many are, and the socket did not take all of them at once |
-/// | Offered | Waiting | the socket did not take all of them, or more bytes were sent |
-/// | Offered, Waiting | Nothing | everything is sent, or sending failed |
+/// | Idle | Inline | few bytes are sent |
+/// | Idle | Armed | many bytes are sent, and the socket did not accept all of them at once |
+/// | Inline | Armed | the socket did not accept all of them, or more bytes were sent |
+/// | Inline, Armed | Idle | everything is sent, or sending failed |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendState {
     Idle,
     /// An operation that does not wait for the socket: it completes within the next enter.
     Inline,
-    /// An operation that waits until the socket takes more, or bytes queued behind an operation.
+    /// An operation that waits until the socket has room, or bytes queued behind an operation.
     Armed,
 }
 
@@ -89,16 +89,16 @@ pub(crate) enum SendState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownState {
     Open,
-    /// It is shut down when everything before is sent.
+    /// To be shut down once all data queued before is sent.
     Requested,
     Sent,
 }
 
 impl UringStream {
-    pub(crate) fn open(shared: &Rc<UringWorker>, descriptor: OwnedFd) -> Self {
+    pub(crate) fn open(worker: &Rc<UringWorker>, descriptor: OwnedFd) -> Self {
         let connection = StreamSlot {
             descriptor,
-            generation: shared.next_generation(),
+            generation: worker.next_generation(),
             receive_state: ReceiveState::Idle,
             receive_mode: ReceiveMode::Multishot,
             closing: false,
@@ -117,8 +117,8 @@ impl UringStream {
                 queued: None,
             },
         };
-        let index = shared.streams.borrow_mut().insert(connection) as u32;
-        Self { worker: Rc::clone(shared), index }
+        let index = worker.streams.borrow_mut().insert(connection) as u32;
+        Self { worker: Rc::clone(worker), index }
     }
 
     /// Returns the descriptor, if the connection was not used yet.
@@ -143,14 +143,14 @@ impl UringStream {
         }
     }
 
-    fn socket_addr(&self, ask: fn(&SockRef<'_>) -> io::Result<SockAddr>) -> Address {
+    fn socket_addr(&self, get: fn(&SockRef<'_>) -> io::Result<SockAddr>) -> Address {
         let streams = self.worker.streams.borrow();
         let socket = SockRef::from(&streams[self.index as usize].descriptor);
-        let Ok(name) = ask(&socket) else { return Address::Unknown };
-        if let Some(address) = name.as_socket() {
+        let Ok(sock_addr) = get(&socket) else { return Address::Unknown };
+        if let Some(address) = sock_addr.as_socket() {
             Address::Tcp(address)
-        } else if name.is_unix() {
-            Address::Unix(name.as_pathname().map(Into::into))
+        } else if sock_addr.is_unix() {
+            Address::Unix(sock_addr.as_pathname().map(Into::into))
         } else {
             Address::Unknown
         }
@@ -166,7 +166,7 @@ impl Stream for UringStream {
 
     fn try_into_vec(chunk: Chunk) -> Result<Vec<u8>, Chunk> {
         match chunk.bytes {
-            ChunkData::Owned(own) if own.is_at_least_half_full() => Ok(own.bytes),
+            ChunkData::Owned(owned) if owned.is_at_least_half_full() => Ok(owned.bytes),
             bytes => Err(Chunk { bytes }),
         }
     }
@@ -193,14 +193,14 @@ impl Stream for UringStream {
 
     fn is_flushed(&self) -> bool {
         let streams = self.worker.streams.borrow();
-        let outgoing = &streams[self.index as usize].send_queue;
-        outgoing.is_flushed()
+        let send_queue = &streams[self.index as usize].send_queue;
+        send_queue.is_flushed()
     }
 
     fn is_writable(&self) -> bool {
         let streams = self.worker.streams.borrow();
-        let outgoing = &streams[self.index as usize].send_queue;
-        outgoing.state != SendState::Armed || outgoing.wrote_after_shutdown
+        let send_queue = &streams[self.index as usize].send_queue;
+        send_queue.state != SendState::Armed || send_queue.wrote_after_shutdown
     }
 
     fn bytes_written(&self) -> u64 {
@@ -269,13 +269,15 @@ impl StreamSlot {
 impl UringWorker {
     /// Ends a connection whose handle was dropped: its bytes, its operations, then its descriptor.
     fn close_stream(&self, index: u32) {
-        let (foreign, freed);
+        // Dropped after the borrow, because destructors of wakers and shared bytes may run any
+        // code.
+        let (to_drop, freed);
         {
             let mut streams = self.streams.borrow_mut();
             let connection = &mut streams[index as usize];
             connection.closing = true;
             self.wake_on_inline_send(&connection.send_queue);
-            foreign = (
+            to_drop = (
                 std::mem::take(&mut connection.receive_waiter),
                 std::mem::take(&mut connection.send_queue.flush_waiter),
                 connection.send_queue.queued.take(),
@@ -294,7 +296,7 @@ impl UringWorker {
             }
             freed = free_when_done(&mut streams, index);
         }
-        drop((foreign, freed));
+        drop((to_drop, freed));
     }
 
     pub(crate) fn on_stream_cancelled(&self, token: Token) {
@@ -305,10 +307,10 @@ impl UringWorker {
 
 /// The connection of a completion, if it still exists.
 pub(crate) fn find_live(streams: &mut Slab<StreamSlot>, token: Token) -> Option<&mut StreamSlot> {
-    streams.get_mut(token.index as usize).filter(|found| found.generation == token.generation)
+    streams.get_mut(token.index as usize).filter(|slot| slot.generation == token.generation)
 }
 
-/// Counts out an operation without other effects. Returns the connection if it is over: shared
+/// Records the final completion of an operation. Returns the connection if it can be freed: shared
 /// bytes in it may have a destructor of the application, so it must be dropped after all borrows
 /// have ended.
 #[must_use = "drop it after all borrows have ended"]

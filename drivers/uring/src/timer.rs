@@ -61,10 +61,10 @@ impl LoopClock {
         }
     }
 
-    /// Forgets the reading. Between iterations (`in_iteration` false), other code of the thread
-    /// runs for an unknown time, so nothing is cached.
-    pub(crate) fn invalidate(&self, in_turn: bool) {
-        self.in_iteration.set(in_turn);
+    /// Discards the cached readings. Between iterations (`in_iteration` false), other code of the
+    /// thread runs for an unknown time, so nothing is cached.
+    pub(crate) fn invalidate(&self, in_iteration: bool) {
+        self.in_iteration.set(in_iteration);
         self.now.set(None);
         self.unix.set(None);
         self.last_reading.set(None);
@@ -119,8 +119,8 @@ const RECORDED_ITERATION_MIN: Duration = Duration::from_millis(100);
 /// The maximum number of remembered iterations.
 const RECORDED_ITERATIONS: usize = 64;
 
-/// The last iterations that took long, because handlers blocked or many tasks were ready: data sent
-/// in them left at their end.
+/// The last iterations that took long, because handlers blocked or many tasks were ready. Data sent
+/// during an iteration is submitted at its end.
 #[derive(Default)]
 pub(crate) struct LongIterations {
     /// When each iteration began and ended.
@@ -152,7 +152,7 @@ impl LongIterations {
         self.is_last_long
     }
 
-    /// When data sent at `time` left, with a precision of milliseconds.
+    /// When data sent at `time` was submitted, with a precision of milliseconds.
     pub(crate) fn submitted_at(&self, time: Duration) -> Duration {
         let is_in = |(began, ended): &&(Duration, Duration)| {
             began.as_millis() <= time.as_millis() && time < *ended
@@ -165,11 +165,11 @@ impl LongIterations {
 #[derive(Default)]
 pub(crate) struct Timers {
     entries: BTreeMap<TimerKey, Waiter>,
-    /// Distinguishes sleepers with the same deadline.
+    /// Distinguishes timers with the same deadline.
     next_id: u64,
 }
 
-/// The deadline of a sleeper, and its number.
+/// The deadline of a timer, and its number.
 type TimerKey = (Duration, u64);
 
 impl Timers {
@@ -187,10 +187,10 @@ impl Timers {
         self.entries.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Removes a sleeper that is due at `now`. Call until it returns `None`.
+    /// Removes a timer that is due at `now`. Call until it returns `None`.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
         let first = self.entries.first_entry().filter(|first| first.key().0 <= now);
-        first.map(|due| due.remove())
+        first.map(|entry| entry.remove())
     }
 }
 
@@ -202,8 +202,8 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    pub(crate) fn new(shared: Rc<UringWorker>, at: Duration) -> Self {
-        Self { worker: shared, at, key: None }
+    pub(crate) fn new(worker: Rc<UringWorker>, at: Duration) -> Self {
+        Self { worker, at, key: None }
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_read_again_when_more_than_one_poll_may_have_taken_time() {
+    fn coarse_now_reads_the_clock_again_after_two_polls() {
         let clock = LoopClock::start();
         // Distinguish two readings by the nanoseconds between them.
         let pause = || std::thread::sleep(Duration::from_micros(50));
@@ -268,10 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_lasts_longer_while_polls_are_quick() {
+    fn a_reading_is_reused_longer_while_polls_are_quick() {
         let at = |micros, polls| (Duration::from_micros(micros), polls);
         let mut last = None;
-        for ((time, polls), lasts) in [
+        for ((time, polls), reusable_polls) in [
             (at(0, 0), 1),
             (at(40, 2), READING_REUSE_POLLS),
             (at(220, 11), READING_REUSE_POLLS),
@@ -281,51 +281,51 @@ mod tests {
             (at(403, 22), READING_REUSE_POLLS),
         ] {
             let reading = Reading::after(last, time, polls);
-            assert_eq!(reading.reusable_polls, lasts, "{reading:?}");
+            assert_eq!(reading.reusable_polls, reusable_polls, "{reading:?}");
             last = Some(reading);
         }
     }
 
     #[test]
-    fn sleepers_are_told_in_order_and_never_early() {
+    fn timers_expire_in_order_and_never_early() {
         let mut timers = Timers::default();
         for micros in [30, 10, 20, 10] {
             let key = timers.new_key(Duration::from_micros(micros));
             timers.entries.insert(key, Waiter::NONE);
         }
-        let mut told = |now| {
+        let mut expire = |now| {
             let mut count = 0;
             while timers.expire(Duration::from_micros(now)).is_some() {
                 count += 1;
             }
             (count, timers.next_deadline().map(|next| next.as_micros()))
         };
-        assert_eq!(told(9), (0, Some(10)));
-        assert_eq!(told(10), (2, Some(20)));
-        assert_eq!(told(29), (1, Some(30)));
-        assert_eq!(told(1_000), (1, None));
+        assert_eq!(expire(9), (0, Some(10)));
+        assert_eq!(expire(10), (2, Some(20)));
+        assert_eq!(expire(29), (1, Some(30)));
+        assert_eq!(expire(1_000), (1, None));
     }
 
     #[test]
-    fn what_was_sent_in_a_turn_that_took_long_left_at_its_end() {
+    fn data_sent_in_a_long_iteration_is_submitted_at_its_end() {
         let ms = Duration::from_millis;
-        let mut turns = LongIterations::default();
-        turns.record(ms(10), ms(2_000));
-        assert!(turns.is_last_long());
-        turns.record(ms(2_000), ms(2_001));
-        assert!(!turns.is_last_long());
-        let began = Duration::from_micros(5_000_900);
-        turns.record(began, ms(6_000));
-        for (time, left) in
+        let mut iterations = LongIterations::default();
+        iterations.record(ms(10), ms(2_000));
+        assert!(iterations.is_last_long());
+        iterations.record(ms(2_000), ms(2_001));
+        assert!(!iterations.is_last_long());
+        let start = Duration::from_micros(5_000_900);
+        iterations.record(start, ms(6_000));
+        for (time, submitted) in
             [(5, 5), (10, 2_000), (1_999, 2_000), (2_000, 2_000), (5_000, 6_000), (6_000, 6_000)]
         {
-            assert_eq!(turns.submitted_at(ms(time)), ms(left), "{time}");
+            assert_eq!(iterations.submitted_at(ms(time)), ms(submitted), "{time}");
         }
         for number in 0..2 * RECORDED_ITERATIONS as u64 {
-            turns.record(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
+            iterations.record(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
         }
         assert_eq!(
-            (turns.iterations.len(), turns.submitted_at(ms(10))),
+            (iterations.iterations.len(), iterations.submitted_at(ms(10))),
             (RECORDED_ITERATIONS, ms(10))
         );
     }

@@ -32,7 +32,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// None of its cells is borrowed while foreign code runs (a waker, a destructor of a task).
 pub(crate) struct UringWorker {
     pub(crate) ring: RefCell<Ring>,
-    /// Freed after the ring, which is closed explicitly before.
+    /// Freed after the ring, which `shut_down` closes explicitly.
     pub(crate) buffers: BufferRing,
     pub(crate) read_ahead_buffers_max: usize,
     pub(crate) streams: RefCell<Slab<StreamSlot>>,
@@ -74,12 +74,12 @@ impl UringWorker {
     pub(crate) fn start(
         prepared: PreparedRing,
         options: &Options,
-        functions: BlockingTasks,
+        blocking_tasks: BlockingTasks,
     ) -> io::Result<Rc<Self>> {
         let PreparedRing { ring, buffers } = prepared;
         ring.enable()?;
-        let tasks = Executor::new(File::from(create_eventfd()?));
-        let shared = Rc::new(Self {
+        let executor = Executor::new(File::from(create_eventfd()?));
+        let worker = Rc::new(Self {
             ring: RefCell::new(ring),
             buffers,
             read_ahead_buffers_max: options.read_ahead_buffers_max.max(1),
@@ -90,14 +90,14 @@ impl UringWorker {
             listeners: RefCell::default(),
             timers: RefCell::default(),
             clock: LoopClock::start(),
-            executor: tasks,
+            executor,
             keep_awake_count: Cell::new(0),
             accepted: Cell::new(0),
             buffers_exhausted: Cell::new(0),
             starved: RefCell::default(),
             is_shutting_down: Cell::new(false),
-            blocking_tasks: functions,
-            metrics: options.metrics.clone().map(|figures| (figures, Cell::new(None))),
+            blocking_tasks,
+            metrics: options.metrics.clone().map(|metrics| (metrics, Cell::new(None))),
             long_iterations: RefCell::default(),
             on_iteration_end: OnceCell::new(),
             in_flight: Cell::new(0),
@@ -108,11 +108,11 @@ impl UringWorker {
             generation: Cell::new(0),
             batch: RefCell::default(),
         });
-        shared.arm_wake_poll()?;
-        Ok(shared)
+        worker.arm_wake_poll()?;
+        Ok(worker)
     }
 
-    pub(crate) fn counters(&self) -> DriverStats {
+    pub(crate) fn stats(&self) -> DriverStats {
         DriverStats {
             enters: self.ring.borrow().enters(),
             accepted: self.accepted.get(),
@@ -125,8 +125,8 @@ impl UringWorker {
     pub(crate) fn begin_iteration(&self) {
         let now = self.clock.now();
         self.executor.record_poll(now);
-        if let Some((_, began)) = &self.metrics {
-            began.set(Some(now));
+        if let Some((_, iteration_start)) = &self.metrics {
+            iteration_start.set(Some(now));
         }
     }
 
@@ -134,18 +134,18 @@ impl UringWorker {
     pub(crate) fn end_iteration(&self) {
         let now = self.clock.precise_now(self.executor.polls());
         self.long_iterations.borrow_mut().record(self.executor.polled_at(), now);
-        if let Some(end) = self.on_iteration_end.get() {
-            end(now);
+        if let Some(callback) = self.on_iteration_end.get() {
+            callback(now);
         }
-        let Some((figures, began)) = &self.metrics else { return };
-        let Some(began) = began.take() else { return };
-        figures.record_iteration(now.saturating_sub(began));
+        let Some((metrics, iteration_start)) = &self.metrics else { return };
+        let Some(iteration_start) = iteration_start.take() else { return };
+        metrics.record_iteration(now.saturating_sub(iteration_start));
         let ring = self.ring.borrow();
-        figures.enters.set(ring.enters());
-        figures.cq_overflows.set(ring.cq_overflows());
-        figures.buffers_exhausted.set(self.buffers_exhausted.get());
-        figures.in_flight.set(self.in_flight.get().cast_signed());
-        figures.buffer_bytes.set(self.buffers.provided_bytes());
+        metrics.enters.set(ring.enters());
+        metrics.cq_overflows.set(ring.cq_overflows());
+        metrics.buffers_exhausted.set(self.buffers_exhausted.get());
+        metrics.in_flight.set(self.in_flight.get().cast_signed());
+        metrics.buffer_bytes.set(self.buffers.provided_bytes());
     }
 
     /// A generation for a slot's next user.
@@ -155,8 +155,8 @@ impl UringWorker {
         generation
     }
 
-    /// Queues an operation. On success, exactly one completion without `F_MORE` follows, with which
-    /// `dispatch` counts the operation out.
+    /// Queues an operation. On success, exactly one completion without `F_MORE` follows, after
+    /// which `complete` no longer counts the operation as in flight.
     ///
     /// # Safety
     /// All memory that `entry` refers to must stay valid and unused until that completion.
@@ -198,12 +198,12 @@ impl UringWorker {
             debug_assert!(false, "every operation has a token");
             return;
         };
-        let ended = !cqueue::more(flags);
-        if ended && !matches!(token.kind, OpKind::Wake | OpKind::Timeout) {
+        let is_final = !cqueue::more(flags);
+        if is_final && !matches!(token.kind, OpKind::Wake | OpKind::Timeout) {
             self.in_flight.set(self.in_flight.get() - 1);
         }
         match token.kind {
-            OpKind::Wake => self.wake_armed.set(!ended),
+            OpKind::Wake => self.wake_armed.set(!is_final),
             OpKind::Accept => self.on_accept(token, result),
             OpKind::AcceptReady => self.on_accept_ready(token, result),
             OpKind::CancelAccept => self.on_accept_cancelled(token),
@@ -233,39 +233,44 @@ impl UringWorker {
         }
         let now = self.clock.now();
         loop {
-            let due = self.timers.borrow_mut().expire(now);
-            match due {
+            let expired = self.timers.borrow_mut().expire(now);
+            match expired {
                 Some(waiter) => waiter.wake(&self.executor),
                 None => return,
             }
         }
     }
 
-    /// Ensures that a sleep in the ring ends at the next timer, and after `longest` at the latest.
-    /// Returns the timeout to pass to the wait itself, if any.
+    /// Ensures that a sleep in the ring ends at the next timer, and after `timeout_max` at the
+    /// latest. Returns the timeout to pass to the wait itself, if any.
     ///
     /// One timeout operation stays in the ring for many sleeps; a time limit for each wait would
     /// make the kernel set and clear a timer each time.
-    pub(crate) fn arm_wait_timeout(&self, longest: Duration) -> io::Result<Option<Duration>> {
+    pub(crate) fn arm_wait_timeout(&self, timeout_max: Duration) -> io::Result<Option<Duration>> {
         let timer = self.timers.borrow().next_deadline();
-        if let (Some(end), None) = (self.wait_deadline.get(), timer) {
-            debug_assert!(end <= self.clock.now() + longest, "timeouts are set with `longest`");
+        if let (Some(deadline), None) = (self.wait_deadline.get(), timer) {
+            debug_assert!(
+                deadline <= self.clock.now() + timeout_max,
+                "no timeout is longer than `timeout_max`"
+            );
             return Ok(None);
         }
         // The tasks of this iteration may have taken a long time.
         self.clock.invalidate(true);
         let now = self.clock.now();
-        if let Some(end) = self.wait_deadline.get() {
-            return Ok(timer.filter(|timer| *timer < end).map(|timer| timer.saturating_sub(now)));
+        if let Some(deadline) = self.wait_deadline.get() {
+            return Ok(timer
+                .filter(|timer| *timer < deadline)
+                .map(|timer| timer.saturating_sub(now)));
         }
-        let end = timer.map_or(now + longest, |timer| timer.min(now + longest));
-        self.wait_timespec.set(end.saturating_sub(now).into());
+        let deadline = timer.map_or(now + timeout_max, |timer| timer.min(now + timeout_max));
+        self.wait_timespec.set(deadline.saturating_sub(now).into());
         let entry = opcode::Timeout::new(self.wait_timespec.as_ptr()).build();
         let entry = entry.user_data(Token::new(OpKind::Timeout, 0, 0).to_user_data());
         // SAFETY: `UringWorker` outlives the ring and is not moved, because it is in a `Rc`; the
         // length is not written while `wait_deadline` says that the timeout is in the ring.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
-        self.wait_deadline.set(Some(end));
+        self.wait_deadline.set(Some(deadline));
         Ok(None)
     }
 
@@ -294,13 +299,13 @@ impl UringWorker {
     /// Handles may outlive this; their calls fail.
     pub(crate) fn shut_down(self: &Rc<Self>) {
         self.is_shutting_down.set(true);
-        let end = Instant::now() + SHUTDOWN_TIMEOUT;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         self.await_cancelled();
         while self.in_flight.get() > 0
             || self.wake_armed.get()
             || self.wait_deadline.get().is_some()
         {
-            if Instant::now() > end || self.cancel_all().is_err() {
+            if Instant::now() > deadline || self.cancel_all().is_err() {
                 break;
             }
             let mut ring = self.ring.borrow_mut();
@@ -318,20 +323,21 @@ impl UringWorker {
         }
     }
 
-    /// Waits for operations that were cancelled individually, such as those of dropped connections.
-    /// Cancelling everything makes the kernel search all operations for each one, which takes
-    /// seconds with thousands of connections, and is not needed for those that are ending anyway.
+    /// Waits for operations that were already cancelled individually, such as those of dropped
+    /// connections. Cancelling everything makes the kernel search all operations for each one,
+    /// which takes seconds with thousands of connections, and is not needed for those that are
+    /// ending anyway.
     fn await_cancelled(self: &Rc<Self>) {
-        let mut rounds_without_end = 0;
-        while self.in_flight.get() > 0 && rounds_without_end < 2 {
+        let mut idle_rounds = 0;
+        while self.in_flight.get() > 0 && idle_rounds < 2 {
             let before = self.in_flight.get();
             let wait = EnterWait::Completion(Some(Duration::from_millis(20)));
             if self.ring.borrow_mut().enter(wait).is_err() {
                 return;
             }
             self.dispatch();
-            let any_ended = self.in_flight.get() < before;
-            rounds_without_end = if any_ended { 0 } else { rounds_without_end + 1 };
+            let any_completed = self.in_flight.get() < before;
+            idle_rounds = if any_completed { 0 } else { idle_rounds + 1 };
         }
     }
 

@@ -10,7 +10,7 @@ use crate::poll::{both, first_of, polled_once};
 pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
     const CONNECTIONS: usize = 10;
     harness.check(async |driver| {
-        let (listener, place) = harness.listen(&driver);
+        let (listener, server_address) = harness.listen(&driver);
         let mut peers = Vec::new();
         let mut streams = Vec::new();
         for number in 0..CONNECTIONS {
@@ -18,7 +18,7 @@ pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
             // moment.
             streams.extend(polled_once(listener.accept()).await.and_then(Result::ok));
             drop(listener.accept());
-            peers.push(harness.connect(&driver, &place));
+            peers.push(harness.connect(&driver, &server_address));
             if number % 2 == 0 {
                 pause(&driver, A_WHILE / 20).await;
             }
@@ -44,13 +44,13 @@ pub fn a_dropped_accept_loses_no_connection(harness: &impl Harness) {
 }
 
 /// When a listener is dropped, the connections in its backlog are closed.
-pub fn a_dropped_listener_closes_what_waits(harness: &impl Harness) {
+pub fn a_dropped_listener_closes_queued_connections(harness: &impl Harness) {
     harness.check(async |driver| {
-        let (listener, place) = harness.listen(&driver);
-        let before = harness.connect(&driver, &place);
+        let (listener, server_address) = harness.listen(&driver);
+        let before = harness.connect(&driver, &server_address);
         // The driver may already have accepted this connection for the dropped future.
         drop(polled_once(listener.accept()).await);
-        let peers: Vec<_> = (0..5).map(|_| harness.connect(&driver, &place)).collect();
+        let peers: Vec<_> = (0..5).map(|_| harness.connect(&driver, &server_address)).collect();
         pause(&driver, A_WHILE).await;
         drop(listener);
         for peer in peers.into_iter().chain([before]) {
@@ -63,12 +63,12 @@ pub fn a_dropped_listener_closes_what_waits(harness: &impl Harness) {
 }
 
 /// Peers that disconnect before they are accepted do not affect those that stay.
-pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
+pub fn accepting_continues_after_a_peer_disconnected(harness: &impl Harness) {
     harness.check(async |driver| {
-        let (listener, place) = harness.listen(&driver);
+        let (listener, server_address) = harness.listen(&driver);
         for _ in 0..3 {
-            drop(harness.connect(&driver, &place));
-            harness.connect(&driver, &place).reset().await;
+            drop(harness.connect(&driver, &server_address));
+            harness.connect(&driver, &server_address).reset().await;
         }
         let server = driver.clone();
         driver.spawn(async move {
@@ -84,7 +84,7 @@ pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
                 });
             }
         });
-        let peer = harness.connect(&driver, &place);
+        let peer = harness.connect(&driver, &server_address);
         let (sent, back) = both(peer.send(b"hello".to_vec()), peer.recv_exact(5)).await;
         sent.expect("the connection is open");
         assert_eq!(back.expect("the connection is open"), b"hello");
@@ -94,8 +94,8 @@ pub fn accepting_goes_on_after_a_peer_gave_up(harness: &impl Harness) {
 /// An accepted connection does not depend on its listener.
 pub fn a_stream_outlives_its_listener(harness: &impl Harness) {
     harness.check(async |driver| {
-        let (listener, place) = harness.listen(&driver);
-        let peer = harness.connect(&driver, &place);
+        let (listener, server_address) = harness.listen(&driver);
+        let peer = harness.connect(&driver, &server_address);
         let stream = accept(&listener).await;
         assert!(polled_once(listener.accept()).await.is_none(), "no other peer connected");
         drop(listener);

@@ -17,8 +17,8 @@ fn file(bytes: &[u8]) -> Arc<File> {
     Arc::new(file)
 }
 
-fn part(file: &Arc<File>, at: usize, length: usize) -> FileRange {
-    FileRange { file: Arc::clone(file), offset: at as u64, len: length }
+fn part(file: &Arc<File>, offset: usize, length: usize) -> FileRange {
+    FileRange { file: Arc::clone(file), offset: offset as u64, len: length }
 }
 
 /// Everything received until the connection ends, cleanly or not.
@@ -33,7 +33,7 @@ async fn received(peer: &impl Peer) -> Vec<u8> {
 }
 
 /// Waits until only the test holds the file.
-async fn let_go(driver: &impl Driver, file: &Arc<File>) {
+async fn wait_until_released(driver: &impl Driver, file: &Arc<File>) {
     while Arc::strong_count(file) > 1 {
         pause(driver, A_WHILE / 20).await;
     }
@@ -53,11 +53,11 @@ pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
         let mut message = Vec::new();
         let sizes =
             [(9, 90, 0), (0, 9, 3), (100, large, 5000), (0, 0, 7), (large, 7, 1), (3, large, 1)];
-        for (round, (bytes, length, at)) in sizes.into_iter().enumerate() {
-            let mut out = pattern(round as u32, bytes);
+        for (round, (byte_count, file_bytes, offset)) in sizes.into_iter().enumerate() {
+            let mut out = pattern(round as u32, byte_count);
             message.extend_from_slice(&out);
-            message.extend_from_slice(&content[at..at + length]);
-            stream.send_file(&mut out, part(&file, at, length));
+            message.extend_from_slice(&content[offset..offset + file_bytes]);
+            stream.send_file(&mut out, part(&file, offset, file_bytes));
             assert!(out.is_empty());
             let mut small = pattern(200 + round as u32, round);
             message.extend_from_slice(&small);
@@ -74,7 +74,7 @@ pub fn bytes_and_files_keep_their_order(harness: &impl Harness) {
             message.len()
         );
         assert_eq!(stream.bytes_written(), message.len() as u64);
-        let_go(&driver, &file).await;
+        wait_until_released(&driver, &file).await;
     });
 }
 
@@ -99,19 +99,23 @@ pub fn a_file_that_is_too_short_ends_sending(harness: &impl Harness) {
                 assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
             };
             let ((), received) = both(send, received(&peer)).await;
-            let whole = [b"head", &*content].concat();
-            assert!(whole.starts_with(&received), "{} bytes, some of them wrong", received.len());
-            let_go(&driver, &file).await;
+            let message = [b"head", &*content].concat();
+            assert!(
+                message.starts_with(&received),
+                "{} bytes, some of them unexpected",
+                received.len()
+            );
+            wait_until_released(&driver, &file).await;
         }
     });
 }
 
 /// The driver releases a file when the connection breaks and when the stream is dropped.
-pub fn files_are_let_go_of(harness: &impl Harness) {
+pub fn files_are_closed(harness: &impl Harness) {
     harness.check(async |driver| {
         let content = pattern(3, harness.large());
         let file = file(&content);
-        for breaks in [true, false] {
+        for is_reset in [true, false] {
             let (stream, peer) = harness.pair(&driver).await;
             if !stream.supports_sendfile() {
                 return;
@@ -120,25 +124,28 @@ pub fn files_are_let_go_of(harness: &impl Harness) {
                 stream.send_file(&mut b"head".to_vec(), part(&file, 0, content.len()));
             }
             pause(&driver, A_WHILE / 20).await;
-            if breaks {
+            if is_reset {
                 peer.reset().await;
                 assert!(stream.flush().await.is_err());
-                let_go(&driver, &file).await;
+                wait_until_released(&driver, &file).await;
                 stream.send_file(&mut Vec::new(), part(&file, 0, 10));
                 assert_eq!(Arc::strong_count(&file), 1, "sending has stopped");
             } else {
                 drop(stream);
-                let all = received(&peer).await;
-                let whole = [b"head", &*content].concat();
-                assert!(whole.starts_with(&all[..all.len().min(whole.len())]), "wrong bytes");
-                let_go(&driver, &file).await;
+                let received_bytes = received(&peer).await;
+                let message = [b"head", &*content].concat();
+                assert!(
+                    message.starts_with(&received_bytes[..received_bytes.len().min(message.len())]),
+                    "unexpected bytes"
+                );
+                wait_until_released(&driver, &file).await;
             }
         }
     });
 }
 
 /// A worker that ends releases all files.
-pub fn a_worker_that_ends_lets_go_of_files(harness: &impl Harness) {
+pub fn a_worker_that_ends_closes_files(harness: &impl Harness) {
     let content = pattern(4, harness.large());
     let file = file(&content);
     harness.check(async |driver| {
@@ -147,7 +154,7 @@ pub fn a_worker_that_ends_lets_go_of_files(harness: &impl Harness) {
             stream.send_file(&mut b"head".to_vec(), part(&file, 0, content.len()));
         }
         driver.spawn(async move {
-            let _kept = (stream, peer);
+            let _connection = (stream, peer);
             std::future::pending::<()>().await;
         });
         pause(&driver, A_WHILE / 20).await;

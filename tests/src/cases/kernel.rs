@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{A_WHILE, echo, pause};
 use crate::harness::{Harness, Peer, accept};
-use crate::kernel::{Kernel, Place};
+use crate::kernel::{Kernel, ServerAddress};
 use crate::poll::polled_once;
 
 /// Only a hang takes this long.
@@ -35,16 +35,16 @@ pub fn a_handler_may_use_tokio_sockets<D: Driver<Socket = Socket>>(kernel: &Kern
         let _hold = driver.keep_awake();
         driver.spawn(async move {
             let (mut socket, _) = backend.accept().await.expect("the handler connects");
-            let mut question = [0; 4];
-            socket.read_exact(&mut question).await.expect("the handler sends a request");
-            socket.write_all(&question).await.expect("the handler waits");
+            let mut request = [0; 4];
+            socket.read_exact(&mut request).await.expect("the handler sends a request");
+            socket.write_all(&request).await.expect("the handler waits");
         });
         let mut socket =
             tokio::net::TcpStream::connect(address).await.expect("the server accepts connections");
         socket.write_all(b"ping").await.expect("the connection is open");
-        let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).await.expect("the stream ends cleanly");
-        assert_eq!(answer, b"ping");
+        let mut response = Vec::new();
+        socket.read_to_end(&mut response).await.expect("the stream ends cleanly");
+        assert_eq!(response, b"ping");
     });
 }
 
@@ -74,9 +74,9 @@ pub fn a_waker_works_from_another_thread<D: Driver<Socket = Socket>>(kernel: &Ke
 
 /// Tokio tasks that are always ready, whichever way they yield, starve neither connections nor
 /// tokio's own sockets and timers.
-pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
-    let (socket, place) = kernel.socket();
-    let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+pub fn busy_tasks_do_not_starve_others<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    let (socket, server_address) = kernel.socket();
+    let ServerAddress::Tcp(address) = server_address else { panic!("this case is about TCP") };
     let worker = D::run(&Options::default(), async |driver: D| {
         let listener = driver.listen(socket).expect("a bound socket can listen");
         let yielding = tokio::spawn(async {
@@ -89,16 +89,16 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
             Poll::<()>::Pending
         }));
         let client = tokio::spawn(async move {
-            let mut answers = Vec::new();
+            let mut responses = Vec::new();
             for _ in 0..20 {
                 let stream = tokio::net::TcpStream::connect(address).await;
                 let mut stream = stream.expect("the server listens");
                 stream.write_all(b"ping").await.expect("the connection is open");
                 stream.shutdown().await.expect("the connection is open");
-                stream.read_to_end(&mut answers).await.expect("the stream ends cleanly");
+                stream.read_to_end(&mut responses).await.expect("the stream ends cleanly");
                 tokio::time::sleep(A_WHILE / 20).await;
             }
-            answers
+            responses
         });
         for _ in 0..20 {
             echo(accept(&listener).await).await;
@@ -111,15 +111,17 @@ pub fn tasks_that_never_rest_starve_nobody<D: Driver<Socket = Socket>>(kernel: &
 }
 
 /// When a peer shuts down its receiving side, sends fail. A pending receive must fail too: it would
-/// otherwise wait for ever, because the kernel reports this to the sender only.
+/// otherwise wait forever, because the kernel reports this to the sender only.
 #[cfg(unix)]
-pub fn a_peer_that_reads_no_more_breaks_the_connection<D>(kernel: &Kernel<D>)
+pub fn a_peer_that_stops_reading_breaks_the_connection<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
 {
     kernel.check(async |driver: D| {
-        let (listener, place) = kernel.listen(&driver);
-        let Place::Unix(path) = place else { panic!("this case is about Unix sockets") };
+        let (listener, server_address) = kernel.listen(&driver);
+        let ServerAddress::Unix(path) = server_address else {
+            panic!("this case is about Unix sockets")
+        };
         let peer = UnixStream::connect(path).expect("the server listens");
         let stream = Rc::new(accept(&listener).await);
         let sender = Rc::clone(&stream);
@@ -138,22 +140,20 @@ where
 }
 
 /// Connections, bytes and timers wake a worker that has no hold.
-pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = Socket>>(
-    kernel: &Kernel<D>,
-) {
-    let (socket, place) = kernel.socket();
-    let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+pub fn an_idle_worker_needs_no_hold<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+    let (socket, server_address) = kernel.socket();
+    let ServerAddress::Tcp(address) = server_address else { panic!("this case is about TCP") };
     let client = thread::spawn(move || {
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for _ in 0..3 {
             thread::sleep(A_WHILE);
             let mut peer = TcpStream::connect(address).expect("the server listens");
             thread::sleep(A_WHILE);
             peer.write_all(b"ping").expect("the connection is open");
             peer.shutdown(std::net::Shutdown::Write).expect("the connection is open");
-            peer.read_to_end(&mut answers).expect("the stream ends cleanly");
+            peer.read_to_end(&mut responses).expect("the stream ends cleanly");
         }
-        answers
+        responses
     });
     let worker = D::run(&Options::default(), async |driver: D| {
         let listener = driver.listen(socket).expect("a bound socket can listen");
@@ -168,24 +168,29 @@ pub fn a_worker_that_only_waits_for_the_driver_needs_no_hold<D: Driver<Socket = 
     assert_eq!(client.join().expect("the client does not panic"), b"pingpingping");
 }
 
-/// After `refuse_new` the kernel answers no SYN, but peers that are already connected are accepted.
+/// After `refuse_new_connections` the kernel answers no SYN, but peers that are already connected
+/// are accepted.
 ///
-/// Linux only: `refuse_new` has no effect elsewhere.
-pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+/// Linux only: `refuse_new_connections` has no effect elsewhere.
+pub fn no_connection_is_accepted_after_refuse_new_connections<D: Driver<Socket = Socket>>(
+    kernel: &Kernel<D>,
+) {
     if !cfg!(target_os = "linux") {
         return;
     }
     kernel.check(async |driver: D| {
         const QUEUED: usize = 5;
-        let (listener, place) = kernel.listen(&driver);
-        let Place::Tcp(address) = place else { panic!("this case is about TCP") };
-        let queued = [(); QUEUED].map(|()| kernel.connect(&driver, &place));
+        let (listener, server_address) = kernel.listen(&driver);
+        let ServerAddress::Tcp(address) = server_address else { panic!("this case is about TCP") };
+        let queued = [(); QUEUED].map(|()| kernel.connect(&driver, &server_address));
         listener.refuse_new_connections();
         // Accepting would answer the first SYN at once; a retransmission follows after one second.
-        let late =
+        let late_connect =
             tokio::task::spawn_blocking(move || TcpStream::connect_timeout(&address, A_WHILE * 75));
-        let error =
-            late.await.expect("the task does not panic").expect_err("new connections are refused");
+        let error = late_connect
+            .await
+            .expect("the task does not panic")
+            .expect_err("new connections are refused");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         for _ in 0..QUEUED {
             let stream = accept(&listener).await;
@@ -201,12 +206,12 @@ pub fn nobody_new_gets_in_after_refusing<D: Driver<Socket = Socket>>(kernel: &Ke
     });
 }
 
-/// After `refuse_new`, new connections to a Unix socket are refused, connections in the backlog are
-/// accepted, and then `accept` reports that the backlog is empty.
+/// After `refuse_new_connections`, new connections to a Unix socket are refused, connections in the
+/// backlog are accepted, and then `accept` reports that the backlog is empty.
 ///
-/// Linux only: `refuse_new` has no effect elsewhere.
+/// Linux only: `refuse_new_connections` has no effect elsewhere.
 #[cfg(unix)]
-pub fn who_waits_at_a_unix_socket_is_accepted_after_refusing_and_nobody_else<D>(kernel: &Kernel<D>)
+pub fn only_queued_unix_connections_are_accepted_after_refuse_new_connections<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
 {
@@ -215,14 +220,17 @@ where
     }
     kernel.check(async |driver: D| {
         for queued in [0, 1, 5] {
-            let (listener, place) = kernel.listen(&driver);
+            let (listener, server_address) = kernel.listen(&driver);
             // The listener may or may not have polled an empty backlog before.
             assert!(queued == 1 || polled_once(listener.accept()).await.is_none());
-            let queued: Vec<_> = (0..queued).map(|_| kernel.connect(&driver, &place)).collect();
+            let queued: Vec<_> =
+                (0..queued).map(|_| kernel.connect(&driver, &server_address)).collect();
             listener.refuse_new_connections();
-            let Place::Unix(path) = &place else { panic!("this case is about Unix sockets") };
-            let late = UnixStream::connect(path).expect_err("new connections are refused");
-            assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
+            let ServerAddress::Unix(path) = &server_address else {
+                panic!("this case is about Unix sockets")
+            };
+            let refused = UnixStream::connect(path).expect_err("new connections are refused");
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
             for peer in queued {
                 let stream = accept(&listener).await;
                 driver.spawn(echo(stream));
@@ -231,20 +239,18 @@ where
                 peer.half_close().await.expect("the connection is open");
                 assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
             }
-            let nobody = listener.accept().await.err().expect("no other peer is connected");
-            assert_eq!(nobody.kind(), ErrorKind::InvalidInput);
+            let error = listener.accept().await.err().expect("no other peer is connected");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
         }
     });
 }
 
 /// Data that arrived while the worker did not poll the kernel is received in order and exactly once
-/// by `recv_now`.
-pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
-    kernel: &Kernel<D>,
-) {
+/// by `try_recv`.
+pub fn skipped_data_is_received_in_order<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
-        let (listener, place) = kernel.listen(&driver);
-        let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+        let (listener, server_address) = kernel.listen(&driver);
+        let ServerAddress::Tcp(address) = server_address else { panic!("this case is about TCP") };
         let mut peer = TcpStream::connect(address).expect("the server listens");
         let stream = accept(&listener).await;
         for _ in 0..3 {
@@ -255,24 +261,24 @@ pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
             peer.write_all(b"second").expect("the connection is open");
             while all.len() < 12 {
                 let chunk = stream.recv().await.expect("the connection is open");
-                assert!(!chunk.is_empty(), "the connection stands");
+                assert!(!chunk.is_empty(), "the connection is open");
                 all.extend_from_slice(&chunk);
             }
             assert_eq!(all, b"first second");
         }
         drop(peer);
-        assert!(stream.try_recv().is_none(), "`recv_now` does not report the end");
+        assert!(stream.try_recv().is_none(), "`try_recv` does not report the end");
         assert!(stream.recv().await.expect("the stream ends cleanly").is_empty());
         assert!(stream.try_recv().is_none());
     });
 }
 
 /// When each iteration takes long, a worker accepts more than one connection per iteration.
-pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+pub fn a_worker_with_long_iterations_accepts_many<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     const CONNECTIONS: usize = 60;
     kernel.check(async |driver: D| {
-        let (socket, place) = kernel.bind(&driver);
-        let (Socket::Tcp(inner), Place::Tcp(address)) = (&socket, place) else {
+        let (socket, server_address) = kernel.bind(&driver);
+        let (Socket::Tcp(inner), ServerAddress::Tcp(address)) = (&socket, server_address) else {
             panic!("this case is about TCP")
         };
         inner.set_nonblocking(true).expect("the socket can be made non-blocking");
@@ -289,24 +295,27 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
         pause(&driver, A_WHILE / 20).await;
         let connect = || TcpStream::connect(address).expect("the server listens");
         let _peers: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
-        let (turns, counted, worker) =
+        let (iterations, accepted_count, worker) =
             (Rc::new(Cell::new(0)), Rc::clone(&accepted), driver.clone());
-        let blocked = Rc::clone(&turns);
+        let iteration_count = Rc::clone(&iterations);
         // Handlers that block the thread.
         driver.spawn(std::future::poll_fn(move |cx| {
-            if counted.get() == CONNECTIONS {
+            if accepted_count.get() == CONNECTIONS {
                 return Poll::Ready(());
             }
             thread::sleep(Duration::from_millis(15));
-            blocked.set(blocked.get() + 1);
+            iteration_count.set(iteration_count.get() + 1);
             worker.yield_now(cx);
             Poll::Pending
         }));
         while accepted.get() < CONNECTIONS {
             pause(&driver, A_WHILE / 20).await;
         }
-        let turns = turns.get();
-        assert!(turns <= CONNECTIONS / 3, "{turns} turns for {CONNECTIONS} connections");
+        let iterations = iterations.get();
+        assert!(
+            iterations <= CONNECTIONS / 3,
+            "{iterations} iterations for {CONNECTIONS} connections"
+        );
     });
 }
 
@@ -314,27 +323,31 @@ pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel:
 /// unwritten or in flight.
 pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
-        for (count, has_ended) in
+        for (count, is_finished) in
             [(0, false), (1, false), (1, true), (kernel.large(), false), (kernel.large(), true)]
         {
             let (stream, peer) = kernel.pair(&driver).await;
-            let Address::Tcp(here) = stream.peer_addr() else { panic!("this case is about TCP") };
-            let Address::Tcp(there) = stream.local_addr() else { panic!("this case is about TCP") };
+            let Address::Tcp(peer_address) = stream.peer_addr() else {
+                panic!("this case is about TCP")
+            };
+            let Address::Tcp(local_address) = stream.local_addr() else {
+                panic!("this case is about TCP")
+            };
             stream.send(&mut vec![1; count]);
-            if has_ended {
+            if is_finished {
                 stream.finish();
             }
             pause(&driver, A_WHILE / 20).await;
             stream.reset_on_drop();
             drop(stream);
-            while connections_between(there, here) > 0 {
+            while connections_between(local_address, peer_address) > 0 {
                 pause(&driver, A_WHILE / 20).await;
             }
-            let ended = has_ended && count < kernel.large();
+            let may_end_cleanly = is_finished && count < kernel.large();
             match peer.recv_all().await {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
                 // A peer that has already received the end may report that first.
-                Ok(all) => assert!(ended, "an orderly end after {} bytes", all.len()),
+                Ok(all) => assert!(may_end_cleanly, "a clean end after {} bytes", all.len()),
             }
         }
     });
@@ -344,17 +357,19 @@ pub fn a_reset_reaches_the_peer<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) 
 /// the system reports them.
 fn connections_between(local: SocketAddr, peer: SocketAddr) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let ends = [local, peer].map(|address| format!(":{:04X}", address.port()));
-    let is_one = |line: &&str| {
-        let mut words = line.split(' ').filter(|word| !word.is_empty()).skip(1);
-        ends.iter().all(|end| words.next().is_some_and(|word| word.ends_with(end)))
+    let port_suffixes = [local, peer].map(|address| format!(":{:04X}", address.port()));
+    let is_match = |line: &&str| {
+        let mut columns = line.split(' ').filter(|column| !column.is_empty()).skip(1);
+        port_suffixes
+            .iter()
+            .all(|suffix| columns.next().is_some_and(|column| column.ends_with(suffix)))
     };
-    table.lines().filter(is_one).count()
+    table.lines().filter(is_match).count()
 }
 
 /// When a peer reads slowly, the count of sent bytes grows in small steps, rather than only after
 /// megabytes have left a buffer.
-pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+pub fn progress_follows_a_slow_reader<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     if !cfg!(target_os = "linux") {
         return;
     }
@@ -362,12 +377,12 @@ pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(ker
         const PIECE: usize = 16 * 1024;
         // A peer's kernel announces new receive space only once a good part of its buffer is free.
         const PIECES_MAX: u32 = 32;
-        let (listener, place) = kernel.listen(&driver);
-        let Place::Tcp(address) = place else { panic!("this case is about TCP") };
+        let (listener, server_address) = kernel.listen(&driver);
+        let ServerAddress::Tcp(address) = server_address else { panic!("this case is about TCP") };
         let mut peer = TcpStream::connect(address).expect("the server listens");
         let stream = accept(&listener).await;
         stream.send(&mut vec![1; kernel.large()]);
-        let (mut last, mut pieces) = (settled(&driver, || stream.bytes_written()).await, 0);
+        let (mut last, mut stalled_pieces) = (settled(&driver, || stream.bytes_written()).await, 0);
         for _ in 0..200 {
             peer = tokio::task::spawn_blocking(move || {
                 peer.read_exact(&mut [0; PIECE]).map(|()| peer).expect("the connection is open")
@@ -375,24 +390,26 @@ pub fn progress_follows_a_peer_that_reads_little<D: Driver<Socket = Socket>>(ker
             .await
             .expect("the task does not panic");
             pause(&driver, A_WHILE / 20).await;
-            pieces = if stream.bytes_written() == last { pieces + 1 } else { 0 };
-            assert!(pieces < PIECES_MAX, "{PIECES_MAX} pieces were read without progress");
+            stalled_pieces = if stream.bytes_written() == last { stalled_pieces + 1 } else { 0 };
+            assert!(stalled_pieces < PIECES_MAX, "{PIECES_MAX} pieces were read without progress");
             last = stream.bytes_written();
         }
     });
 }
 
 /// The kernel buffers little for a peer that does not read.
-pub fn a_peer_that_does_not_read_costs_little<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+pub fn a_peer_that_does_not_read_uses_little_memory<D: Driver<Socket = Socket>>(
+    kernel: &Kernel<D>,
+) {
     if !cfg!(target_os = "linux") {
         return;
     }
     kernel.check(async |driver: D| {
-        const LITTLE: u64 = 1 << 20;
+        const BUFFERED_BYTES_MAX: u64 = 1 << 20;
         let (stream, _peer) = kernel.pair(&driver).await;
         stream.send(&mut vec![1; kernel.large()]);
         let progress = settled(&driver, || stream.bytes_written()).await;
-        assert!(progress < LITTLE, "the kernel took {progress} bytes");
+        assert!(progress < BUFFERED_BYTES_MAX, "the kernel accepted {progress} bytes");
     });
 }
 
@@ -408,34 +425,34 @@ async fn settled<D: Driver>(driver: &D, count: impl Fn() -> u64) -> u64 {
 }
 
 /// Sharing a non-blocking listening socket with a driver leaves its other descriptors non-blocking.
-pub fn a_shared_listener_stays_as_it_was<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
+pub fn a_shared_listener_keeps_its_options<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     kernel.check(async |driver: D| {
-        let (socket, place) = kernel.socket();
+        let (socket, server_address) = kernel.socket();
         let Socket::Tcp(listener) = socket else { panic!("this case is about TCP") };
         listener.set_nonblocking(true).expect("the socket can be made non-blocking");
-        let own = listener.try_clone().expect("a descriptor is free");
+        let duplicate = listener.try_clone().expect("a descriptor is free");
         let listener = driver.listen(Socket::Tcp(listener)).expect("a bound socket can listen");
         for _ in 0..3 {
             assert!(polled_once(listener.accept()).await.is_none(), "no peer connected");
-            // If this blocks at all, it blocks for ever.
-            let error = own.accept().expect_err("no peer connected");
+            // If this blocks at all, it blocks forever.
+            let error = duplicate.accept().expect_err("no peer connected");
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
-            let _peer = kernel.connect(&driver, &place);
+            let _peer = kernel.connect(&driver, &server_address);
             drop(accept(&listener).await);
         }
     });
 }
 
-/// A driver that was not asked to accept leaves connections in the backlog and holds no descriptors
+/// Without a pending `accept`, a driver leaves connections in the backlog and holds no descriptors
 /// for them.
-pub fn connections_wait_in_the_backlog_until_they_are_asked_for<D: Driver<Socket = Socket>>(
+pub fn connections_wait_in_the_backlog_until_they_are_accepted<D: Driver<Socket = Socket>>(
     kernel: &Kernel<D>,
 ) {
     kernel.check(async |driver: D| {
-        let (listener, place) = kernel.listen(&driver);
-        let mut peers: Vec<_> = (0..3).map(|_| kernel.connect(&driver, &place)).collect();
+        let (listener, server_address) = kernel.listen(&driver);
+        let mut peers: Vec<_> = (0..3).map(|_| kernel.connect(&driver, &server_address)).collect();
         let mut streams = vec![accept(&listener).await, accept(&listener).await];
-        peers.extend((0..60).map(|_| kernel.connect(&driver, &place)));
+        peers.extend((0..60).map(|_| kernel.connect(&driver, &server_address)));
         pause(&driver, A_WHILE).await;
         assert_eq!(driver.stats().accepted, 2);
         for _ in 2..63 {
@@ -445,49 +462,50 @@ pub fn connections_wait_in_the_backlog_until_they_are_asked_for<D: Driver<Socket
     });
 }
 
-/// A worker that ends waits for blocking functions while its `outlast` callback returns true.
-pub fn blocking_functions_are_outlasted<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&asked);
+/// A worker that ends waits for blocking functions while the callback of
+/// `wait_for_blocking_tasks_while` returns true.
+pub fn the_worker_waits_for_blocking_functions<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let callback_reports = Arc::clone(&reported);
     let worker = D::run(&Options::default(), async |driver: D| {
         let _hold = driver.keep_awake();
         // A thread that is idle at the end does not count.
         tokio::task::spawn_blocking(|| ()).await.expect("the task does not panic");
         let (release, released) = mpsc::channel::<()>();
         drop(tokio::task::spawn_blocking(move || released.recv()));
-        let (mut release, begun) = (Some(release), Instant::now());
+        let (mut release, start) = (Some(release), Instant::now());
         driver.wait_for_blocking_tasks_while(move |functions| {
-            let mut asked = told.lock().expect("the mutex is not poisoned");
+            let mut reported = callback_reports.lock().expect("the mutex is not poisoned");
             // On a busy machine an idle thread may take a while to exit.
-            if !asked.is_empty() || has_settled(functions, begun) {
-                asked.push(functions);
+            if !reported.is_empty() || has_settled(functions, start) {
+                reported.push(functions);
             }
-            if asked.len() == 3 {
+            if reported.len() == 3 {
                 drop(release.take());
             }
             true
         });
     });
     worker.expect("the driver starts");
-    let asked = asked.lock().expect("the mutex is not poisoned");
-    assert_eq!((asked[..3].to_vec(), asked.last()), (vec![1, 1, 1], Some(&0)));
+    let reported = reported.lock().expect("the mutex is not poisoned");
+    assert_eq!((reported[..3].to_vec(), reported.last()), (vec![1, 1, 1], Some(&0)));
 }
 
 /// Queued blocking functions are waited for like running ones.
-pub fn blocking_functions_that_wait_for_a_thread_begin<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
+pub fn queued_blocking_functions_start<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
     // Tokio's limit is 512 blocking threads.
     const FUNCTIONS: usize = 520;
-    let run = Arc::new(Mutex::new(0));
-    let counted = Arc::clone(&run);
+    let completed = Arc::new(Mutex::new(0));
+    let completed_count = Arc::clone(&completed);
     let worker = D::run(&Options::default(), async |driver: D| {
         let _hold = driver.keep_awake();
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         for _ in 0..FUNCTIONS {
-            let (gate, counted) = (Arc::clone(&gate), Arc::clone(&counted));
+            let (gate, completed_count) = (Arc::clone(&gate), Arc::clone(&completed_count));
             drop(tokio::task::spawn_blocking(move || {
                 let open = gate.0.lock().expect("the mutex is not poisoned");
                 drop(gate.1.wait_while(open, |open| !*open).expect("the mutex is not poisoned"));
-                *counted.lock().expect("the mutex is not poisoned") += 1;
+                *completed_count.lock().expect("the mutex is not poisoned") += 1;
             }));
         }
         driver.wait_for_blocking_tasks_while(move |_| {
@@ -497,36 +515,36 @@ pub fn blocking_functions_that_wait_for_a_thread_begin<D: Driver<Socket = Socket
         });
     });
     worker.expect("the driver starts");
-    assert_eq!(*run.lock().expect("the mutex is not poisoned"), FUNCTIONS);
+    assert_eq!(*completed.lock().expect("the mutex is not poisoned"), FUNCTIONS);
 }
 
-/// Whether only the one running function is left. Idle or exiting threads count for a moment; a
-/// thread that counts for ever fails the case.
-fn has_settled(functions: usize, begun: Instant) -> bool {
-    assert!(begun.elapsed() < PATIENCE, "{functions} functions are left");
+/// Whether only the one running function remains. Idle or exiting threads count for a moment; a
+/// thread that counts forever fails the case.
+fn has_settled(functions: usize, start: Instant) -> bool {
+    assert!(start.elapsed() < PATIENCE, "{functions} functions remain");
     functions <= 1
 }
 
-/// Without an `outlast` callback a worker does not wait for blocking functions, and a callback that
-/// returns false ends the wait.
-pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
-    for is_told in [false, true] {
+/// Without a `wait_for_blocking_tasks_while` callback a worker does not wait for blocking
+/// functions, and a callback that returns false ends the wait.
+pub fn endless_blocking_functions_do_not_delay_a_worker<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
+    for has_callback in [false, true] {
         let (release, released) = mpsc::channel::<()>();
-        let left = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&left);
+        let remaining = Arc::new(Mutex::new(None));
+        let reported = Arc::clone(&remaining);
         let worker = D::run(&Options::default(), async |driver: D| {
             drop(tokio::task::spawn_blocking(move || released.recv()));
-            if is_told {
-                let begun = Instant::now();
+            if has_callback {
+                let start = Instant::now();
                 driver.wait_for_blocking_tasks_while(move |functions| {
-                    *told.lock().expect("the mutex is not poisoned") = Some(functions);
-                    !has_settled(functions, begun)
+                    *reported.lock().expect("the mutex is not poisoned") = Some(functions);
+                    !has_settled(functions, start)
                 });
             }
         });
         worker.expect("the driver starts");
-        let left = *left.lock().expect("the mutex is not poisoned");
-        assert_eq!(left, is_told.then_some(1));
+        let remaining = *remaining.lock().expect("the mutex is not poisoned");
+        assert_eq!(remaining, has_callback.then_some(1));
         drop(release);
     }
 }
@@ -534,7 +552,7 @@ pub fn blocking_functions_without_an_end_hold_no_worker<D: Driver<Socket = Socke
 /// A connection has the configured socket options whatever options its listener had before, and
 /// whether it was accepted before or after the driver took the listener. Unix sockets have none of
 /// these options.
-pub fn connections_have_the_options_of_sockets<D>(kernel: &Kernel<D>)
+pub fn connections_have_the_socket_options<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket, Handoff = Handoff>,
 {
@@ -542,44 +560,44 @@ where
     let second = Duration::from_secs(1);
     assert_eq!(defaults.tcp_keepalive, Some(15 * second));
     assert!(defaults.tcp_user_timeout >= Some(150 * second));
-    let others = SocketOptions {
+    let custom = SocketOptions {
         tcp_keepalive: Some(77 * second),
         tcp_keepalive_interval: 5 * second,
         tcp_keepalive_retries: 3,
         tcp_user_timeout: Some(Duration::from_millis(222_222)),
         ..SocketOptions::default()
     };
-    let none =
+    let disabled =
         SocketOptions { tcp_keepalive: None, tcp_user_timeout: None, ..SocketOptions::default() };
-    let endless =
+    let unlimited =
         SocketOptions { tcp_user_timeout: Some(Duration::MAX), ..SocketOptions::default() };
-    for sockets in [defaults, others, none, endless] {
-        let (socket, place) = kernel.socket();
+    for socket_options in [defaults, custom, disabled, unlimited] {
+        let (socket, server_address) = kernel.socket();
         if let Socket::Tcp(listener) = &socket {
-            let before = socket2::SockRef::from(listener);
-            before.set_keepalive(true).expect("the socket is TCP");
+            let socket_ref = socket2::SockRef::from(listener);
+            socket_ref.set_keepalive(true).expect("the socket is TCP");
             #[cfg(target_os = "linux")]
-            before.set_tcp_user_timeout(Some(9 * second)).expect("the socket is TCP");
+            socket_ref.set_tcp_user_timeout(Some(9 * second)).expect("the socket is TCP");
         }
-        let options = Options { socket_options: sockets.clone(), ..Options::default() };
+        let options = Options { socket_options: socket_options.clone(), ..Options::default() };
         D::run(&options, async |driver: D| {
             let _hold = driver.keep_awake();
-            let _earlier = kernel.connect(&driver, &place);
+            let _earlier = kernel.connect(&driver, &server_address);
             let listener = driver.listen(socket).expect("the socket is bound");
-            check_options(driver.hand_off(accept(&listener).await), &sockets);
+            check_options(driver.hand_off(accept(&listener).await), &socket_options);
             for _ in 0..2 {
                 // When nothing awaits connections, the driver leaves them to the kernel.
                 assert!(polled_once(listener.accept()).await.is_none());
-                let _later = kernel.connect(&driver, &place);
-                check_options(driver.hand_off(accept(&listener).await), &sockets);
+                let _later = kernel.connect(&driver, &server_address);
+                check_options(driver.hand_off(accept(&listener).await), &socket_options);
             }
         })
         .expect("the driver starts");
     }
 }
 
-fn check_options(passed: std::io::Result<Handoff>, expected: &SocketOptions) {
-    let stream = match passed.expect("no bytes were received") {
+fn check_options(handoff: std::io::Result<Handoff>, expected: &SocketOptions) {
+    let stream = match handoff.expect("no bytes were received") {
         Handoff::Tcp(stream) => stream,
         #[cfg(unix)]
         Handoff::Unix(stream) => {

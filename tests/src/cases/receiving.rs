@@ -10,7 +10,7 @@ use crate::harness::{Harness, Peer, accept};
 use crate::poll::{both, first_of, polled_once};
 
 /// Messages of several sizes are echoed complete and in order.
-pub fn bytes_come_back_as_they_were_sent(harness: &impl Harness) {
+pub fn bytes_are_echoed_unchanged(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         driver.spawn(echo(stream));
@@ -31,7 +31,7 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
     const CONNECTIONS: u32 = 40;
     let count = harness.large().min(100_000) / 20;
     harness.check(async |driver| {
-        let (listener, place) = harness.listen(&driver);
+        let (listener, server_address) = harness.listen(&driver);
         let server = driver.clone();
         driver.spawn(async move {
             for _ in 0..CONNECTIONS {
@@ -40,12 +40,12 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
         });
         let done = Rc::new(Cell::new(0));
         for salt in 0..CONNECTIONS {
-            let peer = harness.connect(&driver, &place);
+            let peer = harness.connect(&driver, &server_address);
             let done = Rc::clone(&done);
             driver.spawn(async move {
                 let message = pattern(salt, count);
-                let talk = both(peer.send(message.clone()), peer.recv_exact(count)).await;
-                assert!(talk.1.expect("the connection is open") == message, "bytes differ");
+                let exchange = both(peer.send(message.clone()), peer.recv_exact(count)).await;
+                assert!(exchange.1.expect("the connection is open") == message, "bytes differ");
                 peer.half_close().await.expect("the connection is open");
                 assert!(peer.recv_all().await.expect("the stream ends cleanly").is_empty());
                 done.set(done.get() + 1);
@@ -59,24 +59,24 @@ pub fn many_connections_do_not_mix(harness: &impl Harness) {
 }
 
 /// After a peer ends its side it still gets its response, and the end can be received repeatedly.
-pub fn the_end_is_an_empty_chunk_again_and_again(harness: &impl Harness) {
+pub fn the_end_is_reported_repeatedly_as_an_empty_chunk(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let ask = async {
-            peer.send(b"question".to_vec()).await.expect("the connection is open");
+        let send_request = async {
+            peer.send(b"request".to_vec()).await.expect("the connection is open");
             peer.half_close().await.expect("the connection is open");
         };
-        assert_eq!(both(ask, receive_all(&stream)).await.1, b"question");
+        assert_eq!(both(send_request, receive_all(&stream)).await.1, b"request");
         for _ in 0..3 {
             assert!(stream.recv().await.expect("the end of the stream is not an error").is_empty());
         }
-        let answer = async {
-            send(&stream, b"answer".to_vec()).await.expect("the peer still receives");
+        let respond = async {
+            send(&stream, b"response".to_vec()).await.expect("the peer still receives");
             assert!(stream.recv().await.expect("the end of the stream is not an error").is_empty());
             finish(&stream).await.expect("the peer still receives");
         };
-        let answered = both(answer, peer.recv_all()).await.1;
-        assert_eq!(answered.expect("the stream ends cleanly"), b"answer");
+        let response = both(respond, peer.recv_all()).await.1;
+        assert_eq!(response.expect("the stream ends cleanly"), b"response");
     });
 }
 
@@ -111,20 +111,20 @@ pub fn a_dropped_receive_loses_nothing(harness: &impl Harness) {
 }
 
 /// A peer cannot fill the server's memory: if the server does not receive, the peer's sends stall.
-pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
-    const FAR_TOO_MUCH: usize = 64 << 20;
+pub fn a_waiting_receiver_blocks_its_peer(harness: &impl Harness) {
+    const BYTES_MAX: usize = 64 << 20;
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let whole = Rc::new(Cell::new(false));
-        let sent = Rc::clone(&whole);
+        let is_all_sent = Rc::new(Cell::new(false));
+        let set_sent = Rc::clone(&is_all_sent);
         driver.spawn(async move {
             // In pieces, so that the simulator need not hold everything at once.
-            for _ in 0..FAR_TOO_MUCH >> 16 {
+            for _ in 0..BYTES_MAX >> 16 {
                 if peer.send(vec![7; 1 << 16]).await.is_err() {
                     return;
                 }
             }
-            sent.set(true);
+            set_sent.set(true);
         });
         let first = stream.recv().await.expect("the connection is open");
         assert!(first.iter().all(|byte| *byte == 7));
@@ -132,7 +132,7 @@ pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
         for _ in 0..10 {
             pause(&driver, A_WHILE).await;
         }
-        assert!(!whole.get(), "64 MiB went to a server that does not receive");
+        assert!(!is_all_sent.get(), "64 MiB went to a server that does not receive");
         let more = stream.recv().await.expect("the rest of the data arrives later");
         assert!(!more.is_empty());
     });
@@ -140,18 +140,18 @@ pub fn a_receiver_that_waits_holds_its_peer_back(harness: &impl Harness) {
 
 /// The same after much data was received, when a driver may use a different way of receiving than
 /// at the start.
-pub fn a_receiver_that_pauses_in_a_flood_holds_its_peer_back(harness: &impl Harness) {
-    const FAR_TOO_MUCH: usize = 64 << 20;
+pub fn a_receiver_that_pauses_during_a_flood_blocks_its_peer(harness: &impl Harness) {
+    const BYTES_MAX: usize = 64 << 20;
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let sent = Rc::new(Cell::new(0));
-        let count = Rc::clone(&sent);
+        let sent_count = Rc::clone(&sent);
         driver.spawn(async move {
-            for _ in 0..FAR_TOO_MUCH >> 16 {
+            for _ in 0..BYTES_MAX >> 16 {
                 if peer.send(vec![7; 1 << 16]).await.is_err() {
                     return;
                 }
-                count.set(count.get() + (1 << 16));
+                sent_count.set(sent_count.get() + (1 << 16));
             }
         });
         let mut received = 0;
@@ -161,7 +161,7 @@ pub fn a_receiver_that_pauses_in_a_flood_holds_its_peer_back(harness: &impl Harn
         for _ in 0..10 {
             pause(&driver, A_WHILE).await;
         }
-        assert!(sent.get() < FAR_TOO_MUCH, "64 MiB went to a server that does not receive");
+        assert!(sent.get() < BYTES_MAX, "64 MiB went to a server that does not receive");
         let more = stream.recv().await.expect("the rest of the data arrives later");
         assert!(!more.is_empty() && more.iter().all(|byte| *byte == 7));
     });
@@ -169,7 +169,7 @@ pub fn a_receiver_that_pauses_in_a_flood_holds_its_peer_back(harness: &impl Harn
 
 /// Bytes arrive complete and in order when data arrives in bursts, chunks are kept, and futures are
 /// dropped in between.
-pub fn a_flood_with_pauses_arrives_whole(harness: &impl Harness) {
+pub fn a_flood_with_pauses_arrives_complete(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let message = pattern(6, harness.large().min(3 << 20));
@@ -177,11 +177,11 @@ pub fn a_flood_with_pauses_arrives_whole(harness: &impl Harness) {
         let clock = driver.clone();
         driver.spawn(async move {
             let sizes = [1 << 19, 1, 4096, 70_000, 300, 1 << 20, 65_536, 8_192, 33];
-            let (mut rest, mut sizes) = (&sent[..], sizes.iter().cycle());
-            while !rest.is_empty() {
-                let size = rest.len().min(*sizes.next().expect("the sizes go round"));
-                peer.send(rest[..size].to_vec()).await.expect("the connection is open");
-                rest = &rest[size..];
+            let (mut remaining, mut sizes) = (&sent[..], sizes.iter().cycle());
+            while !remaining.is_empty() {
+                let size = remaining.len().min(*sizes.next().expect("the iterator is infinite"));
+                peer.send(remaining[..size].to_vec()).await.expect("the connection is open");
+                remaining = &remaining[size..];
                 if size < 10_000 {
                     pause(&clock, A_WHILE / 20).await;
                 }
@@ -254,25 +254,25 @@ pub fn a_flood_that_ends_is_received_to_its_last_byte(harness: &impl Harness) {
 /// Small messages are answered while other connections send without pause.
 ///
 /// Kernel drivers only: virtual time does not advance while any task is ready.
-pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
+pub fn small_messages_arrive_during_floods(harness: &impl Harness) {
     harness.check(async |driver| {
-        let flood = harness.large().min(1 << 18);
-        let (listener, place) = harness.listen(&driver);
-        let over = Rc::new(Cell::new(false));
+        let flood_bytes = harness.large().min(1 << 18);
+        let (listener, server_address) = harness.listen(&driver);
+        let is_done = Rc::new(Cell::new(false));
         for _ in 0..4 {
-            let peer = harness.connect(&driver, &place);
+            let peer = harness.connect(&driver, &server_address);
             let stream = accept(&listener).await;
-            let stop = Rc::clone(&over);
-            driver.spawn(
-                async move { while !stop.get() && peer.send(vec![7; flood]).await.is_ok() {} },
-            );
+            let stop = Rc::clone(&is_done);
+            driver.spawn(async move {
+                while !stop.get() && peer.send(vec![7; flood_bytes]).await.is_ok() {}
+            });
             driver.spawn(async move {
                 while let Ok(chunk) = stream.recv().await
                     && !chunk.is_empty()
                 {}
             });
         }
-        let peer = harness.connect(&driver, &place);
+        let peer = harness.connect(&driver, &server_address);
         driver.spawn(echo(accept(&listener).await));
         for round in 0..5 {
             let message = pattern(round, 50);
@@ -280,24 +280,24 @@ pub fn small_messages_get_through_beside_floods(harness: &impl Harness) {
             let back = peer.recv_exact(50).await.expect("the connection is open");
             assert!(back == message, "bytes differ in round {round}");
         }
-        over.set(true);
+        is_done.set(true);
     });
 }
 
 /// A reset is an error, reported after the bytes that arrived before it, and the error persists.
-pub fn a_broken_connection_does_not_look_like_an_orderly_end(harness: &impl Harness) {
+pub fn a_broken_connection_does_not_look_like_a_clean_close(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let four = async {
-            let mut some = Vec::new();
-            while some.len() < 4 {
-                some.extend_from_slice(&stream.recv().await.expect("the bytes come first"));
+        let receive_four = async {
+            let mut received = Vec::new();
+            while received.len() < 4 {
+                received.extend_from_slice(&stream.recv().await.expect("the bytes come first"));
             }
-            some
+            received
         };
-        let (sent, some) = both(peer.send(b"some".to_vec()), four).await;
+        let (sent, received) = both(peer.send(b"some".to_vec()), receive_four).await;
         sent.expect("the connection is open");
-        assert_eq!(some, b"some");
+        assert_eq!(received, b"some");
         if peer.reset().await {
             for _ in 0..3 {
                 assert!(stream.recv().await.is_err());
@@ -321,10 +321,10 @@ pub fn a_reset_is_known_without_receiving(harness: &impl Harness) {
             assert!(!stream.is_broken(), "a close is a clean end of stream");
             return;
         }
-        let mut looks = 0;
+        let mut polls = 0;
         while !stream.is_broken() {
-            looks += 1;
-            assert!(looks < 100, "the reset is not reported");
+            polls += 1;
+            assert!(polls < 100, "the reset is not reported");
             pause(&driver, A_WHILE).await;
         }
     });
@@ -344,16 +344,16 @@ pub fn a_chunk_outlives_its_stream(harness: &impl Harness) {
 }
 
 /// A send that waits for the peer does not block a receive, nor the reverse.
-pub fn both_directions_move_at_the_same_time(harness: &impl Harness) {
+pub fn both_directions_work_concurrently(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let count = harness.large().min(4 << 20);
         let (down, up) = (pattern(8, count), pattern(9, count));
         let (expected_down, expected_up) = (down.clone(), up.clone());
         driver.spawn(async move {
-            let server = both(send(&stream, down), receive_all(&stream)).await;
-            server.0.expect("the connection is open");
-            assert!(server.1 == expected_up, "bytes differ on the way up");
+            let results = both(send(&stream, down), receive_all(&stream)).await;
+            results.0.expect("the connection is open");
+            assert!(results.1 == expected_up, "bytes differ on the way up");
             finish(&stream).await.expect("the connection is open");
         });
         let upload = async {

@@ -14,24 +14,24 @@ use crate::harness::{Harness, Peer};
 use crate::poll::{first_of, polled_once};
 
 /// Timers fire in the order of their deadlines, whatever the order of the calls.
-pub fn timers_ring_in_order_and_never_early(harness: &impl Harness) {
+pub fn timers_fire_in_order_and_never_early(harness: &impl Harness) {
     harness.check(async |driver| {
-        let rung = Rc::new(RefCell::new(Vec::new()));
+        let fired = Rc::new(RefCell::new(Vec::new()));
         let start = driver.now();
-        for place in [3, 0, 4, 1, 2] {
-            let (timer, rung) = (driver.clone(), Rc::clone(&rung));
+        for index in [3, 0, 4, 1, 2] {
+            let (timer, fired) = (driver.clone(), Rc::clone(&fired));
             driver.spawn(async move {
-                let at = start + A_WHILE * (place + 1);
-                timer.sleep_until(at).await;
-                assert!(timer.now() >= at, "{:?} is before {at:?}", timer.now());
-                rung.borrow_mut().push(place);
+                let deadline = start + A_WHILE * (index + 1);
+                timer.sleep_until(deadline).await;
+                assert!(timer.now() >= deadline, "{:?} is before {deadline:?}", timer.now());
+                fired.borrow_mut().push(index);
             });
         }
         driver.sleep_until(start + A_WHILE * 7).await;
-        while rung.borrow().len() < 5 {
+        while fired.borrow().len() < 5 {
             pause(&driver, A_WHILE).await;
         }
-        assert_eq!(*rung.borrow(), [0, 1, 2, 3, 4]);
+        assert_eq!(*fired.borrow(), [0, 1, 2, 3, 4]);
         // A deadline in the past completes at once.
         driver.sleep_until(Duration::ZERO).await;
         driver.sleep_until(start).await;
@@ -39,7 +39,7 @@ pub fn timers_ring_in_order_and_never_early(harness: &impl Harness) {
 }
 
 /// Neither a dropped timer nor one that never fires keeps a worker from ending.
-pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
+pub fn a_dropped_timer_is_harmless(harness: &impl Harness) {
     harness.check(async |driver| {
         for _ in 0..100 {
             assert!(polled_once(driver.sleep_until(driver.now() + A_WHILE)).await.is_none());
@@ -51,10 +51,10 @@ pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
 
 /// `on_iteration_end` reports the end of every iteration with times that do not go back, or of no
 /// iteration.
-pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
+pub fn iteration_ends_are_reported_consistently(harness: &impl Harness) {
     harness.check(async |driver| {
         let (ends, latest) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Duration::ZERO)));
-        let is_told = driver.on_iteration_end({
+        let is_supported = driver.on_iteration_end({
             let (ends, latest) = (Rc::clone(&ends), Rc::clone(&latest));
             move |now| {
                 assert!(now >= latest.replace(now), "the clock went back");
@@ -62,14 +62,14 @@ pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
             }
         });
         let done = Rc::new(Cell::new(0));
-        for turn in 1..=10 {
-            let (before, ran) = (ends.get(), Rc::clone(&done));
-            driver.spawn(async move { ran.set(turn) });
+        for iteration in 1..=10 {
+            let (ends_before, ran) = (ends.get(), Rc::clone(&done));
+            driver.spawn(async move { ran.set(iteration) });
             let start = driver.precise_now();
             pause(&driver, A_WHILE).await;
-            assert_eq!(done.get(), turn);
-            assert_eq!(ends.get() > before, is_told, "turn {turn}");
-            assert!(!is_told || latest.get() >= start);
+            assert_eq!(done.get(), iteration);
+            assert_eq!(ends.get() > ends_before, is_supported, "iteration {iteration}");
+            assert!(!is_supported || latest.get() >= start);
         }
     });
 }
@@ -79,10 +79,10 @@ pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
     harness.check(async |driver| {
         let dropped = Rc::new(Cell::new(0));
         for _ in 0..3 {
-            let flag = SetWhenDropped(Rc::clone(&dropped));
+            let counter = DropCounter(Rc::clone(&dropped));
             let timer = driver.clone();
             driver.spawn(async move {
-                let _flag = flag;
+                let _counter = counter;
                 pause(&timer, A_WHILE / 20).await;
                 // Like a panic, but prints no message in the tests' output.
                 resume_unwind(Box::new("on purpose"));
@@ -101,9 +101,9 @@ pub fn a_panic_ends_one_task_only(harness: &impl Harness) {
 }
 
 /// Counts how often it was dropped.
-struct SetWhenDropped(Rc<Cell<u32>>);
+struct DropCounter(Rc<Cell<u32>>);
 
-impl Drop for SetWhenDropped {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.set(self.0.get() + 1);
     }
@@ -116,15 +116,15 @@ pub fn tasks_are_dropped_when_main_ends(harness: &impl Harness) {
     harness.check(async |driver| {
         runs.set(runs.get() + 1);
         for _ in 0..2 {
-            let flag = SetWhenDropped(Rc::clone(&dropped));
+            let counter = DropCounter(Rc::clone(&dropped));
             driver.spawn(async move {
-                let _flag = flag;
+                let _counter = counter;
                 pending::<()>().await;
             });
             pause(&driver, A_WHILE / 20).await;
         }
-        let flag = SetWhenDropped(Rc::clone(&dropped));
-        driver.spawn(async move { drop(flag) });
+        let counter = DropCounter(Rc::clone(&dropped));
+        driver.spawn(async move { drop(counter) });
     });
     assert_eq!(dropped.get(), runs.get() * 3);
 }
@@ -132,10 +132,10 @@ pub fn tasks_are_dropped_when_main_ends(harness: &impl Harness) {
 /// Nothing hangs, and nothing is used after it is freed.
 pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
     harness.check(async |driver| {
-        let (listener, place) = harness.listen(&driver);
-        let (receiving, quiet) = harness.pair(&driver).await;
-        let (sending, deaf) = harness.pair(&driver).await;
-        let (abandoned, other) = harness.pair(&driver).await;
+        let (listener, server_address) = harness.listen(&driver);
+        let (receiving, silent_peer) = harness.pair(&driver).await;
+        let (sending, stalled_peer) = harness.pair(&driver).await;
+        let (abandoned, abandoned_peer) = harness.pair(&driver).await;
         assert!(polled_once(send(&abandoned, vec![1; harness.large()])).await.is_none());
         let timer = driver.clone();
         driver.spawn(async move { drop(listener.accept().await) });
@@ -144,9 +144,9 @@ pub fn the_worker_ends_with_everything_in_flight(harness: &impl Harness) {
         driver.spawn(async move { drop(send(&sending, large).await) });
         driver.spawn(async move { timer.sleep_until(Duration::MAX).await });
         pause(&driver, A_WHILE).await;
-        let late = harness.connect(&driver, &place);
+        let unaccepted_peer = harness.connect(&driver, &server_address);
         driver.spawn(async move {
-            let _kept = (abandoned, quiet, deaf, other, late);
+            let _peers = (abandoned, silent_peer, stalled_peer, abandoned_peer, unaccepted_peer);
             pending::<()>().await;
         });
         pause(&driver, A_WHILE / 20).await;
@@ -165,8 +165,8 @@ pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
                 start.elapsed()
             });
             assert!(task.await.expect("the task does not panic") >= A_WHILE);
-            let late = tokio::time::timeout(A_WHILE, pending::<()>()).await;
-            assert!(late.is_err());
+            let timeout = tokio::time::timeout(A_WHILE, pending::<()>()).await;
+            assert!(timeout.is_err());
             tokio::task::yield_now().await;
             drop(guard);
             set.set(true);
@@ -182,7 +182,7 @@ pub fn a_tokio_runtime_is_entered(harness: &impl Harness) {
 pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
     harness.check(async |driver| {
         let slot = Rc::new(RefCell::new((0, None::<Waker>)));
-        let turns = |own: i32| {
+        let take_turns = |parity: i32| {
             let slot = Rc::clone(&slot);
             poll_fn(move |cx| {
                 let mut slot = slot.borrow_mut();
@@ -190,7 +190,7 @@ pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
                     slot.1.take().into_iter().for_each(Waker::wake);
                     return Poll::Ready(());
                 }
-                if slot.0 % 2 == own {
+                if slot.0 % 2 == parity {
                     slot.0 += 1;
                     slot.1.take().into_iter().for_each(Waker::wake);
                 }
@@ -198,8 +198,8 @@ pub fn wakers_work_from_other_tasks(harness: &impl Harness) {
                 Poll::Pending
             })
         };
-        driver.spawn(ignore(turns(0)));
-        turns(1).await;
+        driver.spawn(ignore(take_turns(0)));
+        take_turns(1).await;
         assert_eq!(slot.borrow().0, 100);
     });
 }

@@ -33,7 +33,7 @@ pub fn a_sent_vector_is_left_empty(harness: &impl Harness) {
 }
 
 /// Bytes arrive although the send future was dropped, as long as the stream exists.
-pub fn a_dropped_send_goes_on_in_the_background(harness: &impl Harness) {
+pub fn a_dropped_send_continues_in_the_background(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let message = pattern(2, harness.large());
@@ -49,7 +49,7 @@ pub fn a_dropped_send_goes_on_in_the_background(harness: &impl Harness) {
 }
 
 /// The driver keeps sends in order whether or not their futures are still alive.
-pub fn a_send_after_a_dropped_one_keeps_the_order(harness: &impl Harness) {
+pub fn a_send_after_a_dropped_send_keeps_the_order(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let mut message = pattern(3, harness.large());
@@ -92,16 +92,16 @@ pub fn finishing_waits_for_a_dropped_send(harness: &impl Harness) {
 }
 
 /// A sender stalls while its peer does not read, and resumes when it does.
-pub fn a_slow_reader_holds_the_sender_back(harness: &impl Harness) {
-    const FAR_TOO_MUCH: usize = 64 << 20;
+pub fn a_slow_reader_blocks_the_sender(harness: &impl Harness) {
+    const BYTES_MAX: usize = 64 << 20;
     let piece = harness.large().min(1 << 16);
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let sent = Rc::new(Cell::new(0));
-        let enough = Rc::new(Cell::new(false));
-        let (counter, stop) = (Rc::clone(&sent), Rc::clone(&enough));
+        let should_stop = Rc::new(Cell::new(false));
+        let (counter, stop) = (Rc::clone(&sent), Rc::clone(&should_stop));
         driver.spawn(async move {
-            while counter.get() < FAR_TOO_MUCH && !stop.get() {
+            while counter.get() < BYTES_MAX && !stop.get() {
                 send(&stream, vec![9; piece]).await.expect("the connection is open");
                 counter.set(counter.get() + piece);
             }
@@ -110,15 +110,15 @@ pub fn a_slow_reader_holds_the_sender_back(harness: &impl Harness) {
         for _ in 0..10 {
             pause(&driver, A_WHILE).await;
         }
-        assert!(sent.get() < FAR_TOO_MUCH, "64 MiB went to a peer that does not read");
-        enough.set(true);
+        assert!(sent.get() < BYTES_MAX, "64 MiB went to a peer that does not read");
+        should_stop.set(true);
         let all = peer.recv_all().await.expect("the stream ends cleanly");
         assert_eq!(all.len(), sent.get());
     });
 }
 
 /// Sends to a peer that has closed fail eventually.
-pub fn a_send_to_a_closed_peer_fails_in_the_end(harness: &impl Harness) {
+pub fn a_send_to_a_closed_peer_eventually_fails(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         drop(peer);
@@ -137,15 +137,15 @@ pub fn a_send_to_a_closed_peer_fails_in_the_end(harness: &impl Harness) {
 }
 
 /// A failed send wakes whichever future waits on the stream: the receive, or the send itself.
-pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
+pub fn a_failed_send_wakes_the_receiver(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let stream = Rc::new(stream);
         let (receiver, failed) = (Rc::clone(&stream), Rc::new(Cell::new(false)));
-        let tell = Rc::clone(&failed);
+        let set_failed = Rc::clone(&failed);
         driver.spawn(async move {
             assert!(receiver.recv().await.is_err(), "the receive fails");
-            tell.set(true);
+            set_failed.set(true);
         });
         assert!(polled_once(send(&*stream, vec![1; harness.large()])).await.is_none());
         pause(&driver, A_WHILE / 20).await;
@@ -165,32 +165,34 @@ pub fn a_failed_send_wakes_who_receives(harness: &impl Harness) {
 }
 
 /// Each direction wakes only the last waker registered for it.
-pub fn each_direction_remembers_the_last_waker_only(harness: &impl Harness) {
+pub fn each_direction_remembers_only_the_last_waker(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
-        let asked = [Count::new(), Count::new(), Count::new(), Count::new()];
-        let wakers = asked.clone().map(Waker::from);
-        let [early, late, early_sent, late_sent] = wakers.each_ref().map(Context::from_waker);
+        let wake_counters =
+            [WakeCounter::new(), WakeCounter::new(), WakeCounter::new(), WakeCounter::new()];
+        let wakers = wake_counters.clone().map(Waker::from);
+        let [early_receive, late_receive, early_send, late_send] =
+            wakers.each_ref().map(Context::from_waker);
         stream.send(&mut vec![5; harness.large()]);
-        for (mut receive, mut sent) in [(early, early_sent), (late, late_sent)] {
+        for (mut receive, mut send) in [(early_receive, early_send), (late_receive, late_send)] {
             assert!(stream.poll_recv(&mut receive).is_pending(), "nothing was sent");
-            assert!(stream.poll_flush(&mut sent).is_pending(), "nothing was read");
+            assert!(stream.poll_flush(&mut send).is_pending(), "nothing was read");
         }
         peer.send(b"!".to_vec()).await.expect("the connection is open");
         peer.recv_exact(harness.large()).await.expect("the connection is open");
-        while asked[1].get() == 0 || asked[3].get() == 0 {
+        while wake_counters[1].get() == 0 || wake_counters[3].get() == 0 {
             pause(&driver, A_WHILE / 20).await;
         }
-        assert_eq!((asked[0].get(), asked[2].get()), (0, 0));
+        assert_eq!((wake_counters[0].get(), wake_counters[2].get()), (0, 0));
         assert_eq!(&*stream.recv().await.expect("the connection is open"), b"!");
         stream.flush().await.expect("the connection is open");
     });
 }
 
 /// Counts how often it was woken.
-struct Count(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Count {
+impl WakeCounter {
     fn new() -> Arc<Self> {
         Arc::new(Self(AtomicUsize::new(0)))
     }
@@ -200,7 +202,7 @@ impl Count {
     }
 }
 
-impl Wake for Count {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -229,7 +231,7 @@ pub fn a_dropped_stream_closes_the_connection(harness: &impl Harness) {
 }
 
 /// Data sent after the end is lost; earlier data and the end still arrive.
-pub fn bytes_after_the_end_disturb_nothing_before_it(harness: &impl Harness) {
+pub fn bytes_after_the_end_do_not_affect_earlier_bytes(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let mut message = pattern(7, harness.large());
@@ -267,21 +269,21 @@ pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
 
 /// `is_flushed` is accurate after one iteration of the worker, and data that the kernel did not
 /// accept at once still arrives.
-pub fn sends_that_find_no_room_are_not_called_sent(harness: &impl Harness) {
+pub fn sends_without_buffer_space_are_not_reported_as_sent(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let mut message = Vec::new();
-        let is_reading_first = polled_once(stream.recv()).await.is_none();
-        assert!(is_reading_first, "the peer has sent nothing");
+        let is_receive_pending = polled_once(stream.recv()).await.is_none();
+        assert!(is_receive_pending, "the peer has sent nothing");
         while stream.is_flushed() {
-            assert!(message.len() < 64 << 20, "the kernel takes everything");
+            assert!(message.len() < 64 << 20, "the kernel accepts everything");
             let piece = pattern(message.len() as u32, 8_000);
             message.extend_from_slice(&piece);
             stream.send(&mut piece.clone());
             pause(&driver, Duration::from_millis(1)).await;
         }
         let progress = stream.bytes_written();
-        assert!(progress < message.len() as u64, "the kernel took everything");
+        assert!(progress < message.len() as u64, "the kernel accepted everything");
         let (sent, received) = both(stream.flush(), peer.recv_exact(message.len())).await;
         sent.expect("the connection is open");
         assert!(received.expect("the connection is open") == message, "bytes differ");

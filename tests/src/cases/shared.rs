@@ -14,23 +14,23 @@ use crate::poll::{both, polled_once};
 
 /// Counts how many owners were dropped.
 #[derive(Clone, Default)]
-struct Gone(Arc<AtomicUsize>);
+struct DropCounter(Arc<AtomicUsize>);
 
-impl Gone {
+impl DropCounter {
     fn get(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
     /// Shared bytes whose drop is counted.
     fn bytes(&self, bytes: Vec<u8>) -> Bytes {
-        Bytes::from_owner(Owner { bytes, gone: self.clone(), waker: None, panics: false })
+        Bytes::from_owner(Owner { bytes, drops: self.clone(), waker: None, panics: false })
     }
 }
 
 /// The owner of shared bytes, as an application might define it, with a destructor.
 struct Owner {
     bytes: Vec<u8>,
-    gone: Gone,
+    drops: DropCounter,
     waker: Option<Waker>,
     panics: bool,
 }
@@ -45,7 +45,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // Makes any use after this point visible.
         self.bytes.fill(0xdd);
-        self.gone.0.fetch_add(1, Ordering::SeqCst);
+        self.drops.0.fetch_add(1, Ordering::SeqCst);
         self.waker.take().into_iter().for_each(Waker::wake);
         assert!(!self.panics, "an application's destructor may panic");
     }
@@ -58,7 +58,7 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
         let (stream, peer) = harness.pair(&driver).await;
         let large = harness.large();
         let mut message = Vec::new();
-        let gone = Gone::default();
+        let drops = DropCounter::default();
         let sizes =
             [(0, 0), (9, 0), (0, 9), (9, 90), (100, large), (0, 50), (large, 7), (3, large)];
         for (round, (owned, shared)) in sizes.into_iter().enumerate() {
@@ -66,7 +66,7 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
             let behind = pattern(100 + round as u32, shared);
             message.extend_from_slice(&out);
             message.extend_from_slice(&behind);
-            stream.send_shared(&mut out, gone.bytes(behind));
+            stream.send_shared(&mut out, drops.bytes(behind));
             assert!(out.is_empty());
             let mut small = pattern(200 + round as u32, round);
             message.extend_from_slice(&small);
@@ -86,14 +86,14 @@ pub fn owned_and_shared_bytes_keep_their_order(harness: &impl Harness) {
             message.len()
         );
         assert_eq!(stream.bytes_written(), message.len() as u64);
-        while gone.get() < sizes.len() {
+        while drops.get() < sizes.len() {
             pause(&driver, A_WHILE / 20).await;
         }
     });
 }
 
 /// Shared bytes are sent unchanged, in pieces of any size, while other owners hold them.
-pub fn shared_bytes_may_be_sent_again_and_again(harness: &impl Harness) {
+pub fn shared_bytes_may_be_sent_repeatedly(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let all = Bytes::from(pattern(1, harness.large()));
@@ -138,51 +138,51 @@ pub fn progress_counts_shared_bytes(harness: &impl Harness) {
 
 /// The driver releases shared bytes when the connection breaks or the stream is dropped: not before
 /// the kernel is finished with them, and not much later.
-pub fn shared_bytes_are_let_go_of(harness: &impl Harness) {
+pub fn shared_bytes_are_released(harness: &impl Harness) {
     harness.check(async |driver| {
-        let gone = Gone::default();
+        let drops = DropCounter::default();
         // The peer resets the connection.
         let (stream, peer) = harness.pair(&driver).await;
         for _ in 0..3 {
-            let bytes = gone.bytes(pattern(3, harness.large()));
+            let bytes = drops.bytes(pattern(3, harness.large()));
             stream.send_shared(&mut b"head".to_vec(), bytes);
         }
         pause(&driver, A_WHILE / 20).await;
         peer.reset().await;
         assert!(stream.flush().await.is_err());
-        while gone.get() < 3 {
+        while drops.get() < 3 {
             pause(&driver, A_WHILE / 20).await;
         }
-        stream.send_shared(&mut b"late".to_vec(), gone.bytes(b"too late".to_vec()));
-        assert_eq!(gone.get(), 4, "sending has stopped");
+        stream.send_shared(&mut b"late".to_vec(), drops.bytes(b"too late".to_vec()));
+        assert_eq!(drops.get(), 4, "sending has stopped");
         drop(stream);
         // The stream is dropped.
         let (stream, peer) = harness.pair(&driver).await;
         for _ in 0..3 {
-            let bytes = gone.bytes(pattern(4, harness.large()));
+            let bytes = drops.bytes(pattern(4, harness.large()));
             stream.send_shared(&mut b"head".to_vec(), bytes);
         }
         pause(&driver, A_WHILE / 20).await;
         drop(stream);
-        let whole = [b"head", &*pattern(4, harness.large())].concat();
+        let message = [b"head", &*pattern(4, harness.large())].concat();
         if let Ok(all) = peer.recv_all().await {
-            let start = &all[..all.len().min(whole.len())];
-            assert!(whole.starts_with(start), "bytes were sent that had been freed");
+            let prefix = &all[..all.len().min(message.len())];
+            assert!(message.starts_with(prefix), "bytes were sent that had been freed");
         }
-        while gone.get() < 7 {
+        while drops.get() < 7 {
             pause(&driver, A_WHILE / 20).await;
         }
     });
 }
 
 /// The destructor of a shared owner may wake tasks and panic without harming anything else.
-pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
+pub fn destructors_of_shared_bytes_may_panic(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         let stream = Rc::new(stream);
-        let gone = Gone::default();
-        let (woken, waiting) = (Rc::new(AtomicBool::new(false)), Rc::clone(&stream));
-        let tell = Rc::clone(&woken);
+        let drops = DropCounter::default();
+        let (woken, task_stream) = (Rc::new(AtomicBool::new(false)), Rc::clone(&stream));
+        let set_woken = Rc::clone(&woken);
         let (tx, rx) = tokio::sync::oneshot::channel();
         driver.spawn(async move {
             let waker = std::future::poll_fn(|cx| std::task::Poll::Ready(cx.waker().clone())).await;
@@ -191,11 +191,11 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
             std::future::poll_fn(|_| {
                 polls += 1;
                 // The destructor uses the stream from inside the driver's own work.
-                let _ = waiting.is_flushed();
+                let _ = task_stream.is_flushed();
                 if polls > 1 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             })
             .await;
-            tell.store(true, Ordering::SeqCst);
+            set_woken.store(true, Ordering::SeqCst);
         });
         let _hold = driver.keep_awake();
         let waker = rx.await.expect("the task is alive");
@@ -204,7 +204,7 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
             &mut Vec::new(),
             Bytes::from_owner(Owner {
                 bytes: message.clone(),
-                gone: gone.clone(),
+                drops: drops.clone(),
                 waker: Some(waker),
                 panics: true,
             }),
@@ -212,7 +212,7 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
         let (sent, received) = both(stream.flush(), peer.recv_exact(message.len())).await;
         sent.expect("the connection is open");
         assert!(received.expect("the connection is open") == message, "bytes differ");
-        while gone.get() == 0 || !woken.load(Ordering::SeqCst) {
+        while drops.get() == 0 || !woken.load(Ordering::SeqCst) {
             pause(&driver, A_WHILE / 20).await;
         }
         let (sent, received) = both(send(&*stream, b"on".to_vec()), peer.recv_exact(2)).await;
@@ -223,21 +223,21 @@ pub fn destructors_of_shared_bytes_harm_nobody(harness: &impl Harness) {
 }
 
 /// A worker that ends releases all shared bytes.
-pub fn a_worker_that_ends_lets_go_of_shared_bytes(harness: &impl Harness) {
-    let gone = Gone::default();
-    let begun = AtomicUsize::new(0);
+pub fn a_worker_that_ends_releases_shared_bytes(harness: &impl Harness) {
+    let drops = DropCounter::default();
+    let sends = AtomicUsize::new(0);
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;
         for _ in 0..2 {
-            begun.fetch_add(1, Ordering::SeqCst);
-            let bytes = gone.bytes(pattern(6, harness.large()));
+            sends.fetch_add(1, Ordering::SeqCst);
+            let bytes = drops.bytes(pattern(6, harness.large()));
             stream.send_shared(&mut b"head".to_vec(), bytes);
         }
         driver.spawn(async move {
-            let _kept = (stream, peer);
+            let _connection = (stream, peer);
             std::future::pending::<()>().await;
         });
         pause(&driver, A_WHILE / 20).await;
     });
-    assert_eq!(gone.get(), begun.load(Ordering::SeqCst));
+    assert_eq!(drops.get(), sends.load(Ordering::SeqCst));
 }

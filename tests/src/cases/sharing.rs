@@ -25,37 +25,39 @@ struct Workers {
 }
 
 impl Workers {
-    /// Starts workers that keep what they accept and call `accepted` with their number.
+    /// Starts workers that keep what they accept and call `on_accept` with their number.
     fn start<D: Driver<Socket = Socket>>(
         socket: &Socket,
-        accepted: impl Fn(usize) + Clone + Send + 'static,
+        on_accept: impl Fn(usize) + Clone + Send + 'static,
     ) -> Self {
         let open = Arc::<[AtomicUsize; WORKERS]>::default();
-        let (end, ended) = watch::channel(false);
-        let (listens, listening) = mpsc::channel();
+        let (end, end_receiver) = watch::channel(false);
+        let (listening_sender, listening_receiver) = mpsc::channel();
         let start = |number: usize| {
-            let (socket, open, accepted) = (again(socket), Arc::clone(&open), accepted.clone());
-            let (mut ended, listens) = (ended.clone(), listens.clone());
+            let (socket, open, on_accept) =
+                (duplicate(socket), Arc::clone(&open), on_accept.clone());
+            let (mut end_receiver, listening_sender) =
+                (end_receiver.clone(), listening_sender.clone());
             thread::spawn(move || {
                 let worker = D::run(&Options::default(), async |driver: D| {
                     let _hold = driver.keep_awake();
                     let listener = driver.listen(socket).expect("a bound socket can listen");
-                    let taking = async {
+                    let accepting = async {
                         let mut streams = Vec::new();
-                        listens.send(()).expect("the receiver is alive");
+                        listening_sender.send(()).expect("the receiver is alive");
                         loop {
                             streams.push(accept(&listener).await);
                             open[number].fetch_add(1, Ordering::SeqCst);
-                            accepted(number);
+                            on_accept(number);
                         }
                     };
-                    first_of(taking, ended.wait_for(|end| *end)).await;
+                    first_of(accepting, end_receiver.wait_for(|end| *end)).await;
                 });
                 worker.expect("the driver starts");
             })
         };
         let threads = (0..WORKERS).map(start).collect();
-        (0..WORKERS).for_each(|_| listening.recv().expect("every worker listens"));
+        (0..WORKERS).for_each(|_| listening_receiver.recv().expect("every worker listens"));
         Self { open, end, threads }
     }
 
@@ -79,15 +81,15 @@ impl Workers {
 }
 
 /// Another descriptor of the same socket.
-fn again(socket: &Socket) -> Socket {
-    let again = || -> io::Result<Socket> {
+fn duplicate(socket: &Socket) -> Socket {
+    let duplicate = || -> io::Result<Socket> {
         Ok(match socket {
             Socket::Tcp(listener) => Socket::Tcp(listener.try_clone()?),
             #[cfg(unix)]
             Socket::Unix(listener) => Socket::Unix(listener.try_clone()?),
         })
     };
-    again().expect("a descriptor is free")
+    duplicate().expect("a descriptor is free")
 }
 
 /// No worker is starved, and none gets nearly all connections.
@@ -95,81 +97,85 @@ pub fn workers_that_share_a_listener_share_its_connections<D>(kernel: &Kernel<D>
 where
     D: Driver<Socket = Socket>,
 {
-    let (socket, place) = kernel.socket();
+    let (socket, server_address) = kernel.socket();
     let workers = Workers::start::<D>(&socket, |_| ());
     let mut peers = Vec::new();
     for number in 1..=CONNECTIONS {
-        peers.push(ThreadPeer::connect(&place));
+        peers.push(ThreadPeer::connect(&server_address));
         thread::sleep(A_WHILE / 4);
         workers.wait(number);
     }
     let counts = workers.counts();
-    let even = CONNECTIONS / WORKERS;
-    assert!(counts.iter().all(|count| (even / 2..=even * 2).contains(count)), "{counts:?}");
+    let fair_share = CONNECTIONS / WORKERS;
+    assert!(
+        counts.iter().all(|count| (fair_share / 2..=fair_share * 2).contains(count)),
+        "{counts:?}"
+    );
     workers.end();
 }
 
 /// Many simultaneous connections are all accepted.
-pub fn workers_that_share_a_listener_take_a_crowd<D>(kernel: &Kernel<D>)
+pub fn workers_that_share_a_listener_accept_many_connections<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
 {
-    let (socket, place) = kernel.socket();
-    let peers: Vec<_> = (0..100).map(|_| ThreadPeer::connect(&place)).collect();
+    let (socket, server_address) = kernel.socket();
+    let peers: Vec<_> = (0..100).map(|_| ThreadPeer::connect(&server_address)).collect();
     let workers = Workers::start::<D>(&socket, |_| ());
     workers.wait(peers.len());
     workers.end();
 }
 
 /// Connections that a blocked worker would accept are accepted by the others.
-pub fn a_blocked_worker_keeps_no_connection_from_the_others<D>(kernel: &Kernel<D>)
+pub fn a_blocked_worker_withholds_no_connection_from_the_others<D>(kernel: &Kernel<D>)
 where
     D: Driver<Socket = Socket>,
 {
-    let (socket, place) = kernel.socket();
-    let (block, blocked) = mpsc::channel::<()>();
+    let (socket, server_address) = kernel.socket();
+    let (unblock, blocking_receiver) = mpsc::channel::<()>();
     // The first worker to accept blocks its thread.
-    let blocked = Arc::new(Mutex::new(Some(blocked)));
+    let blocking_receiver = Arc::new(Mutex::new(Some(blocking_receiver)));
     let workers = Workers::start::<D>(&socket, move |_| {
-        let blocked = blocked.lock().expect("the mutex is not poisoned").take();
-        if let Some(blocked) = blocked {
-            let _ = blocked.recv();
+        let blocking_receiver = blocking_receiver.lock().expect("the mutex is not poisoned").take();
+        if let Some(blocking_receiver) = blocking_receiver {
+            let _ = blocking_receiver.recv();
         }
     });
-    let peers: Vec<_> = (0..CONNECTIONS).map(|_| ThreadPeer::connect(&place)).collect();
+    let peers: Vec<_> = (0..CONNECTIONS).map(|_| ThreadPeer::connect(&server_address)).collect();
     workers.wait(peers.len());
     assert!(workers.counts().contains(&1), "{:?}", workers.counts());
-    drop(block);
+    drop(unblock);
     workers.end();
 }
 
 /// The same for a worker that has stopped accepting.
-pub fn who_stopped_asking_keeps_no_connection_from_the_others<D>(kernel: &Kernel<D>)
-where
+pub fn a_worker_that_stopped_accepting_withholds_no_connection_from_the_others<D>(
+    kernel: &Kernel<D>,
+) where
     D: Driver<Socket = Socket>,
 {
-    let (socket, place) = kernel.socket();
-    let (end, mut ended) = watch::channel(false);
-    let (stops, stopped) = mpsc::channel();
-    let shared = again(&socket);
-    let idle = thread::spawn(move || {
+    let (socket, server_address) = kernel.socket();
+    let (end, mut end_receiver) = watch::channel(false);
+    let (stopped_sender, stopped_receiver) = mpsc::channel();
+    let shared = duplicate(&socket);
+    let idle_worker = thread::spawn(move || {
         let worker = D::run(&Options::default(), async |driver: D| {
             let _hold = driver.keep_awake();
             let listener = driver.listen(shared).expect("a bound socket can listen");
-            let over = driver.sleep_until(driver.now() + A_WHILE);
-            assert!(first_of(accept(&listener), over).await.is_none(), "no peer connects");
-            stops.send(()).expect("the receiver is alive");
-            let _ = ended.wait_for(|end| *end).await;
+            let timer = driver.sleep_until(driver.now() + A_WHILE);
+            assert!(first_of(accept(&listener), timer).await.is_none(), "no peer connects");
+            stopped_sender.send(()).expect("the receiver is alive");
+            let _ = end_receiver.wait_for(|end| *end).await;
         });
         worker.expect("the driver starts");
     });
-    stopped.recv().expect("the worker stops accepting");
+    stopped_receiver.recv().expect("the worker stops accepting");
     let worker = D::run(&Options::default(), async |driver: D| {
         let listener = driver.listen(socket).expect("a bound socket can listen");
         for number in 0..4 {
-            let _peer = ThreadPeer::connect(&place);
-            let over = driver.sleep_until(driver.now() + 500 * A_WHILE);
-            let accepted = first_of(accept(&listener), over).await;
+            let _peer = ThreadPeer::connect(&server_address);
+            let timer = driver.sleep_until(driver.now() + 500 * A_WHILE);
+            let accepted = first_of(accept(&listener), timer).await;
             assert!(
                 accepted.is_some(),
                 "connection {number} is held by a worker that stopped accepting"
@@ -178,5 +184,5 @@ where
     });
     worker.expect("the driver starts");
     end.send(true).expect("the worker holds the receiver");
-    idle.join().expect("the worker does not panic");
+    idle_worker.join().expect("the worker does not panic");
 }

@@ -96,10 +96,10 @@ impl Shared {
     }
 
     /// Like `wait`, but blocks the thread, for at most `longest`.
-    fn block(&self, longest: Duration) {
+    fn block(&self, max_duration: Duration) {
         let watch = self.begin();
         let start = Instant::now();
-        while start.elapsed() < longest
+        while start.elapsed() < max_duration
             && self.gate.try_acquire().map(SemaphorePermit::forget).is_err()
         {
             std::thread::sleep(Duration::from_millis(2));
@@ -170,9 +170,11 @@ fn app(shared: &Shared) -> App {
         .get("/client/required", async |client: ClientIdentity| client.dns_names.join(" "))
         .get("/empty", || StatusCode::NO_CONTENT)
         .get("/close", || ([("connection", "close")], "bye"));
-    let app = super::websockets::talkers(super::events::talkers(super::kept::keepers(app)));
-    let app = super::shared::sharers(app);
-    super::trouble::troubles(uploads(downloads(leavers(tokio_users(app)))))
+    let app = super::websockets::websocket_handlers(super::events::event_handlers(
+        super::late_bodies::late_body_handlers(app),
+    ));
+    let app = super::shared::shared_content_handlers(app);
+    super::failing::failing_handlers(uploads(downloads(detached_work(tokio_users(app)))))
 }
 
 async fn wait(State(shared): State<Shared>) -> &'static str {
@@ -190,19 +192,19 @@ async fn hints(interim: Interim, State(shared): State<Shared>) -> String {
         .early_hints(["</a.css>; rel=preload", "</b.js>; rel=preload"])
         .expect("no response was sent yet");
     interim.send(StatusCode::PROCESSING, fields).expect("the buffer has room");
-    let wrong = interim.send(StatusCode::OK, HeaderMap::new());
+    let invalid_status = interim.send(StatusCode::OK, HeaderMap::new());
     shared.pass().await;
-    let later = shared.clone();
+    let task_shared = shared.clone();
     let task = tokio::task::spawn_local(async move {
         interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("the buffer has room");
-        later.pass().await;
+        task_shared.pass().await;
         for _ in 0..8 {
             interim.send(StatusCode::PROCESSING, HeaderMap::new()).expect("the buffer has room");
         }
         interim.send(StatusCode::PROCESSING, HeaderMap::new())
     });
-    let full = task.await.expect("the task does not panic");
-    format!("{wrong:?}, {full:?}")
+    let buffer_full = task.await.expect("the task does not panic");
+    format!("{invalid_status:?}, {buffer_full:?}")
 }
 
 async fn sleep(Path(milliseconds): Path<u64>) -> String {
@@ -252,7 +254,7 @@ fn tokio_users(app: App) -> App {
 struct Pool(Arc<watch::Sender<()>>);
 
 /// Handlers that leave work behind. Each piece of work counts its start and its end.
-fn leavers(app: App) -> App {
+fn detached_work(app: App) -> App {
     app.state(Pool(Arc::new(watch::Sender::new(()))))
         .get("/leave-task", async |State(shared): State<Shared>| {
             drop(tokio::spawn(async move { shared.wait().await }));
@@ -303,11 +305,11 @@ fn leavers(app: App) -> App {
         })
         .get("/stream-to-the-end", async |State(shared): State<Shared>| {
             let shutdown = Shutdown::current();
-            let mut ordered = Box::pin(async move { shutdown.requested().await });
+            let mut shutdown_requested = Box::pin(async move { shutdown.requested().await });
             let mut watch = Some(shared.begin());
             stream(move |cx| match watch.take() {
                 None => Poll::Ready(None),
-                Some(open) if ordered.as_mut().poll(cx).is_pending() => {
+                Some(open) if shutdown_requested.as_mut().poll(cx).is_pending() => {
                     watch = Some(open);
                     Poll::Pending
                 }
@@ -358,13 +360,13 @@ fn uploads(app: App) -> App {
         .post("/ignore-after-wait", wait)
         .get("/hints", hints)
         .post("/read-after-wait", read_after_wait)
-        .post("/sip", sip)
+        .post("/sip", read_first_piece_early)
         .post("/count", count.body_limit(u64::MAX))
         .post("/trailers", trailers)
         .get("/upgrade", upgrade)
         .get("/upgrade-greeting", greeting)
         .get("/upgrade-guarded", guarded_echo)
-        .get("/upgrade-handed-on", handed_on)
+        .get("/upgrade-handed-on", handed_off)
         .get("/upgrade-panic", || {
             let panics = UpgradeHandler::new(|mut io| async move {
                 let _ = io.recv().await;
@@ -391,7 +393,10 @@ async fn echo_slowly(State(shared): State<Shared>, mut body: Body) -> Result<Vec
 }
 
 /// Reads one piece of a body, waits, and reads the rest.
-async fn sip(State(shared): State<Shared>, mut body: Body) -> Result<String, Problem> {
+async fn read_first_piece_early(
+    State(shared): State<Shared>,
+    mut body: Body,
+) -> Result<String, Problem> {
     let mut count = match body.next().await {
         Some(piece) => piece?.len(),
         None => 0,
@@ -428,9 +433,9 @@ impl http_body::Body for WithTrailers {
 }
 
 /// A body that would yield more data if polled after its trailers.
-struct Careless(u32);
+struct DataAfterTrailers(u32);
 
-impl http_body::Body for Careless {
+impl http_body::Body for DataAfterTrailers {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -524,26 +529,26 @@ fn guarded_echo(State(shared): State<Shared>) -> Response {
 
 /// A protocol whose handler returns at once and passes the connection to a task that keeps reading.
 /// The task finishes when it sees the end of the connection.
-fn handed_on(State(shared): State<Shared>) -> Response {
-    let hand_on = UpgradeHandler::new(|mut io| async move {
+fn handed_off(State(shared): State<Shared>) -> Response {
+    let hand_off = UpgradeHandler::new(|mut io| async move {
         let watch = Watch { shared, finished: false };
         tokio::task::spawn_local(async move {
             while let Ok(Some(_)) = io.recv().await {}
             watch.finish();
         });
     });
-    Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(hand_on)
+    Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(hand_off)
 }
 
 /// The server sends first, and is the one to end the connection.
 fn greeting() -> Response {
-    let greet = UpgradeHandler::new(|mut io| async move {
+    let protocol = UpgradeHandler::new(|mut io| async move {
         let _ = io.send(Bytes::from_static(b"welcome\n")).await;
         if let Ok(Some(name)) = io.recv().await {
             let _ = io.send(name).await;
         }
     });
-    let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(greet);
+    let response = Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol);
     response.with_field(UPGRADE, HeaderValue::from_static("greeting"))
 }
 
@@ -592,8 +597,8 @@ async fn read_later(State(shared): State<Shared>, mut body: Body) -> Body {
 fn downloads(app: App) -> App {
     app.get("/stream/{pieces}", async |Path(pieces): Path<u32>| pieces_of(pieces))
         .get("/pieces/{pieces}/{bytes}", async |Path((pieces, bytes)): Path<(u32, usize)>| {
-            let (piece, mut left) = (Bytes::from(pattern(bytes)), 0..pieces);
-            stream(move |_| Poll::Ready(left.next().map(|_| Ok(piece.clone()))))
+            let (piece, mut remaining) = (Bytes::from(pattern(bytes)), 0..pieces);
+            stream(move |_| Poll::Ready(remaining.next().map(|_| Ok(piece.clone()))))
         })
         .get("/large/{bytes}", async |Path(bytes): Path<usize>| pattern(bytes))
         .get("/slow/{pieces}", async |Path(pieces): Path<u32>| slow(pieces))
@@ -610,13 +615,13 @@ fn downloads(app: App) -> App {
         })
         .get("/trailers", || with_trailers("hello"))
         .get("/trailers-only", || with_trailers(""))
-        .get("/more-after-trailers", || Body::new(Careless(0)))
+        .get("/more-after-trailers", || Body::new(DataAfterTrailers(0)))
         .get("/stream-with-trailers", || Body::new(Unsized(with_trailers("streamed"))))
         .get("/broken", || {
-            let mut left = 2;
+            let mut remaining = 2;
             stream(move |_| {
-                left -= 1;
-                Poll::Ready(Some(match left {
+                remaining -= 1;
+                Poll::Ready(Some(match remaining {
                     0.. => Ok(Bytes::from_static(b"a piece\n")),
                     _ => Err(io::Error::other("on purpose")),
                 }))
@@ -635,14 +640,14 @@ fn pieces_of(pieces: u32) -> Body {
 /// for gigabytes. The period is a prime, so that it divides no buffer size.
 #[must_use]
 pub fn pattern(count: usize) -> Vec<u8> {
-    const LENGTH: usize = 65_521;
+    const PERIOD: usize = 65_521;
     let mut state = 1_u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         state.to_be_bytes()[0]
     };
     let mut bytes = Vec::with_capacity(count);
-    bytes.extend((0..count.min(LENGTH)).map(|_| next()));
+    bytes.extend((0..count.min(PERIOD)).map(|_| next()));
     while bytes.len() < count {
         let more = bytes.len().min(count - bytes.len());
         bytes.extend_from_within(..more);

@@ -80,7 +80,7 @@ impl Authority {
         &self,
         version: &'static SupportedProtocolVersion,
         trusted: &[&str],
-        own: Option<&Identity>,
+        client_identity: Option<&Identity>,
     ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         for pem in trusted.iter().copied().chain([self.certificate.as_str()]) {
@@ -92,12 +92,12 @@ impl Authority {
             .with_protocol_versions(&[version])
             .expect("the provider supports the version")
             .with_root_certificates(roots);
-        Arc::new(match own {
+        Arc::new(match client_identity {
             None => builder.with_no_client_auth(),
-            Some(own) => {
-                let chain = CertificateDer::from_pem_slice(own.certificate.as_bytes());
-                let key =
-                    PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("the text is PEM");
+            Some(client_identity) => {
+                let chain = CertificateDer::from_pem_slice(client_identity.certificate.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(client_identity.key.as_bytes())
+                    .expect("the text is PEM");
                 let chain = vec![chain.expect("the text is PEM")];
                 builder.with_client_auth_cert(chain, key).expect("the key matches the certificate")
             }

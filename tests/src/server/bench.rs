@@ -91,11 +91,11 @@ pub trait Bench {
     fn choose(&self, limit: usize) -> usize;
 
     /// Waits until `condition` holds.
-    fn until(&self, what: &str, condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    fn until(&self, description: &str, condition: impl Fn() -> bool) -> impl Future<Output = ()> {
         async move {
             let start = self.now();
             while !condition() {
-                assert!(self.now() < start + PATIENCE, "still waiting until {what}");
+                assert!(self.now() < start + PATIENCE, "still waiting until {description}");
                 self.sleep(Duration::from_millis(2)).await;
             }
         }
@@ -143,7 +143,7 @@ pub trait Served {
 pub struct Outcome {
     /// The server's counters.
     pub snapshot: WorkerStats,
-    /// The connections that were cut.
+    /// The connections that were aborted.
     pub cut: Vec<ForceClosed>,
 }
 
@@ -158,9 +158,9 @@ impl Outcome {
     /// ordinary way: which of the two closes first is a matter of chance.
     #[must_use]
     pub fn endings(&self) -> Vec<(&'static str, u64)> {
-        let by_chance = ["peer-closed", "drained"];
+        let ordinary = ["peer-closed", "drained"];
         let ended = self.snapshot.closed.iter().map(|(name, count)| (*name, *count));
-        ended.filter(|(name, _)| !by_chance.contains(name)).collect()
+        ended.filter(|(name, _)| !ordinary.contains(name)).collect()
     }
 }
 
@@ -185,14 +185,14 @@ pub trait Wire {
     /// Ends the sending side once everything is sent.
     fn half_close(&mut self);
 
-    /// Waits for bytes for at most `patience`.
-    fn recv(&mut self, patience: Duration) -> impl Future<Output = Got>;
+    /// Waits for bytes for at most `timeout`.
+    fn recv(&mut self, timeout: Duration) -> impl Future<Output = Got>;
 
     /// The same for at most `bytes_max` bytes, where this can be limited. The rest stays in the
     /// kernel.
-    fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> impl Future<Output = Got> {
+    fn recv_at_most(&mut self, bytes_max: usize, timeout: Duration) -> impl Future<Output = Got> {
         let _ = bytes_max;
-        self.recv(patience)
+        self.recv(timeout)
     }
 
     /// Resets the connection.

@@ -65,14 +65,14 @@ impl Way {
         } else {
             Wired::Plain(wire)
         };
-        let speaks = if self.is_http2 {
+        let protocol = if self.is_http2 {
             let mut streams = Streams::new(wire);
             streams.scheme = if self.is_secure { "https" } else { "http" };
-            Speaks::Http2(Box::new(streams))
+            Protocol::Http2(Box::new(streams))
         } else {
-            Speaks::Http1(Pipeline::new(wire))
+            Protocol::Http1(Pipeline::new(wire))
         };
-        Client { way: self, speaks }
+        Client { way: self, protocol }
     }
 }
 
@@ -99,10 +99,10 @@ impl<W: Wire> Wire for Wired<W> {
         }
     }
 
-    async fn recv(&mut self, patience: Duration) -> Got {
+    async fn recv(&mut self, timeout: Duration) -> Got {
         match self {
-            Self::Plain(wire) => wire.recv(patience).await,
-            Self::Secure(wire) => wire.recv(patience).await,
+            Self::Plain(wire) => wire.recv(timeout).await,
+            Self::Secure(wire) => wire.recv(timeout).await,
         }
     }
 
@@ -118,10 +118,10 @@ impl<W: Wire> Wire for Wired<W> {
 pub struct Client<W> {
     /// How it is connected.
     pub way: Way,
-    speaks: Speaks<Wired<W>>,
+    protocol: Protocol<Wired<W>>,
 }
 
-enum Speaks<W> {
+enum Protocol<W> {
     Http1(Pipeline<W>),
     Http2(Box<Streams<W>>),
 }
@@ -167,9 +167,9 @@ impl<W: Wire> Client<W> {
         fields: &[(&str, &str)],
         length: Length,
     ) -> Id {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => Id(pipeline.begin(method, path, fields, length)),
-            Speaks::Http2(streams) => {
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => Id(pipeline.begin(method, path, fields, length)),
+            Protocol::Http2(streams) => {
                 let text = if let Length::Declared(length) = length { length } else { 0 };
                 let text = text.to_string();
                 let mut fields = fields.to_vec();
@@ -183,17 +183,17 @@ impl<W: Wire> Client<W> {
 
     /// Sends part of the content, as fast as the server accepts it.
     pub async fn part(&mut self, id: Id, content: &[u8]) {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.content(content),
-            Speaks::Http2(streams) => streams.upload_part(id.0, content, false).await,
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.content(content),
+            Protocol::Http2(streams) => streams.upload_part(id.0, content, false).await,
         }
     }
 
     /// The same, but stops once the server has responded or ended.
     pub async fn part_unless_answered(&mut self, id: Id, content: &[u8]) {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.content(content),
-            Speaks::Http2(streams) => streams.upload_unless_answered(id.0, content).await,
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.content(content),
+            Protocol::Http2(streams) => streams.upload_unless_answered(id.0, content).await,
         }
     }
 
@@ -205,10 +205,10 @@ impl<W: Wire> Client<W> {
 
     /// Ends the content, with trailers if its length was not declared.
     pub fn end(&mut self, id: Id, trailers: &[(&str, &str)]) {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.end(trailers),
-            Speaks::Http2(streams) if trailers.is_empty() => streams.data(id.0, b"", true),
-            Speaks::Http2(streams) => streams.trailers(id.0, trailers),
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.end(trailers),
+            Protocol::Http2(streams) if trailers.is_empty() => streams.data(id.0, b"", true),
+            Protocol::Http2(streams) => streams.trailers(id.0, trailers),
         }
     }
 
@@ -221,21 +221,21 @@ impl<W: Wire> Client<W> {
 
     /// Sets the host of later requests.
     pub fn set_host(&mut self, host: &str) {
-        let of = match &mut self.speaks {
-            Speaks::Http1(pipeline) => &mut pipeline.host,
-            Speaks::Http2(streams) => &mut streams.authority,
+        let target = match &mut self.protocol {
+            Protocol::Http1(pipeline) => &mut pipeline.host,
+            Protocol::Http2(streams) => &mut streams.authority,
         };
-        host.clone_into(of);
+        host.clone_into(target);
     }
 
     /// Sends a GET request for a scheme, whatever the transport.
     pub fn get_by(&mut self, scheme: &'static str, path: &str) -> Id {
-        match &mut self.speaks {
-            Speaks::Http1(_) => self.get(&format!("{scheme}://localhost{path}")),
-            Speaks::Http2(streams) => {
-                let own = std::mem::replace(&mut streams.scheme, scheme);
+        match &mut self.protocol {
+            Protocol::Http1(_) => self.get(&format!("{scheme}://localhost{path}")),
+            Protocol::Http2(streams) => {
+                let original_scheme = std::mem::replace(&mut streams.scheme, scheme);
                 let id = streams.get(path);
-                streams.scheme = own;
+                streams.scheme = original_scheme;
                 Id(id)
             }
         }
@@ -243,48 +243,48 @@ impl<W: Wire> Client<W> {
 
     /// Sends an incomplete head.
     pub fn half_a_head(&mut self) -> Id {
-        Id(match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.half_a_head(),
-            Speaks::Http2(streams) => streams.half_a_head(),
+        Id(match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.partial_head(),
+            Protocol::Http2(streams) => streams.half_a_head(),
         })
     }
 
     /// Everything received for an exchange so far.
     pub fn so_far(&mut self, id: Id) -> Answer {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.asked[id.0 as usize].answer.clone(),
-            Speaks::Http2(streams) => streams.so_far(id.0),
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.exchanges[id.0 as usize].response.clone(),
+            Protocol::Http2(streams) => streams.so_far(id.0),
         }
     }
 
     /// Receives more. Returns false if nothing arrived or nothing more can arrive.
-    pub async fn fill(&mut self, patience: Duration) -> bool {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.fill(patience).await,
-            Speaks::Http2(streams) => streams.fill(patience).await,
+    pub async fn fill(&mut self, timeout: Duration) -> bool {
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.fill(timeout).await,
+            Protocol::Http2(streams) => streams.fill(timeout).await,
         }
     }
 
     /// How the connection ended, if it has.
     pub fn last(&self) -> Option<&Got> {
-        match &self.speaks {
-            Speaks::Http1(pipeline) => pipeline.last.as_ref(),
-            Speaks::Http2(streams) => streams.last(),
+        match &self.protocol {
+            Protocol::Http1(pipeline) => pipeline.last.as_ref(),
+            Protocol::Http2(streams) => streams.last(),
         }
     }
 
-    async fn until_answer(&mut self, id: Id, is_enough: impl Fn(&Answer) -> bool) -> Answer {
+    async fn receive_until(&mut self, id: Id, condition: impl Fn(&Answer) -> bool) -> Answer {
         loop {
-            let answer = self.so_far(id);
-            if is_enough(&answer) || answer.is_complete || answer.reset.is_some() {
-                return answer;
+            let response = self.so_far(id);
+            if condition(&response) || response.is_complete || response.reset.is_some() {
+                return response;
             }
             if self.fill(PATIENCE).await {
                 continue;
             }
-            let answer = self.so_far(id);
+            let response = self.so_far(id);
             assert!(self.last().is_some(), "{:?} {id:?} is not complete: {answer:?}", self.way);
-            return answer;
+            return response;
         }
     }
 
@@ -293,7 +293,7 @@ impl<W: Wire> Client<W> {
     /// # Panics
     /// If it does not complete.
     pub async fn answer(&mut self, id: Id) -> Answer {
-        self.until_answer(id, |_| false).await
+        self.receive_until(id, |_| false).await
     }
 
     /// Waits for the final head.
@@ -301,7 +301,7 @@ impl<W: Wire> Client<W> {
     /// # Panics
     /// If it does not arrive.
     pub async fn head(&mut self, id: Id) -> Answer {
-        self.until_answer(id, |answer| answer.status() > 0).await
+        self.receive_until(id, |response| response.status() > 0).await
     }
 
     /// Waits until `bytes` bytes of content have arrived.
@@ -309,9 +309,9 @@ impl<W: Wire> Client<W> {
     /// # Panics
     /// If they do not arrive.
     pub async fn expect(&mut self, id: Id, bytes: usize) -> Answer {
-        let answer = self.until_answer(id, |answer| answer.body.len() >= bytes).await;
-        assert!(answer.body.len() >= bytes, "{:?} {:?}", self.way, self.last());
-        answer
+        let response = self.receive_until(id, |response| response.body.len() >= bytes).await;
+        assert!(response.body.len() >= bytes, "{:?} {:?}", self.way, self.last());
+        response
     }
 
     /// Asserts that nothing arrives for an exchange for `time`.
@@ -319,10 +319,10 @@ impl<W: Wire> Client<W> {
     /// # Panics
     /// If something arrives.
     pub async fn expect_nothing(&mut self, id: Id, time: Duration) {
-        let before = self.so_far(id);
+        let earlier = self.so_far(id);
         while self.fill(time).await {}
         let now = self.so_far(id);
-        assert_eq!((before.heads, before.body), (now.heads, now.body), "{:?}", self.way);
+        assert_eq!((earlier.heads, earlier.body), (now.heads, now.body), "{:?}", self.way);
         assert_eq!(self.last(), None, "the connection is still open");
     }
 
@@ -330,12 +330,17 @@ impl<W: Wire> Client<W> {
     ///
     /// # Panics
     /// If it does not hold in time.
-    pub async fn until<B: Bench>(&mut self, bench: &B, what: &str, condition: impl Fn() -> bool) {
+    pub async fn until<B: Bench>(
+        &mut self,
+        bench: &B,
+        description: &str,
+        condition: impl Fn() -> bool,
+    ) {
         let start = bench.now();
         while !condition() {
             let way = self.way;
-            assert!(bench.now() < start + PATIENCE, "{way:?} is still waiting until {what}");
-            if !self.sip().await {
+            assert!(bench.now() < start + PATIENCE, "{way:?} is still waiting until {description}");
+            if !self.fill_a_little().await {
                 bench.sleep(Duration::from_millis(1)).await;
             }
         }
@@ -343,17 +348,17 @@ impl<W: Wire> Client<W> {
 
     /// Cancels an exchange by resetting its stream, or the connection.
     pub fn cancel(&mut self, id: Id) {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.reset(),
-            Speaks::Http2(streams) => streams.reset(id.0),
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.reset(),
+            Protocol::Http2(streams) => streams.reset(id.0),
         }
     }
 
     /// Resets the connection.
     pub fn break_off(self) {
-        match self.speaks {
-            Speaks::Http1(mut pipeline) => pipeline.reset(),
-            Speaks::Http2(streams) => streams.break_off(),
+        match self.protocol {
+            Protocol::Http1(mut pipeline) => pipeline.reset(),
+            Protocol::Http2(streams) => streams.break_off(),
         }
     }
 
@@ -369,35 +374,35 @@ impl<W: Wire> Client<W> {
     /// Whether the server announced that it accepts no more requests: in a response with HTTP/1.1,
     /// by GOAWAY with HTTP/2.
     pub fn is_told_to_go(&self) -> bool {
-        match &self.speaks {
-            Speaks::Http1(pipeline) => pipeline.asked.iter().any(|asked| {
-                let option = asked.answer.field("connection").unwrap_or_default();
+        match &self.protocol {
+            Protocol::Http1(pipeline) => pipeline.exchanges.iter().any(|exchange| {
+                let option = exchange.response.field("connection").unwrap_or_default();
                 option.split(", ").any(|option| option == "close")
             }),
-            Speaks::Http2(streams) => !streams.go_away.is_empty(),
+            Protocol::Http2(streams) => !streams.go_away.is_empty(),
         }
     }
 
     /// The code of the last GOAWAY; 0 over HTTP/1.1, which has none.
     pub fn go_away_code(&self) -> u32 {
-        match &self.speaks {
-            Speaks::Http1(_) => 0,
-            Speaks::Http2(streams) => streams.go_away.last().map_or(0, |(_, code)| *code),
+        match &self.protocol {
+            Protocol::Http1(_) => 0,
+            Protocol::Http2(streams) => streams.go_away.last().map_or(0, |(_, code)| *code),
         }
     }
 
     /// Stops reading: with HTTP/2 by keeping windows closed, with HTTP/1.1 by not receiving.
     pub fn take_no_more(&mut self) {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) => pipeline.is_deaf = true,
-            Speaks::Http2(streams) => streams.keep_windows_shut(),
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) => pipeline.has_stopped_reading = true,
+            Protocol::Http2(streams) => streams.keep_windows_shut(),
         }
     }
 
     /// Receives a little, unless the client has stopped reading.
-    async fn sip(&mut self) -> bool {
-        match &mut self.speaks {
-            Speaks::Http1(pipeline) if pipeline.is_deaf => false,
+    async fn fill_a_little(&mut self) -> bool {
+        match &mut self.protocol {
+            Protocol::Http1(pipeline) if pipeline.has_stopped_reading => false,
             _ => self.fill(Duration::from_millis(2)).await,
         }
     }
@@ -408,8 +413,8 @@ impl<W: Wire> Client<W> {
     /// If the connection cannot be used any more.
     pub async fn expect_alive(&mut self) {
         let id = self.get("/hello");
-        let answer = self.answer(id).await;
-        assert_eq!((answer.status(), answer.text()), (200, "hello"), "{:?}", self.way);
+        let response = self.answer(id).await;
+        assert_eq!((response.status(), response.text()), (200, "hello"), "{:?}", self.way);
         assert!(!self.is_told_to_go(), "the connection stays open: {:?}", self.way);
     }
 
@@ -426,9 +431,9 @@ impl<W: Wire> Client<W> {
     pub async fn close(mut self) {
         if self.last().is_none() {
             self.settle().await;
-            match &mut self.speaks {
-                Speaks::Http1(pipeline) => pipeline.half_close(),
-                Speaks::Http2(streams) => streams.half_close(),
+            match &mut self.protocol {
+                Protocol::Http1(pipeline) => pipeline.half_close(),
+                Protocol::Http2(streams) => streams.half_close(),
             }
             self.ended().await;
         }
@@ -436,7 +441,7 @@ impl<W: Wire> Client<W> {
 
     /// With HTTP/2, waits until the server has processed everything sent.
     pub async fn settle(&mut self) {
-        if let Speaks::Http2(streams) = &mut self.speaks {
+        if let Protocol::Http2(streams) = &mut self.protocol {
             streams.round_trip().await;
         }
     }
@@ -447,18 +452,18 @@ struct Pipeline<W> {
     wire: Option<W>,
     host: String,
     received: Vec<u8>,
-    asked: Vec<Asked>,
+    exchanges: Vec<Exchange>,
     /// The number of complete responses.
-    answered: usize,
+    completed: usize,
     step: Step,
     is_chunked: bool,
-    is_deaf: bool,
+    has_stopped_reading: bool,
     last: Option<Got>,
 }
 
-struct Asked {
+struct Exchange {
     is_head: bool,
-    answer: Answer,
+    response: Answer,
 }
 
 /// The element that the parser expects next.
@@ -477,11 +482,11 @@ impl<W: Wire> Pipeline<W> {
             wire: Some(wire),
             host: "localhost".to_owned(),
             received: Vec::new(),
-            asked: Vec::new(),
-            answered: 0,
+            exchanges: Vec::new(),
+            completed: 0,
             step: Step::Head,
             is_chunked: false,
-            is_deaf: false,
+            has_stopped_reading: false,
             last: None,
         }
     }
@@ -518,14 +523,14 @@ impl<W: Wire> Pipeline<W> {
         });
         head.push_str("\r\n");
         self.send(head);
-        self.asked.push(Asked { is_head: method == "HEAD", answer: Answer::default() });
-        u32::try_from(self.asked.len() - 1).expect("the count is small")
+        self.exchanges.push(Exchange { is_head: method == "HEAD", response: Answer::default() });
+        u32::try_from(self.exchanges.len() - 1).expect("the count is small")
     }
 
-    fn half_a_head(&mut self) -> u32 {
+    fn partial_head(&mut self) -> u32 {
         self.send("GET /hello HTTP/1.1\r\nHo");
-        self.asked.push(Asked { is_head: false, answer: Answer::default() });
-        u32::try_from(self.asked.len() - 1).expect("the count is small")
+        self.exchanges.push(Exchange { is_head: false, response: Answer::default() });
+        u32::try_from(self.exchanges.len() - 1).expect("the count is small")
     }
 
     fn content(&mut self, content: &[u8]) {
@@ -550,9 +555,9 @@ impl<W: Wire> Pipeline<W> {
         self.send(end + "\r\n");
     }
 
-    async fn fill(&mut self, patience: Duration) -> bool {
+    async fn fill(&mut self, timeout: Duration) -> bool {
         let Some(wire) = self.wire.as_mut().filter(|_| self.last.is_none()) else { return false };
-        match wire.recv(patience).await {
+        match wire.recv(timeout).await {
             Got::Bytes(bytes) => {
                 self.received.extend(bytes);
                 while self.advance() {}
@@ -570,8 +575,8 @@ impl<W: Wire> Pipeline<W> {
     }
 
     fn complete(&mut self) {
-        self.asked[self.answered].answer.is_complete = true;
-        self.answered += 1;
+        self.exchanges[self.completed].response.is_complete = true;
+        self.completed += 1;
         self.step = Step::Head;
     }
 
@@ -583,21 +588,21 @@ impl<W: Wire> Pipeline<W> {
     }
 
     /// Moves received content to the response. Returns how much is still missing.
-    fn take(&mut self, left: usize) -> usize {
-        let count = left.min(self.received.len());
-        let answer = &mut self.asked[self.answered].answer;
-        answer.body.extend(self.received.drain(..count));
-        left - count
+    fn take(&mut self, remaining: usize) -> usize {
+        let count = remaining.min(self.received.len());
+        let response = &mut self.exchanges[self.completed].response;
+        response.body.extend(self.received.drain(..count));
+        remaining - count
     }
 
     /// Parses the next part. Returns false if more data is needed first.
     fn advance(&mut self) -> bool {
         match std::mem::replace(&mut self.step, Step::Head) {
             Step::Head => return self.take_head(),
-            Step::Length(left) => match self.take(left) {
+            Step::Length(remaining) => match self.take(remaining) {
                 0 => self.complete(),
-                left => {
-                    self.step = Step::Length(left);
+                remaining => {
+                    self.step = Step::Length(remaining);
                     return false;
                 }
             },
@@ -619,15 +624,15 @@ impl<W: Wire> Pipeline<W> {
                     return false;
                 }
             },
-            Step::Chunk(left) => {
-                let left = self.take(left);
-                self.step = Step::Chunk(left);
-                return left == 0;
+            Step::Chunk(remaining) => {
+                let remaining = self.take(remaining);
+                self.step = Step::Chunk(remaining);
+                return remaining == 0;
             }
             Step::Trailers(mut fields) => match self.line() {
                 Some(line) if line.is_empty() => {
                     if !fields.is_empty() {
-                        self.asked[self.answered].answer.heads.push(fields);
+                        self.exchanges[self.completed].response.heads.push(fields);
                     }
                     self.complete();
                 }
@@ -654,20 +659,20 @@ impl<W: Wire> Pipeline<W> {
             return false;
         }
         // A server may explain why it ends to a client that has sent no request.
-        if self.answered == self.asked.len() {
-            self.asked.push(Asked { is_head: false, answer: Answer::default() });
+        if self.completed == self.exchanges.len() {
+            self.exchanges.push(Exchange { is_head: false, response: Answer::default() });
         }
         let Some(head) = reply::parse_head(&self.received).expect("the head is valid") else {
             return false;
         };
-        let asked = &mut self.asked[self.answered];
+        let exchange = &mut self.exchanges[self.completed];
         let is_interim = (100..200).contains(&head.status) && head.status != 101;
-        let framing = if is_interim { Ok(Framing::None) } else { head.framing(asked.is_head) };
+        let framing = if is_interim { Ok(Framing::None) } else { head.framing(exchange.is_head) };
         let length = head.field("content-length").map(|length| length.parse());
         let (status, bytes) = (head.status.to_string(), head.bytes);
         let mut fields = vec![(":status".to_owned(), status)];
         fields.extend(head.fields);
-        asked.answer.heads.push(fields);
+        exchange.response.heads.push(fields);
         self.received.drain(..bytes);
         if is_interim {
             return true;

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Handlers that respond with events.
-pub(super) fn talkers(app: App) -> App {
+pub(super) fn event_handlers(app: App) -> App {
     app.get("/events/gated", async |State(shared): State<Shared>| Sse::new(gated(shared)))
         .get("/events/quiet", async |State(shared): State<Shared>| {
             Sse::new(gated(shared)).keep_alive(None)
@@ -26,13 +26,13 @@ pub(super) fn talkers(app: App) -> App {
         })
         .get("/events/through", async |State(shared): State<Shared>| {
             let shutdown = Shutdown::current();
-            let mut ordered = Box::pin(async move { shutdown.requested().await });
+            let mut shutdown_requested = Box::pin(async move { shutdown.requested().await });
             let mut events = Box::pin(gated(shared));
-            let mut is_told = false;
+            let mut has_sent_notice = false;
             let events = produced(move |cx: &mut Context<'_>| {
                 use futures_core::Stream as _;
-                if !is_told && ordered.as_mut().poll(cx).is_ready() {
-                    is_told = true;
+                if !has_sent_notice && shutdown_requested.as_mut().poll(cx).is_ready() {
+                    has_sent_notice = true;
                     return Poll::Ready(Some(Event::default().data("told")));
                 }
                 events.as_mut().poll_next(cx)
@@ -142,10 +142,10 @@ impl<W: Wire> Wire for AnyWire<W> {
         }
     }
 
-    async fn recv(&mut self, patience: Duration) -> Got {
+    async fn recv(&mut self, timeout: Duration) -> Got {
         match self {
-            Self::Plain(wire) => wire.recv(patience).await,
-            Self::Secure(wire) => wire.recv(patience).await,
+            Self::Plain(wire) => wire.recv(timeout).await,
+            Self::Secure(wire) => wire.recv(timeout).await,
         }
     }
 
@@ -214,22 +214,22 @@ impl<W: Wire> Reader<W> {
     /// # Panics
     /// If it is not, or does not arrive.
     pub async fn expect(&mut self, piece: &str) {
-        let came = match self {
+        let received = match self {
             Self::Http1(peer) => {
                 let chunk = format!("{:x}\r\n{piece}\r\n", piece.len());
-                let came = peer.expect(&chunk).await;
-                assert_eq!(String::from_utf8_lossy(&came), chunk);
+                let received = peer.expect(&chunk).await;
+                assert_eq!(String::from_utf8_lossy(&received), chunk);
                 return;
             }
             Self::Http2(client, id, from) => {
                 client.expect(*id, *from + piece.len()).await;
                 let body = client.so_far(*id).body;
-                let came = body[*from..*from + piece.len()].to_vec();
+                let received = body[*from..*from + piece.len()].to_vec();
                 *from += piece.len();
-                came
+                received
             }
         };
-        assert_eq!(String::from_utf8_lossy(&came), piece);
+        assert_eq!(String::from_utf8_lossy(&received), piece);
     }
 
     /// Asserts that nothing arrives for `time`.
@@ -245,9 +245,9 @@ impl<W: Wire> Reader<W> {
                 for _ in 0..time.div_duration_f64(step).ceil() as u32 {
                     client.listen(step).await;
                 }
-                let answer = client.so_far(*id);
-                assert_eq!(answer.body.len(), *from, "unexpected content: {answer:?}");
-                assert!(!answer.is_complete && answer.reset.is_none(), "{answer:?}");
+                let response = client.so_far(*id);
+                assert_eq!(response.body.len(), *from, "unexpected content: {response:?}");
+                assert!(!response.is_complete && response.reset.is_none(), "{response:?}");
             }
         }
     }
@@ -260,8 +260,8 @@ impl<W: Wire> Reader<W> {
         match self {
             Self::Http1(peer) => assert_eq!(peer.expect("0\r\n\r\n").await, b"0\r\n\r\n"),
             Self::Http2(client, id, from) => {
-                let answer = client.answer(*id).await;
-                assert!(answer.is_complete && answer.body.len() == *from, "{answer:?}");
+                let response = client.answer(*id).await;
+                assert!(response.is_complete && response.body.len() == *from, "{response:?}");
             }
         }
     }

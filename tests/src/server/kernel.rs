@@ -50,19 +50,20 @@ impl KernelBenches {
     /// # Panics
     /// If the case fails.
     pub fn check(&self, case: impl AsyncFn(&KernelBench)) {
-        if let Some(reason) = self.refusal() {
+        if let Some(reason) = self.unavailable_reason() {
             eprintln!("skipped: {reason}");
             return;
         }
         let folder =
             self.is_unix.then(|| tempfile::tempdir().expect("a temporary folder can be created"));
-        let chance = Cell::new(0x9e37_79b9);
-        let bench = KernelBench { choice: self.choice, folder, start: Instant::now(), chance };
+        let random_state = Cell::new(0x9e37_79b9);
+        let bench =
+            KernelBench { choice: self.choice, folder, start: Instant::now(), random_state };
         block_on(case(&bench));
     }
 
     /// Why the driver cannot run on this machine.
-    fn refusal(&self) -> Option<String> {
+    fn unavailable_reason(&self) -> Option<String> {
         let probe = Server::bind("127.0.0.1:0").driver(self.choice).workers(NonZeroUsize::MIN);
         match probe.quiet().start(peregrine::App::new) {
             Err(error @ Error::Driver { .. }) => Some(error.to_string()),
@@ -85,7 +86,7 @@ pub struct KernelBench {
     /// The folder of the Unix sockets; `None` for TCP.
     folder: Option<TempDir>,
     start: Instant,
-    chance: Cell<u32>,
+    random_state: Cell<u32>,
 }
 
 impl Bench for KernelBench {
@@ -103,7 +104,7 @@ impl Bench for KernelBench {
         A: IntoBuiltApp + 'static,
         M: Fn() -> A + Clone + Send + 'static,
     {
-        let proxied = |listener: Listener| match gate.proxy_protocol.clone() {
+        let with_proxy_protocol = |listener: Listener| match gate.proxy_protocol.clone() {
             None => listener,
             Some(settings) => listener.proxy_protocol(settings),
         };
@@ -115,10 +116,10 @@ impl Bench for KernelBench {
             None => plain,
             Some(limits) => plain.limits(limits),
         };
-        let server = Server::bind(proxied(plain));
+        let server = Server::bind(with_proxy_protocol(plain));
         let server = match tls {
             None => server,
-            Some(tls) => server.listen(proxied(Listener::bind("127.0.0.1:0")).tls(tls)),
+            Some(tls) => server.listen(with_proxy_protocol(Listener::bind("127.0.0.1:0")).tls(tls)),
         };
         let server = match gate.proxies {
             None => server,
@@ -163,26 +164,26 @@ impl Bench for KernelBench {
     fn bytes_of_the_closed(&self, server: &KernelServer) -> Option<usize> {
         let ListenAddr::Tcp(address) = server.running.addresses().next()? else { return None };
         let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-        Some(table.lines().skip(1).filter_map(|line| unsent_when_closed(line, address)).sum())
+        Some(table.lines().skip(1).filter_map(|line| orphaned_bytes_in(line, address)).sum())
     }
 
     fn choose(&self, limit: usize) -> usize {
-        let next = self.chance.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        self.chance.set(next);
+        let next = self.random_state.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.random_state.set(next);
         usize::try_from(next >> 8).expect("the length has 24 bits").checked_rem(limit).unwrap_or(0)
     }
 }
 
 /// The unacknowledged bytes, if this line describes a connection from `address` that its program
 /// has closed (`FIN_WAIT1`, `LAST_ACK` or `CLOSING`).
-fn unsent_when_closed(line: &str, address: &SocketAddr) -> Option<usize> {
+fn orphaned_bytes_in(line: &str, address: &SocketAddr) -> Option<usize> {
     let mut columns = line.split_whitespace().skip(1);
     let local = columns.next()?;
     let state = columns.nth(1)?;
-    let queues = columns.next()?;
+    let queue_bytes = columns.next()?;
     let is_ours = local.ends_with(&format!(":{:04X}", address.port()));
     let is_closed = matches!(state, "04" | "09" | "0B");
-    let unsent = usize::from_str_radix(queues.split(':').next()?, 16).ok()?;
+    let unsent = usize::from_str_radix(queue_bytes.split(':').next()?, 16).ok()?;
     (is_ours && is_closed).then_some(unsent)
 }
 
@@ -195,8 +196,8 @@ impl Served for KernelServer {
     type Wire = SocketWire;
 
     fn connect(&self) -> SocketWire {
-        let place = self.running.addresses().next().expect("the server listens somewhere");
-        SocketWire::connect(place)
+        let address = self.running.addresses().next().expect("the server listens somewhere");
+        SocketWire::connect(address)
     }
 
     fn connect_secure(&self) -> SocketWire {
@@ -232,8 +233,8 @@ enum Socket {
 }
 
 impl Socket {
-    fn connect(place: &ListenAddr) -> io::Result<Self> {
-        match place {
+    fn connect(address: &ListenAddr) -> io::Result<Self> {
+        match address {
             ListenAddr::Tcp(address) => Self::connect_tcp(address),
             #[cfg(unix)]
             ListenAddr::Unix(path) => std::os::unix::net::UnixStream::connect(path).map(Self::Unix),
@@ -289,8 +290,8 @@ impl Socket {
     }
 }
 
-/// An order to the writer thread.
-enum Errand {
+/// A command for the writer thread.
+enum WriteCommand {
     Send(Vec<u8>),
     HalfClose,
 }
@@ -299,49 +300,49 @@ enum Errand {
 #[derive(Debug)]
 pub struct SocketWire {
     socket: Socket,
-    writer: Option<(mpsc::Sender<Errand>, thread::JoinHandle<()>)>,
+    writer: Option<(mpsc::Sender<WriteCommand>, thread::JoinHandle<()>)>,
 }
 
 impl SocketWire {
     /// Connects, and waits until the connection is in the kernel's backlog.
     ///
     /// # Panics
-    /// If no server listens at `place`.
+    /// If no server listens at `address`.
     #[must_use]
-    pub fn connect(place: &ListenAddr) -> Self {
+    pub fn connect(address: &ListenAddr) -> Self {
         Self {
-            socket: Socket::connect(place).expect("the server accepts connections"),
+            socket: Socket::connect(address).expect("the server accepts connections"),
             writer: None,
         }
     }
 
-    fn errand(&mut self, errand: Errand) {
-        let (orders, _) = self.writer.get_or_insert_with(|| {
+    fn queue_write(&mut self, command: WriteCommand) {
+        let (commands, _) = self.writer.get_or_insert_with(|| {
             let mut socket = self.socket.try_clone().expect("a descriptor is free");
-            let (sender, orders) = mpsc::channel();
+            let (sender, commands) = mpsc::channel();
             let thread = thread::spawn(move || {
                 held::this_is_a_client();
-                for errand in orders {
-                    let done = match errand {
-                        Errand::Send(bytes) => socket.write_all(&bytes),
-                        Errand::HalfClose => socket.shutdown(Shutdown::Write),
+                for command in commands {
+                    let result = match command {
+                        WriteCommand::Send(bytes) => socket.write_all(&bytes),
+                        WriteCommand::HalfClose => socket.shutdown(Shutdown::Write),
                     };
                     // The server may close at any time; what it sent before gives the reason.
-                    if done.is_err() {
+                    if result.is_err() {
                         break;
                     }
                 }
             });
             (sender, thread)
         });
-        let _ = orders.send(errand);
+        let _ = commands.send(command);
     }
 }
 
 impl Wire for SocketWire {
     fn send(&mut self, bytes: &[u8]) {
         if self.writer.is_some() || bytes.len() > SMALL_BYTES_MAX {
-            self.errand(Errand::Send(bytes.to_vec()));
+            self.queue_write(WriteCommand::Send(bytes.to_vec()));
         } else {
             let _ = self.socket.write_all(bytes);
         }
@@ -349,19 +350,19 @@ impl Wire for SocketWire {
 
     fn half_close(&mut self) {
         if self.writer.is_some() {
-            self.errand(Errand::HalfClose);
+            self.queue_write(WriteCommand::HalfClose);
         } else {
             let _ = self.socket.shutdown(Shutdown::Write);
         }
     }
 
-    async fn recv(&mut self, patience: Duration) -> Got {
-        self.recv_at_most(RECEIVE_BYTES_MAX, patience).await
+    async fn recv(&mut self, timeout: Duration) -> Got {
+        self.recv_at_most(RECEIVE_BYTES_MAX, timeout).await
     }
 
-    async fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> Got {
-        let patience = patience.clamp(Duration::from_millis(1), PATIENCE);
-        self.socket.set_read_timeout(patience).expect("the time is not zero");
+    async fn recv_at_most(&mut self, bytes_max: usize, timeout: Duration) -> Got {
+        let timeout = timeout.clamp(Duration::from_millis(1), PATIENCE);
+        self.socket.set_read_timeout(timeout).expect("the time is not zero");
         let mut bytes = vec![0; bytes_max.min(RECEIVE_BYTES_MAX)];
         // The kernel interrupts calls when a ring of the same process has work for the thread.
         let read = loop {
@@ -399,8 +400,8 @@ impl Wire for SocketWire {
 
 impl Drop for SocketWire {
     fn drop(&mut self) {
-        let Some((orders, thread)) = self.writer.take() else { return };
-        drop(orders);
+        let Some((commands, thread)) = self.writer.take() else { return };
+        drop(commands);
         if !thread.is_finished() {
             // The thread may be blocked in a write that the server will never read.
             let _ = self.socket.shutdown(Shutdown::Both);

@@ -199,9 +199,9 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
             client.cancel(id);
             sent.push(0);
         } else {
-            let answer = client.answer(id).await;
-            assert_eq!(Some(answer.status()), status, "{way:?} {path}");
-            sent.push(answer.body.len() as u64);
+            let response = client.answer(id).await;
+            assert_eq!(Some(response.status()), status, "{way:?} {path}");
+            sent.push(response.body.len() as u64);
         }
     }
     let lines = site.end().await;
@@ -226,7 +226,7 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
 }
 
 /// Lines in Apache's formats count the same bytes, and have a dash for missing values.
-pub async fn lines_are_as_other_servers_write_them<B: Bench>(bench: &B, way: Way) {
+pub async fn lines_have_the_formats_of_other_servers<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, AccessLogFormat::Combined);
     let mut client = way.connect(&site.server).await;
@@ -255,7 +255,7 @@ pub async fn lines_are_as_other_servers_write_them<B: Bench>(bench: &B, way: Way
 }
 
 /// The client in a line is the one named by a trusted proxy, and by no other peer.
-pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Way) {
+pub async fn trusted_proxies_determine_the_client<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     for (proxies, is_told) in [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)] {
         let gate = Gate { proxies, ..Gate::default() };
@@ -271,7 +271,7 @@ pub async fn the_client_is_who_a_trusted_proxy_says<B: Bench>(bench: &B, way: Wa
 }
 
 /// Requests that are cut have a line too.
-pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
+pub async fn aborted_requests_have_a_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, AccessLogFormat::Json);
     let mut client = way.connect(&site.server).await;
@@ -287,7 +287,7 @@ pub async fn what_is_cut_has_a_line<B: Bench>(bench: &B, way: Way) {
 }
 
 /// Invalid requests have one line, with the received text; silent connections have none.
-pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
+pub async fn invalid_requests_have_one_line<B: Bench>(bench: &B) {
     bench.calm();
     let limits = Limits { head_timeout: SHORT, ..limits() };
     let site = begin_behind(bench, Way::HTTP1, AccessLogFormat::Common, Gate::default(), limits);
@@ -317,7 +317,7 @@ pub async fn what_is_refused_has_one_line<B: Bench>(bench: &B) {
 }
 
 /// A request whose stream ends while its content arrives has a line that names it.
-pub async fn what_ends_with_its_content_on_the_way_is_named<B: Bench>(bench: &B) {
+pub async fn requests_that_end_while_content_arrives_have_a_line<B: Bench>(bench: &B) {
     bench.calm();
     let site = begin(bench, Way::HTTP1, AccessLogFormat::Json);
     let mut client = Streams::new(site.server.connect());
@@ -371,13 +371,13 @@ macro_rules! logged {
             [http1 = HTTP1, http1_tls = HTTP1_TLS, http2 = HTTP2, http2_tls = HTTP2_TLS],
             each [
                 every_request_has_one_line,
-                lines_are_as_other_servers_write_them,
-                the_client_is_who_a_trusted_proxy_says,
-                what_is_cut_has_a_line,
+                lines_have_the_formats_of_other_servers,
+                trusted_proxies_determine_the_client,
+                aborted_requests_have_a_line,
             ],
             once [
-                what_is_refused_has_one_line,
-                what_ends_with_its_content_on_the_way_is_named,
+                invalid_requests_have_one_line,
+                requests_that_end_while_content_arrives_have_a_line,
                 an_upgrade_has_one_line,
             ],
         );

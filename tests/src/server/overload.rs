@@ -6,23 +6,23 @@ macro_rules! overload {
     ($name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
-            overload::one_request_too_many_is_a_503,
-            overload::those_who_are_refused_are_told_different_times,
+            overload::requests_beyond_the_limit_get_a_503,
+            overload::refused_requests_get_different_retry_after_times,
             overload::health_is_answered_while_memory_is_short,
-            overload::destructors_that_panic_harm_nobody,
-            overload::a_refused_body_is_not_asked_for,
+            overload::panics_in_destructors_are_contained,
+            overload::a_refused_request_gets_no_100_continue,
             overload::a_route_has_its_own_limit,
-            overload::a_client_with_too_many_requests_is_a_429,
-            overload::a_header_tells_whose_connection_counts,
-            goes_on::orders_of_clients_that_left_count,
-            goes_on::pages_that_are_refreshed_beside_count,
+            overload::too_many_requests_of_a_client_get_a_429,
+            overload::forwarded_client_addresses_count_for_the_limit,
+            background::writes_of_disconnected_clients_count,
+            background::pages_that_are_refreshed_in_the_background_count,
         );
     };
     // Where connections of one client have one address.
     (@tcp $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
-            overload::one_connection_of_a_client_too_many_is_reset,
+            overload::connections_of_a_client_beyond_the_limit_are_reset,
         );
     };
     // Where time is real.
@@ -33,17 +33,17 @@ macro_rules! overload {
     (@memory $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
-            overload::bodies_stop_at_the_ceiling,
-            overload::heads_and_windows_stop_at_the_ceiling,
-            overload::unread_responses_stop_at_the_ceiling,
-            overload::messages_in_parts_stop_at_the_ceiling,
+            overload::bodies_stop_at_the_memory_limit,
+            overload::heads_and_windows_stop_at_the_memory_limit,
+            overload::unread_responses_stop_at_the_memory_limit,
+            overload::fragmented_messages_stop_at_the_memory_limit,
         );
     };
     (@virtual $name:ident, $benches:expr) => {
         $crate::server!(
             @tests $name, $benches;
             queue_delay::a_target_keeps_goodput_and_delay,
-            queue_delay::without_a_target_everybody_waits,
+            queue_delay::without_a_target_all_requests_wait,
             queue_delay::health_checks_are_never_refused,
             queue_delay::a_burst_is_answered,
         );

@@ -51,11 +51,11 @@ impl<W: Wire> Peer<W> {
     }
 
     /// Receives more. Returns false if nothing more arrives; `last` gives the reason.
-    async fn fill(&mut self, patience: Duration) -> bool {
+    async fn fill(&mut self, timeout: Duration) -> bool {
         if self.last.is_some() {
             return false;
         }
-        match self.wire.recv(patience).await {
+        match self.wire.recv(timeout).await {
             Got::Bytes(bytes) => {
                 self.received.extend(bytes);
                 true
@@ -123,7 +123,7 @@ impl<W: Wire> Peer<W> {
                 Some(reply)
             }
             Ok(None) => None,
-            Err(fault) => panic!("{fault} in {}", self.shown()),
+            Err(error) => panic!("{error} in {}", self.context()),
         }
     }
 
@@ -135,13 +135,18 @@ impl<W: Wire> Peer<W> {
             }
             let is_new = self.fill(PATIENCE).await;
             let may_end = !is_ended && self.last == Some(Got::End);
-            assert!(is_new || may_end, "no complete response ({:?}): {}", self.last, self.shown());
+            assert!(
+                is_new || may_end,
+                "no complete response ({:?}): {}",
+                self.last,
+                self.context()
+            );
         }
     }
 
-    fn shown(&self) -> String {
-        let most = self.received.len().min(2_000);
-        self.received[..most].escape_ascii().to_string()
+    fn context(&self) -> String {
+        let count = self.received.len().min(2_000);
+        self.received[..count].escape_ascii().to_string()
     }
 
     /// Waits for `bytes`, and takes everything up to their end.
@@ -151,13 +156,13 @@ impl<W: Wire> Peer<W> {
     pub async fn expect(&mut self, bytes: impl AsRef<[u8]>) -> Vec<u8> {
         let bytes = bytes.as_ref();
         loop {
-            let place = self.received.windows(bytes.len()).position(|window| window == bytes);
-            if let Some(place) = place {
-                return self.received.drain(..place + bytes.len()).collect();
+            let position = self.received.windows(bytes.len()).position(|window| window == bytes);
+            if let Some(position) = position {
+                return self.received.drain(..position + bytes.len()).collect();
             }
             let is_new = self.fill(PATIENCE).await;
             let missing = bytes.escape_ascii();
-            assert!(is_new, "no {missing} ({:?}) in {}", self.last, self.shown());
+            assert!(is_new, "no {missing} ({:?}) in {}", self.last, self.context());
         }
     }
 
@@ -167,7 +172,7 @@ impl<W: Wire> Peer<W> {
     /// If something did.
     pub async fn expect_nothing(&mut self, time: Duration) {
         let is_new = self.fill(time).await;
-        assert!(!is_new && self.received.is_empty(), "unexpected data: {}", self.shown());
+        assert!(!is_new && self.received.is_empty(), "unexpected data: {}", self.context());
         assert_eq!(self.last, None, "the connection is still open");
     }
 
@@ -177,7 +182,7 @@ impl<W: Wire> Peer<W> {
     /// If it does not.
     pub async fn expect_end(&mut self) {
         let is_new = self.fill(PATIENCE).await;
-        assert!(!is_new && self.received.is_empty(), "unexpected data: {}", self.shown());
+        assert!(!is_new && self.received.is_empty(), "unexpected data: {}", self.context());
         assert_eq!(self.last, Some(Got::End), "the connection ends cleanly");
     }
 
@@ -202,12 +207,12 @@ impl<W: Wire> Peer<W> {
         self.last.as_ref()
     }
 
-    /// Data that has arrived, or arrives within `patience`.
+    /// Data that has arrived, or arrives within `timeout`.
     ///
     /// # Errors
     /// If the connection has ended; the value is whether it ended cleanly.
-    pub async fn more(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, bool> {
-        if self.received.is_empty() && !self.fill(patience).await {
+    pub async fn more(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, bool> {
+        if self.received.is_empty() && !self.fill(timeout).await {
             return match &self.last {
                 None => Ok(None),
                 Some(last) => Err(*last == Got::End),
@@ -216,11 +221,11 @@ impl<W: Wire> Peer<W> {
         Ok(Some(std::mem::take(&mut self.received)))
     }
 
-    /// Reads for `patience` and discards the data. Returns how much it was.
-    pub async fn swallow(&mut self, patience: Duration) -> usize {
+    /// Reads for `timeout` and discards the data. Returns how much it was.
+    pub async fn swallow(&mut self, timeout: Duration) -> usize {
         let mut count = self.received.len();
         self.received.clear();
-        while self.fill(patience).await {
+        while self.fill(timeout).await {
             count += self.received.len();
             self.received.clear();
         }

@@ -257,11 +257,15 @@ fn parse_chunks(bytes: &[u8]) -> Result<Option<Content>, String> {
 mod tests {
     use super::*;
 
-    fn whole(text: &str) -> Reply {
+    fn parse_complete(text: &str) -> Reply {
         let (reply, used) = parse(text.as_bytes(), false, false).unwrap().unwrap();
         assert_eq!(used, text.len());
-        for cut in 0..text.len() {
-            assert_eq!(parse(&text.as_bytes()[..cut], false, false), Ok(None), "cut at {cut}");
+        for length in 0..text.len() {
+            assert_eq!(
+                parse(&text.as_bytes()[..length], false, false),
+                Ok(None),
+                "cut at {length}"
+            );
         }
         reply
     }
@@ -270,14 +274,14 @@ mod tests {
     fn responses_are_read_whatever_their_framing() {
         let date = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
         let text = format!("HTTP/1.1 200 OK\r\n{date}content-length: 2\r\n\r\nhi");
-        assert_eq!(whole(&text).body, b"hi");
+        assert_eq!(parse_complete(&text).body, b"hi");
         let chunks = "4\r\nWiki\r\n5\r\npedia\r\n0\r\nx: y\r\n\r\n";
         let text = format!("HTTP/1.1 200 OK\r\n{date}transfer-encoding: chunked\r\n\r\n{chunks}");
-        let reply = whole(&text);
+        let reply = parse_complete(&text);
         assert_eq!(reply.body, b"Wikipedia");
         assert_eq!(reply.trailers, [("x".to_owned(), "y".to_owned())]);
         let text = format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n{date}\r\n");
-        assert_eq!(whole(&text).interim, [100]);
+        assert_eq!(parse_complete(&text).interim, [100]);
         let text = format!("HTTP/1.1 200 OK\r\n{date}connection: close\r\n\r\nall of it");
         assert_eq!(parse(text.as_bytes(), false, false), Ok(None));
         assert_eq!(parse(text.as_bytes(), false, true).unwrap().unwrap().0.body, b"all of it");

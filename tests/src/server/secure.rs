@@ -22,8 +22,8 @@ fn identity() -> &'static SelfSigned {
 /// The TLS configuration of a server for `localhost`. It does not share session tickets.
 #[must_use]
 pub fn server_tls() -> TlsConfig {
-    let made = identity();
-    made.tls.clone()
+    let identity = identity();
+    identity.tls.clone()
 }
 
 /// The certificate, for clients that should trust it.
@@ -95,9 +95,9 @@ impl<W: Wire> Secure<W> {
     ///
     /// # Panics
     /// If it fails.
-    pub async fn shake_hands(&mut self, patience: Duration) {
+    pub async fn shake_hands(&mut self, timeout: Duration) {
         while self.tls.is_handshaking() {
-            let Got::Bytes(bytes) = self.wire.recv(patience).await else {
+            let Got::Bytes(bytes) = self.wire.recv(timeout).await else {
                 panic!("the handshake was not completed");
             };
             self.feed(&bytes).expect("the server keeps to the rules");
@@ -177,7 +177,7 @@ impl<W: Wire> Wire for Secure<W> {
         self.flush();
     }
 
-    async fn recv(&mut self, patience: Duration) -> Got {
+    async fn recv(&mut self, timeout: Duration) -> Got {
         loop {
             if !self.plain.is_empty() {
                 return Got::Bytes(std::mem::take(&mut self.plain));
@@ -185,7 +185,7 @@ impl<W: Wire> Wire for Secure<W> {
             if self.is_ended {
                 return Got::End;
             }
-            match self.wire.recv(patience).await {
+            match self.wire.recv(timeout).await {
                 Got::Bytes(bytes) => {
                     if let Err(error) = self.feed(&bytes) {
                         eprintln!("TLS: {error}");

@@ -31,7 +31,7 @@ pub fn content(bytes: usize) -> &'static [u8] {
     &ALL[..bytes]
 }
 
-pub(super) fn sharers(app: App) -> App {
+pub(super) fn shared_content_handlers(app: App) -> App {
     app.get("/shared/{bytes}", async |Path(bytes): Path<usize>| shared(0, bytes))
         .get("/static/{bytes}", async |Path(bytes): Path<usize>| content(bytes))
         .get("/frames/{count}/{bytes}", async |Path((count, bytes)): Path<(usize, usize)>| {

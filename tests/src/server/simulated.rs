@@ -20,8 +20,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// Repeats each case for every seed of a range, on a network that splits, delays and disturbs, but
-/// loses nothing.
+/// Repeats each case for every seed of a range, on a network that splits and delays data, but loses
+/// nothing.
 #[derive(Clone, Debug)]
 pub struct SimulatedBenches {
     seeds: Range<u64>,
@@ -37,7 +37,7 @@ impl SimulatedBenches {
     /// Runs `case` with each seed. A panic in it fails the test.
     ///
     /// # Panics
-    /// If the case fails, or something is left over after it.
+    /// If the case fails, or resources are leaked.
     pub fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
         for seed in self.seeds.clone() {
             // Seed 0 has no faults: a failure there is unrelated to them.
@@ -52,7 +52,7 @@ impl SimulatedBenches {
                     driver.stats().in_flight
                 })
                 .expect("a runtime without I/O starts");
-            assert_eq!(in_flight, 0, "seed {seed}: an operation is left over");
+            assert_eq!(in_flight, 0, "seed {seed}: an operation is still in flight");
             assert_eq!(network.outstanding_chunks(), 0, "seed {seed}: a buffer is lost");
             assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
             assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
@@ -110,55 +110,55 @@ impl Bench for SimulatedBench {
         M: Fn() -> A + Clone + Send + 'static,
     {
         let network = self.network().clone();
-        let plain = network.bind();
-        let plain_place = plain.id();
-        let Gate { proxy_protocol, proxies, limits: own, log, traces } = gate;
+        let http_listener = network.bind();
+        let http_port = http_listener.id();
+        let Gate { proxy_protocol, proxies, limits: listener_limits, log, traces } = gate;
         let mut listeners = vec![BoundListener {
-            limits: own,
+            limits: listener_limits,
             proxy_protocol: proxy_protocol.clone(),
             trusted_proxies: proxies.clone(),
-            ..BoundListener::new(plain)
+            ..BoundListener::new(http_listener)
         }];
-        let mut secure_place = None;
+        let mut https_port = None;
         if let Some(tls) = tls {
-            let secure = network.bind();
-            secure_place = Some(secure.id());
-            let on = BoundListener::new(secure);
+            let https_listener = network.bind();
+            https_port = Some(https_listener.id());
+            let defaults = BoundListener::new(https_listener);
             listeners.push(BoundListener {
                 tls: Some(tls),
                 proxy_protocol,
                 trusted_proxies: proxies,
-                ..on
+                ..defaults
             });
         }
         let application = make().into_built_app().expect("the application is valid");
-        let (orders, receiver) = watch::channel(Lifecycle::Serving);
+        let (lifecycle, receiver) = watch::channel(Lifecycle::Serving);
         let (sender, report) = oneshot::channel();
         let driver = self.driver.clone();
-        let counts = Arc::new(WorkerMetrics::with_request_histograms());
-        let observed = Instrumentation::with_metrics(Arc::default(), Arc::clone(&counts));
+        let metrics = Arc::new(WorkerMetrics::with_request_histograms());
+        let instrumentation = Instrumentation::with_metrics(Arc::default(), Arc::clone(&metrics));
         let log = log.map(|(form, lines)| {
             let lines = Box::new(lines);
             let (_, style) =
                 watch::channel(AccessLogStyle { format: form, ..AccessLogStyle::default() });
             WorkerAccessLog { style, sink: lines }
         });
-        let observed = Rc::new(observed.with_access_log(log).with_tracing(traces));
+        let instrumentation = Rc::new(instrumentation.with_access_log(log).with_tracing(traces));
         network.spawn(async move {
-            let served = peregrine_server::run_worker(
+            let serving = peregrine_server::run_worker(
                 driver,
                 listeners,
                 application,
                 limits,
-                observed,
+                instrumentation,
                 receiver,
                 None,
             );
-            let report = served.await.expect("the simulated network has free addresses");
-            counts.assert_idle();
+            let report = serving.await.expect("the simulated network has free addresses");
+            metrics.assert_idle();
             let _ = sender.send(report);
         });
-        SimulatedServer { network, plain_place, secure_place, orders, report }
+        SimulatedServer { network, http_port, https_port, lifecycle, report }
     }
 
     async fn sleep(&self, time: Duration) {
@@ -208,16 +208,16 @@ impl Bench for SimulatedBench {
 /// A server on a simulated network.
 pub struct SimulatedServer {
     network: Network,
-    plain_place: u64,
-    secure_place: Option<u64>,
-    orders: watch::Sender<Lifecycle>,
+    http_port: u64,
+    https_port: Option<u64>,
+    lifecycle: watch::Sender<Lifecycle>,
     report: oneshot::Receiver<WorkerReport>,
 }
 
 impl SimulatedServer {
     /// The address for clients that are separate tasks.
-    pub(super) fn place(&self) -> u64 {
-        self.plain_place
+    pub(super) fn port(&self) -> u64 {
+        self.http_port
     }
 }
 
@@ -225,22 +225,22 @@ impl Served for SimulatedServer {
     type Wire = SimulatedWire;
 
     fn connect(&self) -> SimulatedWire {
-        let client = self.network.connect_to(self.plain_place);
+        let client = self.network.connect_to(self.http_port);
         SimulatedWire::new(Rc::new(client), &self.network)
     }
 
     fn connect_secure(&self) -> SimulatedWire {
-        let place = self.secure_place.expect("the server was started with TLS");
-        let client = self.network.connect_to(place);
+        let port = self.https_port.expect("the server was started with TLS");
+        let client = self.network.connect_to(port);
         SimulatedWire::new(Rc::new(client), &self.network)
     }
 
     fn shut_down(&self) {
-        self.orders.send_replace(Lifecycle::Draining);
+        self.lifecycle.send_replace(Lifecycle::Draining);
     }
 
     fn cut(&self) {
-        self.orders.send_replace(Lifecycle::ForceClosing);
+        self.lifecycle.send_replace(Lifecycle::ForceClosing);
     }
 
     async fn ended(self) -> Outcome {
@@ -276,13 +276,13 @@ impl Wire for SimulatedWire {
         begin(self.client.half_close());
     }
 
-    async fn recv(&mut self, patience: Duration) -> Got {
-        self.recv_at_most(usize::MAX, patience).await
+    async fn recv(&mut self, timeout: Duration) -> Got {
+        self.recv_at_most(usize::MAX, timeout).await
     }
 
-    async fn recv_at_most(&mut self, bytes_max: usize, patience: Duration) -> Got {
+    async fn recv_at_most(&mut self, bytes_max: usize, timeout: Duration) -> Got {
         let receiving = self.client.recv_at_most(bytes_max);
-        match crate::first_of(receiving, self.network.sleep(patience)).await {
+        match crate::first_of(receiving, self.network.sleep(timeout)).await {
             None => Got::Nothing,
             Some(Ok(bytes)) if bytes.is_empty() => Got::End,
             Some(Ok(bytes)) => Got::Bytes(bytes),

@@ -13,7 +13,7 @@ pub struct Streams<W> {
     received: Vec<u8>,
     decoder: Decoder,
     encoder: Encoder,
-    answers: BTreeMap<u32, Answer>,
+    responses: BTreeMap<u32, Answer>,
     next: u32,
     /// How much the server allows us to send, in total and per stream.
     window: i64,
@@ -24,9 +24,9 @@ pub struct Streams<W> {
     opens_windows: bool,
     answers_pings: bool,
     /// Received bytes for which the windows were not opened.
-    owed: BTreeMap<u32, usize>,
+    unacknowledged: BTreeMap<u32, usize>,
     /// The DATA frames with that data: their stream and length.
-    owed_frames: VecDeque<(u32, usize)>,
+    unacknowledged_frames: VecDeque<(u32, usize)>,
     /// The scheme of requests.
     pub scheme: &'static str,
     /// The host of requests.
@@ -72,8 +72,9 @@ impl Answer {
     /// A field of the trailers.
     #[must_use]
     pub fn trailer(&self, name: &str) -> Option<&str> {
-        let of = self.heads.last().filter(|fields| fields.iter().all(|field| field.0 != ":status"));
-        of?.iter().find(|field| field.0 == name).map(|(_, value)| value.as_str())
+        let trailers =
+            self.heads.last().filter(|fields| fields.iter().all(|field| field.0 != ":status"));
+        trailers?.iter().find(|field| field.0 == name).map(|(_, value)| value.as_str())
     }
 
     /// A field of any head or of the trailers.
@@ -120,15 +121,15 @@ impl<W: Wire> Streams<W> {
             received: Vec::new(),
             decoder: Decoder::new(),
             encoder: Encoder::new(4096),
-            answers: BTreeMap::new(),
+            responses: BTreeMap::new(),
             next: 1,
             window: 65_535,
             first_window: 65_535,
             windows: BTreeMap::new(),
             opens_windows: true,
             answers_pings: true,
-            owed: BTreeMap::new(),
-            owed_frames: VecDeque::new(),
+            unacknowledged: BTreeMap::new(),
+            unacknowledged_frames: VecDeque::new(),
             scheme: "http",
             authority: "localhost".to_owned(),
             go_away: Vec::new(),
@@ -186,18 +187,18 @@ impl<W: Wire> Streams<W> {
         block
     }
 
-    /// Opens a stream. `is_whole`: nothing follows its head.
+    /// Opens a stream. `is_complete`: nothing follows its head.
     pub fn open(
         &mut self,
         method: &str,
         path: &str,
         fields: &[(&str, &str)],
-        is_whole: bool,
+        is_complete: bool,
     ) -> u32 {
         let block = self.block(method, path, fields);
         let id = self.next;
         self.next += 2;
-        let end = if is_whole { flags::END_STREAM } else { 0 };
+        let end = if is_complete { flags::END_STREAM } else { 0 };
         let mut pieces = block.chunks(16_384).peekable();
         let (mut kind, mut flags) = (FrameType::Headers, end);
         while let Some(piece) = pieces.next() {
@@ -269,9 +270,9 @@ impl<W: Wire> Streams<W> {
             self.windows.get(&stream).copied().unwrap_or(self.first_window).min(self.window);
         let count = data.len().min(16_384).min(usize::try_from(window).unwrap_or(0));
         if count > 0 {
-            let taken = i64::try_from(count).expect("the value is small");
-            self.window -= taken;
-            *self.windows.entry(stream).or_insert(self.first_window) -= taken;
+            let sent_bytes = i64::try_from(count).expect("the value is small");
+            self.window -= sent_bytes;
+            *self.windows.entry(stream).or_insert(self.first_window) -= sent_bytes;
             self.data(stream, &data[..count], is_last && count == data.len());
         }
         count
@@ -279,7 +280,7 @@ impl<W: Wire> Streams<W> {
 
     /// Opens all windows for the received data that was not acknowledged yet.
     pub fn pay(&mut self) {
-        for (stream, bytes) in std::mem::take(&mut self.owed) {
+        for (stream, bytes) in std::mem::take(&mut self.unacknowledged) {
             if bytes > 0 {
                 self.open_window_by(stream, bytes);
             }
@@ -288,7 +289,7 @@ impl<W: Wire> Streams<W> {
 
     /// Opens the windows for the oldest unacknowledged DATA frame, if there is one.
     pub fn acknowledge_frame(&mut self) {
-        if let Some((stream, bytes)) = self.owed_frames.pop_front() {
+        if let Some((stream, bytes)) = self.unacknowledged_frames.pop_front() {
             self.open_window_by(0, bytes);
             self.open_window_by(stream, bytes);
         }
@@ -322,7 +323,7 @@ impl<W: Wire> Streams<W> {
         self.frame(FrameType::Headers, flags::END_HEADERS | flags::END_STREAM, stream, &block);
     }
 
-    /// Sends the beginning of a request without its rest.
+    /// Sends an incomplete head of a request.
     pub fn half_a_head(&mut self) -> u32 {
         let id = self.next;
         self.next += 2;
@@ -334,7 +335,7 @@ impl<W: Wire> Streams<W> {
     pub fn reset(&mut self, stream: u32) {
         let mut bytes = Vec::new();
         frame::write_rst_stream(stream, frame::ErrorCode::CANCEL, &mut bytes);
-        self.owed.remove(&stream);
+        self.unacknowledged.remove(&stream);
         self.send(&bytes);
     }
 
@@ -354,11 +355,11 @@ impl<W: Wire> Streams<W> {
     /// If it does not complete.
     pub async fn answer(&mut self, stream: u32) -> Answer {
         loop {
-            let answer = self.answers.entry(stream).or_default();
-            if answer.is_complete || answer.reset.is_some() {
-                return answer.clone();
+            let response = self.responses.entry(stream).or_default();
+            if response.is_complete || response.reset.is_some() {
+                return response.clone();
             }
-            let so_far = answer.clone();
+            let so_far = response.clone();
             let is_new = self.fill(PATIENCE).await;
             assert!(is_new, "{stream} is not complete ({:?}): {so_far:?}", self.last);
         }
@@ -369,7 +370,7 @@ impl<W: Wire> Streams<W> {
     /// # Panics
     /// If it does not arrive.
     pub async fn expect_head(&mut self, stream: u32) {
-        while self.answers.entry(stream).or_default().heads.is_empty() {
+        while self.responses.entry(stream).or_default().heads.is_empty() {
             assert!(self.fill(PATIENCE).await, "no head on {stream}: {:?}", self.last);
         }
     }
@@ -379,14 +380,14 @@ impl<W: Wire> Streams<W> {
     /// # Panics
     /// If they do not arrive.
     pub async fn expect(&mut self, stream: u32, bytes: usize) {
-        while self.answers.entry(stream).or_default().body.len() < bytes {
+        while self.responses.entry(stream).or_default().body.len() < bytes {
             assert!(self.fill(PATIENCE).await, "no content on {stream}: {:?}", self.last);
         }
     }
 
     /// Everything received on a stream so far.
     pub fn so_far(&mut self, stream: u32) -> Answer {
-        self.answers.entry(stream).or_default().clone()
+        self.responses.entry(stream).or_default().clone()
     }
 
     /// Sends a PING and waits for its acknowledgement: the server has then processed everything
@@ -396,8 +397,8 @@ impl<W: Wire> Streams<W> {
     /// If it is not acknowledged.
     pub async fn round_trip(&mut self) {
         self.frame(FrameType::Ping, 0, 0, b"are you?");
-        self.answers.remove(&0);
-        while self.answers.entry(0).or_default().body != b"are you?" {
+        self.responses.remove(&0);
+        while self.responses.entry(0).or_default().body != b"are you?" {
             assert!(self.fill(PATIENCE).await, "a PING is not acknowledged: {:?}", self.last);
         }
     }
@@ -418,24 +419,24 @@ impl<W: Wire> Streams<W> {
         &mut self,
         stream: u32,
         from: usize,
-        patience: Duration,
+        timeout: Duration,
     ) -> (Vec<u8>, bool, Option<u32>) {
         loop {
-            let answer = self.answers.entry(stream).or_default();
-            let bytes = answer.body[from..].to_vec();
-            let (is_complete, reset) = (answer.is_complete, answer.reset);
+            let response = self.responses.entry(stream).or_default();
+            let bytes = response.body[from..].to_vec();
+            let (is_complete, reset) = (response.is_complete, response.reset);
             if !bytes.is_empty() || is_complete || reset.is_some() {
                 return (bytes, is_complete, reset);
             }
-            if !self.fill(patience).await {
+            if !self.fill(timeout).await {
                 return (bytes, false, self.last.as_ref().map(|_| 0));
             }
         }
     }
 
-    /// Receives for `patience`.
-    pub async fn listen(&mut self, patience: Duration) {
-        while self.fill(patience).await {}
+    /// Receives for `timeout`.
+    pub async fn listen(&mut self, timeout: Duration) {
+        while self.fill(timeout).await {}
     }
 
     /// How the connection ended, if it has.
@@ -445,16 +446,16 @@ impl<W: Wire> Streams<W> {
     }
 
     /// Receives more. Returns false if nothing arrived or nothing more can arrive.
-    pub async fn fill(&mut self, patience: Duration) -> bool {
-        self.fill_at_most(usize::MAX, patience).await
+    pub async fn fill(&mut self, timeout: Duration) -> bool {
+        self.fill_at_most(usize::MAX, timeout).await
     }
 
     /// The same for at most `bytes_max` bytes.
-    pub async fn fill_at_most(&mut self, bytes_max: usize, patience: Duration) -> bool {
+    pub async fn fill_at_most(&mut self, bytes_max: usize, timeout: Duration) -> bool {
         if self.last.is_some() {
             return false;
         }
-        match self.wire.recv_at_most(bytes_max, patience).await {
+        match self.wire.recv_at_most(bytes_max, timeout).await {
             Got::Bytes(bytes) => {
                 self.received.extend(bytes);
                 while self.take_frame() {}
@@ -476,35 +477,35 @@ impl<W: Wire> Streams<W> {
         }
         let payload = self.received[frame::HEADER_BYTES..end].to_vec();
         self.received.drain(..end);
-        self.look_at(header, &payload);
+        self.handle_frame(header, &payload);
         true
     }
 
-    fn look_at(&mut self, header: FrameHeader, payload: &[u8]) {
+    fn handle_frame(&mut self, header: FrameHeader, payload: &[u8]) {
         let number =
             |from: usize| frame::read_u32(&payload[from..]).expect("the field has four bytes");
         match header.frame_type {
             FrameType::Headers => {
                 assert!(header.has_flags(flags::END_HEADERS), "heads fit in one frame");
                 let mut fields = Fields::default();
-                self.decoder.decode(payload, 1 << 20, &mut fields).expect("the block is right");
-                let answer = self.answers.entry(header.stream_id).or_default();
-                answer.heads.push(fields.0);
-                answer.is_complete |= header.has_flags(flags::END_STREAM);
+                self.decoder.decode(payload, 1 << 20, &mut fields).expect("the block is valid");
+                let response = self.responses.entry(header.stream_id).or_default();
+                response.heads.push(fields.0);
+                response.is_complete |= header.has_flags(flags::END_STREAM);
             }
             FrameType::Data => {
-                let answer = self.answers.entry(header.stream_id).or_default();
-                answer.body.extend_from_slice(payload);
-                answer.is_complete |= header.has_flags(flags::END_STREAM);
-                let is_complete = answer.is_complete || answer.reset.is_some();
+                let response = self.responses.entry(header.stream_id).or_default();
+                response.body.extend_from_slice(payload);
+                response.is_complete |= header.has_flags(flags::END_STREAM);
+                let is_complete = response.is_complete || response.reset.is_some();
                 if !self.opens_windows {
-                    *self.owed.entry(0).or_default() += payload.len();
-                    *self.owed.entry(header.stream_id).or_default() += payload.len();
+                    *self.unacknowledged.entry(0).or_default() += payload.len();
+                    *self.unacknowledged.entry(header.stream_id).or_default() += payload.len();
                     if !payload.is_empty() {
-                        self.owed_frames.push_back((header.stream_id, payload.len()));
+                        self.unacknowledged_frames.push_back((header.stream_id, payload.len()));
                     }
                     if is_complete {
-                        self.owed.remove(&header.stream_id);
+                        self.unacknowledged.remove(&header.stream_id);
                     }
                 } else if header.length > 0 {
                     let mut bytes = Vec::new();
@@ -516,7 +517,7 @@ impl<W: Wire> Streams<W> {
                 }
             }
             FrameType::RstStream => {
-                self.answers.entry(header.stream_id).or_default().reset = Some(number(0));
+                self.responses.entry(header.stream_id).or_default().reset = Some(number(0));
             }
             FrameType::Settings if !header.has_flags(flags::ACK) => {
                 for (id, value) in frame::parse_settings(payload) {
@@ -532,7 +533,7 @@ impl<W: Wire> Streams<W> {
                 self.frame(FrameType::Settings, flags::ACK, 0, &[]);
             }
             FrameType::Ping if header.has_flags(flags::ACK) => {
-                self.answers.entry(0).or_default().body = payload.to_vec();
+                self.responses.entry(0).or_default().body = payload.to_vec();
             }
             FrameType::Ping if !self.answers_pings => {}
             FrameType::Ping => self.frame(FrameType::Ping, flags::ACK, 0, payload),

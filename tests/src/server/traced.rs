@@ -256,7 +256,7 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
 }
 
 /// An unsampled request creates no span, and the handler's outgoing requests say so.
-pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) {
+pub async fn an_unsampled_request_creates_no_span<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -275,8 +275,8 @@ pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) 
         let fields: Vec<_> = parent.into_iter().map(|parent| ("traceparent", parent)).collect();
         for _ in 0..3 {
             let id = client.ask("GET", &path, &fields);
-            let answer = client.answer(id).await;
-            let told = answer.text().split(' ').next().unwrap_or_default().to_owned();
+            let response = client.answer(id).await;
+            let told = response.text().split(' ').next().unwrap_or_default().to_owned();
             let flags =
                 told.rsplit('-').next().and_then(|flags| u8::from_str_radix(flags, 16).ok());
             assert_eq!(flags.map(|flags| flags & 1 == 1), Some(is_built), "{told}");
@@ -289,7 +289,7 @@ pub async fn an_unsampled_request_builds_nothing<B: Bench>(bench: &B, way: Way) 
 
 /// The trace of a valid `traceparent` continues with a span of the server; an invalid one is
 /// ignored.
-pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
+pub async fn a_trace_continues_through_the_server<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, TraceConfig::new());
     let (tells, takes) = (format!("/tells/{}", site.run), format!("/takes/{}", site.run));
@@ -307,8 +307,8 @@ pub async fn a_trace_goes_through<B: Bench>(bench: &B, way: Way) {
         (&[], false, "-"),
     ] {
         let id = client.ask("GET", &tells, fields);
-        let answer = client.answer(id).await;
-        let (told, carried) = answer.text().split_once(' ').expect("the response has two values");
+        let response = client.answer(id).await;
+        let (told, carried) = response.text().split_once(' ').expect("the response has two values");
         assert_eq!(
             (told.contains(trace), carried),
             (is_followed, state),
@@ -349,8 +349,8 @@ macro_rules! traced {
 
             $crate::traced!(@cases $way, $benches, [
                 a_sampled_request_has_one_span,
-                an_unsampled_request_builds_nothing,
-                a_trace_goes_through,
+                an_unsampled_request_creates_no_span,
+                a_trace_continues_through_the_server,
             ]);
         }
     };

@@ -37,8 +37,8 @@ where
 }
 
 /// Handlers that use WebSockets. Each counts its start and its end.
-pub(super) fn talkers(app: App) -> App {
-    let app = goodbyes(echoes(app));
+pub(super) fn websocket_handlers(app: App) -> App {
+    let app = closing_handlers(echo_handlers(app));
     // Reads and writes nothing until the case opens the gate.
     let app = route(app, "/ws/quiet", |upgrade| upgrade, quiet);
     let app = route(
@@ -97,7 +97,7 @@ pub(super) fn talkers(app: App) -> App {
     )
 }
 
-fn echoes(app: App) -> App {
+fn echo_handlers(app: App) -> App {
     let app = route(app, "/ws/echo", |upgrade| upgrade.protocols(["v2", "v1"]), echo);
     let app = route(app, "/ws/small", |upgrade| upgrade.limits(small()), echo);
     let app = route(
@@ -125,7 +125,7 @@ fn echoes(app: App) -> App {
 }
 
 /// Handlers that end WebSockets, or notice their end.
-fn goodbyes(app: App) -> App {
+fn closing_handlers(app: App) -> App {
     let app = route(
         app,
         "/ws/goodbye",
@@ -192,9 +192,9 @@ async fn halves(socket: WebSocket, shared: Shared) {
         }
     }
     let (sender, receiver) = socket.split();
-    let counting = tokio::task::spawn_local(count(sender.clone(), shared));
+    let counter = tokio::task::spawn_local(count(sender.clone(), shared));
     let _ = tokio::task::spawn_local(forward(sender, receiver)).await;
-    counting.abort();
+    counter.abort();
 }
 
 /// An event on a WebSocket.
@@ -224,7 +224,7 @@ enum Link<W> {
 /// A WebSocket client.
 pub struct Socket<W> {
     link: Link<W>,
-    protocol: Connection<Windows>,
+    protocol: Connection<DeflateContext>,
     limits: ws::Limits,
     unread: Vec<u8>,
     /// The fields of the handshake response.
@@ -292,18 +292,20 @@ impl<W: Wire> Socket<W> {
         path: &str,
         fields: &[(&str, &str)],
     ) -> Result<Self, u16> {
-        let (link, shown, unread) = if way.is_http2 {
+        let (link, response_fields, unread) = if way.is_http2 {
             Self::over_http2(wire, way, path, fields).await?
         } else {
             Self::over_http1(wire, path, fields).await?
         };
-        let compression = shown.contains("permessage-deflate").then(|| Windows::new(&shown));
+        let compression = response_fields
+            .contains("permessage-deflate")
+            .then(|| DeflateContext::new(&response_fields));
         Ok(Self {
             link,
             protocol: Connection::new(&LIMITS, Role::Client(|| *b"mask"), compression),
             limits: LIMITS,
             unread,
-            fields: shown,
+            fields: response_fields,
             is_dumb: false,
         })
     }
@@ -324,14 +326,14 @@ impl<W: Wire> Socket<W> {
                 return Err(0);
             }
         }
-        let answer = client.so_far(id);
-        if answer.status() != 200 {
-            return Err(answer.status());
+        let response = client.so_far(id);
+        if response.status() != 200 {
+            return Err(response.status());
         }
-        assert_eq!(answer.field("sec-websocket-accept"), None);
-        let lines = answer.heads[0].iter().map(|(name, value)| format!("{name}: {value}\n"));
-        let shown = lines.collect();
-        Ok((Link::Http2(Box::new(client), id, 0), shown, Vec::new()))
+        assert_eq!(response.field("sec-websocket-accept"), None);
+        let lines = response.heads[0].iter().map(|(name, value)| format!("{name}: {value}\n"));
+        let response_fields = lines.collect();
+        Ok((Link::Http2(Box::new(client), id, 0), response_fields, Vec::new()))
     }
 
     async fn over_http1(
@@ -349,18 +351,18 @@ impl<W: Wire> Socket<W> {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         peer.send(head + "\r\n");
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         let end = loop {
-            if let Some(at) = came.windows(4).position(|four| four == b"\r\n\r\n") {
+            if let Some(at) = received.windows(4).position(|four| four == b"\r\n\r\n") {
                 break at + 4;
             }
             match peer.more(PATIENCE).await {
-                Ok(Some(bytes)) => came.extend(bytes),
+                Ok(Some(bytes)) => received.extend(bytes),
                 _ => return Err(0),
             }
         };
-        let unread = came.split_off(end);
-        let head = String::from_utf8(came).expect("ASCII");
+        let unread = received.split_off(end);
+        let head = String::from_utf8(received).expect("ASCII");
         let status = head.get(9..12).and_then(|status| status.parse().ok());
         if status != Some(101) {
             return Err(status.unwrap_or(0));
@@ -441,15 +443,15 @@ impl<W: Wire> Socket<W> {
         }
     }
 
-    /// The next event, within `patience`.
+    /// The next event, within `timeout`.
     ///
     /// # Panics
-    /// If the server breaks a rule.
-    pub async fn next_within(&mut self, patience: Duration) -> Option<Said> {
+    /// If the server violates the protocol.
+    pub async fn next_within(&mut self, timeout: Duration) -> Option<Said> {
         loop {
             let mut out = Vec::new();
             let (used, event) = self.protocol.receive(&self.limits, &mut self.unread, &mut out);
-            let said = match event {
+            let event = match event {
                 Event::NeedInput | Event::Closed => None,
                 Event::Text(text) => Some(Said::Text(text.into())),
                 Event::Binary(bytes) => Some(Said::Binary(bytes.into())),
@@ -463,10 +465,10 @@ impl<W: Wire> Socket<W> {
                 self.push(&out).await;
                 self.protocol.output_flushed();
             }
-            if said.is_some() {
-                return said;
+            if event.is_some() {
+                return event;
             }
-            match self.more(patience).await {
+            match self.more(timeout).await {
                 Ok(Some(bytes)) => self.unread.extend(bytes),
                 Ok(None) => return None,
                 Err(end) => return Some(end),
@@ -475,16 +477,16 @@ impl<W: Wire> Socket<W> {
     }
 
     /// More bytes, if some arrive in time; or how the server ended.
-    async fn more(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Said> {
+    async fn more(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, Said> {
         match &mut self.link {
             Link::Http1(peer) => peer
-                .more(patience)
+                .more(timeout)
                 .await
                 .map_err(|is_end| if is_end { Said::End } else { Said::Broken(0) }),
             Link::Http2(client, id, from) => {
-                let answer = client.more(*id, *from, patience).await;
-                *from += answer.0.len();
-                match answer {
+                let response = client.more(*id, *from, timeout).await;
+                *from += response.0.len();
+                match response {
                     (bytes, _, _) if !bytes.is_empty() => Ok(Some(bytes)),
                     // The server may also stop the client's side.
                     (_, true, _) => Err(Said::End),
@@ -504,18 +506,18 @@ impl<W: Wire> Socket<W> {
             match self.next_within(PATIENCE).await {
                 None => panic!("nothing arrives"),
                 Some(Said::Ping(_)) => {}
-                Some(said) => return said,
+                Some(event) => return event,
             }
         }
     }
 
-    /// Asserts that `said` is next.
+    /// Asserts that `event` is next.
     ///
     /// # Panics
     /// If something else is.
-    pub async fn expect(&mut self, said: Said) {
+    pub async fn expect(&mut self, event: Said) {
         let next = self.next().await;
-        assert!(next == said, "{next:?} instead of {said:?}");
+        assert!(next == event, "{next:?} instead of {event:?}");
     }
 
     /// Asserts that this text is next.
@@ -541,11 +543,11 @@ impl<W: Wire> Socket<W> {
     /// # Panics
     /// If something else arrives.
     pub async fn listen<B: Bench>(&mut self, bench: &B, time: Duration) -> usize {
-        // An HTTP/2 PING restarts the patience, so waiting for minutes at once would never end.
-        const PIECE: Duration = Duration::from_secs(10);
+        // An HTTP/2 PING restarts the timeout, so waiting for minutes at once would never end.
+        const TIMEOUT_MAX: Duration = Duration::from_secs(10);
         let (end, mut pings) = (bench.now() + time, 0);
         while bench.now() < end {
-            match self.next_within(PIECE.min(end - bench.now())).await {
+            match self.next_within(TIMEOUT_MAX.min(end - bench.now())).await {
                 None => {}
                 Some(Said::Ping(_)) => pings += 1,
                 Some(other) => panic!("unexpected {other:?}"),
@@ -556,46 +558,46 @@ impl<W: Wire> Socket<W> {
 }
 
 /// The client's side of permessage-deflate.
-struct Windows {
+struct DeflateContext {
     inflater: Inflater,
     deflater: Deflater,
-    forgets: bool,
-    peer_forgets: bool,
+    resets_context: bool,
+    peer_resets_context: bool,
 }
 
-impl Windows {
-    fn new(answer: &str) -> Self {
+impl DeflateContext {
+    fn new(response: &str) -> Self {
         Self {
             inflater: Inflater::new(false),
             deflater: Deflater::new(flate2::Compression::fast(), false),
-            forgets: answer.contains("client_no_context_takeover"),
-            peer_forgets: answer.contains("server_no_context_takeover"),
+            resets_context: response.contains("client_no_context_takeover"),
+            peer_resets_context: response.contains("server_no_context_takeover"),
         }
     }
 }
 
-impl DeflateCodec for Windows {
+impl DeflateCodec for DeflateContext {
     fn inflate(
         &mut self,
         input: &[u8],
-        room: usize,
+        out_bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, InflateError> {
         let start = out.len();
-        out.resize(start + room, 0);
+        out.resize(start + out_bytes_max, 0);
         let before = (self.inflater.total_in(), self.inflater.total_out());
         let status = self.inflater.decompress(input, &mut out[start..], FlushDecompress::None);
         let used = usize::try_from(self.inflater.total_in() - before.0)
             .expect("the count fits in a usize");
-        let made = usize::try_from(self.inflater.total_out() - before.1)
+        let produced = usize::try_from(self.inflater.total_out() - before.1)
             .expect("the count fits in a usize");
-        out.truncate(start + made);
+        out.truncate(start + produced);
         assert!(!matches!(status, Ok(Status::StreamEnd)), "the server ends no stream");
         status.map(|_| used).map_err(|_| InflateError)
     }
 
     fn end_inflate(&mut self) {
-        if self.peer_forgets {
+        if self.peer_resets_context {
             self.inflater.reset(false);
         }
     }
@@ -605,7 +607,7 @@ impl DeflateCodec for Windows {
     }
 
     fn end_deflate(&mut self) {
-        if self.forgets {
+        if self.resets_context {
             self.deflater.reset();
         }
     }

@@ -1,4 +1,4 @@
-//! The background work and its schedule. None of it runs on threads that serve requests.
+//! The loop that orders and renews certificates. It never runs on threads that serve requests.
 
 mod storage_sync;
 
@@ -49,7 +49,7 @@ fn random_jitter() -> f64 {
     f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
 }
 
-/// The work for one server.
+/// Orders and renews the certificates of one server.
 pub(crate) struct RenewalLoop {
     shared: Arc<AcmeShared>,
     configs: Vec<TlsConfig>,
@@ -63,40 +63,41 @@ pub(crate) struct RenewalLoop {
     not_yet_valid: HashMap<String, StoredCertificate>,
     /// Since when another instance has held the lock.
     locked_since: Option<Instant>,
-    /// The step in progress, to report if it panics.
+    /// The action in progress, to report if it panics.
     current_action: Option<RenewalAction>,
-    /// The number of panics outside steps since the last success.
+    /// The number of panics outside of actions since the last success.
     panics: u32,
 }
 
 impl RenewalLoop {
-    pub(crate) fn new(shared: Arc<AcmeShared>, served: Vec<TlsConfig>) -> Self {
-        let (book, unsaved, early) = (RenewalSchedule::default(), HashMap::new(), HashMap::new());
+    pub(crate) fn new(shared: Arc<AcmeShared>, configs: Vec<TlsConfig>) -> Self {
+        let (schedule, unstored, not_yet_valid) =
+            (RenewalSchedule::default(), HashMap::new(), HashMap::new());
         Self {
             shared,
-            configs: served,
-            schedule: book,
+            configs,
+            schedule,
             account: None,
             account_ready: false,
-            unstored: unsaved,
-            not_yet_valid: early,
+            unstored,
+            not_yet_valid,
             locked_since: None,
             current_action: None,
             panics: 0,
         }
     }
 
-    /// Works until it is dropped, even after panics.
+    /// Runs until it is dropped, even after panics.
     pub(crate) async fn run(&mut self) {
         loop {
             let Err(panic) = CatchUnwind::new(self.run_once()).await;
             // Logging the panic may panic too, if the log cannot be written.
-            let pause = catch_unwind(AssertUnwindSafe(|| self.on_panic(&panic)));
-            sleep(pause.unwrap_or(self.shared.settings.retry_backoff.1)).await;
+            let delay = catch_unwind(AssertUnwindSafe(|| self.on_panic(&panic)));
+            sleep(delay.unwrap_or(self.shared.settings.retry_backoff.1)).await;
         }
     }
 
-    /// Reports a panic, and returns the delay before the work continues.
+    /// Reports a panic, and returns the delay before the loop continues.
     fn on_panic(&mut self, panic: &str) -> Duration {
         lock(&self.shared.status).panics += 1;
         // The account may be in an inconsistent state.
@@ -131,24 +132,25 @@ impl RenewalLoop {
             self.current_action = None;
             self.apply_requested_changes();
             let now = SystemTime::now();
-            let step = self.schedule.next_action(now);
-            self.current_action = Some(step.clone());
+            let action = self.schedule.next_action(now);
+            self.current_action = Some(action.clone());
             self.publish_status();
-            match step {
+            match action {
                 RenewalAction::Order(name) => {
                     self.order(&name).await;
                     // Yield, so that changes by handles during the order are processed.
                     tokio::task::yield_now().await;
                 }
                 RenewalAction::FetchRenewalInfo(name) => self.fetch_renewal_info(&name).await,
-                RenewalAction::Sleep(until) => {
-                    let is_calm = self.unstored.is_empty() && self.not_yet_valid.is_empty();
-                    let most = if is_calm { STORAGE_SYNC_INTERVAL } else { STORE_RETRY_INTERVAL };
-                    let pause = until.map_or(most, |until| {
-                        until.duration_since(now).unwrap_or_default().min(most)
+                RenewalAction::Sleep(wake_at) => {
+                    let is_settled = self.unstored.is_empty() && self.not_yet_valid.is_empty();
+                    let sleep_max =
+                        if is_settled { STORAGE_SYNC_INTERVAL } else { STORE_RETRY_INTERVAL };
+                    let delay = wake_at.map_or(sleep_max, |wake_at| {
+                        wake_at.duration_since(now).unwrap_or_default().min(sleep_max)
                     });
                     tokio::select! {
-                        () = sleep(pause) => self.sync_storage(),
+                        () = sleep(delay) => self.sync_storage(),
                         () = self.shared.changed.notified() => {}
                     }
                     self.panics = 0;
@@ -159,12 +161,12 @@ impl RenewalLoop {
 
     /// Applies the changes that handles have made.
     fn apply_requested_changes(&mut self) {
-        let (names, hurried) = {
-            let mut wanted = lock(&self.shared.requested);
-            (wanted.domains.clone(), std::mem::take(&mut wanted.renew_now))
+        let (names, renew_now) = {
+            let mut requested = lock(&self.shared.requested);
+            (requested.domains.clone(), std::mem::take(&mut requested.renew_now))
         };
-        let gone = self.schedule.entries().iter().filter(|entry| !names.contains(&entry.domain));
-        for name in gone.map(|entry| entry.domain.clone()).collect::<Vec<_>>() {
+        let removed = self.schedule.entries().iter().filter(|entry| !names.contains(&entry.domain));
+        for name in removed.map(|entry| entry.domain.clone()).collect::<Vec<_>>() {
             self.schedule.remove(&name);
             self.unstored.remove(&name);
             self.not_yet_valid.remove(&name);
@@ -176,15 +178,15 @@ impl RenewalLoop {
         }
         for name in names {
             if self.schedule.entry(&name).is_none() {
-                let read = self.shared.settings.storage.certificate(&name);
-                let present = read.map(|read| {
-                    self.install(&name, &read);
-                    read.current
+                let stored = self.shared.settings.storage.certificate(&name);
+                let current = stored.map(|stored| {
+                    self.install(&name, &stored);
+                    stored.current
                 });
-                self.schedule.add(&name, present, SystemTime::now(), random_jitter());
+                self.schedule.add(&name, current, SystemTime::now(), random_jitter());
             }
         }
-        for name in hurried {
+        for name in renew_now {
             self.schedule.order_now(&name, SystemTime::now());
         }
     }
@@ -205,11 +207,11 @@ impl RenewalLoop {
                         result; stop the process that holds it";
                     self.on_failed(name, OrderFailure::new(FailureReason::Locked, cause));
                 } else {
-                    let pause = LOCK_RETRY_INTERVAL
+                    let delay = LOCK_RETRY_INTERVAL
                         .min(shared.settings.retry_backoff.0)
                         .mul_f64(1.0 + random_jitter());
                     tracing::debug!(target: "peregrine", name, "another instance is ordering");
-                    self.schedule.defer(name, SystemTime::now(), pause);
+                    self.schedule.defer(name, SystemTime::now(), delay);
                 }
                 return;
             }
@@ -221,23 +223,23 @@ impl RenewalLoop {
         if self.adopt_stored(name) {
             return;
         }
-        // Drop earlier results: they concern earlier requests.
-        let _ = shared.settings.client.take_refusal();
-        let until = Instant::now() + ORDER_RETRY_AFTER_MAX;
-        let obtained = timeout(ORDER_TIMEOUT, async {
-            match self.obtain(name, until).await {
+        // Drop an earlier rejection: it concerns earlier requests.
+        let _ = shared.settings.client.take_rejection();
+        let deadline = Instant::now() + ORDER_RETRY_AFTER_MAX;
+        let attempt = timeout(ORDER_TIMEOUT, async {
+            match self.obtain(name, deadline).await {
                 // The directory was reset and does not know the account: retry with a new one.
                 Err(failure) if failure.is_unknown_account => {
                     let account = self.account.take();
                     self.forget_account();
                     remove_account(&shared.settings.storage, account.as_ref().map(Account::id));
-                    self.obtain(name, until).await
+                    self.obtain(name, deadline).await
                 }
                 result => result,
             }
         });
-        match obtained.await {
-            Ok(Ok(read)) => self.on_issued(name, read),
+        match attempt.await {
+            Ok(Ok(certificate)) => self.on_issued(name, certificate),
             Ok(Err(failure)) => self.on_failed(name, failure),
             Err(_) => {
                 let text = format!("the order took longer than {} s", ORDER_TIMEOUT.as_secs());
@@ -246,62 +248,69 @@ impl RenewalLoop {
         }
     }
 
-    /// Whether another instance has held the lock for too long. Called each time the lock is taken.
+    /// Whether another instance has held the lock for too long. Called each time the lock turns out
+    /// to be held.
     fn check_lock_overdue(&mut self) -> bool {
-        let is_long = self.locked_since.is_some_and(|since| since.elapsed() >= LOCK_WAIT_MAX);
-        if is_long || self.locked_since.is_none() {
+        let is_overdue = self.locked_since.is_some_and(|since| since.elapsed() >= LOCK_WAIT_MAX);
+        if is_overdue || self.locked_since.is_none() {
             self.locked_since = Some(Instant::now());
         }
-        is_long
+        is_overdue
     }
 
     async fn obtain(
         &mut self,
         name: &str,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<StoredCertificate, OrderFailure> {
         let shared = Arc::clone(&self.shared);
-        // An account that was only loaded to ask for a window has not been compared with the
-        // settings.
+        // An account that was only loaded to request a renewal window has not been compared with
+        // the settings.
         if !self.account_ready {
             self.account = load_or_create_account(&shared.settings, true).await?;
             self.account_ready = true;
         }
-        let no_account = || OrderFailure::new(FailureReason::Account, "there is no account");
-        let account = self.account.as_ref().ok_or_else(no_account)?;
+        let missing_account = || OrderFailure::new(FailureReason::Account, "there is no account");
+        let account = self.account.as_ref().ok_or_else(missing_account)?;
         let entry = self.schedule.entry(name);
-        let ordering = OrderContext {
+        let order = OrderContext {
             settings: &shared.settings,
             challenges: &shared.challenges,
             domain: name,
             failures: entry.map_or(0, |entry| entry.failures),
             current: entry.and_then(|entry| entry.current.as_ref()),
-            deadline: until,
+            deadline,
         };
-        ordering.run(account).await
+        order.run(account).await
     }
 
     /// Serves a certificate that was issued, whether or not it can be stored.
-    fn on_issued(&mut self, name: &str, read: StoredCertificate) {
-        self.install(name, &read);
-        let stored = &self.shared.settings.storage;
-        match stored.store_certificate(name, &read.pem) {
+    fn on_issued(&mut self, name: &str, certificate: StoredCertificate) {
+        self.install(name, &certificate);
+        let storage = &self.shared.settings.storage;
+        match storage.store_certificate(name, &certificate.pem) {
             Ok(()) => {
                 self.unstored.remove(name);
                 // If this fails, the leftover order is later found to be complete.
-                let _ = stored.remove_pending_order(name);
+                let _ = storage.remove_pending_order(name);
             }
             Err(error) => {
                 tracing::error!(target: "peregrine", name, %error,
                     "a new certificate is served, but cannot be stored; storing it is retried");
-                self.unstored.insert(name.to_owned(), read.pem);
+                self.unstored.insert(name.to_owned(), certificate.pem);
             }
         }
-        let until = remaining(read.current.not_after);
-        tracing::info!(target: "peregrine", name, days = until.as_secs() / 86_400,
+        let remaining = time_until(certificate.current.not_after);
+        tracing::info!(target: "peregrine", name, days = remaining.as_secs() / 86_400,
             "a certificate was issued");
-        let pauses = self.shared.settings.retry_backoff;
-        self.schedule.on_issued(name, read.current, SystemTime::now(), random_jitter(), pauses);
+        let retry_backoff = self.shared.settings.retry_backoff;
+        self.schedule.on_issued(
+            name,
+            certificate.current,
+            SystemTime::now(),
+            random_jitter(),
+            retry_backoff,
+        );
         if self.schedule.entry(name).is_some_and(|entry| entry.premature_renewals > 0) {
             tracing::warn!(target: "peregrine", name,
                 "a certificate was due for renewal as soon as it was issued; the next order is delayed; check the clock");
@@ -311,29 +320,31 @@ impl RenewalLoop {
         lock(&self.shared.status).issued += 1;
     }
 
-    /// Records a failed order. The present certificate stays.
+    /// Records a failed order. The current certificate stays in use.
     fn on_failed(
         &mut self,
         name: &str,
-        OrderFailure { reason, message: error, retry_after: until, .. }: OrderFailure,
+        OrderFailure { reason, message: error, retry_after, .. }: OrderFailure,
     ) {
-        // The cause may be the account, or the directory may have moved.
+        // The cause may be the account, or a moved directory.
         self.forget_account();
         let now = SystemTime::now();
         let (first, max) = self.shared.settings.retry_backoff;
         let entry = self.schedule.entry(name);
         let failures = entry.map_or(0, |entry| entry.failures).saturating_add(1);
-        let left = entry.and_then(|entry| entry.current.as_ref()).map(|present| present.not_after);
-        let refused = self.check_retry_after(now);
-        let is_busy = refused.is_some() && reason != FailureReason::Panic;
-        let reason = if is_busy { FailureReason::RateLimited } else { reason };
-        let until = until.max(refused.flatten());
-        let patience = until.map_or(Duration::ZERO, |until| timing::retry_after_delay(until, now));
-        let pause = timing::backoff(failures, first, max, random_jitter()).max(patience);
-        match left.map(remaining) {
-            Some(left) => {
+        let not_after =
+            entry.and_then(|entry| entry.current.as_ref()).map(|current| current.not_after);
+        let rejection = self.check_retry_after(now);
+        let is_rejected = rejection.is_some() && reason != FailureReason::Panic;
+        let reason = if is_rejected { FailureReason::RateLimited } else { reason };
+        let retry_after = retry_after.max(rejection.flatten());
+        let retry_delay = retry_after
+            .map_or(Duration::ZERO, |retry_after| timing::retry_after_delay(retry_after, now));
+        let pause = timing::backoff(failures, first, max, random_jitter()).max(retry_delay);
+        match not_after.map(time_until) {
+            Some(remaining) => {
                 tracing::error!(target: "peregrine", name, error, %reason, failures, retry = ?pause,
-                days_left = left.as_secs() / 86_400,
+                days_left = remaining.as_secs() / 86_400,
                 "a certificate could not be renewed; the present one stays")
             }
             None => {
@@ -349,70 +360,78 @@ impl RenewalLoop {
         *status.failures_by_reason.entry(reason).or_default() += 1;
     }
 
-    /// Whether the directory has rejected a request for now, and until when. If it rejects all
-    /// requests, none are made until then.
+    /// Returns whether the directory has temporarily rejected a request, and until when. If it
+    /// rejects all requests, the schedule sends none until then.
     fn check_retry_after(&mut self, now: SystemTime) -> Option<Option<SystemTime>> {
-        let patience = self.shared.settings.client.take_refusal()?;
-        if let Some(until) = patience.retry_at.filter(|until| patience.is_global && *until > now) {
-            tracing::info!(target: "peregrine", seconds = timing::retry_after_delay(until, now).as_secs(),
+        let rejection = self.shared.settings.client.take_rejection()?;
+        if let Some(retry_at) =
+            rejection.retry_at.filter(|retry_at| rejection.is_global && *retry_at > now)
+        {
+            tracing::info!(target: "peregrine", seconds = timing::retry_after_delay(retry_at, now).as_secs(),
                 "the authority requests a pause of all requests");
-            self.schedule.back_off(until);
+            self.schedule.back_off(retry_at);
         }
-        Some(patience.retry_at)
+        Some(rejection.retry_at)
     }
 
     fn forget_account(&mut self) {
         (self.account, self.account_ready) = (None, false);
     }
 
-    /// Asks the authority when to renew the certificate.
+    /// Requests the renewal window of the certificate from the authority (ARI).
     async fn fetch_renewal_info(&mut self, name: &str) {
-        let present = self.schedule.entry(name).and_then(|entry| entry.current.clone());
-        let answer = match present.as_ref().and_then(ari_certificate_id) {
+        let current = self.schedule.entry(name).and_then(|entry| entry.current.clone());
+        let window = match current.as_ref().and_then(ari_certificate_id) {
             Some(identifier) => self.renewal_window(identifier).await,
             None => Ok(None),
         };
         let now = SystemTime::now();
-        match answer {
-            Ok(Some((start, end, again))) => {
-                self.schedule.set_ari_window(name, (start, end), again, now, random_jitter());
+        match window {
+            Ok(Some((start, end, poll_interval))) => {
+                self.schedule.set_ari_window(
+                    name,
+                    (start, end),
+                    poll_interval,
+                    now,
+                    random_jitter(),
+                );
             }
             Ok(None) => self.schedule.ari_unsupported(name),
             Err(error) => {
                 tracing::debug!(target: "peregrine", name, error,
                     "the authority did not say when to renew the certificate");
                 self.forget_account();
-                let until = self.check_retry_after(now).flatten();
-                let patience =
-                    until.map_or(Duration::ZERO, |until| timing::retry_after_delay(until, now));
-                self.schedule.ari_failed(name, now, patience);
+                let retry_at = self.check_retry_after(now).flatten();
+                let delay = retry_at
+                    .map_or(Duration::ZERO, |retry_at| timing::retry_after_delay(retry_at, now));
+                self.schedule.ari_failed(name, now, delay);
             }
         }
     }
 
-    /// The renewal window suggested by the authority, and when to ask again; `None` if it does not
-    /// support windows.
+    /// The renewal window suggested by the authority, and when to request it again; `None` if it
+    /// does not support windows.
     async fn renewal_window(
         &mut self,
         identifier: CertificateIdentifier<'static>,
     ) -> Result<Option<(SystemTime, SystemTime, Duration)>, String> {
         if self.account.is_none() {
-            let found = load_or_create_account(&self.shared.settings, false).await;
-            self.account = found.map_err(|failure| failure.message)?;
+            let result = load_or_create_account(&self.shared.settings, false).await;
+            self.account = result.map_err(|failure| failure.message)?;
         }
         let account = self.account.as_ref().ok_or("there is no account")?;
         match account.renewal_info(&identifier).await {
-            Ok((info, again)) => {
+            Ok((info, poll_interval)) => {
                 let window = info.suggested_window;
-                let time = |seconds: i64| {
+                let to_system_time = |seconds: i64| {
                     let seconds = u64::try_from(seconds).ok()?;
                     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
                 };
-                let start =
-                    time(window.start.unix_timestamp()).ok_or("the window is not a valid time")?;
-                let end =
-                    time(window.end.unix_timestamp()).ok_or("the window is not a valid time")?;
-                Ok(Some((start, end, again)))
+                let start = to_system_time(window.start.unix_timestamp())
+                    .ok_or("the window is not a valid time")?;
+                let end = to_system_time(window.end.unix_timestamp())
+                    .ok_or("the window is not a valid time")?;
+                Ok(Some((start, end, poll_interval)))
             }
             Err(Error::Unsupported(_)) => Ok(None),
             Err(error) => Err(crate::http_client::error_chain(&error)),
@@ -421,17 +440,17 @@ impl RenewalLoop {
 
     /// Publishes the status to handles.
     fn publish_status(&self) {
-        let names = self.schedule.entries().iter().map(|entry| DomainStatus {
+        let domains = self.schedule.entries().iter().map(|entry| DomainStatus {
             domain: entry.domain.clone(),
-            not_after: entry.current.as_ref().map(|present: &CurrentCertificate| present.not_after),
-            renew_at: Some(entry.due_at()).filter(|due| *due > SystemTime::UNIX_EPOCH),
+            not_after: entry.current.as_ref().map(|current: &CurrentCertificate| current.not_after),
+            renew_at: Some(entry.due_at()).filter(|due_at| *due_at > SystemTime::UNIX_EPOCH),
             failures: entry.failures,
             last_error: entry.last_error.clone(),
         });
-        lock(&self.shared.status).domains = names.collect();
+        lock(&self.shared.status).domains = domains.collect();
     }
 }
 
-fn remaining(until: SystemTime) -> Duration {
-    until.duration_since(SystemTime::now()).unwrap_or_default()
+fn time_until(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::now()).unwrap_or_default()
 }

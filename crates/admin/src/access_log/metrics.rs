@@ -80,22 +80,22 @@ pub(crate) const FAMILIES: &[MetricFamily<'static>] =
     &[LINES, DROPPED_LINES, QUEUED_LINES, REOPENS];
 
 /// Writes the metrics; only the families, without samples, if there is no log.
-pub(crate) fn write(page: &mut Exposition, figures: Option<&AccessLogMetrics>) {
+pub(crate) fn write(page: &mut Exposition, metrics: Option<&AccessLogMetrics>) {
     page.begin_family(&LINES);
-    if let Some(figures) = figures {
-        page.sample(&[], figures.written.get());
+    if let Some(metrics) = metrics {
+        page.sample(&[], metrics.written.get());
     }
     page.begin_family(&DROPPED_LINES);
-    if let Some(figures) = figures {
-        page.sample(&[("reason", "queue_full")], figures.dropped());
-        page.sample(&[("reason", "write_failed")], figures.failed.get());
+    if let Some(metrics) = metrics {
+        page.sample(&[("reason", "queue_full")], metrics.dropped());
+        page.sample(&[("reason", "write_failed")], metrics.failed.get());
     }
     page.begin_family(&QUEUED_LINES);
-    if let Some(figures) = figures {
-        page.sample(&[], figures.pending());
+    if let Some(metrics) = metrics {
+        page.sample(&[], metrics.pending());
     }
     page.begin_family(&REOPENS);
-    if let Some(figures) = figures {
-        page.sample(&[], figures.reopened.get());
+    if let Some(metrics) = metrics {
+        page.sample(&[], metrics.reopened.get());
     }
 }

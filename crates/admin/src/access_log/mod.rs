@@ -168,8 +168,8 @@ impl AccessLogOptions {
 
     /// Sets the format of a line. Default: [`AccessLogFormat::Combined`].
     #[doc(alias = "log_format")]
-    pub fn format(mut self, form: AccessLogFormat) -> Self {
-        self.style.format = form;
+    pub fn format(mut self, format: AccessLogFormat) -> Self {
+        self.style.format = format;
         self
     }
 
@@ -197,8 +197,8 @@ impl AccessLogOptions {
 
     /// Takes the style from the latest value of this channel.
     #[doc(hidden)]
-    pub fn set_style_updates(&mut self, style: watch::Receiver<AccessLogStyle>) {
-        self.style_updates = Some(style);
+    pub fn set_style_updates(&mut self, updates: watch::Receiver<AccessLogStyle>) {
+        self.style_updates = Some(updates);
     }
 
     /// Opens the output.
@@ -212,8 +212,8 @@ impl AccessLogOptions {
 
     /// Sets how many bytes of each worker may wait to be written. Further lines are dropped and
     /// counted. Default: 1 MiB. The memory is allocated only while that much waits.
-    pub fn queue_bytes_max(mut self, bytes: usize) -> Self {
-        self.queue_bytes_max = bytes;
+    pub fn queue_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.queue_bytes_max = bytes_max;
         self
     }
 
@@ -237,33 +237,33 @@ impl AccessLogOptions {
     #[doc(hidden)]
     pub fn start(self, workers: usize) -> Result<StartedAccessLog, AccessLogError> {
         let may_be_file = self.may_be_file();
-        let Self { target, style, style_updates: live, queue_bytes_max, flush_timeout } = self;
+        let Self { target, style, style_updates, queue_bytes_max, flush_timeout } = self;
         let sink = target.open()?;
-        let style = live.unwrap_or_else(|| watch::channel(style).1);
-        let bell = Arc::new(WriterSignal::default());
-        let figures = Arc::new(AccessLogMetrics::new(workers));
-        let queue = |number| LineQueue::new(number, queue_bytes_max, &bell, &figures);
-        let queues: Vec<_> = (0..workers).map(|number| Arc::new(queue(number))).collect();
-        let (done, ended) = mpsc::channel();
+        let style = style_updates.unwrap_or_else(|| watch::channel(style).1);
+        let signal = Arc::new(WriterSignal::default());
+        let metrics = Arc::new(AccessLogMetrics::new(workers));
+        let queue = |worker| LineQueue::new(worker, queue_bytes_max, &signal, &metrics);
+        let queues: Vec<_> = (0..workers).map(|worker| Arc::new(queue(worker))).collect();
+        let (sender, receiver) = mpsc::channel();
         let writer = AccessLogWriter {
             sink,
             queues: queues.clone(),
-            signal: Arc::clone(&bell),
-            metrics: Arc::clone(&figures),
-            done,
+            signal: Arc::clone(&signal),
+            metrics: Arc::clone(&metrics),
+            done: sender,
         };
-        let write: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
-        let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(write);
+        let body: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
+        let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(body);
         let thread = thread.map_err(AccessLogError::Thread)?;
-        bell.set_thread(thread.thread().clone());
-        let log = |queue| {
-            let lines = Box::new(Producer(queue));
-            WorkerLog { style: style.clone(), sink: lines }
+        signal.set_thread(thread.thread().clone());
+        let worker_log = |queue| {
+            let sink = Box::new(Producer(queue));
+            WorkerLog { style: style.clone(), sink }
         };
         Ok(StartedAccessLog {
-            logs: queues.into_iter().map(log).collect(),
-            control: may_be_file.then(|| LogControl(Arc::clone(&bell))),
-            flush: AccessLogFlush { signal: bell, done: ended, metrics: figures, flush_timeout },
+            logs: queues.into_iter().map(worker_log).collect(),
+            control: may_be_file.then(|| LogControl(Arc::clone(&signal))),
+            flush: AccessLogFlush { signal, done: receiver, metrics, flush_timeout },
         })
     }
 }
@@ -293,13 +293,13 @@ impl StartedAccessLog {
     /// Distributes the log to the workers. The returned [`AccessLogFlush`] ends it.
     #[must_use]
     pub fn distribute(
-        logging: Option<Self>,
+        started_log: Option<Self>,
         workers: usize,
     ) -> (Vec<Option<WorkerLog>>, Option<AccessLogFlush>) {
-        let Some(Self { logs, flush: end, .. }) = logging else {
+        let Some(Self { logs, flush, .. }) = started_log else {
             return ((0..workers).map(|_| None).collect(), None);
         };
-        (logs.into_iter().map(Some).collect(), Some(end))
+        (logs.into_iter().map(Some).collect(), Some(flush))
     }
 }
 
@@ -324,7 +324,8 @@ impl LogControl {
 #[derive(Debug)]
 pub struct AccessLogFlush {
     signal: Arc<WriterSignal>,
-    /// The same type as in the admin listener, because each channel type is compiled separately.
+    /// Disconnected or `Ok` when the thread has ended. The type is that of the admin listener's
+    /// channel, because each channel type is compiled separately.
     done: mpsc::Receiver<io::Result<()>>,
     metrics: Arc<AccessLogMetrics>,
     flush_timeout: Duration,

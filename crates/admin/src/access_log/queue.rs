@@ -11,7 +11,7 @@ use std::thread::Thread;
 pub(super) const RETAINED_BYTES_MAX: usize = 64 * 1024;
 
 /// How often a worker tries to lock a slot. Two attempts can both fail if the writer thread moves
-/// on to the second slot between them. It then waits before it returns to the first slot.
+/// on to the second slot between them. The thread then waits before it returns to the first slot.
 const LOCK_ATTEMPTS: usize = 4;
 
 /// The lines of one worker that wait to be written.
@@ -29,26 +29,20 @@ pub(super) struct LineQueue {
 
 impl LineQueue {
     pub(super) fn new(
-        number: usize,
+        worker: usize,
         bytes_max: usize,
-        bell: &Arc<WriterSignal>,
-        figures: &Arc<AccessLogMetrics>,
+        signal: &Arc<WriterSignal>,
+        metrics: &Arc<AccessLogMetrics>,
     ) -> Self {
-        let (bell, figures) = (Arc::clone(bell), Arc::clone(figures));
-        Self {
-            worker: number,
-            bytes_max,
-            slots: Default::default(),
-            signal: bell,
-            metrics: figures,
-        }
+        let (signal, metrics) = (Arc::clone(signal), Arc::clone(metrics));
+        Self { worker, bytes_max, slots: Default::default(), signal, metrics }
     }
 
     /// Takes the lines of one slot, and leaves `empty` in their place.
     pub(super) fn take(&self, slot: usize, empty: Vec<u8>) -> Vec<u8> {
         debug_assert!(empty.is_empty(), "its lines would be written twice");
-        let mut waiting = self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *waiting, empty)
+        let mut lines = self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *lines, empty)
     }
 
     pub(super) const SLOTS: usize = 2;
@@ -66,24 +60,24 @@ impl AccessLogSink for Producer {
 impl LineQueue {
     /// Queues a line, or drops and counts it. Only called by the queue's worker.
     pub(super) fn push(&self, line: &[u8]) {
-        let figures = self.metrics.worker(self.worker);
+        let counters = self.metrics.worker(self.worker);
         for slot in self.slots.iter().cycle().take(LOCK_ATTEMPTS) {
-            let mut waiting = match slot.try_lock() {
-                Ok(waiting) => waiting,
+            let mut lines = match slot.try_lock() {
+                Ok(lines) => lines,
                 Err(TryLockError::Poisoned(error)) => error.into_inner(),
                 Err(TryLockError::WouldBlock) => continue,
             };
-            let before = waiting.len();
-            if before + line.len() > self.bytes_max {
+            let len_before = lines.len();
+            if len_before + line.len() > self.bytes_max {
                 break;
             }
-            waiting.extend_from_slice(line);
-            drop(waiting);
-            figures.accepted.add(1);
+            lines.extend_from_slice(line);
+            drop(lines);
+            counters.accepted.add(1);
             let half = self.bytes_max / 2;
-            return self.signal.notify(before < half && before + line.len() >= half);
+            return self.signal.notify(len_before < half && len_before + line.len() >= half);
         }
-        figures.dropped.add(1);
+        counters.dropped.add(1);
     }
 }
 
@@ -107,7 +101,6 @@ pub(super) struct WriterSignal {
 /// The state of a log's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriterState {
-    /// Running.
     Running,
     /// Ends when all workers have ended and everything is written.
     Detached,
@@ -127,14 +120,15 @@ impl WriterSignal {
         }
     }
 
-    /// Wakes the thread for a queued line if necessary. `is_urgent`: the queue is half full.
+    /// Wakes the thread for a queued line if necessary. `is_urgent` means that the queue is at
+    /// least half full.
     #[inline]
     fn notify(&self, is_urgent: bool) {
         if is_urgent {
             self.is_urgent.store(true, Ordering::Release);
         }
-        let is_news = !self.is_set() && !self.is_set.swap(true, Ordering::AcqRel);
-        if is_news || is_urgent {
+        let must_wake = !self.is_set() && !self.is_set.swap(true, Ordering::AcqRel);
+        if must_wake || is_urgent {
             self.wake();
         }
     }
@@ -191,8 +185,8 @@ impl WriterSignal {
         self.set_state(WriterState::Detached);
     }
 
-    fn set_state(&self, life: WriterState) {
-        self.state.fetch_max(life as u8, Ordering::AcqRel);
+    fn set_state(&self, state: WriterState) {
+        self.state.fetch_max(state as u8, Ordering::AcqRel);
         self.wake();
     }
 

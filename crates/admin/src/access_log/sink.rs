@@ -43,14 +43,14 @@ impl Sink {
         #[cfg(unix)]
         let sink = Self::stdout_from_fd(io::stdout().as_fd().try_clone_to_owned()?);
         #[cfg(not(unix))]
-        let sink = Ok(Self::other(Box::new(io::stdout())));
+        let sink = Ok(Self::from_writer(Box::new(io::stdout())));
         sink
     }
 
     /// Like [`stdout`](Self::stdout), for a duplicate of the descriptor.
     #[cfg(unix)]
-    pub(super) fn stdout_from_fd(descriptor: OwnedFd) -> io::Result<Self> {
-        Ok(Self { kind: SinkKind::Stdout(Stdout::new(descriptor)?), is_last_line_partial: false })
+    pub(super) fn stdout_from_fd(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { kind: SinkKind::Stdout(Stdout::new(fd)?), is_last_line_partial: false })
     }
 
     pub(super) fn from_writer(stream: Box<dyn Write + Send>) -> Self {
@@ -75,16 +75,17 @@ impl Sink {
     ) -> (usize, io::Result<()>) {
         if self.is_last_line_partial {
             // The next line must not be appended to an incomplete one.
-            if let (0, outcome) = self.write_bytes(b"\n", &gives_up) {
-                return (0, outcome);
+            if let (0, result) = self.write_bytes(b"\n", &gives_up) {
+                return (0, result);
             }
             self.is_last_line_partial = false;
         }
-        let (written, outcome) = self.write_bytes(lines, &gives_up);
-        let last = lines[..written].iter().rposition(|byte| *byte == b'\n');
-        let whole = last.map_or(0, |at| at + 1);
-        self.is_last_line_partial = written > whole && !self.truncate(written - whole);
-        (whole, outcome.and_then(|()| self.flush()))
+        let (written, result) = self.write_bytes(lines, &gives_up);
+        let last_newline = lines[..written].iter().rposition(|byte| *byte == b'\n');
+        let complete_len = last_newline.map_or(0, |index| index + 1);
+        self.is_last_line_partial =
+            written > complete_len && !self.truncate(written - complete_len);
+        (complete_len, result.and_then(|()| self.flush()))
     }
 
     fn write_bytes(
@@ -119,14 +120,14 @@ impl Sink {
         #[cfg(unix)]
         {
             use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-            let descriptor = match &self.kind {
+            let fd = match &self.kind {
                 SinkKind::File { file, .. } => Some(file.as_fd()),
                 SinkKind::Stdout(stdout) => Some(stdout.as_fd()),
                 SinkKind::Stream { .. } => None,
             };
-            if let Some(descriptor) = descriptor {
+            if let Some(fd) = fd {
                 let timeout = PollTimeout::try_from(RETRY_INTERVAL).expect("10 ms is in range");
-                if poll(&mut [PollFd::new(descriptor, PollFlags::POLLOUT)], timeout).is_ok() {
+                if poll(&mut [PollFd::new(fd, PollFlags::POLLOUT)], timeout).is_ok() {
                     return;
                 }
             }
@@ -143,15 +144,15 @@ impl Sink {
         }
     }
 
-    /// Removes the last bytes again, which are the beginning of a line. This only works for a file,
-    /// and only if no other process, such as a successor, has written to it since.
+    /// Removes the last `bytes`, which are the beginning of a line. This only works for a file, and
+    /// only if no other process, such as a successor, has written to it since.
     fn truncate(&mut self, bytes: usize) -> bool {
         let SinkKind::File { file, .. } = &mut self.kind else { return false };
         let (Ok(metadata), Ok(end)) = (file.metadata(), file.stream_position()) else {
             return false;
         };
-        let is_last = metadata.is_file() && metadata.len() == end;
-        is_last && file.set_len(end.saturating_sub(bytes as u64)).is_ok()
+        let is_at_end = metadata.is_file() && metadata.len() == end;
+        is_at_end && file.set_len(end.saturating_sub(bytes as u64)).is_ok()
     }
 }
 
@@ -168,22 +169,22 @@ enum Stdout {
 
 #[cfg(unix)]
 impl Stdout {
-    fn new(descriptor: OwnedFd) -> io::Result<Self> {
+    fn new(fd: OwnedFd) -> io::Result<Self> {
         use nix::libc::O_NONBLOCK;
         use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-        let file = File::from(descriptor);
+        let file = File::from(fd);
         let kind = file.metadata()?.file_type();
         if kind.is_socket() {
             return Ok(Self::Socket(socket2::Socket::from(OwnedFd::from(file))));
         }
         // A second file description of the same pipe has its own flags. This needs /proc and write
         // permission on the pipe; without them, the existing descriptor is used and may block.
-        let again = || {
+        let reopen = || {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path)
         };
-        let again = if kind.is_fifo() { again().ok() } else { None };
-        Ok(Self::File(again.unwrap_or(file)))
+        let reopened = if kind.is_fifo() { reopen().ok() } else { None };
+        Ok(Self::File(reopened.unwrap_or(file)))
     }
 }
 
@@ -221,7 +222,8 @@ fn open(path: &PathBuf) -> io::Result<File> {
         use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
         // Without O_NONBLOCK, opening a pipe that has no reader, and writing to a full pipe, would
         // block.
-        let is_pipe = || std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
+        let is_pipe =
+            || std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
         options.custom_flags(O_NONBLOCK).open(path).map_err(|error| {
             if error.raw_os_error() == Some(ENXIO) && is_pipe() {
                 let text = "no process reads this pipe: start its reader first";

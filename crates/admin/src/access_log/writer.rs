@@ -23,12 +23,12 @@ pub(super) struct AccessLogWriter {
 
 impl AccessLogWriter {
     pub(super) fn run(mut self) {
-        let (mut batch, mut fails) = (Vec::new(), false);
+        let (mut batch, mut is_failing) = (Vec::new(), false);
         let queues = std::mem::take(&mut self.queues);
         loop {
             self.wait();
             self.signal.clear();
-            self.switch_sink(&mut fails);
+            self.switch_sink(&mut is_failing);
             self.reopen();
             // Read before the queues are emptied, so that no line is queued after the last time.
             let is_last = match self.signal.state() {
@@ -41,7 +41,7 @@ impl AccessLogWriter {
                 for slot in 0..LineQueue::SLOTS {
                     batch = queue.take(slot, batch);
                     bytes += batch.len();
-                    self.write(&batch, &mut fails);
+                    self.write(&batch, &mut is_failing);
                     batch.clear();
                     if batch.capacity() > RETAINED_BYTES_MAX {
                         batch = Vec::new();
@@ -55,28 +55,28 @@ impl AccessLogWriter {
         let _ = self.done.send(Ok(()));
     }
 
-    /// Waits until there is something to do, and then for up to [`BATCH_DELAY`] for more lines.
+    /// Waits until there is work, and then for up to [`BATCH_DELAY`] for more lines.
     fn wait(&self) {
         while self.signal.state() == WriterState::Running && !self.signal.is_set() {
             thread::park();
         }
         // A wake-up during other work leaves a park token, which makes one pause return
         // immediately.
-        let until = Instant::now() + BATCH_DELAY;
+        let deadline = Instant::now() + BATCH_DELAY;
         while self.signal.state() != WriterState::Flushing && !self.signal.is_urgent() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return;
             }
-            thread::park_timeout(left);
+            thread::park_timeout(remaining);
         }
     }
 
     /// Switches to the next output, if there is one.
-    fn switch_sink(&mut self, fails: &mut bool) {
+    fn switch_sink(&mut self, is_failing: &mut bool) {
         if let Some(next) = self.signal.take_next_sink() {
             // A failure of the new output is to be logged again.
-            (self.sink, *fails) = (next, false);
+            (self.sink, *is_failing) = (next, false);
             catch_log_panic(|| {
                 tracing::info!(target: "peregrine", log = %self.sink,
                 "the access log has a new output")
@@ -86,20 +86,20 @@ impl AccessLogWriter {
 
     /// Writes complete lines. If writing fails, the rest is lost. If a pipe is full, the rest goes
     /// to the next output as soon as there is one, or to the reopened path.
-    fn write(&mut self, mut lines: &[u8], fails: &mut bool) {
-        let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+    fn write(&mut self, mut lines: &[u8], is_failing: &mut bool) {
+        let count_lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         while !lines.is_empty() {
-            let (written, outcome) = self.sink.write(lines, || self.signal.wants_other_sink());
-            self.metrics.written.add(count(&lines[..written]));
+            let (written, result) = self.sink.write(lines, || self.signal.wants_other_sink());
+            self.metrics.written.add(count_lines(&lines[..written]));
             lines = &lines[written..];
-            if matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-                self.switch_sink(fails);
+            if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                self.switch_sink(is_failing);
                 self.reopen();
                 continue;
             }
-            let lost = count(lines);
+            let lost = count_lines(lines);
             self.metrics.failed.add(lost);
-            return report_outcome(&self.sink, outcome, lost, fails);
+            return report_outcome(&self.sink, result, lost, is_failing);
         }
     }
 
@@ -133,15 +133,15 @@ impl AccessLogWriter {
 }
 
 /// Logs the first failure and the recovery from it, instead of every lost line.
-fn report_outcome(sink: &Sink, outcome: io::Result<()>, lost: u64, fails: &mut bool) {
-    match outcome {
-        Ok(()) if std::mem::replace(fails, false) => {
+fn report_outcome(sink: &Sink, result: io::Result<()>, lost: u64, is_failing: &mut bool) {
+    match result {
+        Ok(()) if std::mem::replace(is_failing, false) => {
             catch_log_panic(|| {
                 tracing::info!(target: "peregrine", log = %sink,
                 "the access log can be written again")
             });
         }
-        Err(error) if !std::mem::replace(fails, true) => {
+        Err(error) if !std::mem::replace(is_failing, true) => {
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine", log = %sink, %error, lost,
                 "the access log cannot be written; lost lines are counted")

@@ -22,7 +22,7 @@ const INTERIM_MAX: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct CollectorClient {
-    /// For a whole request, from connecting to the end of the response.
+    /// The timeout of a whole request, from connecting to the end of the response.
     pub(super) timeout: Duration,
 }
 
@@ -30,10 +30,10 @@ type ResponseFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
 
 impl HttpClient for CollectorClient {
-    fn send_bytes<'own, 'answer>(&'own self, request: Request<Bytes>) -> ResponseFuture<'answer>
+    fn send_bytes<'a, 'f>(&'a self, request: Request<Bytes>) -> ResponseFuture<'f>
     where
-        'own: 'answer,
-        Self: 'answer,
+        'a: 'f,
+        Self: 'f,
     {
         Box::pin(async move { self.send(&request).map_err(Into::into) })
     }
@@ -41,13 +41,13 @@ impl HttpClient for CollectorClient {
 
 impl CollectorClient {
     fn send(&self, request: &Request<Bytes>) -> io::Result<Response<Bytes>> {
-        let until = super::deadline_in(self.timeout);
+        let deadline = super::deadline_in(self.timeout);
         let uri = request.uri();
         let host = uri.host().ok_or_else(|| invalid_data("the collector's address has no host"))?;
         let is_tls = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let name = host.trim_start_matches('[').trim_end_matches(']');
-        let stream = DeadlineStream { stream: connect(name, port, until)?, deadline: until };
+        let stream = DeadlineStream { stream: connect(name, port, deadline)?, deadline };
         if is_tls {
             send_request(&mut connect_tls(name, stream)?, request)
         } else {
@@ -64,23 +64,24 @@ fn timeout_error() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the collector did not answer in time")
 }
 
-fn time_left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(timeout_error()) } else { Ok(left) }
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() { Err(timeout_error()) } else { Ok(remaining) }
 }
 
-fn connect(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the collector's name has no address");
+fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last_error =
+        io::Error::new(io::ErrorKind::NotFound, "the collector's name has no address");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, time_left(until)?) {
+        match TcpStream::connect_timeout(&address, time_left(deadline)?) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
-            Err(error) => last = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(last)
+    Err(last_error)
 }
 
 /// A connection whose reads and writes fail after a deadline.
@@ -90,8 +91,8 @@ struct DeadlineStream {
 }
 
 /// Unifies the errors with which different systems report a socket timeout.
-fn as_timeout<T>(outcome: io::Result<T>) -> io::Result<T> {
-    outcome.map_err(|error| match error.kind() {
+fn as_timeout<T>(result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timeout_error(),
         _ => error,
     })
@@ -144,13 +145,13 @@ fn connect_tls(host: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite>
 }
 
 #[cfg(not(feature = "tls"))]
-fn secure(_: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite> {
-    // Only gives `impl Stream` a concrete type.
-    let none: io::Result<DeadlineStream> = Err(invalid_data(
+fn connect_tls(_: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite> {
+    // The annotation only gives `impl ReadWrite` a concrete type.
+    let error: io::Result<DeadlineStream> = Err(invalid_data(
         "`https` needs the feature `tls` of `peregrine`, which this program was built without",
     ));
     drop(stream);
-    none
+    error
 }
 
 fn send_request(
@@ -161,14 +162,14 @@ fn send_request(
     stream.flush()?;
     let mut bytes = Vec::new();
     for _ in 0..INTERIM_MAX {
-        let end = read_head(stream, &mut bytes)?;
-        let (status, fields) = parse_head(&bytes[..end])?;
-        bytes.drain(..end);
+        let head_len = read_head(stream, &mut bytes)?;
+        let (status, headers) = parse_head(&bytes[..head_len])?;
+        bytes.drain(..head_len);
         if !status.is_informational() {
-            let body = read_body(stream, bytes, &fields)?;
+            let body = read_body(stream, bytes, &headers)?;
             let mut response = Response::new(body);
             *response.status_mut() = status;
-            *response.headers_mut() = fields;
+            *response.headers_mut() = headers;
             return Ok(response);
         }
     }
@@ -182,30 +183,31 @@ fn encode_request(request: &Request<Bytes>) -> Vec<u8> {
     let host = uri.authority().map_or("", |authority| authority.as_str());
     // RFC 9110 §7.2: `Host` excludes user and password.
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let mut text = format!(
+    let mut bytes = format!(
         "{} {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\nconnection: close\r\n",
         request.method(),
         request.body().len()
     )
     .into_bytes();
-    let own = [header::HOST, header::CONTENT_LENGTH, header::CONNECTION, header::TRANSFER_ENCODING];
-    for (name, value) in request.headers().iter().filter(|(name, _)| !own.contains(name)) {
-        text.extend_from_slice(name.as_str().as_bytes());
-        text.extend_from_slice(b": ");
-        text.extend_from_slice(value.as_bytes());
-        text.extend_from_slice(b"\r\n");
+    let generated =
+        [header::HOST, header::CONTENT_LENGTH, header::CONNECTION, header::TRANSFER_ENCODING];
+    for (name, value) in request.headers().iter().filter(|(name, _)| !generated.contains(name)) {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
     }
-    text.extend_from_slice(b"\r\n");
-    text.extend_from_slice(request.body());
-    text
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(request.body());
+    bytes
 }
 
 /// Reads until the head is complete. Returns its length.
 fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
     const END: &[u8] = b"\r\n\r\n";
     loop {
-        if let Some(at) = bytes.windows(END.len()).position(|window| window == END) {
-            return Ok(at + END.len());
+        if let Some(index) = bytes.windows(END.len()).position(|window| window == END) {
+            return Ok(index + END.len());
         }
         if bytes.len() > HEAD_BYTES_MAX {
             return Err(invalid_data("the head of the collector's response is too long"));
@@ -215,24 +217,24 @@ fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
 }
 
 fn read_more(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let mut piece = [0; 4096];
+    let mut chunk = [0; 4096];
     let count = loop {
-        match stream.read(&mut piece) {
+        match stream.read(&mut chunk) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            outcome => break outcome?,
+            result => break result?,
         }
     };
-    bytes.extend_from_slice(&piece[..count]);
+    bytes.extend_from_slice(&chunk[..count]);
     if count == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
 fn parse_head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
-    let no_http = || invalid_data("the server at the collector's address does not speak HTTP/1.1");
-    let text = std::str::from_utf8(bytes).map_err(|_| no_http())?;
+    let not_http = || invalid_data("the server at the collector's address does not speak HTTP/1.1");
+    let text = std::str::from_utf8(bytes).map_err(|_| not_http())?;
     let mut lines = text.split("\r\n");
-    let line = lines.next().and_then(|line| line.strip_prefix("HTTP/1."));
-    let status = line.and_then(|line| line.get(2..5)).ok_or_else(no_http)?;
-    let status = StatusCode::from_bytes(status.as_bytes()).map_err(|_| no_http())?;
+    let status_line = lines.next().and_then(|line| line.strip_prefix("HTTP/1."));
+    let status = status_line.and_then(|line| line.get(2..5)).ok_or_else(not_http)?;
+    let status = StatusCode::from_bytes(status.as_bytes()).map_err(|_| not_http())?;
     let field = |line: &str| {
         let (name, value) = line.split_once(':')?;
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.trim()).ok()?))
@@ -241,9 +243,9 @@ fn parse_head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
 }
 
 /// Reads the body if the response has a `Content-Length`. Otherwise the status is enough.
-fn read_body(stream: &mut impl Read, mut bytes: Vec<u8>, fields: &HeaderMap) -> io::Result<Bytes> {
-    let is_framed = fields.contains_key(header::TRANSFER_ENCODING);
-    let length = fields.get(header::CONTENT_LENGTH).filter(|_| !is_framed);
+fn read_body(stream: &mut impl Read, mut bytes: Vec<u8>, headers: &HeaderMap) -> io::Result<Bytes> {
+    let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
+    let length = headers.get(header::CONTENT_LENGTH).filter(|_| !is_chunked);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let Some(length) = length.filter(|length| *length <= BODY_BYTES_MAX) else {
         return Ok(Bytes::new());
@@ -263,52 +265,52 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// Answers one request with `answer` and then waits for the client to close the connection. The
+    /// Sends `response` to one request, and then waits for the client to close the connection. The
     /// thread returns the request.
-    fn collector(answer: &'static [u8]) -> (SocketAddr, thread::JoinHandle<Vec<u8>>) {
+    fn collector(response: &'static [u8]) -> (SocketAddr, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
-        let serve = move || {
-            let (mut peer, _) = listener.accept().expect("a client connects");
+        let body = move || {
+            let (mut stream, _) = listener.accept().expect("a client connects");
             let mut request = Vec::new();
             while !request.ends_with(b"spans") {
-                read_more(&mut peer, &mut request).expect("a whole request");
+                read_more(&mut stream, &mut request).expect("a whole request");
             }
-            peer.write_all(answer).expect("connected");
-            let _ = peer.read_to_end(&mut Vec::new());
+            stream.write_all(response).expect("connected");
+            let _ = stream.read_to_end(&mut Vec::new());
             request
         };
-        (address, thread::spawn(serve))
+        (address, thread::spawn(body))
     }
 
-    fn send(answer: &'static [u8], timeout: Duration) -> (io::Result<Response<Bytes>>, String) {
-        let (address, serving) = collector(answer);
+    fn send(response: &'static [u8], timeout: Duration) -> (io::Result<Response<Bytes>>, String) {
+        let (address, server) = collector(response);
         let request = Request::post(format!("http://{address}/v1/traces?a=b"))
             .header("x-tenant", "birds")
             .header("host", "elsewhere");
         let request = request.body(Bytes::from_static(b"spans")).expect("a valid request");
-        let outcome = CollectorClient { timeout }.send(&request);
-        let request = serving.join().expect("no panic");
+        let result = CollectorClient { timeout }.send(&request);
+        let request = server.join().expect("no panic");
         let text = String::from_utf8(request).expect("text").replace(&address.to_string(), "at");
-        (outcome, text)
+        (result, text)
     }
 
     #[test]
-    fn a_time_that_is_too_far_away_for_the_clock_never_comes() {
-        let (outcome, _) = send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Duration::MAX);
-        assert_eq!(outcome.expect("a response").status(), 200);
+    fn a_timeout_beyond_the_range_of_the_clock_never_expires() {
+        let (result, _) = send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Duration::MAX);
+        assert_eq!(result.expect("a response").status(), 200);
     }
 
     #[test]
-    fn a_request_is_whole_and_its_answer_is_read_however_it_ends() {
-        for (answer, status, body) in [
+    fn a_request_is_complete_and_each_kind_of_response_is_read() {
+        for (response_bytes, status, body) in [
             (&b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"[..], 200, "ok"),
             (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n", 202, ""),
             (b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy", 503, ""),
             (b"HTTP/1.0 400 Bad\r\n\r\nno", 400, ""),
         ] {
-            let (outcome, request) = send(answer, TIMEOUT);
-            let response = outcome.expect("a response");
+            let (result, request) = send(response_bytes, TIMEOUT);
+            let response = result.expect("a response");
             assert_eq!((response.status().as_u16(), &response.body()[..]), (status, body.as_bytes()));
             assert_eq!(
                 request,
@@ -319,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_answers_nonsense_or_nothing_is_left() {
-        for (answer, says) in [
+    fn an_invalid_or_missing_response_is_an_error() {
+        for (response, expected) in [
             (&b"SSH-2.0-OpenSSH\r\n\r\n"[..], "does not speak HTTP"),
             (b"HTTP/1.1 9\r\n\r\n", "does not speak HTTP"),
         ] {
-            let error = send(answer, TIMEOUT).0.expect_err("not HTTP").to_string();
-            assert!(error.contains(says), "{error}");
+            let error = send(response, TIMEOUT).0.expect_err("not HTTP").to_string();
+            assert!(error.contains(expected), "{error}");
         }
         let error = send(b"HTTP/1.1 200", Duration::from_millis(300)).0.expect_err("a hang");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");

@@ -193,12 +193,12 @@ impl Otlp {
     /// # Errors
     /// The collector's address is invalid, or the program already has a subscriber.
     pub fn install(self) -> Result<(), OtlpError> {
-        let said = std::env::var("RUST_LOG").ok();
-        let said = said.and_then(|said| Targets::from_str(&said).ok());
-        let shown = said.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+        let filter = std::env::var("RUST_LOG").ok();
+        let filter = filter.and_then(|filter| Targets::from_str(&filter).ok());
+        let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
         let terminal = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let subscriber = tracing_subscriber::registry().with(self.layer()?);
-        let subscriber = subscriber.with(terminal.with_filter(shown));
+        let subscriber = subscriber.with(terminal.with_filter(filter));
         tracing::subscriber::set_global_default(subscriber).map_err(|_| OtlpError::Subscriber)
     }
 
@@ -209,8 +209,8 @@ impl Otlp {
     /// As [`install`](Self::install).
     #[doc(hidden)]
     pub fn install_if_absent(self) -> Result<(), OtlpError> {
-        let is_done = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        if is_done { Ok(()) } else { self.install() }
+        let has_provider = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        if has_provider { Ok(()) } else { self.install() }
     }
 
     /// Returns a layer for the program's own subscriber.
@@ -240,19 +240,22 @@ impl Otlp {
         let tracer = provider.tracer("peregrine");
         PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, flush_timeout));
         global::set_text_map_propagator(TraceContextPropagator::new());
-        let sends = tracing_opentelemetry::layer().with_tracer(tracer);
+        let exporting = tracing_opentelemetry::layer().with_tracer(tracer);
         // Request spans already have all useful attributes.
-        let sends = sends.with_location(false).with_threads(false).with_tracked_inactivity(false);
-        let is_sent = move |metadata: &Metadata<'_>, _: &layer::Context<'_, S>| {
-            let is_of = |target: &&str| {
-                let rest = metadata.target().strip_prefix(target);
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '_']))
+        let exporting =
+            exporting.with_location(false).with_threads(false).with_tracked_inactivity(false);
+        let is_exported = move |metadata: &Metadata<'_>, _: &layer::Context<'_, S>| {
+            let matches_target = |target: &&str| {
+                let suffix = metadata.target().strip_prefix(target);
+                suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with([':', '_']))
             };
             // If the request is not sampled, the spans of its handler would start traces of their
             // own.
-            *metadata.level() <= level && !is_unsampled() && !EXCLUDED_TARGETS.iter().any(is_of)
+            *metadata.level() <= level
+                && !is_unsampled()
+                && !EXCLUDED_TARGETS.iter().any(matches_target)
         };
-        Ok(sends.with_filter(DynFilterFn::new(is_sent).with_max_level_hint(level)))
+        Ok(exporting.with_filter(DynFilterFn::new(is_exported).with_max_level_hint(level)))
     }
 }
 
@@ -262,14 +265,14 @@ impl Otlp {
     /// its own `tracing` subscriber adds the exporter's [layer](Self::layer) to it; otherwise the
     /// server [installs](Self::install) a subscriber when it starts.
     pub fn from_config(config: &ServerConfig) -> Option<Self> {
-        let of = &config.traces.otlp;
-        let otlp = Self::from_env().endpoint(of.endpoint.as_ref()?);
-        let otlp = otlp.export_timeout(of.export_timeout).flush_timeout(of.flush_timeout);
-        let otlp = of
+        let config = &config.traces.otlp;
+        let otlp = Self::from_env().endpoint(config.endpoint.as_ref()?);
+        let otlp = otlp.export_timeout(config.export_timeout).flush_timeout(config.flush_timeout);
+        let otlp = config
             .headers
             .iter()
             .fold(otlp, |otlp, (name, value)| otlp.header(name, value.expose_secret()));
-        Some(match &of.service_name {
+        Some(match &config.service_name {
             Some(service) => otlp.service_name(service),
             None => otlp,
         })
@@ -279,40 +282,40 @@ impl Otlp {
 /// The exporters to flush at the end of a server, each with how long the shutdown waits for it.
 static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
 
-/// Stands for times beyond the range of `Instant`.
+/// Replaces timeouts beyond the range of `Instant`.
 const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The instant after `time` has passed.
-fn deadline_in(time: Duration) -> Instant {
+/// The instant at which `timeout` expires.
+fn deadline_in(timeout: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(time).unwrap_or_else(|| now + FAR_FUTURE)
+    now.checked_add(timeout).unwrap_or_else(|| now + FAR_FUTURE)
 }
 
-/// Sends all queued spans, but waits no longer than the end timeout.
+/// Sends all queued spans, but waits no longer than [`Otlp::flush_timeout`].
 pub fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
-    let (done, ended) = mpsc::channel();
-    let until = deadline_in(timeout);
+    let (sender, receiver) = mpsc::channel();
+    let deadline = deadline_in(timeout);
     let flush = move || {
         // `force_flush` has its own timeout, which may be shorter than ours.
-        let outcomes: Vec<_> = loop {
-            let all = providers.iter().map(|(provider, _)| provider.force_flush());
-            let outcomes: Vec<_> = all.collect();
-            let is_late =
-                |outcome: &OTelSdkResult| matches!(outcome, Err(OTelSdkError::Timeout(_)));
-            if !outcomes.iter().any(is_late) || Instant::now() >= until {
-                break outcomes;
+        let results: Vec<_> = loop {
+            let flushes = providers.iter().map(|(provider, _)| provider.force_flush());
+            let results: Vec<_> = flushes.collect();
+            let is_timeout =
+                |result: &OTelSdkResult| matches!(result, Err(OTelSdkError::Timeout(_)));
+            if !results.iter().any(is_timeout) || Instant::now() >= deadline {
+                break results;
             }
         };
-        let _ = done.send(outcomes);
+        let _ = sender.send(results);
     };
     if thread::Builder::new().name("peregrine-otlp".to_owned()).spawn(flush).is_err() {
         return;
     }
-    match ended.recv_timeout(timeout) {
-        Ok(outcomes) => {
-            for error in outcomes.into_iter().filter_map(Result::err) {
+    match receiver.recv_timeout(timeout) {
+        Ok(results) => {
+            for error in results.into_iter().filter_map(Result::err) {
                 catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                     "the last spans could not be sent")
@@ -346,8 +349,10 @@ impl SpanRecorder for OtelRecorder {
         }
         let context = span.context();
         let span = context.span();
-        let own = span.span_context();
-        own.is_valid().then(|| (own.trace_id().to_bytes(), own.span_id().to_bytes()))
+        let span_context = span.span_context();
+        span_context
+            .is_valid()
+            .then(|| (span_context.trace_id().to_bytes(), span_context.span_id().to_bytes()))
     }
 }
 
@@ -364,7 +369,7 @@ fn to_otel_span_context(parent: &TraceContext) -> SpanContext {
 
 /// Adds the trace context fields for a request that is sent within the current span, which may have
 /// been created by the handler. Returns false if no layer records that span.
-pub fn inject(fields: &mut HeaderMap) -> bool {
+pub fn inject(headers: &mut HeaderMap) -> bool {
     if is_unsampled() {
         return false;
     }
@@ -373,10 +378,10 @@ pub fn inject(fields: &mut HeaderMap) -> bool {
     if is_recorded {
         // Also inject W3C fields explicitly: a program with its own pipeline may not have set a
         // global propagator.
-        let mut fields = HeaderInjector(fields);
-        TraceContextPropagator::new().inject_context(&context, &mut fields);
+        let mut headers = HeaderInjector(headers);
+        TraceContextPropagator::new().inject_context(&context, &mut headers);
         global::get_text_map_propagator(|propagator| {
-            propagator.inject_context(&context, &mut fields);
+            propagator.inject_context(&context, &mut headers);
         });
     }
     is_recorded

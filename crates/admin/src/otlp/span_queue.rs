@@ -33,20 +33,20 @@ static COUNTERS: SpanCounters = SpanCounters {
     failed: AtomicU64::new(0),
 };
 
-fn add(count: &AtomicU64, more: usize) {
-    count.fetch_add(more as u64, Ordering::Relaxed);
+fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
 }
 
-fn load(count: &AtomicU64) -> u64 {
-    count.load(Ordering::Relaxed)
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
 }
 
 /// The number of queued spans.
 pub(super) fn queued() -> u64 {
-    let SpanCounters { created: made, exported, dropped, failed } = &COUNTERS;
-    // Read before `made`, so that the difference cannot be negative.
-    let over = load(exported) + load(dropped) + load(failed);
-    load(made).saturating_sub(over)
+    let SpanCounters { created, exported, dropped, failed } = &COUNTERS;
+    // Read before `created`, so that the difference cannot be negative.
+    let finished = load(exported) + load(dropped) + load(failed);
+    load(created).saturating_sub(finished)
 }
 
 /// Passes spans to the thread that sends them, and limits how many are queued.
@@ -60,15 +60,17 @@ pub(super) struct SpanQueue {
 impl SpanQueue {
     /// A queue for this exporter.
     pub(super) fn new(collector: opentelemetry_otlp::SpanExporter) -> Self {
-        let said = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
-        let said = said.and_then(|said| said.trim().parse().ok()).filter(|most| *most > 0);
-        let waiting_max = said.unwrap_or(QUEUED_SPANS_MAX);
-        let waiting = Arc::<AtomicUsize>::default();
-        let exit = CountingExporter { collector, queued: Arc::clone(&waiting) };
+        let queued_max = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
+        let queued_max =
+            queued_max.and_then(|queued_max| queued_max.trim().parse().ok()).filter(|n| *n > 0);
+        let queued_max = queued_max.unwrap_or(QUEUED_SPANS_MAX);
+        let queued = Arc::<AtomicUsize>::default();
+        let counting_exporter = CountingExporter { collector, queued: Arc::clone(&queued) };
         // The SDK's queue has the same size as ours, so it never drops a span that is not counted.
-        let config = BatchConfigBuilder::default().with_max_queue_size(waiting_max).build();
-        let batches = BatchSpanProcessor::builder(exit).with_batch_config(config).build();
-        Self { batches, queued: waiting, queued_max: waiting_max }
+        let config = BatchConfigBuilder::default().with_max_queue_size(queued_max).build();
+        let batches =
+            BatchSpanProcessor::builder(counting_exporter).with_batch_config(config).build();
+        Self { batches, queued, queued_max }
     }
 }
 
@@ -82,8 +84,8 @@ impl SpanProcessor for SpanQueue {
             return;
         }
         add(&COUNTERS.created, 1);
-        let one_more = |waiting: usize| (waiting < self.queued_max).then_some(waiting + 1);
-        match self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+        let increment = |queued: usize| (queued < self.queued_max).then_some(queued + 1);
+        match self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment) {
             Ok(_) => self.batches.on_end(span),
             Err(_) => add(&COUNTERS.dropped, 1),
         }
@@ -112,10 +114,10 @@ struct CountingExporter {
 impl SpanExporter for CountingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
-        let outcome = self.collector.export(batch).await;
-        add(if outcome.is_ok() { &COUNTERS.exported } else { &COUNTERS.failed }, count);
+        let result = self.collector.export(batch).await;
+        add(if result.is_ok() { &COUNTERS.exported } else { &COUNTERS.failed }, count);
         self.queued.fetch_sub(count, Ordering::Relaxed);
-        outcome
+        result
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -162,7 +164,7 @@ pub(crate) const FAMILIES: &[MetricFamily<'static>] = &[CREATED, EXPORTED, DROPP
 
 /// Writes the metrics.
 pub(crate) fn write(page: &mut Exposition) {
-    let waiting = queued();
+    let queued = queued();
     page.begin_family(&CREATED);
     page.sample(&[], load(&COUNTERS.created));
     page.begin_family(&EXPORTED);
@@ -171,5 +173,5 @@ pub(crate) fn write(page: &mut Exposition) {
     page.sample(&[("reason", "queue_full")], load(&COUNTERS.dropped));
     page.sample(&[("reason", "send_failed")], load(&COUNTERS.failed));
     page.begin_family(&QUEUED);
-    page.sample(&[], waiting);
+    page.sample(&[], queued);
 }

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// How long fetched keys count as fresh.
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
-/// How long stale keys are still used while the issuer does not answer.
+/// How long stale keys are still used while the issuer does not respond.
 const STALE_IF_ERROR: Duration = Duration::from_secs(60 * 60);
 /// The pause between two attempts to fetch the keys.
 const COOLDOWN: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// While one request refreshes stale keys, concurrent requests use the stale ones.
 ///
 /// A token with an unknown key ID triggers a fetch, because the issuer may have rotated its keys.
-/// All waiting requests share one fetch, and fetches are at least one pause apart, however many
+/// All waiting requests share one fetch, and fetches are at least one cooldown apart, however many
 /// such tokens arrive. If every waiting request is cancelled, the next request resumes the fetch,
 /// or starts a new one if the timeout has passed.
 ///
@@ -113,10 +113,8 @@ impl RemoteJwks {
     {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         let fetch = move || -> FetchFuture {
-            let fetching = fetch();
-            Box::pin(
-                async move { fetching.await.map(Into::into).map_err(|error| error.to_string()) },
-            )
+            let future = fetch();
+            Box::pin(async move { future.await.map(Into::into).map_err(|error| error.to_string()) })
         };
         Self::from_settings(JwksSettings {
             fetch: Arc::new(fetch),
@@ -129,8 +127,8 @@ impl RemoteJwks {
     }
 
     fn from_settings(settings: JwksSettings) -> Self {
-        let (kept, asking) = (RwLock::default(), Mutex::default());
-        Self(Arc::new(Inner { settings, cached: kept, in_flight: asking }))
+        let (cached, in_flight) = (RwLock::default(), Mutex::default());
+        Self(Arc::new(Inner { settings, cached, in_flight }))
     }
 
     fn configure(self, set: impl FnOnce(&mut JwksSettings)) -> Self {
@@ -145,9 +143,9 @@ impl RemoteJwks {
         self.configure(|settings| settings.max_age = time)
     }
 
-    /// Sets how long stale keys are still used while the issuer does not answer, in addition to
-    /// [`max_age`](Self::max_age). The default is 1 hour. A withdrawn key is accepted for just
-    /// as long.
+    /// Sets how long stale keys are still used while the issuer does not respond, in addition to
+    /// [`max_age`](Self::max_age). The default is 1 hour. A withdrawn key is accepted for just as
+    /// long.
     #[must_use]
     pub fn stale_if_error(self, time: Duration) -> Self {
         self.configure(|settings| settings.stale_if_error = time)
@@ -175,32 +173,32 @@ impl RemoteJwks {
     /// The keys, fetched again if the one with this ID is missing or all are stale.
     pub(super) async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, KeysUnavailable> {
         let inner = &*self.0;
-        let kept = inner.cached();
-        let state = inner.state(&kept, id);
+        let cached = inner.cached();
+        let state = inner.state(&cached, id);
         match state {
-            CacheState::Fresh => return Ok(kept.keys),
+            CacheState::Fresh => return Ok(cached.keys),
             // The first request refreshes the keys and waits; concurrent requests use the stale
             // keys.
             CacheState::Stale => {
-                if inner.may_fetch(&kept)
-                    && let Ok(asking) = inner.in_flight.try_lock()
+                if inner.may_fetch(&cached)
+                    && let Ok(in_flight) = inner.in_flight.try_lock()
                 {
-                    inner.fetch(asking).await;
+                    inner.fetch(in_flight).await;
                 }
             }
             CacheState::Missing => {
-                if inner.may_fetch(&kept) {
-                    let asking = inner.in_flight.lock().await;
+                if inner.may_fetch(&cached) {
+                    let in_flight = inner.in_flight.lock().await;
                     // Another request may have refreshed the keys while this one waited for the
                     // lock.
                     if inner.may_fetch(&inner.cached()) {
-                        inner.fetch(asking).await;
+                        inner.fetch(in_flight).await;
                     }
                 }
             }
         }
-        let kept = inner.cached();
-        if inner.is_expired(&kept) { Err(KeysUnavailable) } else { Ok(kept.keys) }
+        let cached = inner.cached();
+        if inner.is_expired(&cached) { Err(KeysUnavailable) } else { Ok(cached.keys) }
     }
 }
 
@@ -223,14 +221,15 @@ impl Inner {
     }
 
     /// Whether the keys are too old to use.
-    fn is_expired(&self, kept: &CachedKeys) -> bool {
-        let longest = self.settings.max_age.saturating_add(self.settings.stale_if_error);
-        kept.fetched_at.is_none_or(|at| self.now().saturating_sub(at) > longest)
+    fn is_expired(&self, cached: &CachedKeys) -> bool {
+        let age_max = self.settings.max_age.saturating_add(self.settings.stale_if_error);
+        cached.fetched_at.is_none_or(|fetched_at| self.now().saturating_sub(fetched_at) > age_max)
     }
 
-    fn state(&self, kept: &CachedKeys, id: Option<&str>) -> CacheState {
-        let is_missing = self.is_expired(kept) || id.is_some_and(|id| !kept.keys.has_key_id(id));
-        let age = kept.fetched_at.map(|at| self.now().saturating_sub(at));
+    fn state(&self, cached: &CachedKeys, id: Option<&str>) -> CacheState {
+        let is_missing =
+            self.is_expired(cached) || id.is_some_and(|id| !cached.keys.has_key_id(id));
+        let age = cached.fetched_at.map(|fetched_at| self.now().saturating_sub(fetched_at));
         match age {
             _ if is_missing => CacheState::Missing,
             Some(age) if age <= self.settings.max_age => CacheState::Fresh,
@@ -238,33 +237,33 @@ impl Inner {
         }
     }
 
-    /// Whether the pause since the last attempt is over.
-    fn may_fetch(&self, kept: &CachedKeys) -> bool {
-        self.now() >= kept.next_fetch_at
+    /// Whether the cooldown since the last attempt is over.
+    fn may_fetch(&self, cached: &CachedKeys) -> bool {
+        self.now() >= cached.next_fetch_at
     }
 
     /// Makes one attempt, or resumes one.
-    async fn fetch(&self, asking: MutexGuard<'_, Option<InFlightFetch>>) {
-        let mut turn = FetchGuard::new(asking, |left| {
+    async fn fetch(&self, in_flight: MutexGuard<'_, Option<InFlightFetch>>) {
+        let mut guard = FetchGuard::new(in_flight, |previous| {
             // A fetch that was left unpolled past its timeout says nothing about the issuer: start
             // a new one.
-            let is_old = |left: &InFlightFetch| {
-                self.now().saturating_sub(left.started_at) >= self.settings.timeout
+            let has_timed_out = |previous: &InFlightFetch| {
+                self.now().saturating_sub(previous.started_at) >= self.settings.timeout
             };
-            left.filter(|left| !is_old(left)).unwrap_or_else(|| InFlightFetch {
+            previous.filter(|previous| !has_timed_out(previous)).unwrap_or_else(|| InFlightFetch {
                 future: (self.settings.fetch)(),
                 started_at: self.now(),
             })
         });
-        let answer = match &mut turn.attempt {
-            Some(InFlightFetch { future: fetching, started_at: began_at }) => {
-                let gone = self.now().saturating_sub(*began_at);
-                with_timeout(self.settings.timeout.saturating_sub(gone), fetching).await
+        let result = match &mut guard.attempt {
+            Some(InFlightFetch { future, started_at }) => {
+                let elapsed = self.now().saturating_sub(*started_at);
+                with_timeout(self.settings.timeout.saturating_sub(elapsed), future).await
             }
             None => None,
         };
-        turn.attempt = None;
-        let read = answer.unwrap_or(Err("the fetch timed out".to_owned())).and_then(|document| {
+        guard.attempt = None;
+        let parsed = result.unwrap_or(Err("the fetch timed out".to_owned())).and_then(|document| {
             if document.len() > BYTES_MAX {
                 return Err(format!(
                     "the document has {} bytes; the limit is {BYTES_MAX}",
@@ -274,12 +273,12 @@ impl Inner {
             KeySet::parse(&document).map_err(|error| error.to_string())
         });
         let now = self.now();
-        let mut kept = self.cached.write().unwrap_or_else(PoisonError::into_inner);
-        kept.next_fetch_at = now.saturating_add(self.settings.cooldown);
-        match read {
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        cached.next_fetch_at = now.saturating_add(self.settings.cooldown);
+        match parsed {
             Ok(keys) => {
-                kept.keys = Arc::new(keys);
-                kept.fetched_at = Some(now);
+                cached.keys = Arc::new(keys);
+                cached.fetched_at = Some(now);
             }
             Err(error) => {
                 catch_log_panic(
@@ -290,7 +289,7 @@ impl Inner {
     }
 }
 
-/// An attempt taken out of the lock, which goes back when this is dropped.
+/// An attempt taken out of the mutex; it is put back on drop.
 struct FetchGuard<'a> {
     in_flight: MutexGuard<'a, Option<InFlightFetch>>,
     attempt: Option<InFlightFetch>,
@@ -298,11 +297,11 @@ struct FetchGuard<'a> {
 
 impl<'a> FetchGuard<'a> {
     fn new(
-        mut asking: MutexGuard<'a, Option<InFlightFetch>>,
-        go_on: impl FnOnce(Option<InFlightFetch>) -> InFlightFetch,
+        mut in_flight: MutexGuard<'a, Option<InFlightFetch>>,
+        resume_or_start: impl FnOnce(Option<InFlightFetch>) -> InFlightFetch,
     ) -> Self {
-        let attempt = Some(go_on(asking.take()));
-        Self { in_flight: asking, attempt }
+        let attempt = Some(resume_or_start(in_flight.take()));
+        Self { in_flight, attempt }
     }
 }
 
@@ -320,17 +319,17 @@ async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Opt
     if time.is_zero() {
         return None;
     }
-    let mut alarm = timer::new_timer();
-    if let Some(alarm) = &mut alarm {
-        alarm.reset(time);
+    let mut timer = timer::new_timer();
+    if let Some(timer) = &mut timer {
+        timer.reset(time);
     }
     let mut future = pin!(future);
     poll_fn(|cx| {
         if let Poll::Ready(value) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(value));
         }
-        match &mut alarm {
-            Some(alarm) => alarm.poll_elapsed(cx).map(|()| None),
+        match &mut timer {
+            Some(timer) => timer.poll_elapsed(cx).map(|()| None),
             None => Poll::Pending,
         }
     })
@@ -339,6 +338,6 @@ async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Opt
 
 impl fmt::Debug for RemoteJwks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteJwks").field("kept", &self.0.cached()).finish_non_exhaustive()
+        f.debug_struct("RemoteJwks").field("cached", &self.0.cached()).finish_non_exhaustive()
     }
 }

@@ -126,22 +126,22 @@ impl KeySet {
     /// whose ID no other key has. A token without an ID matches only if exactly one key fits its
     /// algorithm.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&VerificationKey> {
-        let mut fit = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
+        let mut matching = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         match id {
             Some(id) => {
-                let named = fit.clone().find(|key| key.id.as_deref() == Some(id));
-                named.or_else(|| fit.find(|key| key.id.is_none()))
+                let named = matching.clone().find(|key| key.id.as_deref() == Some(id));
+                named.or_else(|| matching.find(|key| key.id.is_none()))
             }
             None => {
-                let found = fit.next()?;
-                fit.next().is_none().then_some(found)
+                let key = matching.next()?;
+                matching.next().is_none().then_some(key)
             }
         }
     }
 
     /// Whether a key has this ID, or has none and so may match any token.
     pub(super) fn has_key_id(&self, id: &str) -> bool {
-        self.0.iter().any(|key| key.id.as_deref().is_none_or(|own| own == id))
+        self.0.iter().any(|key| key.id.as_deref().is_none_or(|key_id| key_id == id))
     }
 }
 
@@ -159,7 +159,7 @@ impl VerificationKey {
         if !is_for_signatures || !may_verify {
             return None;
         }
-        let fit: &[Algorithm] = match &jwk.algorithm {
+        let compatible: &[Algorithm] = match &jwk.algorithm {
             AlgorithmParameters::EllipticCurve(key) => match key.curve {
                 EllipticCurve::P256 => &[Algorithm::ES256],
                 EllipticCurve::P384 => &[Algorithm::ES384],
@@ -180,10 +180,11 @@ impl VerificationKey {
             // RFC 8725 §3.1: anyone could sign tokens with a published secret.
             AlgorithmParameters::OctetKey(_) => return None,
         };
-        let said = common.key_algorithm.map(|said| said.to_string().parse::<Algorithm>());
-        let algorithms = match said {
-            None => fit.to_vec(),
-            Some(Ok(said)) if fit.contains(&said) => vec![said],
+        let declared =
+            common.key_algorithm.map(|declared| declared.to_string().parse::<Algorithm>());
+        let algorithms = match declared {
+            None => compatible.to_vec(),
+            Some(Ok(declared)) if compatible.contains(&declared) => vec![declared],
             Some(_) => return None,
         };
         let key = DecodingKey::from_jwk(&jwk).ok()?;
@@ -210,7 +211,7 @@ impl fmt::Display for JwtKeyError {
             Self::WrongAlgorithm => {
                 f.write_str("the algorithm does not fit the key: use HS256, HS384 or HS512 with a secret and the others with a public key")
             }
-            Self::InvalidJwks(why) => write!(f, "the document is not a key set: {why}"),
+            Self::InvalidJwks(reason) => write!(f, "the document is not a key set: {reason}"),
             Self::NoUsableKey => {
                 f.write_str("the set has no public key that can verify signatures")
             }

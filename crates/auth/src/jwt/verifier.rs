@@ -166,16 +166,18 @@ impl VerifierSettings {
         if header.crit.is_some() {
             return Err(self.invalid_token("the token has unknown critical extensions"));
         }
-        if self.algorithms.as_ref().is_some_and(|all| !all.contains(&header.alg)) {
+        if self.algorithms.as_ref().is_some_and(|allowed| !allowed.contains(&header.alg)) {
             return Err(self.invalid_token("the token's algorithm is not accepted here"));
         }
         // RFC 7515 §4.1.9: `application/` may be omitted, and case does not matter.
-        let short = |typ: &str| {
+        let normalized = |typ: &str| {
             let typ = typ.to_ascii_lowercase();
             typ.strip_prefix("application/").map(str::to_owned).unwrap_or(typ)
         };
         match (&self.typ, &header.typ) {
-            (Some(wanted), said) if said.as_deref().map(short) != Some(short(wanted)) => {
+            (Some(expected), actual)
+                if actual.as_deref().map(normalized) != Some(normalized(expected)) =>
+            {
                 Err(self.invalid_token("the token has another type"))
             }
             _ => Ok(()),
@@ -183,11 +185,11 @@ impl VerifierSettings {
     }
 
     /// The response to an invalid token.
-    fn invalid_token(&self, why: &'static str) -> Problem {
+    fn invalid_token(&self, reason: &'static str) -> Problem {
         let value =
-            www_authenticate(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(why));
-        let mut detail = why.to_owned();
-        detail.replace_range(..1, &why[..1].to_ascii_uppercase());
+            www_authenticate(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(reason));
+        let mut detail = reason.to_owned();
+        detail.replace_range(..1, &reason[..1].to_ascii_uppercase());
         unauthorized("invalid-token", detail + ".", [value])
     }
 
@@ -256,8 +258,8 @@ pub struct Jwt<T>(pub T);
 impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let verifier = verifier(parts)?;
-        let found = verifier.verify_request(parts).await?;
-        found.map(Jwt).ok_or_else(|| {
+        let claims = verifier.verify_request(parts).await?;
+        claims.map(Jwt).ok_or_else(|| {
             missing_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &verifier.0.realm)
         })
     }
@@ -285,9 +287,14 @@ impl JwtVerifier {
         &self,
         parts: &Parts,
     ) -> Result<Option<C>, Problem> {
-        let read = BearerToken::read(parts, &CredentialLocation::BEARER);
-        match read.map_err(|why| {
-            malformed_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &self.0.realm, why)
+        let result = BearerToken::read(parts, &CredentialLocation::BEARER);
+        match result.map_err(|reason| {
+            malformed_credentials(
+                Scheme::Bearer,
+                &CredentialLocation::BEARER,
+                &self.0.realm,
+                reason,
+            )
         })? {
             Some(BearerToken(token)) => self.verify(&token).await.map(Some),
             None => Ok(None),

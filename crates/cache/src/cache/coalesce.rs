@@ -1,4 +1,4 @@
-//! One request that others wait for.
+//! A fetch that concurrent requests for the same response wait for.
 
 use super::entry::CacheEntry;
 use std::fmt;
@@ -18,7 +18,7 @@ pub(crate) enum FlightOutcome {
     Abandoned,
 }
 
-/// The request that others wait for, shared by all workers.
+/// The fetch that other requests wait for, shared by all workers.
 #[derive(Default)]
 pub(crate) struct CoalescedFetch(Mutex<FlightState>);
 
@@ -27,7 +27,7 @@ struct FlightState {
     outcome: Option<FlightOutcome>,
     waiting: Vec<(u64, Waker)>,
     last_waiter_id: u64,
-    /// Its target was changed meanwhile, so the response must not be stored.
+    /// The target was invalidated meanwhile, so the response must not be stored.
     is_invalidated: bool,
 }
 
@@ -39,16 +39,16 @@ impl CoalescedFetch {
 
     /// Waits for the outcome.
     pub(crate) async fn wait(self: Arc<Self>) -> FlightOutcome {
-        let seat = FlightWaiter { flight: &self, waiter_id: self.next_waiter_id() };
+        let waiter = FlightWaiter { flight: &self, waiter_id: self.next_waiter_id() };
         poll_fn(|cx| {
             let mut state = self.lock();
-            if let Some(landed) = &state.outcome {
-                return Poll::Ready(landed.clone());
+            if let Some(outcome) = &state.outcome {
+                return Poll::Ready(outcome.clone());
             }
             let waker = cx.waker().clone();
-            match state.waiting.iter_mut().find(|(ticket, _)| *ticket == seat.waiter_id) {
-                Some((_, place)) => *place = waker,
-                None => state.waiting.push((seat.waiter_id, waker)),
+            match state.waiting.iter_mut().find(|(id, _)| *id == waiter.waiter_id) {
+                Some((_, registered)) => *registered = waker,
+                None => state.waiting.push((waiter.waiter_id, waker)),
             }
             Poll::Pending
         })
@@ -76,12 +76,12 @@ impl CoalescedFetch {
     }
 
     /// Publishes the outcome; only the first call has an effect.
-    pub(crate) fn complete(&self, landed: FlightOutcome) {
+    pub(crate) fn complete(&self, outcome: FlightOutcome) {
         let mut state = self.lock();
         if state.outcome.is_some() {
             return;
         }
-        state.outcome = Some(landed);
+        state.outcome = Some(outcome);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().for_each(|(_, waker)| waker.wake());
@@ -96,7 +96,7 @@ struct FlightWaiter<'f> {
 
 impl Drop for FlightWaiter<'_> {
     fn drop(&mut self) {
-        self.flight.lock().waiting.retain(|(ticket, _)| *ticket != self.waiter_id);
+        self.flight.lock().waiting.retain(|(id, _)| *id != self.waiter_id);
     }
 }
 

@@ -66,9 +66,9 @@ pub(crate) enum Revalidation {
     /// In the background, while this response is sent.
     Background,
     /// A background refresh has failed, perhaps because it lacks something that only a request has:
-    /// the next client waits for its own.
+    /// the next request waits for its own refresh.
     Foreground,
-    /// That has failed too: not before this time.
+    /// A foreground refresh has failed too: the next attempt is not before this time.
     NotBefore(Instant),
 }
 
@@ -86,21 +86,22 @@ pub(crate) enum Freshness {
 }
 
 impl CacheEntry {
-    /// The response to this request, generated at `stored_at`.
+    /// Stores the response to this request. Its age counts from `requested_at`, when the handler
+    /// was called.
     pub(crate) fn new(
         response: &Response,
         content: &Bytes,
         lifetime: FreshnessLifetime,
-        asker: Requester<'_>,
-        since: Instant,
+        requester: Requester<'_>,
+        requested_at: Instant,
     ) -> Self {
-        let mut varies = Vec::new();
+        let mut vary = Vec::new();
         for (_, value) in response.headers.iter().filter(|(name, _)| **name == VARY) {
             let names = value.to_str().unwrap_or_default().split(',').map(str::trim_ascii);
             for name in names.filter(|name| !name.is_empty()) {
                 let name = name.to_ascii_lowercase();
-                let sent = asker.field_values(&name);
-                varies.push((name.into_boxed_str(), sent));
+                let values = requester.field_values(&name);
+                vary.push((name.into_boxed_str(), values));
             }
         }
         let options = response.headers.get(&CONNECTION).map(HeaderValue::as_bytes);
@@ -116,30 +117,30 @@ impl CacheEntry {
             fields: fields.map(compact::compact_field).collect(),
             content: compact::compact_bytes(content),
             is_uncompressed: NoCompression::is_set(response),
-            vary: varies,
-            route_key: asker.route_key(),
-            sources: asker.sources,
+            vary,
+            route_key: requester.route_key(),
+            sources: requester.sources,
             lifetime,
-            stored_at: since,
+            stored_at: requested_at,
             revalidation: Mutex::new(Revalidation::Background),
         }
     }
 
     /// Whether the entry may answer this request too (RFC 9111, section 4.1).
-    pub(crate) fn matches(&self, asker: Requester<'_>) -> bool {
-        let is_known =
-            asker.is_identified() || self.sources.are_present(asker.head, asker.connection);
-        let is_for_it = match self.lifetime.audience {
+    pub(crate) fn matches(&self, requester: Requester<'_>) -> bool {
+        let is_identified = requester.is_identified()
+            || self.sources.are_present(requester.head, requester.connection);
+        let fits_audience = match self.lifetime.audience {
             Audience::All => true,
-            Audience::Unidentified => !is_known,
-            Audience::Assumed => !is_known && !asker.is_private(),
+            Audience::Unidentified => !is_identified,
+            Audience::Assumed => !is_identified && !requester.is_private(),
         };
-        is_for_it
-            && self.is_from(asker)
-            && self.vary.iter().all(|(name, value)| asker.field_values(name) == *value)
+        fits_audience
+            && self.is_from(requester)
+            && self.vary.iter().all(|(name, value)| requester.field_values(name) == *value)
     }
 
-    /// The response for this request, which it fits.
+    /// The response for a request that the entry matches.
     pub(crate) fn to_response_for(&self, head: &RequestHead) -> Response {
         if self.lifetime.audience != Audience::All {
             self.sources.mark(head);
@@ -147,19 +148,19 @@ impl CacheEntry {
         self.to_response()
     }
 
-    /// Whether it has a validator, so that a handler can confirm it.
+    /// Whether the entry has a validator, so that a handler can confirm it.
     pub(crate) fn has_validators(&self) -> bool {
         self.validator(&ETAG).or(self.validator(&LAST_MODIFIED)).is_some()
     }
 
     fn validator(&self, name: &HeaderName) -> Option<&HeaderValue> {
-        let is_whole = self.status == StatusCode::OK;
-        let found = self.fields.iter().find(|(other, _)| is_whole && other == name);
-        found.map(|(_, value)| value)
+        let is_ok = self.status == StatusCode::OK;
+        let field = self.fields.iter().find(|(other, _)| is_ok && other == name);
+        field.map(|(_, value)| value)
     }
 
-    /// Adds conditions to a request that ask whether the entry is still valid (RFC 9111, section
-    /// 4.3.1). `false` if the entry has no validators.
+    /// Adds the conditions that revalidate the entry to a request's head (RFC 9111, section 4.3.1).
+    /// Returns `false` if the entry has no validators.
     pub(crate) fn add_conditional_fields(&self, head: &mut RequestHead) -> bool {
         let mut add = |condition, name| {
             let value = self.validator(name);
@@ -169,31 +170,34 @@ impl CacheEntry {
         add("if-modified-since", &LAST_MODIFIED) || has_tag
     }
 
-    /// The entry's response updated by a 304 (RFC 9111, section 4.3.4); `None` if the 304 is about
-    /// another state.
-    pub(crate) fn freshen(&self, news: &Response) -> Option<Response> {
+    /// The entry's response updated by a 304 (RFC 9111, section 4.3.4); `None` if the 304 refers to
+    /// another representation.
+    pub(crate) fn freshen(&self, not_modified: &Response) -> Option<Response> {
         // RFC 9110 §8.8.3.2: weak comparison suffices here.
-        let plain = |value: &HeaderValue| {
+        let opaque_tag = |value: &HeaderValue| {
             let tag = value.as_bytes();
             tag.strip_prefix(b"W/").unwrap_or(tag).to_vec()
         };
-        let (own, said) = (self.validator(&ETAG).map(plain), news.headers.get(&ETAG).map(plain));
-        if own.is_some() && said.is_some() && own != said {
+        let (stored_tag, new_tag) = (
+            self.validator(&ETAG).map(opaque_tag),
+            not_modified.headers.get(&ETAG).map(opaque_tag),
+        );
+        if stored_tag.is_some() && new_tag.is_some() && stored_tag != new_tag {
             return None;
         }
         let mut fields = Headers::new();
         fields.extend(self.fields.iter().cloned());
-        let is_news = |name: &HeaderName| {
-            let is_about_this =
+        let is_updated = |name: &HeaderName| {
+            let is_updatable =
                 !UNSTORED_FIELDS.contains(name) && !FIELDS_KEPT_ON_304.contains(name);
-            is_about_this || *name == AGE
+            is_updatable || *name == AGE
         };
-        let is_secret = NoCompression::is_set(news);
-        let news = || news.headers.iter().filter(|(name, _)| is_news(name));
-        news().for_each(|(name, _)| fields.remove(name));
-        news().for_each(|(name, value)| fields.append(name.clone(), value.clone()));
+        let forbids_compression = NoCompression::is_set(not_modified);
+        let updates = || not_modified.headers.iter().filter(|(name, _)| is_updated(name));
+        updates().for_each(|(name, _)| fields.remove(name));
+        updates().for_each(|(name, value)| fields.append(name.clone(), value.clone()));
         let mut response = self.response_without_fields();
-        if is_secret {
+        if forbids_compression {
             NoCompression.apply_to(&mut response);
         }
         response.headers = fields;
@@ -205,28 +209,26 @@ impl CacheEntry {
         self.vary.iter().map(|(name, _)| &**name)
     }
 
-    /// Whether it is from the route that answers this request.
-    pub(crate) fn is_from(&self, asker: Requester<'_>) -> bool {
-        self.route_key == asker.route_key() || asker.is_plain_head()
+    /// Whether the entry is from the route that answers this request.
+    pub(crate) fn is_from(&self, requester: Requester<'_>) -> bool {
+        self.route_key == requester.route_key() || requester.is_plain_head()
     }
 
-    /// Whether it answers the same requests as `other`.
+    /// Whether the entry answers the same requests as `other`.
     pub(crate) fn has_same_vary(&self, other: &Self) -> bool {
         self.vary == other.vary && self.route_key == other.route_key
     }
 
     pub(crate) fn freshness(&self) -> Freshness {
-        let FreshnessLifetime {
-            max_age: fresh,
-            stale_while_revalidate: while_revalidate,
-            stale_if_error: if_error,
-            ..
-        } = self.lifetime;
+        let FreshnessLifetime { max_age, stale_while_revalidate, stale_if_error, .. } =
+            self.lifetime;
         let age = self.age();
         match () {
-            () if age < fresh => Freshness::Fresh,
-            () if age < fresh.saturating_add(while_revalidate) => Freshness::StaleWhileRevalidate,
-            () if age < fresh.saturating_add(if_error) => Freshness::StaleIfError,
+            () if age < max_age => Freshness::Fresh,
+            () if age < max_age.saturating_add(stale_while_revalidate) => {
+                Freshness::StaleWhileRevalidate
+            }
+            () if age < max_age.saturating_add(stale_if_error) => Freshness::StaleIfError,
             () => Freshness::Expired,
         }
     }
@@ -239,26 +241,26 @@ impl CacheEntry {
     /// How to refresh this stale entry now. `may_wait`: whether the current request may wait for
     /// it.
     pub(crate) fn revalidation(&self, may_wait: bool) -> Revalidation {
-        let mut renewal = self.lock_revalidation();
-        let now = *renewal;
-        match now {
-            // Only this request waits: even if its client disconnects or times out, others get the
-            // stale response.
-            Revalidation::Foreground if may_wait => *renewal = retry_later(),
+        let mut state = self.lock_revalidation();
+        let current = *state;
+        match current {
+            // Only this request waits. Even if its client disconnects or times out, other requests
+            // get the stale response.
+            Revalidation::Foreground if may_wait => *state = retry_later(),
             Revalidation::NotBefore(time) if time <= Instant::now() => {
-                *renewal = Revalidation::Background;
+                *state = Revalidation::Background;
                 return Revalidation::Background;
             }
             Revalidation::Foreground => return Revalidation::NotBefore(Instant::now()),
             Revalidation::Background | Revalidation::NotBefore(_) => {}
         }
-        now
+        current
     }
 
     /// A background or foreground refresh produced nothing that can be stored.
-    pub(crate) fn revalidation_failed(&self, is_beside: bool) {
+    pub(crate) fn revalidation_failed(&self, is_background: bool) {
         *self.lock_revalidation() =
-            if is_beside { Revalidation::Foreground } else { retry_later() };
+            if is_background { Revalidation::Foreground } else { retry_later() };
     }
 
     /// The refresh produced a response for one client only, which says nothing about other clients.
@@ -290,11 +292,11 @@ impl CacheEntry {
     /// Approximate memory use.
     pub(crate) fn memory_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
-        let varies = self.vary.iter().map(|(name, value)| 64 + name.len() + value.len());
+        let vary = self.vary.iter().map(|(name, value)| 64 + name.len() + value.len());
         256 + self.route_key.len()
             + self.content.len()
             + fields.sum::<usize>()
-            + varies.sum::<usize>()
+            + vary.sum::<usize>()
     }
 }
 

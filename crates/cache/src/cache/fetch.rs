@@ -16,13 +16,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A handler that sees the client's conditions could answer 304, which cannot be stored for others.
+/// A handler that receives the client's conditions could respond with 304, which cannot be stored
+/// for other clients.
 const CONDITIONS: [&str; 2] = ["if-none-match", "if-modified-since"];
 
 /// A stale response and its remaining use.
 pub(super) type StaleEntry = (Arc<CacheEntry>, Freshness);
 
-/// A fetch in progress. It outlives its request if others wait for it.
+/// A fetch in progress. It outlives its request if other requests wait for it.
 pub(super) struct Fetch<S> {
     pub(super) settings: Rc<CacheSettings>,
     pub(super) service: Rc<S>,
@@ -33,54 +34,55 @@ pub(super) struct Fetch<S> {
 }
 
 impl<S: Service> Fetch<S> {
-    /// Calls the handler, stores the response if permitted, and answers the client.
+    /// Calls the handler, stores the response if permitted, and returns the client's response.
     pub(super) async fn run(self, mut parts: Parts) -> Response {
-        let Self { settings, service, leader: lead, stale, is_background: is_beside } = self;
-        let (asked, states) = (parts.head.share(), Rc::clone(parts.states()));
+        let Self { settings, service, leader, stale, is_background } = self;
+        let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
         let (watch, connection) =
             (PrivateResponse::watch(&parts), Rc::clone(parts.peek_connection()));
         let outer = OuterCache::enter(&mut parts, &settings.store);
-        if CONDITIONS.iter().any(|name| asked.header_bytes(name).is_some()) {
+        if CONDITIONS.iter().any(|name| head.header_bytes(name).is_some()) {
             parts.head.remove_fields(&CONDITIONS);
         }
-        let since = Instant::now();
-        let answered = match &stale {
-            Some((entry, _)) => revalidate(&*service, parts, entry, &lead).await,
+        let requested_at = Instant::now();
+        let result = match &stale {
+            Some((entry, _)) => revalidate(&*service, parts, entry, &leader).await,
             None => Ok(service.call(without_conditions(parts)).await),
         };
         // Render problems as the application will send them.
-        let answered = answered.map(|response| states.render_problem(response, &asked));
-        let is_failure = answered
+        let result = result.map(|response| states.render_problem(response, &head));
+        let is_failure = result
             .as_ref()
-            .map_or(true, |it| matches!(it.status.as_u16(), 500 | 502 | 503 | 504));
-        let usable =
+            .map_or(true, |response| matches!(response.status.as_u16(), 500 | 502 | 503 | 504));
+        let fallback =
             stale.clone().filter(|(_, freshness)| is_failure && *freshness < Freshness::Expired);
-        if let Some((entry, _)) = usable {
+        if let Some((entry, _)) = fallback {
             catch_log_panic(
-                || tracing::warn!(target: "peregrine", path = asked.path(), "a stale response was sent in place of an error"),
+                || tracing::warn!(target: "peregrine", path = head.path(), "a stale response was sent in place of an error"),
             );
-            if let Err(panic) = answered {
+            if let Err(panic) = result {
                 let _ = catch_panic("a handler", || resume_unwind(panic));
             }
-            entry.revalidation_failed(is_beside);
-            lead.serve_existing(&entry);
-            return evaluate_conditions(entry.to_response_for(&asked), &asked);
+            entry.revalidation_failed(is_background);
+            leader.serve_existing(&entry);
+            return evaluate_conditions(entry.to_response_for(&head), &head);
         }
-        let response = answered.unwrap_or_else(|panic| resume_unwind(panic));
+        let response = result.unwrap_or_else(|panic| resume_unwind(panic));
         if outer.has_inner_cache() {
-            lead.delegate_to_inner();
-            return evaluate_conditions(response, &asked);
+            leader.delegate_to_inner();
+            return evaluate_conditions(response, &head);
         }
-        let asker = Requester { head: &asked, connection: &connection, sources: watch.sources() };
-        let is_for_one = asker.is_private() && !is_beside;
-        let (response, is_kept) =
-            settings.store_if_cacheable(response, lead, (asker, &watch), since).await;
-        match stale.filter(|_| !is_kept) {
-            Some((entry, _)) if is_for_one => entry.revalidation_was_private(),
-            Some((entry, _)) => entry.revalidation_failed(is_beside),
+        let requester =
+            Requester { head: &head, connection: &connection, sources: watch.sources() };
+        let is_private = requester.is_private() && !is_background;
+        let (response, is_stored) =
+            settings.store_if_cacheable(response, leader, (requester, &watch), requested_at).await;
+        match stale.filter(|_| !is_stored) {
+            Some((entry, _)) if is_private => entry.revalidation_was_private(),
+            Some((entry, _)) => entry.revalidation_failed(is_background),
             None => {}
         }
-        evaluate_conditions(response, &asked)
+        evaluate_conditions(response, &head)
     }
 }
 
@@ -89,22 +91,22 @@ async fn revalidate<S: Service>(
     service: &S,
     parts: Parts,
     entry: &CacheEntry,
-    lead: &FetchLeader,
+    leader: &FetchLeader,
 ) -> Result<Response, PanicPayload> {
-    let mut asking = parts.head.share();
-    if !entry.add_conditional_fields(&mut asking) {
+    let mut head = parts.head.share();
+    if !entry.add_conditional_fields(&mut head) {
         return call_catching_panic(without_conditions(parts), service).await;
     }
-    let response = call_catching_panic(request_like(&parts, asking), service).await?;
+    let response = call_catching_panic(request_like(&parts, head), service).await?;
     if response.status != StatusCode::NOT_MODIFIED {
         return Ok(response);
     }
     match entry.freshen(&response) {
         Some(response) => {
-            lead.count_revalidated();
+            leader.count_revalidated();
             Ok(response)
         }
-        // The 304 is about another state.
+        // The 304 refers to another representation.
         None => call_catching_panic(without_conditions(parts), service).await,
     }
 }

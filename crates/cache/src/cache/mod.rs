@@ -45,8 +45,8 @@ const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of a fetch for waiting or later requests, when no request's time limit applies.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests with one of these fields ask for something other than the whole response, or for
-/// something that only the handler can answer.
+/// Requests with one of these fields need something other than the whole response, or something
+/// that only the handler can provide.
 const BYPASS_FIELDS: [&str; 5] =
     ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
 
@@ -58,10 +58,10 @@ const BYPASS_FIELDS: [&str; 5] =
 /// use peregrine::cache::{Cache, CacheStore};
 /// use std::cell::Cell;
 ///
-/// let (store, made) = (CacheStore::new(), Cell::new(0));
+/// let (store, renders) = (CacheStore::new(), Cell::new(0));
 /// let page = move || {
-///     made.set(made.get() + 1);
-///     ([("cache-control", "max-age=60")], format!("page {}", made.get()))
+///     renders.set(renders.get() + 1);
+///     ([("cache-control", "max-age=60")], format!("page {}", renders.get()))
 /// };
 /// let client = App::new().wrap(Cache::new(store.clone())).get("/", page).test();
 /// assert_eq!(client.get("/").send_blocking().text(), "page 1");
@@ -131,8 +131,8 @@ const BYPASS_FIELDS: [&str; 5] =
 /// is sent for 5 s before the next attempt, unless only that client was rejected.
 ///
 /// A stale 200 with an `ETag` or `Last-Modified` is revalidated with `If-None-Match` and
-/// `If-Modified-Since`. If the handler, or an inner [`Etag`](crate::Etag), answers 304, the stored
-/// response is fresh again.
+/// `If-Modified-Since`. If the handler, or an inner [`Etag`](crate::Etag), responds with 304, the
+/// stored response is fresh again.
 ///
 /// # Invalidation and memory
 ///
@@ -146,8 +146,8 @@ const BYPASS_FIELDS: [&str; 5] =
 /// Put `Cache` outside (add it before) `Compression`, which then compresses each response once per
 /// coding, and outside [`Etag`](crate::Etag); put it inside middleware that differs per client,
 /// such as sessions, logs and rate limits. A cache hit runs no inner middleware, so access checks
-/// belong outside. A `Cache` around another one with the same store leaves the requests that both
-/// see to the inner one.
+/// belong outside. If a `Cache` encloses another one with the same store, the inner one handles the
+/// requests that reach both.
 #[doc(alias = "proxy_cache")]
 pub struct Cache(Rc<CacheSettings>);
 
@@ -262,14 +262,15 @@ struct CacheService<S> {
 impl<S: Service + 'static> Service for CacheService<S> {
     async fn call(&self, mut request: Request) -> Response {
         let settings = &self.settings;
-        // A proxy inside drops these fields, so responses must not be stored as depending on them.
-        // Middleware outside may have read them, so a response does not go without them either.
-        let has_dropped = request.parts.head.remove_nominated_headers();
+        // An inner proxy drops the fields that `Connection` nominates, so no stored response may
+        // vary by them. Outer middleware may have read them, so a stored response does not answer
+        // this request either.
+        let has_nominated_fields = request.parts.head.remove_nominated_headers();
         let Some(key) = settings.cache_key(&request.parts) else {
             return self.service.call(request).await;
         };
         match request.method() {
-            Method::GET | Method::HEAD if has_dropped => self.service.call(request).await,
+            Method::GET | Method::HEAD if has_nominated_fields => self.service.call(request).await,
             Method::GET | Method::HEAD => self.serve(key, request).await,
             Method::OPTIONS | Method::TRACE | Method::CONNECT => self.service.call(request).await,
             method if method.as_str() == "QUERY" => self.service.call(request).await,
@@ -286,35 +287,35 @@ impl<S: Service + 'static> CacheService<S> {
     async fn serve(&self, key: String, request: Request) -> Response {
         let (settings, head) = (&self.settings, request.parts.head.share());
         let connection = Rc::clone(request.parts.peek_connection());
-        let asker = Requester {
+        let requester = Requester {
             head: &head,
             connection: &connection,
             sources: Requester::from_parts(&request.parts).sources,
         };
-        let asks = Directives::parse(head.header_values("cache-control"));
-        let is_other = BYPASS_FIELDS.iter().any(|name| head.header_bytes(name).is_some());
-        if is_other || asks.no_store || request.body.length() != Some(0) {
+        let directives = Directives::parse(head.header_values("cache-control"));
+        let bypasses_cache = BYPASS_FIELDS.iter().any(|name| head.header_bytes(name).is_some());
+        if bypasses_cache || directives.no_store || request.body.length() != Some(0) {
             return self.service.call(request).await;
         }
-        let asks_anew = settings.honor_request_directives
-            && (asks.no_cache || head.header_bytes("pragma").is_some_and(is_no_cache));
-        let age_max = asks.max_age.filter(|_| settings.honor_request_directives);
+        let skips_stored = settings.honor_request_directives
+            && (directives.no_cache || head.header_bytes("pragma").is_some_and(is_no_cache));
+        let age_max = directives.max_age.filter(|_| settings.honor_request_directives);
         let is_get = head.method() == Method::GET;
         let depth = OuterCache::depth(&request.parts, &settings.store);
         OuterCache::report_inner(&request.parts, &settings.store);
         loop {
             let found = settings
                 .store
-                .lookup(&key, asker)
-                .filter(|(entry, _)| !asks_anew && age_max.is_none_or(|most| entry.age() <= most));
+                .lookup(&key, requester)
+                .filter(|(entry, _)| !skips_stored && age_max.is_none_or(|max| entry.age() <= max));
             let found = match found {
                 Some((entry, Freshness::Fresh)) => return settings.serve_hit(&key, &entry, &head),
                 Some((entry, Freshness::StaleWhileRevalidate)) => {
                     let stale = (Arc::clone(&entry), Freshness::StaleWhileRevalidate);
-                    match entry.revalidation(is_get && !asks.only_if_cached) {
+                    match entry.revalidation(is_get && !directives.only_if_cached) {
                         Revalidation::Foreground => Some(stale),
-                        renewal => {
-                            if renewal == Revalidation::Background && is_get {
+                        revalidation => {
+                            if revalidation == Revalidation::Background && is_get {
                                 self.revalidate_in_background(&key, &request.parts, stale, depth);
                             }
                             return settings.serve_hit(&key, &entry, &head);
@@ -324,7 +325,7 @@ impl<S: Service + 'static> CacheService<S> {
                 other => other,
             };
             // RFC 9111 §5.2.1.7: 504 if no stored response can be sent.
-            if asks.only_if_cached {
+            if directives.only_if_cached {
                 let detail =
                     "the cache has no fresh response for this request, which says only-if-cached";
                 return Problem::new(StatusCode::GATEWAY_TIMEOUT, "not-cached", detail)
@@ -334,16 +335,16 @@ impl<S: Service + 'static> CacheService<S> {
             if !is_get {
                 return self.service.call(request).await;
             }
-            match settings.store.join_flight(&key, asker, depth) {
-                FlightRole::Leader(lead) => {
-                    let (flight, counted) =
-                        (Arc::clone(&lead.flight), InFlightHandle::new(&request.parts));
-                    let fetched = self.fetch(lead, found, false).run(request.into_parts().0);
-                    let fetched = DetachOnDrop::new(fetched, counted, FETCH_TIMEOUT);
-                    return fetched.keep_running_if(move || flight.waiters() > 0).await;
+            match settings.store.join_flight(&key, requester, depth) {
+                FlightRole::Leader(leader) => {
+                    let (flight, in_flight) =
+                        (Arc::clone(&leader.flight), InFlightHandle::new(&request.parts));
+                    let fetch = self.fetch(leader, found, false).run(request.into_parts().0);
+                    let fetch = DetachOnDrop::new(fetch, in_flight, FETCH_TIMEOUT);
+                    return fetch.keep_running_if(move || flight.waiters() > 0).await;
                 }
                 FlightRole::Follower(flight) => match settings.wait_for_leader(flight).await {
-                    Some(FlightOutcome::Stored(entry)) if entry.matches(asker) => {
+                    Some(FlightOutcome::Stored(entry)) if entry.matches(requester) => {
                         return settings.serve_hit(&key, &entry, &head);
                     }
                     // The response does not fit this request, or the fetch was abandoned: try
@@ -360,37 +361,42 @@ impl<S: Service + 'static> CacheService<S> {
     /// Starts a background refresh for later requests, unless one is running or the client is at
     /// capacity.
     fn revalidate_in_background(&self, key: &str, parts: &Parts, stale: StaleEntry, depth: u8) {
-        let Some(place) = InFlightHandle::new(parts).try_acquire() else { return };
-        let turn = self.settings.store.join_flight(key, Requester::from_parts(parts), depth);
-        let FlightRole::Leader(lead) = turn else { return };
-        if lead.is_pass {
+        let Some(permit) = InFlightHandle::new(parts).try_acquire() else { return };
+        let role = self.settings.store.join_flight(key, Requester::from_parts(parts), depth);
+        let FlightRole::Leader(leader) = role else { return };
+        if leader.is_pass {
             return;
         }
-        let (again, _) = fetch::request_like(parts, parts.head.share()).into_parts();
-        let answer = self.fetch(lead, Some(stale), true).run(again);
+        let (refresh_parts, _) = fetch::request_like(parts, parts.head.share()).into_parts();
+        let response = self.fetch(leader, Some(stale), true).run(refresh_parts);
         spawn_detached(
-            async move { drop(answer.await) },
+            async move { drop(response.await) },
             TelemetryContext::none(),
-            place,
+            permit,
             FETCH_TIMEOUT,
         );
     }
 
-    fn fetch(&self, lead: FetchLeader, stale: Option<StaleEntry>, is_beside: bool) -> Fetch<S> {
+    fn fetch(
+        &self,
+        leader: FetchLeader,
+        stale: Option<StaleEntry>,
+        is_background: bool,
+    ) -> Fetch<S> {
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        Fetch { settings, service, leader: lead, stale, is_background: is_beside }
+        Fetch { settings, service, leader, stale, is_background }
     }
 }
 
 impl CacheSettings {
-    /// The key: an origin, a space, and a target.
+    /// The key of a request: its origin, a space, and its target.
     fn cache_key(&self, parts: &Parts) -> Option<String> {
         let client = parts.client();
         let mut key = client.origin().to_ascii_lowercase();
         key.push_str(client.prefix());
         key.push(' ');
         match &self.key {
-            Some(key_of) => key.push_str(&key_of(parts)?),
+            Some(key_fn) => key.push_str(&key_fn(parts)?),
             None => {
                 key.push_str(parts.head.original_path());
                 if let Some(query) = parts.head.query() {
@@ -420,14 +426,15 @@ impl CacheSettings {
     async fn store_if_cacheable(
         &self,
         mut response: Response,
-        lead: FetchLeader,
-        (mut asker, watch): (Requester<'_>, &PrivateResponseWatch),
-        since: Instant,
+        leader: FetchLeader,
+        (mut requester, watch): (Requester<'_>, &PrivateResponseWatch),
+        requested_at: Instant,
     ) -> (Response, bool) {
         let status = response.status;
-        asker.head.vary_by_guards(&mut response);
-        let lifetime_for = |asker: Requester<'_>, response: &Response| {
-            let (has_credentials, is_personal) = (asker.has_credentials(), asker.is_private());
+        requester.head.vary_by_guards(&mut response);
+        let lifetime_for = |requester: Requester<'_>, response: &Response| {
+            let (has_credentials, is_personal) =
+                (requester.has_credentials(), requester.is_private());
             freshness_lifetime(
                 status,
                 &response.headers,
@@ -436,28 +443,29 @@ impl CacheSettings {
                 is_personal,
             )
         };
-        if lifetime_for(asker, &response).is_none() {
-            lead.mark_hit_for_pass(asker, status);
+        if lifetime_for(requester, &response).is_none() {
+            leader.mark_hit_for_pass(requester, status);
             return (response, false);
         }
         let body = std::mem::take(&mut response.body);
         match collect_body(body, self.entry_bytes_max, Some(COLLECT_TIMEOUT)).await {
             Collected::Complete(content) => {
                 // The body may have read the client's identity.
-                asker.sources = watch.sources();
-                let lifetime = lifetime_for(asker, &response);
+                requester.sources = watch.sources();
+                let lifetime = lifetime_for(requester, &response);
                 match lifetime {
                     Some(lifetime) => {
-                        let entry = CacheEntry::new(&response, &content, lifetime, asker, since);
-                        lead.store(&Arc::new(entry));
+                        let entry =
+                            CacheEntry::new(&response, &content, lifetime, requester, requested_at);
+                        leader.store(&Arc::new(entry));
                     }
-                    None => lead.mark_hit_for_pass(asker, status),
+                    None => leader.mark_hit_for_pass(requester, status),
                 }
                 response.body = Body::from(content);
                 (response, lifetime.is_some())
             }
             Collected::Incomplete(body) => {
-                lead.mark_hit_for_pass(asker, status);
+                leader.mark_hit_for_pass(requester, status);
                 response.body = body;
                 (response, false)
             }
@@ -474,8 +482,8 @@ impl CacheSettings {
         // keys of these targets are unknown.
         let Some((origin, _)) = key.split_once(' ').filter(|_| self.key.is_none()) else { return };
         for name in [LOCATION, CONTENT_LOCATION] {
-            let Some(place) = text(response, &name) else { continue };
-            let target = place.strip_prefix(origin).unwrap_or(place);
+            let Some(location) = header_str(response, &name) else { continue };
+            let target = location.strip_prefix(origin).unwrap_or(location);
             let target = target.split_once('#').map_or(target, |(target, _)| target);
             if target.starts_with('/') && !target.starts_with("//") {
                 self.store.remove(&format!("{origin} {target}"));
@@ -484,7 +492,7 @@ impl CacheSettings {
     }
 }
 
-fn text<'r>(response: &'r Response, name: &HeaderName) -> Option<&'r str> {
+fn header_str<'r>(response: &'r Response, name: &HeaderName) -> Option<&'r str> {
     response.headers.get(name)?.to_str().ok()
 }
 
@@ -492,7 +500,7 @@ fn is_no_cache(value: &[u8]) -> bool {
     value.trim_ascii().eq_ignore_ascii_case(b"no-cache")
 }
 
-/// Answers the client's conditions from the stored response (RFC 9111, section 4.3.2).
+/// Evaluates the client's conditions for a response from the store (RFC 9111, section 4.3.2).
 fn evaluate_conditions(mut response: Response, head: &RequestHead) -> Response {
     if response.status == StatusCode::OK
         && Validators::from_headers(&response.headers).evaluate(head)
@@ -510,7 +518,7 @@ impl fmt::Debug for Cache {
             .field("store", &self.0.store)
             .field("defaults", &self.0.defaults)
             .field("entry_bytes_max", &self.0.entry_bytes_max)
-            .field("wait_max", &self.0.coalesce_timeout)
+            .field("coalesce_timeout", &self.0.coalesce_timeout)
             .finish_non_exhaustive()
     }
 }

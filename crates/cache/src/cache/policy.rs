@@ -28,31 +28,31 @@ pub(crate) struct Directives {
 
 impl Directives {
     pub(crate) fn parse<'v>(values: impl Iterator<Item = &'v [u8]>) -> Self {
-        let mut all = Self::default();
+        let mut directives = Self::default();
         for value in values {
             let mut rest = value;
             while !rest.is_empty() {
-                let (one, behind) = rest.split_at(list_element_end(rest));
-                all.add(one.trim_ascii());
-                rest = behind.get(1..).unwrap_or_default();
+                let (element, tail) = rest.split_at(list_element_end(rest));
+                directives.add(element.trim_ascii());
+                rest = tail.get(1..).unwrap_or_default();
             }
         }
-        all
+        directives
     }
 
     pub(crate) fn from_fields(fields: &Headers) -> Self {
-        let named = fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
-        Self::parse(named.map(|(_, value)| value.as_bytes()))
+        let cache_control = fields.iter().filter(|(name, _)| **name == CACHE_CONTROL);
+        Self::parse(cache_control.map(|(_, value)| value.as_bytes()))
     }
 
     fn add(&mut self, directive: &[u8]) {
         let mut parts = directive.splitn(2, |byte| *byte == b'=');
         let name = parts.next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
         let argument = parts.next().map(<[u8]>::trim_ascii);
-        let seconds = |known: Option<Duration>| {
-            let said = argument.and_then(parse_delta_seconds).unwrap_or_default();
+        let seconds = |previous: Option<Duration>| {
+            let parsed = argument.and_then(parse_delta_seconds).unwrap_or_default();
             // RFC 9111 §4.2.1: of several contradicting values, the one that expires first applies.
-            Some(known.map_or(said, |known| known.min(said)))
+            Some(previous.map_or(parsed, |previous| previous.min(parsed)))
         };
         match name.as_slice() {
             b"no-store" => self.no_store = true,
@@ -151,7 +151,7 @@ pub(crate) fn freshness_lifetime(
     has_credentials: bool,
     is_personal: bool,
 ) -> Option<FreshnessLifetime> {
-    let said = Directives::from_fields(fields);
+    let directives = Directives::from_fields(fields);
     let has = |name: &HeaderName| fields.get(name).is_some();
     let varies_by_all = fields.iter().any(|(name, value)| {
         *name == VARY
@@ -163,47 +163,52 @@ pub(crate) fn freshness_lifetime(
     });
     // RFC 9111 §3: what may be stored. Responses that need validation before each use are not
     // stored.
-    let is_refused = said.no_store || said.private || said.no_cache || varies_by_all;
-    let is_unfit =
+    let forbids_storing =
+        directives.no_store || directives.private || directives.no_cache || varies_by_all;
+    let is_unsupported =
         has(&CONTENT_RANGE) || has(&TRAILER) || (has(&SET_COOKIE) && !defaults.allow_set_cookie);
-    if is_refused || is_unfit || !CACHEABLE_STATUSES.contains(&status.as_u16()) {
+    if forbids_storing || is_unsupported || !CACHEABLE_STATUSES.contains(&status.as_u16()) {
         return None;
     }
     // RFC 9111 §3.5: a response to a request with credentials is shareable only if it says so.
     // `must-revalidate` would permit it too, but in practice it is used to control freshness, not
     // access.
-    let is_for_all = said.public || said.s_maxage.is_some();
-    if has_credentials && !is_for_all {
+    let is_shareable = directives.public || directives.s_maxage.is_some();
+    if has_credentials && !is_shareable {
         return None;
     }
-    let explicit = said.s_maxage.or(said.max_age).or_else(|| expires(fields));
+    let explicit = directives.s_maxage.or(directives.max_age).or_else(|| expires(fields));
     // Without an explicit lifetime, a response that may be specific to a client is not shared.
-    let fresh = explicit.or(defaults.ttl.filter(|_| !is_personal && status == StatusCode::OK))?;
+    let max_age = explicit.or(defaults.ttl.filter(|_| !is_personal && status == StatusCode::OK))?;
     let age = fields.get(&AGE).and_then(|age| parse_delta_seconds(age.as_bytes().trim_ascii()));
     let age = age.unwrap_or_default();
     // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid using a stale response.
-    let must_revalidate = said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some();
-    let stale = |said: Option<Duration>, default: Duration| match must_revalidate {
+    let must_revalidate =
+        directives.must_revalidate || directives.proxy_revalidate || directives.s_maxage.is_some();
+    let stale = |specified: Option<Duration>, default: Duration| match must_revalidate {
         true => Duration::ZERO,
-        false => said.unwrap_or(default),
+        false => specified.unwrap_or(default),
     };
     let audience = match explicit {
-        _ if is_for_all => Audience::All,
+        _ if is_shareable => Audience::All,
         Some(_) => Audience::Unidentified,
         None => Audience::Assumed,
     };
     let lifetime = FreshnessLifetime {
         audience,
         age,
-        max_age: fresh,
-        stale_while_revalidate: stale(said.stale_while_revalidate, defaults.stale_while_revalidate),
-        stale_if_error: stale(said.stale_if_error, defaults.stale_if_error),
+        max_age,
+        stale_while_revalidate: stale(
+            directives.stale_while_revalidate,
+            defaults.stale_while_revalidate,
+        ),
+        stale_if_error: stale(directives.stale_if_error, defaults.stale_if_error),
     };
     let longer = lifetime.stale_while_revalidate.max(lifetime.stale_if_error);
-    (fresh.saturating_add(longer) > age).then_some(lifetime)
+    (max_age.saturating_add(longer) > age).then_some(lifetime)
 }
 
-/// RFC 9111, section 5.3: an invalid date, such as 0, is in the past.
+/// The lifetime from `Expires`. RFC 9111, section 5.3: an invalid date, such as 0, is in the past.
 fn expires(fields: &Headers) -> Option<Duration> {
     let date = |name: &str| parse_http_date(fields.get_str(name)?).ok();
     fields.get(&EXPIRES)?;
@@ -216,27 +221,31 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn fields(all: &[(&'static str, &'static str)]) -> Headers {
+    fn fields(pairs: &[(&'static str, &'static str)]) -> Headers {
         let mut fields = Headers::new();
-        for (name, value) in all {
+        for (name, value) in pairs {
             fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         fields
     }
 
-    /// In seconds: fresh, stale while revalidating, stale if error.
-    fn kept(status: u16, all: &[(&'static str, &'static str)]) -> Option<[u64; 3]> {
+    /// The lifetime in seconds: fresh, stale while revalidating, stale if error.
+    fn lifetime_secs(status: u16, pairs: &[(&'static str, &'static str)]) -> Option<[u64; 3]> {
         let status = StatusCode::from_u16(status).expect("a status");
-        let it = freshness_lifetime(status, &fields(all), &Defaults::default(), false, false)?;
-        Some([it.max_age, it.stale_while_revalidate, it.stale_if_error].map(|time| time.as_secs()))
+        let lifetime =
+            freshness_lifetime(status, &fields(pairs), &Defaults::default(), false, false)?;
+        Some(
+            [lifetime.max_age, lifetime.stale_while_revalidate, lifetime.stale_if_error]
+                .map(|time| time.as_secs()),
+        )
     }
 
-    fn control(value: &'static str) -> Option<[u64; 3]> {
-        kept(200, &[("cache-control", value)])
+    fn lifetime_with(value: &'static str) -> Option<[u64; 3]> {
+        lifetime_secs(200, &[("cache-control", value)])
     }
 
     #[test]
-    fn a_response_says_for_how_long_it_is_fresh() {
+    fn directives_and_expires_determine_the_lifetime() {
         for (value, expected) in [
             ("max-age=60", Some([60, 0, 0])),
             ("MAX-AGE=\"60\"", Some([60, 0, 0])),
@@ -261,20 +270,21 @@ mod tests {
             ("public", None),
             (",,=, max-age=60", Some([60, 0, 0])),
         ] {
-            assert_eq!(control(value), expected, "{value}");
+            assert_eq!(lifetime_with(value), expected, "{value}");
         }
         let split = [("cache-control", "max-age=60"), ("cache-control", "no-store")];
-        assert_eq!(kept(200, &split), None);
-        let dates =
-            |expires| kept(200, &[("date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("expires", expires)]);
+        assert_eq!(lifetime_secs(200, &split), None);
+        let dates = |expires| {
+            lifetime_secs(200, &[("date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("expires", expires)])
+        };
         assert_eq!(dates("Sun, 06 Nov 1994 08:50:37 GMT"), Some([60, 0, 0]));
         assert_eq!((dates("Sun, 06 Nov 1994 08:49:00 GMT"), dates("0")), (None, None));
     }
 
     #[test]
-    fn what_is_not_for_all_or_not_whole_is_not_kept() {
+    fn stores_only_complete_and_shareable_responses() {
         const FOR_A_MINUTE: (&str, &str) = ("cache-control", "max-age=60");
-        for (status, more, is_kept) in [
+        for (status, field, is_stored) in [
             (200, ("x-a", "1"), true),
             (404, ("x-a", "1"), true),
             (206, ("x-a", "1"), false),
@@ -289,23 +299,30 @@ mod tests {
             (200, ("age", "59"), true),
             (200, ("age", "60"), false),
         ] {
-            assert_eq!(kept(status, &[FOR_A_MINUTE, more]).is_some(), is_kept, "{status} {more:?}");
+            assert_eq!(
+                lifetime_secs(status, &[FOR_A_MINUTE, field]).is_some(),
+                is_stored,
+                "{status} {field:?}"
+            );
         }
     }
 
     #[test]
     fn credentials_and_cookies_make_a_response_personal() {
         let defaults = Defaults { ttl: Some(Duration::from_secs(9)), ..Defaults::default() };
-        let kept = |value, has_credentials, is_personal| {
+        let is_stored = |value, has_credentials, is_personal| {
             let fields = fields(&[("cache-control", value)]);
             freshness_lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal)
                 .is_some()
         };
-        assert!(kept("max-age=5", false, true), "the response has a lifetime");
-        assert!(!kept("max-age=5", true, true));
-        assert!(kept("max-age=5, public", true, true) && kept("s-maxage=5", true, true));
-        assert!(!kept("max-age=5, must-revalidate", true, true));
-        assert!(!kept("max-age=5, proxy-revalidate", true, true));
-        assert!(kept("x", false, false) && !kept("x", false, true), "only the default applies");
+        assert!(is_stored("max-age=5", false, true), "the response has a lifetime");
+        assert!(!is_stored("max-age=5", true, true));
+        assert!(is_stored("max-age=5, public", true, true) && is_stored("s-maxage=5", true, true));
+        assert!(!is_stored("max-age=5, must-revalidate", true, true));
+        assert!(!is_stored("max-age=5, proxy-revalidate", true, true));
+        assert!(
+            is_stored("x", false, false) && !is_stored("x", false, true),
+            "only the default applies"
+        );
     }
 }

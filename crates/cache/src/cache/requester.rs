@@ -20,7 +20,7 @@ impl<'h> Requester<'h> {
         Self { head: &parts.head, connection: parts.peek_connection(), sources }
     }
 
-    /// Whether the client was identified, or has an identity in a place that was read.
+    /// Whether the client was identified, or sent an identity that was read.
     pub(crate) fn is_identified(&self) -> bool {
         self.sources.are_client_specific(self.head, self.connection)
     }
@@ -41,11 +41,11 @@ impl<'h> Requester<'h> {
     /// The route that answers the request and, inside a mounted application, the path there: these
     /// distinguish responses with the same target.
     pub(crate) fn route_key(&self) -> Vec<u8> {
-        let mut place = self.head.routes_hash().to_be_bytes().to_vec();
+        let mut key = self.head.routes_hash().to_be_bytes().to_vec();
         if self.head.path() != self.head.original_path() {
-            place.extend_from_slice(self.head.path().as_bytes());
+            key.extend_from_slice(self.head.path().as_bytes());
         }
-        place
+        key
     }
 
     /// Whether this is a HEAD request whose response is that to GET without content (RFC 9110,
@@ -57,25 +57,25 @@ impl<'h> Requester<'h> {
         self.head.method() == Method::HEAD && !is_guarded
     }
 
-    /// The values of a request field, in a form that no other values have: a handler may
+    /// The values of a request field, encoded so that different values never collide: a handler may
     /// distinguish values that look alike, and a client must not get a response caused by another
     /// client's value.
     pub(crate) fn field_values(&self, name: &str) -> Vec<u8> {
         // RFC 9111 §4.1: in fields known to be lists, whitespace between elements is insignificant.
         let is_list = name.starts_with("accept");
-        let mut all = Vec::new();
+        let mut encoded = Vec::new();
         for value in self.head.peek_header_values(name) {
             if is_list && !value.contains(&b'"') {
-                for (number, element) in value.split(|byte| *byte == b',').enumerate() {
-                    all.extend_from_slice(if number > 0 { b"," } else { b"" });
-                    all.extend_from_slice(element.trim_ascii());
+                for (index, element) in value.split(|byte| *byte == b',').enumerate() {
+                    encoded.extend_from_slice(if index > 0 { b"," } else { b"" });
+                    encoded.extend_from_slice(element.trim_ascii());
                 }
             } else {
-                all.extend_from_slice(value);
+                encoded.extend_from_slice(value);
             }
             // No value contains a newline, so an empty field differs from an absent one.
-            all.push(b'\n');
+            encoded.push(b'\n');
         }
-        all
+        encoded
     }
 }

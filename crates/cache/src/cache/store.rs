@@ -110,10 +110,11 @@ impl CacheStore {
     #[doc(alias = "max_capacity")]
     #[must_use]
     pub fn with_capacity_bytes(bytes: usize) -> Self {
-        let parts = if bytes >= SHARDING_BYTES_MIN { SHARDS } else { 1 };
-        let part = || Mutex::new(CacheShard { bytes_max: bytes / parts, ..CacheShard::default() });
-        let parts = (0..parts).map(|_| part()).collect();
-        Self(Arc::new(Inner { shards: parts, hasher: RandomState::new() }))
+        let shard_count = if bytes >= SHARDING_BYTES_MIN { SHARDS } else { 1 };
+        let new_shard =
+            || Mutex::new(CacheShard { bytes_max: bytes / shard_count, ..CacheShard::default() });
+        let shards = (0..shard_count).map(|_| new_shard()).collect();
+        Self(Arc::new(Inner { shards, hasher: RandomState::new() }))
     }
 
     /// Removes the responses for a path, for all hosts and queries. Responses being fetched for it
@@ -141,29 +142,29 @@ impl CacheStore {
     /// The statistics so far.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
-        let mut all = CacheStats::default();
-        for part in &self.0.shards {
-            let counts = lock(part).stats;
-            all.hits += counts.hits;
-            all.stale_hits += counts.stale_hits;
-            all.misses += counts.misses;
-            all.revalidated += counts.revalidated;
-            all.evicted += counts.evicted;
-            all.entries += counts.entries;
-            all.bytes += counts.bytes;
+        let mut total = CacheStats::default();
+        for shard in &self.0.shards {
+            let stats = lock(shard).stats;
+            total.hits += stats.hits;
+            total.stale_hits += stats.stale_hits;
+            total.misses += stats.misses;
+            total.revalidated += stats.revalidated;
+            total.evicted += stats.evicted;
+            total.entries += stats.entries;
+            total.bytes += stats.bytes;
         }
-        all
+        total
     }
 
-    fn remove_matching(&self, is_meant: impl Fn(&str) -> bool) {
-        self.0.shards.iter().for_each(|part| lock(part).remove_matching(&is_meant));
+    fn remove_matching(&self, matches: impl Fn(&str) -> bool) {
+        self.0.shards.iter().for_each(|shard| lock(shard).remove_matching(&matches));
     }
 
     /// Removes the responses under exactly this key.
     pub(crate) fn remove(&self, key: &str) {
-        let mut part = self.shard(key);
-        part.remove(key);
-        part.invalidate_flights(|other| other == key);
+        let mut shard = self.shard(key);
+        shard.remove(key);
+        shard.invalidate_flights(|other| other == key);
     }
 
     /// Whether this is the same store.
@@ -173,70 +174,65 @@ impl CacheStore {
 
     fn shard(&self, key: &str) -> MutexGuard<'_, CacheShard> {
         let hash = self.0.hasher.hash_one(key);
-        let parts = &self.0.shards;
-        lock(&parts[usize::try_from(hash % parts.len() as u64).unwrap_or_default()])
+        let shards = &self.0.shards;
+        lock(&shards[usize::try_from(hash % shards.len() as u64).unwrap_or_default()])
     }
 
-    /// The stored response for this request, unless it is useless by now.
+    /// The stored response for this request, unless it has expired and cannot be revalidated.
     pub(crate) fn lookup(
         &self,
         key: &str,
-        asker: Requester<'_>,
+        requester: Requester<'_>,
     ) -> Option<(Arc<CacheEntry>, Freshness)> {
-        let mut part = self.shard(key);
-        let place = part.targets.get(key)?;
-        let entry = Arc::clone(place.variants.iter().rev().find(|entry| entry.matches(asker))?);
-        part.touch(key);
+        let mut shard = self.shard(key);
+        let target = shard.targets.get(key)?;
+        let entry =
+            Arc::clone(target.variants.iter().rev().find(|entry| entry.matches(requester))?);
+        shard.touch(key);
         let freshness = entry.freshness();
         is_usable(&entry).then_some((entry, freshness))
     }
 
     /// Counts a hit.
     pub(crate) fn record_hit(&self, key: &str, is_stale: bool) {
-        let counts = &mut self.shard(key).stats;
-        counts.hits += 1;
-        counts.stale_hits += u64::from(is_stale);
+        let stats = &mut self.shard(key).stats;
+        stats.hits += 1;
+        stats.stale_hits += u64::from(is_stale);
     }
 
     /// Decides which request fetches. `depth` is the number of outer caches with this store, which
     /// fetch separately.
-    pub(crate) fn join_flight(&self, key: &str, asker: Requester<'_>, depth: u8) -> FlightRole {
-        let mut part = self.shard(key);
-        let place = part.targets.get(key);
-        let is_alone = place.is_some_and(|place| place.is_hit_for_pass(asker));
-        let mut variant = vec![depth, u8::from(asker.is_private())];
-        variant.extend(asker.route_key());
-        if is_alone {
+    pub(crate) fn join_flight(&self, key: &str, requester: Requester<'_>, depth: u8) -> FlightRole {
+        let mut shard = self.shard(key);
+        let target = shard.targets.get(key);
+        let is_pass = target.is_some_and(|target| target.is_hit_for_pass(requester));
+        let mut variant = vec![depth, u8::from(requester.is_private())];
+        variant.extend(requester.route_key());
+        if is_pass {
             // It gets its own flight anyway, so that a concurrent change prevents it from being
             // stored.
-            part.tick += 1;
+            shard.tick += 1;
             variant.push(1);
-            variant.extend(part.tick.to_be_bytes());
+            variant.extend(shard.tick.to_be_bytes());
         } else {
             // Requests that the last response's `Vary` distinguishes do not wait for each other.
-            let mut variants = place.into_iter().flat_map(|place| place.variants.iter().rev());
-            let last = variants.find(|last| last.is_from(asker));
+            let mut variants = target.into_iter().flat_map(|target| target.variants.iter().rev());
+            let newest = variants.find(|newest| newest.is_from(requester));
             variant.push(0);
-            for name in last.into_iter().flat_map(|last| last.vary_fields()) {
-                variant.extend(asker.field_values(name));
+            for name in newest.into_iter().flat_map(|newest| newest.vary_fields()) {
+                variant.extend(requester.field_values(name));
                 variant.push(0);
             }
         }
         let key: Arc<str> = key.into();
-        if let Some(flight) = part.flights.get(&(Arc::clone(&key), variant.clone())) {
+        if let Some(flight) = shard.flights.get(&(Arc::clone(&key), variant.clone())) {
             return FlightRole::Follower(Arc::clone(flight));
         }
         let flight = Arc::<CoalescedFetch>::default();
-        part.stats.misses += 1;
-        part.flights.insert((Arc::clone(&key), variant.clone()), Arc::clone(&flight));
-        drop(part);
-        FlightRole::Leader(FetchLeader {
-            store: self.clone(),
-            key,
-            variant,
-            flight,
-            is_pass: is_alone,
-        })
+        shard.stats.misses += 1;
+        shard.flights.insert((Arc::clone(&key), variant.clone()), Arc::clone(&flight));
+        drop(shard);
+        FlightRole::Leader(FetchLeader { store: self.clone(), key, variant, flight, is_pass })
     }
 }
 
@@ -249,12 +245,12 @@ impl Default for CacheStore {
 impl FetchLeader {
     /// Stores the response and hands it to all waiting requests.
     pub(crate) fn store(self, entry: &Arc<CacheEntry>) {
-        let mut part = self.store.shard(&self.key);
-        // Check and store under one lock, which invalidation takes too.
+        let mut shard = self.store.shard(&self.key);
+        // Check and store under one lock, which invalidation acquires too.
         if !self.flight.is_invalidated() {
-            part.store(&self.key, entry);
+            shard.store(&self.key, entry);
         }
-        drop(part);
+        drop(shard);
         self.flight.complete(FlightOutcome::Stored(Arc::clone(entry)));
     }
 
@@ -263,10 +259,11 @@ impl FetchLeader {
         self.flight.complete(FlightOutcome::Stored(Arc::clone(entry)));
     }
 
-    /// The response has this status and is not shareable, so the stored one is not valid either.
-    pub(crate) fn mark_hit_for_pass(self, asker: Requester<'_>, status: StatusCode) {
-        let has_crowd = self.flight.waiters() > 0;
-        self.store.shard(&self.key).mark_hit_for_pass(&self.key, asker, status, has_crowd);
+    /// Records that the response, which has this status, is not shareable. A stored response is
+    /// then no longer valid either.
+    pub(crate) fn mark_hit_for_pass(self, requester: Requester<'_>, status: StatusCode) {
+        let has_waiters = self.flight.waiters() > 0;
+        self.store.shard(&self.key).mark_hit_for_pass(&self.key, requester, status, has_waiters);
         self.flight.complete(FlightOutcome::Uncacheable);
     }
 
@@ -283,15 +280,15 @@ impl FetchLeader {
 
 impl Drop for FetchLeader {
     fn drop(&mut self) {
-        let place = (Arc::clone(&self.key), std::mem::take(&mut self.variant));
-        let mut part = self.store.shard(&self.key);
+        let flight_key = (Arc::clone(&self.key), std::mem::take(&mut self.variant));
+        let mut shard = self.store.shard(&self.key);
         // After an invalidation, this key may belong to another flight.
-        if part.flights.get(&place).is_some_and(|other| Arc::ptr_eq(other, &self.flight)) {
-            part.flights.remove(&place);
+        if shard.flights.get(&flight_key).is_some_and(|other| Arc::ptr_eq(other, &self.flight)) {
+            shard.flights.remove(&flight_key);
         }
-        drop(part);
-        let is_panic = std::thread::panicking();
-        self.flight.complete(if is_panic {
+        drop(shard);
+        let is_panicking = std::thread::panicking();
+        self.flight.complete(if is_panicking {
             FlightOutcome::Uncacheable
         } else {
             FlightOutcome::Abandoned
@@ -302,10 +299,10 @@ impl Drop for FetchLeader {
 impl CacheShard {
     fn touch(&mut self, key: &str) {
         self.tick += 1;
-        let Some(place) = self.targets.get_mut(key) else { return };
-        if let Some(key) = self.lru.remove(&place.last_used) {
+        let Some(target) = self.targets.get_mut(key) else { return };
+        if let Some(key) = self.lru.remove(&target.last_used) {
             self.lru.insert(self.tick, key);
-            place.last_used = self.tick;
+            target.last_used = self.tick;
         }
     }
 
@@ -316,15 +313,15 @@ impl CacheShard {
             self.remove(key);
             return;
         }
-        let mut place = self.remove(key).unwrap_or_default();
-        place.variants.retain(|other| !entry.has_same_vary(other) && is_usable(other));
-        if place.variants.len() >= VARIANTS_MAX {
-            place.variants.remove(0);
+        let mut target = self.remove(key).unwrap_or_default();
+        target.variants.retain(|other| !entry.has_same_vary(other) && is_usable(other));
+        if target.variants.len() >= VARIANTS_MAX {
+            target.variants.remove(0);
             self.stats.evicted += 1;
         }
-        place.variants.push(Arc::clone(entry));
-        place.hit_for_pass_until = [None; 2];
-        self.insert(key, place);
+        target.variants.push(Arc::clone(entry));
+        target.hit_for_pass_until = [None; 2];
+        self.insert(key, target);
         self.evict();
     }
 
@@ -333,77 +330,77 @@ impl CacheShard {
         while self.stats.bytes > self.bytes_max {
             let Some((_, oldest)) = self.lru.first_key_value() else { break };
             let oldest = Arc::clone(oldest);
-            let gone = self.remove(&oldest);
-            self.stats.evicted += gone.map_or(0, |place| place.variants.len() as u64);
+            let evicted = self.remove(&oldest);
+            self.stats.evicted += evicted.map_or(0, |target| target.variants.len() as u64);
         }
     }
 
     fn mark_hit_for_pass(
         &mut self,
         key: &Arc<str>,
-        asker: Requester<'_>,
+        requester: Requester<'_>,
         status: StatusCode,
-        has_crowd: bool,
+        has_waiters: bool,
     ) {
-        let mut place = self.remove(key).unwrap_or_default();
+        let mut target = self.remove(key).unwrap_or_default();
         // A response for one client, or an error, says nothing about responses for other clients.
-        let is_news = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
-        if is_news && !asker.is_private() {
-            place.variants.retain(|entry| !entry.matches(asker));
+        let is_conclusive = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
+        if is_conclusive && !requester.is_private() {
+            target.variants.retain(|entry| !entry.matches(requester));
         }
-        if has_crowd {
+        if has_waiters {
             let until = Instant::now().checked_add(HIT_FOR_PASS_TTL);
-            place.hit_for_pass_until[usize::from(asker.is_private())] = until;
+            target.hit_for_pass_until[usize::from(requester.is_private())] = until;
         }
         let is_marked =
-            place.hit_for_pass_until.iter().flatten().any(|until| *until > Instant::now());
-        if is_marked || !place.variants.is_empty() {
-            self.insert(key, place);
+            target.hit_for_pass_until.iter().flatten().any(|until| *until > Instant::now());
+        if is_marked || !target.variants.is_empty() {
+            self.insert(key, target);
             self.evict();
         }
     }
 
-    fn remove_matching(&mut self, is_meant: impl Fn(&str) -> bool) {
-        let keys: Vec<_> = self.targets.keys().filter(|key| is_meant(key)).cloned().collect();
+    fn remove_matching(&mut self, matches: impl Fn(&str) -> bool) {
+        let keys: Vec<_> = self.targets.keys().filter(|key| matches(key)).cloned().collect();
         for key in keys {
             self.remove(&key);
         }
-        self.invalidate_flights(is_meant);
+        self.invalidate_flights(matches);
     }
 
     /// Prevents responses that are being fetched from being stored.
-    fn invalidate_flights(&mut self, is_meant: impl Fn(&str) -> bool) {
+    fn invalidate_flights(&mut self, matches: impl Fn(&str) -> bool) {
         self.flights.retain(|(key, _), flight| {
-            let is_over = is_meant(key);
-            if is_over {
+            let is_invalidated = matches(key);
+            if is_invalidated {
                 flight.invalidate();
             }
-            !is_over
+            !is_invalidated
         });
     }
 
-    fn insert(&mut self, key: &Arc<str>, mut place: TargetEntry) {
+    fn insert(&mut self, key: &Arc<str>, mut target: TargetEntry) {
         self.tick += 1;
-        place.last_used = self.tick;
-        self.stats.entries += place.variants.len();
-        self.stats.bytes += overhead_bytes(key) + place.memory_bytes();
+        target.last_used = self.tick;
+        self.stats.entries += target.variants.len();
+        self.stats.bytes += overhead_bytes(key) + target.memory_bytes();
         self.lru.insert(self.tick, Arc::clone(key));
-        self.targets.insert(Arc::clone(key), place);
+        self.targets.insert(Arc::clone(key), target);
     }
 
     fn remove(&mut self, key: &str) -> Option<TargetEntry> {
-        let place = self.targets.remove(key)?;
-        self.lru.remove(&place.last_used);
-        self.stats.entries -= place.variants.len();
-        self.stats.bytes -= overhead_bytes(key) + place.memory_bytes();
-        Some(place)
+        let target = self.targets.remove(key)?;
+        self.lru.remove(&target.last_used);
+        self.stats.entries -= target.variants.len();
+        self.stats.bytes -= overhead_bytes(key) + target.memory_bytes();
+        Some(target)
     }
 }
 
 impl TargetEntry {
-    /// Whether responses for such clients are known not to be shareable.
-    fn is_hit_for_pass(&self, asker: Requester<'_>) -> bool {
-        let until = self.hit_for_pass_until[usize::from(asker.is_private())];
+    /// Whether responses for clients like this one are known not to be shareable.
+    fn is_hit_for_pass(&self, requester: Requester<'_>) -> bool {
+        let until = self.hit_for_pass_until[usize::from(requester.is_private())];
         until.is_some_and(|until| until > Instant::now())
     }
 
@@ -412,7 +409,7 @@ impl TargetEntry {
     }
 }
 
-/// Whether an entry has any use left. One with a validator always does.
+/// Whether an entry can still be served or revalidated.
 fn is_usable(entry: &CacheEntry) -> bool {
     entry.freshness() < Freshness::Expired || entry.has_validators()
 }
@@ -428,9 +425,9 @@ fn key_path(key: &str) -> &str {
     target.split_once('?').map_or(target, |(path, _)| path)
 }
 
-fn lock(part: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
+fn lock(shard: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
     // No code under this lock panics halfway through a change.
-    part.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for CacheStore {

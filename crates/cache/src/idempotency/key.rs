@@ -13,10 +13,10 @@ const KEY_BYTES_MAX: usize = 255;
 
 /// The key of a request; `None` if it has none.
 pub(crate) fn idempotency_key(head: &RequestHead) -> Result<Option<Cow<'_, str>>, Problem> {
-    let mut all = head.header_values("idempotency-key");
-    let Some(value) = all.next() else { return Ok(None) };
+    let mut values = head.header_values("idempotency-key");
+    let Some(value) = values.next() else { return Ok(None) };
     let key = std::str::from_utf8(value).ok().and_then(|text| parse_key(text.trim_ascii()));
-    let key = key.filter(|key| all.next().is_none() && (1..=KEY_BYTES_MAX).contains(&key.len()));
+    let key = key.filter(|key| values.next().is_none() && (1..=KEY_BYTES_MAX).contains(&key.len()));
     key.map(Some).ok_or_else(|| {
         let detail = format!(
             "Idempotency-Key must be one string in quotes, of 1 to {KEY_BYTES_MAX} characters, such as a UUID"
@@ -33,17 +33,17 @@ fn parse_key(text: &str) -> Option<Cow<'_, str>> {
         return text.bytes().all(is_plain).then_some(Cow::Borrowed(text));
     };
     let mut key = String::new();
-    let mut letters = quoted.chars();
+    let mut chars = quoted.chars();
     loop {
-        match letters.next()? {
+        match chars.next()? {
             '"' => break,
-            '\\' => key.push(letters.next().filter(|letter| matches!(letter, '"' | '\\'))?),
-            letter @ ' '..='~' => key.push(letter),
+            '\\' => key.push(chars.next().filter(|c| matches!(c, '"' | '\\'))?),
+            c @ ' '..='~' => key.push(c),
             _ => return None,
         }
     }
     // Parameters have no meaning here.
-    let rest = letters.as_str();
+    let rest = chars.as_str();
     (rest.is_empty() || rest.starts_with(';')).then_some(Cow::Owned(key))
 }
 
@@ -61,11 +61,11 @@ pub(crate) fn storage_key(scope: &str, key: &str) -> String {
     name
 }
 
-/// The first half covers what must be the same in a repeated request: method, host, target, the
-/// fields that route guards read, the type and coding of the content, and the content. The second
-/// half covers the client's cookies and the identity of its connection, if these distinguish
-/// clients.
-pub(crate) fn fingerprint(parts: &Parts, content: &[u8], is_by_client: bool) -> Fingerprint {
+/// The fingerprint of a request. The first half covers what must be the same in a repeated request:
+/// method, host, target, the fields that route guards read, the type and coding of the content, and
+/// the content. The second half covers the client's cookies and the identity of its connection, if
+/// these distinguish clients.
+pub(crate) fn fingerprint(parts: &Parts, content: &[u8], covers_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
     hash_part(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
     hash_part(&mut hash, head.method_str().as_bytes());
@@ -87,7 +87,7 @@ pub(crate) fn fingerprint(parts: &Parts, content: &[u8], is_by_client: bool) -> 
     }
     hash_part(&mut hash, content);
     let mut fingerprint: Fingerprint = hash.finalize().into();
-    let client = if is_by_client { client_of(parts) } else { Fingerprint::default() };
+    let client = if covers_client { client_fingerprint(parts) } else { Fingerprint::default() };
     fingerprint[HALF..].copy_from_slice(&client[HALF..]);
     fingerprint
 }
@@ -104,15 +104,15 @@ pub(crate) fn is_same_client(first: &Fingerprint, second: &Fingerprint) -> bool 
 }
 
 /// The client's identity apart from its credentials, which already scope its keys.
-fn client_of(parts: &Parts) -> Fingerprint {
+fn client_fingerprint(parts: &Parts) -> Fingerprint {
     let (connection, mut hash) = (parts.peek_connection(), Sha256::new());
     // RFC 9113 §8.2.3: HTTP/2 may split the field; joined, it is the same again.
     let cookies: Vec<_> = parts.head.peek_header_values("cookie").collect();
     hash_part(&mut hash, &cookies.join(&b"; "[..]));
     let certificate = connection.client_identity().map(|client| client.fingerprint);
     hash_part(&mut hash, certificate.as_ref().map_or(&[], |fingerprint| &fingerprint[..]));
-    let proxied = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
-    hash_part(&mut hash, &proxied.map(ProxyProtocolTls::client_bytes).unwrap_or_default());
+    let proxy_tls = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
+    hash_part(&mut hash, &proxy_tls.map(ProxyProtocolTls::client_bytes).unwrap_or_default());
     hash.finalize().into()
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_a_string_or_a_plain_word() {
+    fn parses_quoted_strings_and_tokens() {
         for (text, key) in [
             ("\"8e03978e-40d5\"", Some("8e03978e-40d5")),
             ("8e03978e-40d5", Some("8e03978e-40d5")),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn scope_and_key_do_not_run_into_each_other() {
+    fn storage_keys_separate_scope_and_key() {
         assert_ne!(storage_key("a", "bc"), storage_key("ab", "c"));
         assert_eq!(storage_key("a", "b").len(), 64);
     }

@@ -50,7 +50,7 @@ struct StorePartition {
     bytes: usize,
     /// The bytes used by responses.
     response_bytes: usize,
-    /// The share was full, and that was logged.
+    /// This partition was full, and that was logged.
     is_reported: bool,
 }
 
@@ -94,21 +94,21 @@ impl MemoryIdempotencyStore {
         lease: Duration,
         is_anonymous: bool,
     ) -> Result<ClaimResult, IdempotencyStoreError> {
-        let (begun, is_news) = {
-            let mut kept = self.lock();
-            let begun = kept.claim(key, fingerprint, lease, is_anonymous);
-            let is_full = begun.is_err();
-            let is_news = kept.report(is_anonymous, is_full);
-            (begun, is_news)
+        let (result, should_log) = {
+            let mut inner = self.lock();
+            let result = inner.claim(key, fingerprint, lease, is_anonymous);
+            let is_full = result.is_err();
+            let should_log = inner.should_log_full(is_anonymous, is_full);
+            (result, should_log)
         };
-        if is_news {
-            catch_log_panic(|| report(is_anonymous));
+        if should_log {
+            catch_log_panic(|| log_full(is_anonymous));
         }
-        begun
+        result
     }
 }
 
-fn report(is_anonymous: bool) {
+fn log_full(is_anonymous: bool) {
     if is_anonymous {
         tracing::warn!(target: "peregrine", "the quarter of the store of idempotency keys for requests without an identity is full: more such requests are rejected until keys expire; limit their rate");
     } else {
@@ -139,17 +139,18 @@ impl MemoryStoreInner {
             });
         }
         if !self.evict(ENTRY_BYTES + key.len(), is_anonymous) {
-            let end = self.next_expiry(is_anonymous).map(|end| end.duration_since(now));
-            return Err(end.map_or(IdempotencyStoreError::Full, IdempotencyStoreError::FullFor));
+            let wait =
+                self.next_expiry(is_anonymous).map(|expires_at| expires_at.duration_since(now));
+            return Err(wait.map_or(IdempotencyStoreError::Full, IdempotencyStoreError::FullFor));
         }
         self.last_claim += 1;
-        let (claim, end) = (self.last_claim, saturating_add(now, lease));
+        let (claim, expires_at) = (self.last_claim, saturating_add(now, lease));
         let entry = ClaimEntry {
             fingerprint: *fingerprint,
             claim,
             is_anonymous,
             outcome: None,
-            expires_at: end,
+            expires_at,
         };
         self.insert(key, entry);
         Ok(ClaimResult::Claimed(claim))
@@ -166,113 +167,118 @@ impl MemoryStoreInner {
             return;
         }
         let Some(entry) = self.remove(key) else { return };
-        let least = ENTRY_BYTES + key.len();
+        let key_bytes = ENTRY_BYTES + key.len();
         // A response of more than half the capacity would evict all others.
-        let is_small = least + memory_bytes(&outcome) <= self.entry_bytes(entry.is_anonymous) / 2;
-        if !is_small || !self.evict(least + memory_bytes(&outcome), entry.is_anonymous) {
+        let is_small =
+            key_bytes + memory_bytes(&outcome) <= self.capacity_bytes(entry.is_anonymous) / 2;
+        if !is_small || !self.evict(key_bytes + memory_bytes(&outcome), entry.is_anonymous) {
             outcome = IdempotentOutcome::NotStored;
         }
-        let end = saturating_add(Instant::now(), keep_for);
-        self.insert(key, ClaimEntry { outcome: Some(outcome), expires_at: end, ..entry });
+        let expires_at = saturating_add(Instant::now(), keep_for);
+        self.insert(key, ClaimEntry { outcome: Some(outcome), expires_at, ..entry });
     }
 
     fn remove_expired(&mut self, now: Instant) {
-        for number in 0..self.partitions.len() {
-            let is_over = |share: &StorePartition| {
-                let ((end, _), key) = share.by_expiry.first_key_value()?;
-                (*end <= now).then(|| key.clone())
+        for index in 0..self.partitions.len() {
+            let first_expired = |partition: &StorePartition| {
+                let ((expires_at, _), key) = partition.by_expiry.first_key_value()?;
+                (*expires_at <= now).then(|| key.clone())
             };
-            while let Some(key) = is_over(&self.partitions[number]) {
+            while let Some(key) = first_expired(&self.partitions[index]) {
                 self.remove(&key);
             }
         }
     }
 
     /// How many bytes these requests may use.
-    fn entry_bytes(&self, is_anonymous: bool) -> usize {
+    fn capacity_bytes(&self, is_anonymous: bool) -> usize {
         if is_anonymous { self.bytes_max / ANONYMOUS_SHARE_DIVISOR } else { self.bytes_max }
     }
 
     fn bytes(&self) -> usize {
-        self.partitions.iter().map(|share| share.bytes).sum()
+        self.partitions.iter().map(|partition| partition.bytes).sum()
     }
 
     /// Makes room for this many bytes by evicting responses. Returns whether there is room now.
     fn evict(&mut self, bytes: usize, is_anonymous: bool) -> bool {
-        let share_max = self.entry_bytes(is_anonymous);
-        let keys = self.partitions.each_ref().map(|share| share.bytes - share.response_bytes);
+        let partition_max = self.capacity_bytes(is_anonymous);
+        let key_bytes =
+            self.partitions.each_ref().map(|partition| partition.bytes - partition.response_bytes);
         // If evicting all responses would not suffice, keep them.
-        let fits_share = !is_anonymous || keys[1] + bytes <= share_max;
-        if !fits_share || keys.iter().sum::<usize>() + bytes > self.bytes_max {
+        let fits_partition = !is_anonymous || key_bytes[1] + bytes <= partition_max;
+        if !fits_partition || key_bytes.iter().sum::<usize>() + bytes > self.bytes_max {
             return false;
         }
-        while is_anonymous && self.partitions[1].bytes + bytes > share_max {
+        while is_anonymous && self.partitions[1].bytes + bytes > partition_max {
             self.evict_response(1);
         }
         while self.bytes() + bytes > self.bytes_max {
-            let share = usize::from(!self.partitions[1].responses.is_empty());
-            self.evict_response(share);
+            let partition = usize::from(!self.partitions[1].responses.is_empty());
+            self.evict_response(partition);
         }
         true
     }
 
-    /// Evicts the oldest response of a share, and keeps its key.
-    fn evict_response(&mut self, number: usize) {
-        let share = &mut self.partitions[number];
+    /// Evicts the oldest response of a partition, and keeps its key.
+    fn evict_response(&mut self, index: usize) {
+        let partition = &mut self.partitions[index];
         let (_, key) =
-            share.responses.pop_first().expect("the share's response bytes are not zero");
-        let entry = self.entries.get_mut(&key).expect("every key of a share has an entry");
+            partition.responses.pop_first().expect("the partition's response bytes are not zero");
+        let entry = self.entries.get_mut(&key).expect("every key of a partition has an entry");
         let bytes =
             entry.outcome.replace(IdempotentOutcome::NotStored).as_ref().map_or(0, memory_bytes);
-        share.bytes -= bytes;
-        share.response_bytes -= bytes;
+        partition.bytes -= bytes;
+        partition.response_bytes -= bytes;
     }
 
     /// The expiry of the next key that would make room for such a request.
     fn next_expiry(&self, is_anonymous: bool) -> Option<Instant> {
-        let first = |share: &StorePartition| share.by_expiry.keys().next().map(|(end, _)| *end);
-        let is_share_full = is_anonymous
-            && self.partitions[1].bytes + ENTRY_BYTES >= self.entry_bytes(true).min(self.bytes_max);
-        match is_share_full {
+        let first = |partition: &StorePartition| {
+            partition.by_expiry.keys().next().map(|(expires_at, _)| *expires_at)
+        };
+        let is_partition_full = is_anonymous
+            && self.partitions[1].bytes + ENTRY_BYTES
+                >= self.capacity_bytes(true).min(self.bytes_max);
+        match is_partition_full {
             true => first(&self.partitions[1]),
             false => self.partitions.iter().filter_map(first).min(),
         }
     }
 
-    /// Whether to log that a share is full. It counts as full until a quarter of it is free.
-    fn report(&mut self, is_anonymous: bool, is_full: bool) -> bool {
-        let (used, most) = match is_anonymous {
-            true => (self.partitions[1].bytes, self.entry_bytes(true)),
+    /// Whether to log that a partition is full. It counts as full until a quarter of it is free.
+    fn should_log_full(&mut self, is_anonymous: bool, is_full: bool) -> bool {
+        let (used, capacity) = match is_anonymous {
+            true => (self.partitions[1].bytes, self.capacity_bytes(true)),
             false => (self.bytes(), self.bytes_max),
         };
-        let share = &mut self.partitions[usize::from(is_anonymous)];
+        let partition = &mut self.partitions[usize::from(is_anonymous)];
         if is_full {
-            return !std::mem::replace(&mut share.is_reported, true);
+            return !std::mem::replace(&mut partition.is_reported, true);
         }
-        share.is_reported &= used > most / 4 * 3;
+        partition.is_reported &= used > capacity / 4 * 3;
         false
     }
 
     fn insert(&mut self, key: &str, entry: ClaimEntry) {
-        let share = &mut self.partitions[usize::from(entry.is_anonymous)];
+        let partition = &mut self.partitions[usize::from(entry.is_anonymous)];
         let response = entry.outcome.as_ref().map_or(0, memory_bytes);
-        share.bytes += ENTRY_BYTES + key.len() + response;
-        share.response_bytes += response;
-        share.by_expiry.insert((entry.expires_at, entry.claim), key.into());
+        partition.bytes += ENTRY_BYTES + key.len() + response;
+        partition.response_bytes += response;
+        partition.by_expiry.insert((entry.expires_at, entry.claim), key.into());
         if matches!(entry.outcome, Some(IdempotentOutcome::Stored(_))) {
-            share.responses.insert(entry.claim, key.into());
+            partition.responses.insert(entry.claim, key.into());
         }
         self.entries.insert(key.into(), entry);
     }
 
     fn remove(&mut self, key: &str) -> Option<ClaimEntry> {
         let entry = self.entries.remove(key)?;
-        let share = &mut self.partitions[usize::from(entry.is_anonymous)];
-        share.by_expiry.remove(&(entry.expires_at, entry.claim));
-        share.responses.remove(&entry.claim);
+        let partition = &mut self.partitions[usize::from(entry.is_anonymous)];
+        partition.by_expiry.remove(&(entry.expires_at, entry.claim));
+        partition.responses.remove(&entry.claim);
         let response = entry.outcome.as_ref().map_or(0, memory_bytes);
-        share.bytes -= ENTRY_BYTES + key.len() + response;
-        share.response_bytes -= response;
+        partition.bytes -= ENTRY_BYTES + key.len() + response;
+        partition.response_bytes -= response;
         Some(entry)
     }
 }
@@ -284,7 +290,7 @@ fn saturating_add(now: Instant, after: Duration) -> Instant {
 
 fn memory_bytes(outcome: &IdempotentOutcome) -> usize {
     match outcome {
-        IdempotentOutcome::Stored(kept) => kept.memory_bytes(),
+        IdempotentOutcome::Stored(response) => response.memory_bytes(),
         IdempotentOutcome::NotStored => 0,
     }
 }
@@ -320,9 +326,9 @@ impl IdempotencyStore for MemoryIdempotencyStore {
     }
 
     async fn release(&self, key: &str, claim: u64) -> Result<(), IdempotencyStoreError> {
-        let mut kept = self.lock();
-        if kept.entries.get(key).is_some_and(|entry| entry.claim == claim) {
-            kept.remove(key);
+        let mut inner = self.lock();
+        if inner.entries.get(key).is_some_and(|entry| entry.claim == claim) {
+            inner.remove(key);
         }
         Ok(())
     }
@@ -330,12 +336,12 @@ impl IdempotencyStore for MemoryIdempotencyStore {
 
 impl fmt::Debug for MemoryIdempotencyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.lock();
+        let inner = self.lock();
         f.debug_struct("MemoryIdempotencyStore")
-            .field("keys", &kept.entries.len())
-            .field("anonymous_keys", &kept.partitions[1].by_expiry.len())
-            .field("bytes", &kept.bytes())
-            .field("bytes_max", &kept.bytes_max)
+            .field("keys", &inner.entries.len())
+            .field("anonymous_keys", &inner.partitions[1].by_expiry.len())
+            .field("bytes", &inner.bytes())
+            .field("bytes_max", &inner.bytes_max)
             .finish()
     }
 }

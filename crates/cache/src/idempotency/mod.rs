@@ -237,14 +237,14 @@ struct IdempotentService<S, N> {
 
 impl<S: IdempotencyStore + 'static, N: Service + 'static> Service for IdempotentService<S, N> {
     async fn call(&self, request: Request) -> Response {
-        let is_meant = self.settings.methods.contains(&request.method());
-        if !is_meant || request.parts.head.header_bytes("idempotency-key").is_none() {
+        let applies = self.settings.methods.contains(&request.method());
+        if !applies || request.parts.head.header_bytes("idempotency-key").is_none() {
             return self.settings.handle(request, &*self.service).await;
         }
         let (settings, service) = (Rc::clone(&self.settings), Rc::clone(&self.service));
-        let (lease, counted) = (settings.lease, InFlightHandle::new(&request.parts));
-        let answer = async move { settings.handle(request, &*service).await };
-        DetachOnDrop::new(answer, counted, lease).await
+        let (lease, in_flight) = (settings.lease, InFlightHandle::new(&request.parts));
+        let response = async move { settings.handle(request, &*service).await };
+        DetachOnDrop::new(response, in_flight, lease).await
     }
 }
 
@@ -259,8 +259,8 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
                     Some(scope) => scope(&request.parts),
                     None => credential_scope(&request.parts.head),
                 };
-                let name = storage_key(&scope, &key);
-                self.run_once(name, request, next).await
+                let key = storage_key(&scope, &key);
+                self.run_once(key, request, next).await
             }
             Ok(None) if self.is_required => missing_key().into_response(),
             Ok(None) => next.call(request).await,
@@ -268,10 +268,10 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
     }
 
-    /// Answers the request that has this key.
-    async fn run_once<N: Service>(&self, name: String, request: Request, next: &N) -> Response {
+    /// Runs the request that has this key, or replays the outcome of an earlier one.
+    async fn run_once<N: Service>(&self, key: String, request: Request, next: &N) -> Response {
         // An outer `Idempotency` has claimed the key already.
-        if request.parts.extensions().get::<ClaimedKey>().is_some_and(|claimed| claimed.0 == name) {
+        if request.parts.extensions().get::<ClaimedKey>().is_some_and(|claimed| claimed.0 == key) {
             return next.call(request).await;
         }
         let (mut parts, body) = request.into_parts();
@@ -280,14 +280,14 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
             Ok(content) => content,
             Err(problem) => return problem.into_response(),
         };
-        // Until the response, the handler may leave the content unread.
-        let _charge = MemoryReservation::new(content.len());
+        // The handler may leave the content unread, so it stays in memory until the response.
+        let _reservation = MemoryReservation::new(content.len());
         let fingerprint = fingerprint(&parts, &content, self.scope.is_none());
-        let begun = match self.is_anonymous(&parts) {
-            true => self.store.claim_anonymous(&name, &fingerprint, self.lease).await,
-            false => self.store.claim(&name, &fingerprint, self.lease).await,
+        let result = match self.is_anonymous(&parts) {
+            true => self.store.claim_anonymous(&key, &fingerprint, self.lease).await,
+            false => self.store.claim(&key, &fingerprint, self.lease).await,
         };
-        let claim = match begun {
+        let claim = match result {
             Ok(ClaimResult::Claimed(claim)) => claim,
             Ok(ClaimResult::InProgress(first) | ClaimResult::Completed(first, _))
                 if !is_same_request(&first, &fingerprint) =>
@@ -301,22 +301,24 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
             Ok(ClaimResult::Completed(_, IdempotentOutcome::NotStored)) => {
                 return response_not_stored().into_response();
             }
-            Ok(ClaimResult::Completed(_, IdempotentOutcome::Stored(kept))) => {
+            Ok(ClaimResult::Completed(_, IdempotentOutcome::Stored(stored))) => {
                 // The store does not record which identities the handler read, so an outer cache
                 // must not share the replay.
                 PrivateResponse::mark_delegated(&parts);
                 if [Method::GET, Method::HEAD].contains(&parts.head.method()) {
                     PrivateResponse::mark(&parts);
                 }
-                return kept.to_response().with_header(REPLAYED, HeaderValue::from_static("true"));
+                return stored
+                    .to_response()
+                    .with_header(REPLAYED, HeaderValue::from_static("true"));
             }
             Err(IdempotencyStoreError::FullFor(time)) => return store_full(time).into_response(),
             Err(error) => return store_unavailable(&error).into_response(),
         };
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
         let watch = PrivateResponse::watch(&parts);
-        parts.extensions_mut().insert(ClaimedKey(name.clone()));
-        let crowd = self.scope.is_none().then(|| SharedScope::from_parts(&parts));
+        parts.extensions_mut().insert(ClaimedKey(key.clone()));
+        let shared_scope = self.scope.is_none().then(|| SharedScope::from_parts(&parts));
         // A repeated request may accept other codings.
         if head.header_bytes("accept-encoding").is_some() {
             parts.head.remove_fields(&["accept-encoding"]);
@@ -325,18 +327,18 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         let body = Body::from(content).with_limits(limits);
         let request = Request::from_parts(parts, body);
         // The content may be a stream, which can panic like a handler.
-        let kept = catch_unwind_future(async {
+        let completion = catch_unwind_future(async {
             // Render problems as the application will send them.
             let response = states.render_problem(next.call(request).await, &head);
             self.record_route(&head, &watch);
-            self.complete(&name, claim, response, crowd.as_ref()).await
+            self.complete(&key, claim, response, shared_scope.as_ref()).await
         });
-        match kept.await {
+        match completion.await {
             Ok(response) => response,
             Err(panic) => {
                 let response = Problem::handler_panicked().into_response();
                 drop(
-                    self.complete(&name, claim, states.render_problem(response, &head), None).await,
+                    self.complete(&key, claim, states.render_problem(response, &head), None).await,
                 );
                 resume_unwind(panic)
             }
@@ -349,42 +351,43 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         if let Some(scope) = &self.scope {
             return scope(parts).is_empty();
         }
-        let carries = PrivateResponse::carries_identity(parts) || PrivateResponse::is_marked(parts);
-        !carries || self.anonymous_routes.borrow().contains(&parts.head.routes_hash())
+        let has_identity =
+            PrivateResponse::carries_identity(parts) || PrivateResponse::is_marked(parts);
+        !has_identity || self.anonymous_routes.borrow().contains(&parts.head.routes_hash())
     }
 
     /// Records whether the handler of a route looks for an identity.
     fn record_route(&self, head: &RequestHead, watch: &PrivateResponseWatch) {
-        let (route, mut open) = (head.routes_hash(), self.anonymous_routes.borrow_mut());
+        let (route, mut routes) = (head.routes_hash(), self.anonymous_routes.borrow_mut());
         if watch.sources() == IdentitySources::default() {
-            open.insert(route);
+            routes.insert(route);
         } else {
-            open.remove(&route);
+            routes.remove(&route);
         }
     }
 
-    /// Stores the outcome, and the response unless it is about one of several clients in the same
-    /// scope.
+    /// Stores the outcome, and the response unless it may be specific to one of several clients in
+    /// the same scope.
     async fn complete(
         &self,
-        name: &str,
+        key: &str,
         claim: u64,
         mut response: Response,
-        crowd: Option<&SharedScope>,
+        shared_scope: Option<&SharedScope>,
     ) -> Response {
-        let is_nothing = match &self.release_if {
-            Some(forget) => forget(&response),
+        let releases_key = match &self.release_if {
+            Some(release_if) => release_if(&response),
             None => is_retryable(&response),
         };
-        if is_nothing || response.status == StatusCode::SWITCHING_PROTOCOLS {
-            if let Err(error) = self.store.release(name, claim).await {
+        if releases_key || response.status == StatusCode::SWITCHING_PROTOCOLS {
+            if let Err(error) = self.store.release(key, claim).await {
                 catch_log_panic(
                     || tracing::error!(target: "peregrine", %error, "an idempotency key could not be freed"),
                 );
             }
             return response;
         }
-        let outcome = if crowd.is_some_and(|crowd| crowd.is_private_response(&response)) {
+        let outcome = if shared_scope.is_some_and(|scope| scope.is_private_response(&response)) {
             catch_log_panic(
                 || tracing::error!(target: "peregrine", "a response to an idempotency key is not stored, because neither Authorization nor X-Api-Key identifies its client: set Idempotency::scope"),
             );
@@ -393,12 +396,12 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
             let body = std::mem::take(&mut response.body);
             match collect_body(body, self.response_bytes_max, Some(COLLECT_TIMEOUT)).await {
                 Collected::Complete(content) => {
-                    let kept = StoredResponse::new(&response, &content);
+                    let stored = StoredResponse::new(&response, &content);
                     response.body = Body::from(content);
                     // The body may have read the client's identity.
-                    match crowd.is_some_and(|crowd| crowd.is_private_response(&response)) {
+                    match shared_scope.is_some_and(|scope| scope.is_private_response(&response)) {
                         true => IdempotentOutcome::NotStored,
-                        false => IdempotentOutcome::Stored(kept),
+                        false => IdempotentOutcome::Stored(stored),
                     }
                 }
                 Collected::Incomplete(body) => {
@@ -407,7 +410,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
                 }
             }
         };
-        if let Err(error) = self.store.complete(name, claim, outcome, self.retention).await {
+        if let Err(error) = self.store.complete(key, claim, outcome, self.retention).await {
             // The key stays claimed until the end of its lease, so nothing is executed twice
             // before.
             catch_log_panic(
@@ -528,7 +531,7 @@ impl<S> fmt::Debug for Idempotency<S> {
         f.debug_struct("Idempotency")
             .field("methods", &self.0.methods)
             .field("is_required", &self.0.is_required)
-            .field("keep_for", &self.0.retention)
+            .field("retention", &self.0.retention)
             .field("lease", &self.0.lease)
             .field("response_bytes_max", &self.0.response_bytes_max)
             .finish_non_exhaustive()

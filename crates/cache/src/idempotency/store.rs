@@ -143,26 +143,27 @@ impl IdempotentOutcome {
     /// Serializes the outcome, for stores outside the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Self::Stored(kept) = self else { return vec![FORMAT_VERSION, 0] };
-        let form = if kept.is_uncompressed { FORMAT_VERSION_UNCOMPRESSED } else { FORMAT_VERSION };
-        let mut bytes = vec![form, 1];
-        bytes.put_u16(kept.status.as_u16());
-        bytes.put_u32(u32::try_from(kept.fields.len()).unwrap_or_default());
-        for (name, value) in &kept.fields {
-            for text in [name.as_str().as_bytes(), value.as_bytes()] {
-                bytes.put_u32(u32::try_from(text.len()).unwrap_or_default());
-                bytes.extend_from_slice(text);
+        let Self::Stored(response) = self else { return vec![FORMAT_VERSION, 0] };
+        let version =
+            if response.is_uncompressed { FORMAT_VERSION_UNCOMPRESSED } else { FORMAT_VERSION };
+        let mut bytes = vec![version, 1];
+        bytes.put_u16(response.status.as_u16());
+        bytes.put_u32(u32::try_from(response.fields.len()).unwrap_or_default());
+        for (name, value) in &response.fields {
+            for part in [name.as_str().as_bytes(), value.as_bytes()] {
+                bytes.put_u32(u32::try_from(part.len()).unwrap_or_default());
+                bytes.extend_from_slice(part);
             }
         }
-        bytes.extend_from_slice(&kept.content);
+        bytes.extend_from_slice(&response.content);
         bytes
     }
 
     /// Parses the output of [`IdempotentOutcome::to_bytes`]; `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (form, mut rest) = bytes.split_first()?;
-        let is_uncompressed = match *form {
+        let (version, mut rest) = bytes.split_first()?;
+        let is_uncompressed = match *version {
             FORMAT_VERSION => false,
             FORMAT_VERSION_UNCOMPRESSED => true,
             _ => return None,
@@ -187,16 +188,16 @@ impl IdempotentOutcome {
 
 /// A big-endian number of `N` bytes.
 fn read_number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
-    let (number, behind) = rest.split_first_chunk::<N>()?;
-    *rest = behind;
-    Some(number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)))
+    let (digits, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(digits.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 fn read_bytes<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = usize::try_from(read_number::<4>(rest)?).ok()?;
-    let (text, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
-    Some(text)
+    let (bytes, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    Some(bytes)
 }
 
 /// Why a store operation failed.
@@ -237,17 +238,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_survive_as_bytes_and_nothing_else_is_read_as_one() {
-        let kept = StoredResponse {
+    fn outcomes_round_trip_and_other_bytes_are_rejected() {
+        let response = StoredResponse {
             status: StatusCode::CREATED,
             fields: vec![(http::header::LOCATION, HeaderValue::from_static("/a"))],
             content: Bytes::from_static(b"content"),
             is_uncompressed: false,
         };
-        let secret = StoredResponse { is_uncompressed: true, ..kept.clone() };
+        let secret = StoredResponse { is_uncompressed: true, ..response.clone() };
         for outcome in [
             IdempotentOutcome::NotStored,
-            IdempotentOutcome::Stored(kept),
+            IdempotentOutcome::Stored(response),
             IdempotentOutcome::Stored(secret),
         ] {
             let bytes = outcome.to_bytes();
@@ -258,7 +259,9 @@ mod tests {
         }
         // The format as written before the other one existed.
         let old = IdempotentOutcome::from_bytes(&[1, 1, 0, 200, 0, 0, 0, 0, b'x']);
-        assert!(matches!(old, Some(IdempotentOutcome::Stored(kept)) if !kept.is_uncompressed));
+        assert!(
+            matches!(old, Some(IdempotentOutcome::Stored(response)) if !response.is_uncompressed)
+        );
         for bytes in
             [&[2, 0][..], &[1, 2], &[1, 0, 0], &[1, 1, 0, 99, 255, 255, 255, 255], &[1, 1, 0, 5]]
         {

@@ -1,4 +1,4 @@
-//! Both middleware, through the test client.
+//! Tests of both middlewares, through the test client.
 
 mod pieces;
 mod requests;

@@ -1,4 +1,4 @@
-//! Data that enters an encoder or decoder piece by piece also leaves it piece by piece.
+//! Flushing and decoding piece by piece: no output is held back.
 
 use super::{noise, text};
 use crate::coding::ContentCoding;
@@ -9,20 +9,20 @@ use crate::encoder::Encoder;
 const CODINGS: [ContentCoding; 4] =
     [ContentCoding::Gzip, ContentCoding::Deflate, ContentCoding::Br, ContentCoding::Zstd];
 
-/// Sends `pieces` through an encoder and a decoder, with a flush after each.
-fn passes(coding: ContentCoding, level: CompressionLevel, pieces: &[&[u8]]) {
+/// Passes `pieces` through an encoder and a decoder, with a flush after each.
+fn assert_round_trip(coding: ContentCoding, level: CompressionLevel, pieces: &[&[u8]]) {
     let mut encoder = Encoder::new(coding, level, None).expect("an encoder");
     let mut decoder = Decoder::new(coding).expect("a decoder");
     let mut out = Vec::new();
-    for (number, piece) in pieces.iter().enumerate() {
+    for (index, piece) in pieces.iter().enumerate() {
         encoder.write(piece, &mut out).expect("the encoder works");
         encoder.flush(&mut out).expect("the encoder works");
-        let read = decoder.write(&out, usize::MAX).expect("the input is valid");
-        let lengths = (read.len(), piece.len());
-        assert!(read == *piece, "{coding:?}, {level:?}, piece {number}: {lengths:?}");
+        let decoded = decoder.write(&out, usize::MAX).expect("the input is valid");
+        let lengths = (decoded.len(), piece.len());
+        assert!(decoded == *piece, "{coding:?}, {level:?}, piece {index}: {lengths:?}");
         out.clear();
         // Leave as little space as the next piece gets in practice.
-        out.shrink_to(number % 3 * 1_000);
+        out.shrink_to(index % 3 * 1_000);
     }
     encoder.finish(&mut out).expect("the encoder works");
     assert_eq!(decoder.write(&out, usize::MAX), Ok(Vec::new()));
@@ -30,33 +30,33 @@ fn passes(coding: ContentCoding, level: CompressionLevel, pieces: &[&[u8]]) {
 }
 
 #[test]
-fn a_flush_lets_all_out_that_was_written() {
+fn a_flush_emits_everything_written() {
     let (noise, text) = (noise(70_000), text(70_000).into_bytes());
     // Base64: no matches, but fewer bits than bytes.
     let base64: Vec<u8> = noise.iter().map(|byte| b'0' + byte % 64).collect();
     // Lines, events, and sizes around the block and buffer sizes of the encoders.
     let edges = [4_096, 16_384, 31_744, 65_536];
-    let around = edges.iter().flat_map(|edge| [edge - 1, edge + 1, edge + 38]);
-    let sizes: Vec<usize> = [0, 1, 2, 13, 200, 1_023].into_iter().chain(around).collect();
+    let nearby = edges.iter().flat_map(|edge| [edge - 1, edge + 1, edge + 38]);
+    let sizes: Vec<usize> = [0, 1, 2, 13, 200, 1_023].into_iter().chain(nearby).collect();
     for coding in CODINGS {
         for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best]
         {
             for content in [&noise, &text, &base64] {
                 let pieces: Vec<&[u8]> = sizes.iter().map(|size| &content[..*size]).collect();
-                passes(coding, level, &pieces);
+                assert_round_trip(coding, level, &pieces);
             }
         }
     }
 }
 
 #[test]
-fn a_flush_lets_all_out_at_each_size_around_the_end_of_a_block() {
+fn a_flush_emits_everything_at_sizes_around_a_block_boundary() {
     let noise = noise(36_000);
     for coding in [ContentCoding::Gzip, ContentCoding::Deflate] {
         for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best]
         {
             for size in (31_700..36_000).step_by(89).chain(31_740..31_770) {
-                passes(coding, level, &[&noise[..size], b"more"]);
+                assert_round_trip(coding, level, &[&noise[..size], b"more"]);
             }
         }
     }
@@ -64,7 +64,7 @@ fn a_flush_lets_all_out_at_each_size_around_the_end_of_a_block() {
 
 /// Wherever the input is cut, the decoder produces all output that it can.
 #[test]
-fn a_decoder_holds_nothing_back() {
+fn a_decoder_emits_all_available_output() {
     use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
     let mut content = Vec::new();
@@ -76,10 +76,10 @@ fn a_decoder_holds_nothing_back() {
     let mut compress = Compress::new(Compression::best(), true);
     compress.compress_vec(&content, &mut packed, FlushCompress::Finish).expect("the encoder works");
     let mut decoder = Decoder::new(ContentCoding::Deflate).expect("a decoder");
-    let (mut expected, mut read) = (Vec::with_capacity(content.len() + 1), 0);
+    let (mut expected, mut decoded_len) = (Vec::with_capacity(content.len() + 1), 0);
     let mut inflate = Decompress::new(true);
-    for (number, byte) in packed.iter().enumerate() {
-        read += decoder.write(&[*byte], usize::MAX).expect("the input is valid").len();
+    for (index, byte) in packed.iter().enumerate() {
+        decoded_len += decoder.write(&[*byte], usize::MAX).expect("the input is valid").len();
         let mut rest = &[*byte][..];
         loop {
             let before = (inflate.total_in(), inflate.total_out());
@@ -90,7 +90,7 @@ fn a_decoder_holds_nothing_back() {
                 break;
             }
         }
-        assert_eq!(read, expected.len(), "byte {number} of {}", packed.len());
+        assert_eq!(decoded_len, expected.len(), "byte {index} of {}", packed.len());
     }
     assert!(expected == content);
 }

@@ -30,7 +30,7 @@ fn client() -> TestClient {
         .test()
 }
 
-fn sent(client: &TestClient, path: &str, codings: &[&str], body: Vec<u8>) -> TestResponse {
+fn send(client: &TestClient, path: &str, codings: &[&str], body: Vec<u8>) -> TestResponse {
     let request = codings
         .iter()
         .fold(client.post(path), |request, coding| request.header("content-encoding", *coding));
@@ -51,13 +51,13 @@ fn kind(response: &TestResponse) -> String {
 }
 
 #[test]
-fn bodies_are_unpacked_however_they_arrive() {
+fn bodies_are_decoded_however_they_are_split() {
     let client = client();
     let content = text(10_000);
     for coding in ContentCoding::ALL.iter().copied() {
         let packed = pack(coding, content.as_bytes());
         assert_eq!(
-            sent(&client, "/", &[coding.name()], packed.clone()).text(),
+            send(&client, "/", &[coding.name()], packed.clone()).text(),
             content,
             "{coding}"
         );
@@ -67,42 +67,42 @@ fn bodies_are_unpacked_however_they_arrive() {
             assert_eq!(request.chunks(pieces).send_blocking().text(), content, "{coding} {size}");
         }
         let empty = pack(coding, b"");
-        assert_eq!(sent(&client, "/", &[coding.name()], empty).text(), "");
+        assert_eq!(send(&client, "/", &[coding.name()], empty).text(), "");
     }
-    assert_eq!(sent(&client, "/", &["X-GZip"], pack(ContentCoding::Gzip, b"x")).text(), "x");
-    assert_eq!(sent(&client, "/", &[], b"plain".to_vec()).text(), "plain");
-    assert_eq!(sent(&client, "/", &["identity", ""], b"plain".to_vec()).text(), "plain");
+    assert_eq!(send(&client, "/", &["X-GZip"], pack(ContentCoding::Gzip, b"x")).text(), "x");
+    assert_eq!(send(&client, "/", &[], b"plain".to_vec()).text(), "plain");
+    assert_eq!(send(&client, "/", &["identity", ""], b"plain".to_vec()).text(), "plain");
     assert_eq!(
-        sent(&client, "/", &["gzip"], Vec::new()).text(),
+        send(&client, "/", &["gzip"], Vec::new()).text(),
         "",
         "some clients send empty bodies so"
     );
 }
 
 #[test]
-fn handlers_do_not_see_what_was_said_of_the_packed_body() {
-    let response = sent(&client(), "/head", &["gzip"], pack(ContentCoding::Gzip, b"x"));
+fn fields_that_describe_the_encoded_body_are_removed() {
+    let response = send(&client(), "/head", &["gzip"], pack(ContentCoding::Gzip, b"x"));
     assert_eq!(response.text(), "host");
-    let seen = |coding: &str, body: Vec<u8>| {
+    let visible_fields = |coding: &str, body: Vec<u8>| {
         let request = client().post("/head").header("content-encoding", coding);
         let digests = ["content-digest", "repr-digest", "content-md5", "want-content-digest"];
         let request = digests.iter().fold(request, |request, name| request.header(*name, "x"));
         request.body(body).send_blocking().text()
     };
-    assert_eq!(seen("gzip", pack(ContentCoding::Gzip, b"x")), "host want-content-digest");
-    let all = "host content-digest repr-digest content-md5 want-content-digest";
-    assert_eq!(seen("identity", b"x".to_vec()), all, "the body is unchanged");
+    assert_eq!(visible_fields("gzip", pack(ContentCoding::Gzip, b"x")), "host want-content-digest");
+    let all_fields = "host content-digest repr-digest content-md5 want-content-digest";
+    assert_eq!(visible_fields("identity", b"x".to_vec()), all_fields, "the body is unchanged");
 }
 
 #[test]
-fn codings_are_undone_from_the_last_and_are_few() {
+fn codings_are_decoded_in_reverse_order_and_limited_in_number() {
     let client = client();
     let twice = pack(ContentCoding::Br, &pack(ContentCoding::Gzip, b"content"));
     for codings in [&["gzip, br"][..], &["gzip", "br"], &["identity, gzip ,, BR"]] {
-        assert_eq!(sent(&client, "/", codings, twice.clone()).text(), "content");
+        assert_eq!(send(&client, "/", codings, twice.clone()).text(), "content");
     }
     assert_eq!(
-        kind(&sent(&client, "/", &["br, gzip"], twice.clone())),
+        kind(&send(&client, "/", &["br, gzip"], twice.clone())),
         "400 invalid-content-coding"
     );
     for codings in [
@@ -113,26 +113,26 @@ fn codings_are_undone_from_the_last_and_are_few() {
         &["\u{e9}"],
         &["*"],
     ] {
-        let response = sent(&client, "/", codings, twice.clone());
+        let response = send(&client, "/", codings, twice.clone());
         assert_eq!(kind(&response), "415 unsupported-content-coding", "{codings:?}");
         assert_eq!(response.field("accept-encoding"), Some("zstd, br, gzip, deflate"));
     }
-    let long = "x".repeat(3000);
-    assert!(sent(&client, "/", &[&long], Vec::new()).text().len() < 400);
+    let long_name = "x".repeat(3000);
+    assert!(send(&client, "/", &[&long_name], Vec::new()).text().len() < 400);
 }
 
 #[test]
-fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
+fn a_decompression_bomb_exceeds_the_ratio_or_the_body_limit() {
     let client = client();
     let zeros = vec![0; 20 << 20];
     for coding in ContentCoding::ALL.iter().copied() {
         let bomb = pack(coding, &zeros);
         assert!(bomb.len() < 40_000, "{coding}");
         let before = reserved();
-        let response = sent(&client, "/large", &[coding.name()], bomb.clone());
+        let response = send(&client, "/large", &[coding.name()], bomb.clone());
         assert_eq!(kind(&response), "413 body-decompressed-too-large", "{coding}");
         assert_eq!(
-            kind(&sent(&client, "/small", &[coding.name()], bomb)),
+            kind(&send(&client, "/small", &[coding.name()], bomb)),
             "413 body-too-large",
             "{coding}"
         );
@@ -140,31 +140,31 @@ fn a_bomb_is_too_large_by_its_ratio_or_by_the_limit() {
         let twice = pack(coding, &pack(coding, &zeros));
         let codings = format!("{coding}, {coding}");
         assert_eq!(
-            kind(&sent(&client, "/large", &[&codings], twice)),
+            kind(&send(&client, "/large", &[&codings], twice)),
             "413 body-decompressed-too-large",
             "{coding}"
         );
         // Less dense content is checked by its length.
         let dense = pack(coding, text(3 << 20).as_bytes());
         assert_eq!(
-            kind(&sent(&client, "/", &[coding.name()], dense.clone())),
+            kind(&send(&client, "/", &[coding.name()], dense.clone())),
             "413 body-too-large",
             "{coding}"
         );
-        assert_eq!(sent(&client, "/large", &[coding.name()], dense).text(), (3 << 20).to_string());
+        assert_eq!(send(&client, "/large", &[coding.name()], dense).text(), (3 << 20).to_string());
         assert_eq!(
-            sent(&client, "/small", &[coding.name()], pack(coding, &[b'a'; 100])).status(),
+            send(&client, "/small", &[coding.name()], pack(coding, &[b'a'; 100])).status(),
             200
         );
         assert_eq!(
-            kind(&sent(&client, "/small", &[coding.name()], pack(coding, &[b'a'; 101]))),
+            kind(&send(&client, "/small", &[coding.name()], pack(coding, &[b'a'; 101]))),
             "413 body-too-large"
         );
     }
 }
 
 #[test]
-fn a_window_larger_than_the_standard_has_is_refused_before_it_is_allocated() {
+fn a_nonstandard_window_is_rejected_before_it_is_allocated() {
     let mut packed = Vec::new();
     let params = brotli::enc::BrotliEncoderParams {
         large_window: true,
@@ -173,11 +173,11 @@ fn a_window_larger_than_the_standard_has_is_refused_before_it_is_allocated() {
     };
     brotli::BrotliCompress(&mut &b"text"[..], &mut packed, &params).expect("brotli");
     assert_eq!(packed[0] & 0x7f, 0x11, "a large window");
-    assert_eq!(kind(&sent(&client(), "/", &["br"], packed)), "400 invalid-content-coding");
+    assert_eq!(kind(&send(&client(), "/", &["br"], packed)), "400 invalid-content-coding");
 }
 
 #[test]
-fn others_have_their_turn_though_nothing_comes_of_a_body() {
+fn decoding_yields_even_without_output() {
     let members = pack(ContentCoding::Gzip, b"").repeat(10_000);
     let pieces = members.len() / (16 * 1024);
     let client = App::new()
@@ -197,74 +197,74 @@ fn others_have_their_turn_though_nothing_comes_of_a_body() {
             pauses.to_string()
         })
         .test();
-    let pauses: usize = sent(&client, "/", &["gzip"], Vec::new()).text().parse().expect("a number");
+    let pauses: usize = send(&client, "/", &["gzip"], Vec::new()).text().parse().expect("a number");
     assert!(pauses >= pieces, "{pauses} of {pieces}");
 }
 
 #[test]
-fn the_packed_body_is_held_to_its_limit_too() {
+fn the_encoded_body_is_limited_too() {
     let noise = noise(5000);
     let client = client().body_limit(1000);
     assert_eq!(
-        kind(&sent(&client, "/large", &["gzip"], pack(ContentCoding::Gzip, &noise))),
+        kind(&send(&client, "/large", &["gzip"], pack(ContentCoding::Gzip, &noise))),
         "200",
         "the route's limit is the outermost"
     );
     assert_eq!(
-        kind(&sent(&client, "/", &["gzip"], pack(ContentCoding::Gzip, &noise))),
+        kind(&send(&client, "/", &["gzip"], pack(ContentCoding::Gzip, &noise))),
         "413 body-too-large"
     );
 }
 
 #[test]
-fn what_breaks_off_or_is_changed_is_a_problem_and_never_a_panic() {
+fn truncated_or_corrupt_bodies_never_panic() {
     let client = client();
     let content = text(600);
     for coding in ContentCoding::ALL.iter().copied() {
         let packed = pack(coding, content.as_bytes());
-        let outcome = |body: Vec<u8>| kind(&sent(&client, "/", &[coding.name()], body));
+        let kind_of = |body: Vec<u8>| kind(&send(&client, "/", &[coding.name()], body));
         for end in 1..packed.len() {
             assert_eq!(
-                outcome(packed[..end].to_vec()),
+                kind_of(packed[..end].to_vec()),
                 "400 invalid-content-coding",
                 "{coding} cut at {end}"
             );
         }
-        for at in 0..packed.len() {
+        for index in 0..packed.len() {
             for change in [1, 0x80, 0xff] {
-                let mut changed = packed.clone();
-                changed[at] ^= change;
-                let response = sent(&client, "/", &[coding.name()], changed);
+                let mut corrupt = packed.clone();
+                corrupt[index] ^= change;
+                let response = send(&client, "/", &[coding.name()], corrupt);
                 // Not every coding has a checksum, and invalid UTF-8 gives another problem.
                 assert!(
                     matches!(response.status().as_u16(), 200 | 400 | 413),
-                    "{coding} {at}: {}",
+                    "{coding} {index}: {}",
                     response.text()
                 );
             }
         }
         assert_eq!(
-            outcome([&packed[..], b"garbage behind"].concat()),
+            kind_of([&packed[..], b"garbage behind"].concat()),
             "400 invalid-content-coding",
             "{coding}"
         );
-        assert_eq!(outcome(b"no coding at all".to_vec()), "400 invalid-content-coding", "{coding}");
-        assert_eq!(outcome(vec![0xff; 5000]), "400 invalid-content-coding", "{coding}");
+        assert_eq!(kind_of(b"no coding at all".to_vec()), "400 invalid-content-coding", "{coding}");
+        assert_eq!(kind_of(vec![0xff; 5000]), "400 invalid-content-coding", "{coding}");
     }
 }
 
 #[test]
-fn nothing_is_unpacked_while_there_is_no_memory() {
+fn nothing_is_decoded_without_memory() {
     let before = reserved();
     set_limit(Some(before + 100));
-    let _charge = peregrine_web::memory::MemoryReservation::new(99);
-    let response = sent(&client(), "/", &["gzip"], pack(ContentCoding::Gzip, b"x"));
+    let _reservation = peregrine_web::memory::MemoryReservation::new(99);
+    let response = send(&client(), "/", &["gzip"], pack(ContentCoding::Gzip, b"x"));
     set_limit(None);
     assert_eq!(kind(&response), "503 overloaded");
 }
 
 #[test]
-fn a_ratio_of_nothing_is_found_at_start() {
+fn a_zero_ratio_is_reported_at_build() {
     let app = App::new().wrap(Decompression::new().ratio_max(0)).post("/", || "");
     assert!(app.build().expect_err("no body").to_string().contains("ratio_max(0)"));
 }

@@ -15,8 +15,8 @@ use std::task::{Context, Poll, Waker};
 
 const TYPE: (&str, &str) = ("content-type", "text/plain");
 
-fn client(compression: Compression, make: impl Fn() -> Response + 'static) -> TestClient {
-    App::new().wrap(compression).get("/", make).test()
+fn client(compression: Compression, handler: impl Fn() -> Response + 'static) -> TestClient {
+    App::new().wrap(compression).get("/", handler).test()
 }
 
 fn with_fields(body: impl Into<Body>, fields: &[(&'static str, &'static str)]) -> Response {
@@ -29,7 +29,7 @@ fn with_fields(body: impl Into<Body>, fields: &[(&'static str, &'static str)]) -
     response
 }
 
-fn asked(client: &TestClient, accepted: &str) -> TestResponse {
+fn send(client: &TestClient, accepted: &str) -> TestResponse {
     client.get("/").header("accept-encoding", accepted).send_blocking()
 }
 
@@ -64,14 +64,14 @@ fn poll(body: &mut Body) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
 }
 
 #[test]
-fn content_of_every_length_comes_back_as_it_was_in_every_coding_and_level() {
+fn content_round_trips_in_every_coding_level_and_length() {
     for coding in ContentCoding::ALL {
         for level in [CompressionLevel::Fastest, CompressionLevel::Default, CompressionLevel::Best]
         {
             for length in [1024, 5000, 32 * 1024, 32 * 1024 + 1, 700_000] {
                 let compression = Compression::new().codings([*coding]).level(level);
                 let client = client(compression, move || with_fields(text(length), &[TYPE]));
-                let response = asked(&client, coding.name());
+                let response = send(&client, coding.name());
                 assert_eq!(response.field("content-encoding"), Some(coding.name()));
                 let packed = response.bytes();
                 assert!(packed.len() < length, "{coding} {level:?} {length}: {}", packed.len());
@@ -85,25 +85,25 @@ fn content_of_every_length_comes_back_as_it_was_in_every_coding_and_level() {
 }
 
 #[test]
-fn compressors_of_the_stock_begin_anew() {
+fn pooled_compressors_are_reset() {
     let client = client(Compression::new(), || with_fields(text(3000), &[TYPE]));
-    let first = asked(&client, "gzip").bytes();
+    let first = send(&client, "gzip").bytes();
     for _ in 0..5 {
-        assert_eq!(asked(&client, "gzip").bytes(), first);
+        assert_eq!(send(&client, "gzip").bytes(), first);
     }
     // A compressor that was dropped halfway also goes back to the stock.
     let stream = App::new()
         .wrap(Compression::new())
         .get("/", || with_fields(steps([Some("begun "), None]), &[TYPE]))
         .test();
-    let mut body = asked(&stream, "gzip").into_response().body;
+    let mut body = send(&stream, "gzip").into_response().body;
     assert!(poll(&mut body).is_ready());
     drop(body);
-    assert_eq!(asked(&client, "gzip").bytes(), first);
+    assert_eq!(send(&client, "gzip").bytes(), first);
 }
 
 #[test]
-fn what_is_not_worth_it_or_must_not_be_changed_is_left_alone() {
+fn ineligible_responses_are_left_unchanged() {
     const VARY: Option<&str> = Some("accept-encoding");
     let long = || Body::from(text(2000));
     for (status, fields, body, coding, vary) in [
@@ -135,13 +135,13 @@ fn what_is_not_worth_it_or_must_not_be_changed_is_left_alone() {
         (200, &[TYPE, ("content-encoding", "br")], long(), Some("br"), None),
         (200, &[TYPE, ("cache-control", "max-age=1, No-Transform")], long(), None, None),
     ] {
-        let made = Cell::new(Some(with_fields(body, fields)));
-        let make = move || {
-            let mut response = made.take().expect("the handler is called once");
+        let response_cell = Cell::new(Some(with_fields(body, fields)));
+        let handler = move || {
+            let mut response = response_cell.take().expect("the handler is called once");
             response.status = StatusCode::from_u16(status).expect("a status");
             response
         };
-        let response = asked(&client(Compression::new(), make), "gzip");
+        let response = send(&client(Compression::new(), handler), "gzip");
         assert_eq!(
             (response.field("content-encoding"), response.field("vary")),
             (coding, vary),
@@ -154,20 +154,20 @@ fn what_is_not_worth_it_or_must_not_be_changed_is_left_alone() {
 }
 
 #[test]
-fn what_would_not_become_shorter_is_sent_as_it_is() {
+fn incompressible_content_is_sent_unencoded() {
     let noise = noise(2000);
-    let sent = noise.clone();
+    let expected = noise.clone();
     let client = client(Compression::new(), move || with_fields(noise.clone(), &[TYPE]));
-    let response = asked(&client, "gzip");
+    let response = send(&client, "gzip");
     assert_eq!(
         (response.field("content-encoding"), response.field("vary")),
         (None, Some("accept-encoding"))
     );
-    assert_eq!(response.bytes(), sent);
+    assert_eq!(response.bytes(), expected);
 }
 
 #[test]
-fn fields_say_what_became_of_the_content() {
+fn fields_are_adjusted_to_the_encoded_content() {
     let fields = &[
         TYPE,
         ("etag", "\"x\""),
@@ -180,18 +180,18 @@ fn fields_say_what_became_of_the_content() {
     let client = client(Compression::new(), || with_fields(text(2000), fields));
     let names =
         ["etag", "accept-ranges", "content-length", "content-digest", "repr-digest", "content-md5"];
-    let seen = |accepted: &str| {
-        let response = asked(&client, accepted);
+    let fields_for = |accepted: &str| {
+        let response = send(&client, accepted);
         names.map(|name| response.field(name).map(str::to_owned))
     };
-    assert_eq!(seen("gzip"), [Some("W/\"x\"".to_owned()), None, None, None, None, None]);
+    assert_eq!(fields_for("gzip"), [Some("W/\"x\"".to_owned()), None, None, None, None, None]);
     let plain = ["\"x\"", "bytes", "2000", "sha-256=:x:", "sha-256=:x:", "x"]
         .map(|value| Some(value.to_owned()));
-    assert_eq!(seen("identity"), plain);
+    assert_eq!(fields_for("identity"), plain);
     let weak = super::responses::client(Compression::new(), || {
         with_fields(text(2000), &[TYPE, ("etag", "W/\"x\"")])
     });
-    assert_eq!(asked(&weak, "gzip").field("etag"), Some("W/\"x\""));
+    assert_eq!(send(&weak, "gzip").field("etag"), Some("W/\"x\""));
     // A 304 has the tag of the response that it stands for, and no length.
     let not_modified = super::responses::client(Compression::new(), || {
         let mut response =
@@ -199,17 +199,17 @@ fn fields_say_what_became_of_the_content() {
         response.status = StatusCode::NOT_MODIFIED;
         response
     });
-    assert_eq!(asked(&not_modified, "gzip").field("etag"), Some("W/\"x\""));
-    assert_eq!(asked(&not_modified, "identity").field("etag"), Some("\"x\""));
-    let length = |coding| asked(&not_modified, coding).field("content-length").map(str::to_owned);
+    assert_eq!(send(&not_modified, "gzip").field("etag"), Some("W/\"x\""));
+    assert_eq!(send(&not_modified, "identity").field("etag"), Some("\"x\""));
+    let length = |coding| send(&not_modified, coding).field("content-length").map(str::to_owned);
     assert_eq!((length("gzip"), length("identity")), (None, Some("2000".to_owned())));
 }
 
 #[test]
-fn head_has_the_fields_of_get_and_nothing_is_compressed_for_it() {
+fn head_has_the_fields_of_get_without_compression() {
     let client = client(Compression::new(), || with_fields(text(2000), &[TYPE, ("etag", "\"x\"")]));
     let head = client.head("/").header("accept-encoding", "gzip").send_blocking();
-    let get = asked(&client, "gzip");
+    let get = send(&client, "gzip");
     for name in ["content-encoding", "vary", "etag", "content-type"] {
         assert_eq!(head.field(name), get.field(name), "{name}");
     }
@@ -217,15 +217,15 @@ fn head_has_the_fields_of_get_and_nothing_is_compressed_for_it() {
 }
 
 #[test]
-fn who_accepts_nothing_of_this_is_told_so_before_the_handler_runs() {
+fn no_acceptable_coding_is_a_406_before_the_handler_runs() {
     let calls = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&calls);
+    let counter = Rc::clone(&calls);
     let client = client(Compression::new().codings([ContentCoding::Gzip]), move || {
-        counted.set(counted.get() + 1);
+        counter.set(counter.get() + 1);
         with_fields("short", &[])
     });
     for accepted in ["identity;q=0", "*;q=0", "br, identity;q=0"] {
-        let response = asked(&client, accepted);
+        let response = send(&client, accepted);
         assert_eq!(
             (response.status().as_u16(), response.field("accept-encoding"), calls.get()),
             (406, Some("gzip"), 0)
@@ -234,16 +234,16 @@ fn who_accepts_nothing_of_this_is_told_so_before_the_handler_runs() {
         assert!(response.text().contains("/problems/no-acceptable-coding"));
     }
     // If no coding is rejected, even short content without a type gets one.
-    let response = asked(&client, "gzip, identity;q=0");
+    let response = send(&client, "gzip, identity;q=0");
     assert_eq!(
         (response.field("content-encoding"), unpack("gzip", &response.bytes())),
         (Some("gzip"), b"short".to_vec())
     );
-    assert_eq!(asked(&client, "gzip").text(), "short");
+    assert_eq!(send(&client, "gzip").text(), "short");
 }
 
 #[test]
-fn readers_of_a_stream_get_all_there_is_whenever_it_pauses() {
+fn a_stream_is_flushed_whenever_it_pauses() {
     for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         let client = client(Compression::new(), || {
             let pieces = [
@@ -257,13 +257,13 @@ fn readers_of_a_stream_get_all_there_is_whenever_it_pauses() {
             ];
             with_fields(steps(pieces), &[("content-type", "text/event-stream")])
         });
-        let mut body = asked(&client, coding).into_response().body;
-        let (mut packed, mut seen) = (Vec::new(), Vec::new());
+        let mut body = send(&client, coding).into_response().body;
+        let (mut packed, mut decoded) = (Vec::new(), Vec::new());
         for _ in 0..20 {
             match poll(&mut body) {
                 Poll::Ready(Some(Ok(frame))) => {
                     packed.extend_from_slice(frame.data_ref().expect("data"));
-                    seen.push(String::from_utf8(unpack_so_far(coding, &packed)).expect("text"));
+                    decoded.push(String::from_utf8(unpack_so_far(coding, &packed)).expect("text"));
                 }
                 Poll::Ready(Some(Err(error))) => panic!("{error}"),
                 Poll::Ready(None) => break,
@@ -271,33 +271,36 @@ fn readers_of_a_stream_get_all_there_is_whenever_it_pauses() {
             }
         }
         assert_eq!(
-            seen,
+            decoded,
             ["data: one\n\n", "data: one\n\ndata: two\n\n", "data: one\n\ndata: two\n\nend"],
             "{coding}"
         );
-        assert_eq!(unpack(coding, &packed), seen[2].as_bytes());
+        assert_eq!(unpack(coding, &packed), decoded[2].as_bytes());
     }
 }
 
 #[test]
-fn trailers_and_failures_come_through() {
+fn trailers_and_errors_pass_through() {
     let trailers: HeaderMap =
         [(http::header::ETAG, HeaderValue::from_static("1"))].into_iter().collect();
-    let sent = trailers.clone();
-    let client_ = client(Compression::new(), move || {
+    let sent_trailers = trailers.clone();
+    let compressing_client = client(Compression::new(), move || {
         with_fields(
-            Body::new(Steps([Some(Ok(Bytes::from_static(b"text")))].into(), Some(sent.clone()))),
+            Body::new(Steps(
+                [Some(Ok(Bytes::from_static(b"text")))].into(),
+                Some(sent_trailers.clone()),
+            )),
             &[TYPE],
         )
     });
-    let mut body = asked(&client_, "gzip").into_response().body;
+    let mut body = send(&compressing_client, "gzip").into_response().body;
     let Poll::Ready(Some(Ok(data))) = poll(&mut body) else { panic!("data first") };
     assert_eq!(unpack("gzip", data.data_ref().expect("data")), b"text");
     let Poll::Ready(Some(Ok(last))) = poll(&mut body) else { panic!("then trailers") };
     assert_eq!(last.into_trailers().ok(), Some(trailers));
     assert!(matches!(poll(&mut body), Poll::Ready(None)));
 
-    let client_ = client(Compression::new(), || {
+    let compressing_client = client(Compression::new(), || {
         with_fields(
             Body::new(Steps(
                 [Some(Ok(Bytes::from_static(b"text"))), Some(Err("broken"))].into(),
@@ -306,16 +309,16 @@ fn trailers_and_failures_come_through() {
             &[TYPE],
         )
     });
-    let mut body = asked(&client_, "gzip").into_response().body;
+    let mut body = send(&compressing_client, "gzip").into_response().body;
     assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(BodyError::Stream(_))))));
     assert!(matches!(poll(&mut body), Poll::Ready(None)), "the body ends without looking complete");
 }
 
 #[test]
-fn large_content_is_compressed_in_turns() {
+fn compression_of_large_content_yields() {
     for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         let client = client(Compression::new(), || with_fields(text(1 << 20), &[TYPE]));
-        let mut body = asked(&client, coding).into_response().body;
+        let mut body = send(&client, coding).into_response().body;
         let (mut packed, mut pauses) = (Vec::new(), 0);
         loop {
             match poll(&mut body) {
@@ -332,11 +335,11 @@ fn large_content_is_compressed_in_turns() {
 }
 
 #[test]
-fn memory_is_charged_while_it_is_held_and_nothing_is_compressed_while_there_is_little() {
+fn memory_is_reserved_and_low_memory_disables_compression() {
     let before = reserved();
     let client = client(Compression::new(), || with_fields(steps([Some("text"), None]), &[TYPE]));
     for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
-        let mut body = asked(&client, coding).into_response().body;
+        let mut body = send(&client, coding).into_response().body;
         assert!(poll(&mut body).is_ready());
         let now = reserved() - before;
         assert!((100 << 10..4 << 20).contains(&now), "{coding}: {now}");
@@ -344,19 +347,19 @@ fn memory_is_charged_while_it_is_held_and_nothing_is_compressed_while_there_is_l
         assert_eq!(reserved(), before);
     }
     set_limit(Some(before + 1000));
-    let charge = MemoryReservation::new(900);
-    let response = asked(&client, "gzip");
+    let reservation = MemoryReservation::new(900);
+    let response = send(&client, "gzip");
     assert_eq!(
         (response.field("content-encoding"), response.field("vary")),
         (None, Some("accept-encoding"))
     );
-    drop(charge);
+    drop(reservation);
     set_limit(None);
-    assert_eq!(asked(&client, "gzip").field("content-encoding"), Some("gzip"));
+    assert_eq!(send(&client, "gzip").field("content-encoding"), Some("gzip"));
 }
 
 #[test]
-fn secrets_are_kept_out_by_response_and_by_request() {
+fn responses_are_excluded_by_marker_and_by_request() {
     let app = App::new()
         .wrap(Compression::new().except(|head| head.path().starts_with("/secret/")))
         .get("/secret/{x}", |Path(_): Path<String>| text(2000))
@@ -370,49 +373,55 @@ fn secrets_are_kept_out_by_response_and_by_request() {
 }
 
 #[test]
-fn the_applications_form_of_a_problem_is_what_is_compressed() {
+fn problems_are_compressed_as_the_application_renders_them() {
     let fails = || Err::<(), _>(Problem::new(StatusCode::CONFLICT, "taken", text(2000)));
-    for is_own in [false, true] {
+    for is_custom in [false, true] {
         let app = App::new().wrap(Compression::new()).get("/", fails);
         let app =
-            if is_own { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
-        let response = asked(&app.test(), "gzip");
+            if is_custom { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
+        let response = send(&app.test(), "gzip");
         assert_eq!(
             (response.status().as_u16(), response.field("content-encoding")),
             (409, Some("gzip"))
         );
-        let sent = String::from_utf8(unpack("gzip", &response.bytes())).expect("text");
-        assert!(if is_own { sent == text(3000) } else { sent.contains("/problems/taken") });
+        let content = String::from_utf8(unpack("gzip", &response.bytes())).expect("text");
+        assert!(if is_custom {
+            content == text(3000)
+        } else {
+            content.contains("/problems/taken")
+        });
     }
 }
 
 #[test]
-fn a_problem_in_the_applications_form_is_what_it_was_marked_as() {
+fn a_rendered_problem_keeps_its_no_compression_marker() {
     let fails = || {
         let problem = Problem::new(StatusCode::CONFLICT, "taken", text(2000));
         let mut response = peregrine_web::response::IntoResponse::into_response(problem);
         response.extensions_mut().insert(NoCompression);
         response
     };
-    for is_own in [false, true] {
+    for is_custom in [false, true] {
         let app = App::new().wrap(Compression::new()).get("/", fails);
         let app =
-            if is_own { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
-        assert_eq!(asked(&app.test(), "gzip").field("content-encoding"), None);
+            if is_custom { app.on_problem(|problem, _| (problem.status, text(3000))) } else { app };
+        assert_eq!(send(&app.test(), "gzip").field("content-encoding"), None);
     }
 }
 
 #[test]
-fn settings_are_checked_and_types_are_chosen() {
+fn settings_are_checked_and_types_can_be_chosen() {
     let none = App::new().wrap(Compression::new().codings([])).get("/", || "").build();
     assert!(none.expect_err("no coding").to_string().contains("Compression has no coding"));
-    let own = Compression::new().content_types(|essence| essence == "image/png").bytes_min(10);
-    let client = client(own, || with_fields("p".repeat(50), &[("content-type", "image/PNG; x=y")]));
-    assert_eq!(asked(&client, "gzip").field("content-encoding"), Some("gzip"));
+    let compression =
+        Compression::new().content_types(|essence| essence == "image/png").bytes_min(10);
+    let client =
+        client(compression, || with_fields("p".repeat(50), &[("content-type", "image/PNG; x=y")]));
+    assert_eq!(send(&client, "gzip").field("content-encoding"), Some("gzip"));
 }
 
 #[test]
-fn it_nests_and_compresses_once() {
+fn nested_compression_encodes_once() {
     struct Twice;
     impl peregrine_web::Middleware for Twice {
         async fn run<S: Service>(&self, request: peregrine_web::Request, next: &S) -> Response {
@@ -420,23 +429,23 @@ fn it_nests_and_compresses_once() {
         }
     }
     let client = App::new().wrap(Compression::new()).wrap(Twice).get("/", || text(2000)).test();
-    let response = asked(&client, "gzip");
+    let response = send(&client, "gzip");
     assert_eq!(response.header_values("content-encoding").collect::<Vec<_>>(), ["gzip"]);
     assert_eq!(unpack("gzip", &response.bytes()), text(2000).as_bytes());
 }
 
 #[test]
-fn content_that_waits_to_be_compressed_is_charged() {
+fn memory_is_reserved_for_content_waiting_to_be_compressed() {
     const SIZE: usize = 1 << 20;
     let before = reserved();
     for coding in ContentCoding::ALL.iter().map(|coding| coding.name()) {
         // Content that only this response holds, whole and in one large piece.
         let whole = || Body::from(Bytes::from(noise(SIZE)));
         let piece = || Body::new(Steps([Some(Ok(Bytes::from(noise(SIZE))))].into(), None));
-        let makes: [fn() -> Body; 2] = [whole, piece];
-        for make in makes {
-            let client = client(Compression::new(), move || with_fields(make(), &[TYPE]));
-            let mut body = asked(&client, coding).into_response().body;
+        let bodies: [fn() -> Body; 2] = [whole, piece];
+        for new_body in bodies {
+            let client = client(Compression::new(), move || with_fields(new_body(), &[TYPE]));
+            let mut body = send(&client, coding).into_response().body;
             // It yields between pieces.
             while poll(&mut body).is_pending() {}
             assert!(reserved() - before >= SIZE, "{coding}: {}", reserved() - before);

@@ -116,10 +116,10 @@ impl ConfigLoader {
     #[must_use]
     pub fn env_vars<N: Into<OsString>, V: Into<OsString>>(
         mut self,
-        all: impl IntoIterator<Item = (N, V)>,
+        vars: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let all = all.into_iter().map(|(name, value)| (name.into(), value.into()));
-        self.env_vars.extend(all);
+        let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.env_vars.extend(vars);
         self
     }
 
@@ -163,19 +163,19 @@ impl ConfigLoader {
         if let Some(path) = &self.file {
             value.merge(load_file(path)?, true);
         }
-        let mut variables: Vec<_> = self.env_vars.iter().collect();
-        variables.sort();
-        for (name, text) in variables {
+        let mut vars: Vec<_> = self.env_vars.iter().collect();
+        vars.sort();
+        for (name, text) in vars {
             if let Some((path, name)) = self.key_for_env_var(&value, name)? {
                 // A short name that is set to an empty text counts as unset.
-                if text.is_empty() && self.env_aliases.iter().any(|(known, _)| *known == name) {
+                if text.is_empty() && self.env_aliases.iter().any(|(alias, _)| *alias == name) {
                     continue;
                 }
-                let origin = SourceLocation::EnvVar(name.into());
+                let location = SourceLocation::EnvVar(name.into());
                 let text = text.to_str().ok_or_else(|| {
-                    ConfigError::new("the text is not UTF-8").with_location(&origin)
+                    ConfigError::new("the text is not UTF-8").with_location(&location)
                 })?;
-                value.merge(nest_value(&path, text, &origin), false);
+                value.merge(nest_value(&path, text, &location), false);
             }
         }
         Ok(value)
@@ -188,26 +188,27 @@ impl ConfigLoader {
         name: &OsStr,
     ) -> Result<Option<(Vec<String>, String)>, ConfigError> {
         let Some(name) = name.to_str() else { return Ok(None) };
-        if let Some((_, path)) = self.env_aliases.iter().find(|(known, _)| known == name) {
+        if let Some((_, path)) = self.env_aliases.iter().find(|(alias, _)| alias == name) {
             let path = path.split('.').map(ToOwned::to_owned).collect();
             return Ok(Some((path, name.to_owned())));
         }
-        let Some(rest) = name.strip_prefix(&self.prefix) else { return Ok(None) };
-        let path: Vec<_> = rest.split("__").map(normalize_key).collect();
-        let is_one = path.len() == 1;
-        if is_one {
-            let plain = tree.entries().iter().find(|entry| normalize_key(&entry.key) == path[0]);
-            let is_plain =
-                plain.is_some_and(|entry| !matches!(entry.value.kind, ValueKind::Table(_)));
-            if !is_plain && let Some(meant) = self.suggest_env_var(tree, &path[0]) {
+        let Some(suffix) = name.strip_prefix(&self.prefix) else { return Ok(None) };
+        let path: Vec<_> = suffix.split("__").map(normalize_key).collect();
+        let is_top_level = path.len() == 1;
+        if is_top_level {
+            let entry = tree.entries().iter().find(|entry| normalize_key(&entry.key) == path[0]);
+            let is_value =
+                entry.is_some_and(|entry| !matches!(entry.value.kind, ValueKind::Table(_)));
+            if !is_value && let Some(suggestion) = self.suggest_env_var(tree, &path[0]) {
                 let text = format!(
-                    "two underscores separate the parts of a setting's path; did you mean {meant}?"
+                    "two underscores separate the parts of a setting's path; did you mean \
+                     {suggestion}?"
                 );
                 return Err(
                     ConfigError::new(text).with_location(&SourceLocation::EnvVar(name.into()))
                 );
             }
-            return Ok(is_plain.then(|| (path, name.to_owned())));
+            return Ok(is_value.then(|| (path, name.to_owned())));
         }
         if path.len() > DEPTH_MAX || path.iter().any(String::is_empty) {
             let text = "separate the parts of a setting's path with two underscores";
@@ -218,54 +219,56 @@ impl ConfigLoader {
 }
 
 impl ConfigLoader {
-    /// The variable for the setting whose path, joined by single underscores, is `said` or nearly
-    /// so.
-    fn suggest_env_var(&self, tree: &ConfigValue, said: &str) -> Option<String> {
-        if is_kubernetes_service_var(said) {
+    /// The variable for the setting whose path, joined by single underscores, is equal or similar
+    /// to `name`.
+    fn suggest_env_var(&self, tree: &ConfigValue, name: &str) -> Option<String> {
+        if is_kubernetes_service_var(name) {
             return None;
         }
         let mut paths = Vec::new();
         collect_keys(tree, &mut Vec::new(), &mut paths);
-        // The name of the table must be exact: the environment contains many unrelated variables.
-        let is_near = |path: &&Vec<String>| {
-            path.len() > 1 && said.strip_prefix(&*path[0]).is_some_and(|rest| rest.starts_with('_'))
+        // The name of the table must match exactly, because the environment contains many unrelated
+        // variables.
+        let is_in_table = |path: &&Vec<String>| {
+            path.len() > 1
+                && name.strip_prefix(&*path[0]).is_some_and(|suffix| suffix.starts_with('_'))
         };
-        let near: Vec<_> = paths.iter().filter(is_near).collect();
-        let flat: Vec<_> = near.iter().map(|path| path.join("_")).collect();
-        let found = closest_name(said, &flat, TYPO_DISTANCE_MAX)?;
-        let at = flat.iter().position(|one| one == found)?;
-        Some(format!("{}{}", self.prefix, near[at].join("__").to_uppercase()))
+        let candidates: Vec<_> = paths.iter().filter(is_in_table).collect();
+        let joined: Vec<_> = candidates.iter().map(|path| path.join("_")).collect();
+        let closest = closest_name(name, &joined, TYPO_DISTANCE_MAX)?;
+        let index = joined.iter().position(|candidate| candidate == closest)?;
+        Some(format!("{}{}", self.prefix, candidates[index].join("__").to_uppercase()))
     }
 }
 
 /// Kubernetes sets variables prefixed with the name of each service: `APP_SERVICE_HOST`,
 /// `APP_PORT_80_TCP_ADDR`.
-fn is_kubernetes_service_var(rest: &str) -> bool {
-    rest == "port" || rest.starts_with("service_") || rest.starts_with("port_")
+fn is_kubernetes_service_var(name: &str) -> bool {
+    name == "port" || name.starts_with("service_") || name.starts_with("port_")
 }
 
 /// Collects the paths of all values in a tree.
-fn collect_keys(tree: &ConfigValue, way: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
+fn collect_keys(tree: &ConfigValue, path: &mut Vec<String>, paths: &mut Vec<Vec<String>>) {
     if !matches!(tree.kind, ValueKind::Table(_)) {
-        return all.push(way.clone());
+        return paths.push(path.clone());
     }
-    if way.len() < DEPTH_MAX {
+    if path.len() < DEPTH_MAX {
         for entry in tree.entries() {
-            way.push(normalize_key(&entry.key));
-            collect_keys(&entry.value, way, all);
-            way.pop();
+            path.push(normalize_key(&entry.key));
+            collect_keys(&entry.value, path, paths);
+            path.pop();
         }
     }
 }
 
 /// Wraps the text into nested tables.
-fn nest_value(path: &[String], text: &str, origin: &SourceLocation) -> ConfigValue {
-    let of = |kind| ConfigValue { kind, location: origin.clone() };
-    let inner = of(ValueKind::String(text.to_owned()));
-    path.iter().rev().fold(inner, |value, key| {
-        of(ValueKind::Table(vec![TableEntry {
+fn nest_value(path: &[String], text: &str, location: &SourceLocation) -> ConfigValue {
+    let with_location = |kind| ConfigValue { kind, location: location.clone() };
+    let leaf = with_location(ValueKind::String(text.to_owned()));
+    path.iter().rev().fold(leaf, |value, key| {
+        with_location(ValueKind::Table(vec![TableEntry {
             key: key.clone(),
-            key_location: origin.clone(),
+            key_location: location.clone(),
             value,
         }]))
     })
@@ -285,15 +288,16 @@ fn load_file(path: &Path) -> Result<ConfigValue, ConfigError> {
 
 /// Parses the text of a file.
 pub(crate) fn parse_toml(text: &str, path: &Path) -> Result<ConfigValue, ConfigError> {
-    let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-    let places = LineIndex { text, lines, path: path.into() };
+    let lines =
+        std::iter::once(0).chain(text.match_indices('\n').map(|(offset, _)| offset + 1)).collect();
+    let line_index = LineIndex { text, lines, path: path.into() };
     let table = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
+        let offset = error.span().map_or(0, |span| span.start);
         ConfigError::new(format!("invalid TOML: {}", error.message()))
-            .with_location(&places.location(at))
+            .with_location(&line_index.location(offset))
     })?;
-    let origin = places.location(table.span().start);
-    Ok(ConfigValue { kind: places.table(table.get_ref())?, location: origin })
+    let location = line_index.location(table.span().start);
+    Ok(ConfigValue { kind: line_index.table(table.get_ref())?, location })
 }
 
 /// Converts offsets in a text to positions.
@@ -305,10 +309,10 @@ struct LineIndex<'t> {
 }
 
 impl LineIndex<'_> {
-    fn location(&self, at: usize) -> SourceLocation {
-        let line = self.lines.partition_point(|begin| *begin <= at);
-        let begin = self.lines[line - 1];
-        let before = self.text.get(begin..at).unwrap_or_default();
+    fn location(&self, offset: usize) -> SourceLocation {
+        let line = self.lines.partition_point(|line_start| *line_start <= offset);
+        let line_start = self.lines[line - 1];
+        let before = self.text.get(line_start..offset).unwrap_or_default();
         // In such a long line, character columns are not useful.
         let is_long = before.len() > LINE_BYTES_MAX;
         let column = 1 + if is_long { before.len() } else { before.chars().count() };
@@ -316,48 +320,49 @@ impl LineIndex<'_> {
     }
 
     fn table(&self, table: &DeTable<'_>) -> Result<ValueKind, ConfigError> {
-        let mut all: Vec<_> = table.iter().collect();
-        // In the order in which they were written.
-        all.sort_by_key(|(key, _)| key.span().start);
-        let entry = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
-            let origin = self.location(value.span().start);
-            let value =
-                ConfigValue { kind: self.convert(value.get_ref(), &origin)?, location: origin };
-            let origin = self.location(key.span().start);
-            Ok(TableEntry { key: key.get_ref().clone().into_owned(), key_location: origin, value })
+        let mut entries: Vec<_> = table.iter().collect();
+        // `DeTable` may not preserve the order of the file.
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let to_entry = |(key, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+            let location = self.location(value.span().start);
+            let value = ConfigValue { kind: self.convert(value.get_ref(), &location)?, location };
+            let location = self.location(key.span().start);
+            Ok(TableEntry {
+                key: key.get_ref().clone().into_owned(),
+                key_location: location,
+                value,
+            })
         };
-        Ok(ValueKind::Table(all.into_iter().map(entry).collect::<Result<_, _>>()?))
+        Ok(ValueKind::Table(entries.into_iter().map(to_entry).collect::<Result<_, _>>()?))
     }
 
     fn convert(
         &self,
         value: &DeValue<'_>,
-        origin: &SourceLocation,
+        location: &SourceLocation,
     ) -> Result<ValueKind, ConfigError> {
         Ok(match value {
             DeValue::String(text) => ValueKind::String(text.clone().into_owned()),
-            DeValue::Boolean(is) => ValueKind::Bool(*is),
+            DeValue::Boolean(boolean) => ValueKind::Bool(*boolean),
             DeValue::Integer(number) => {
-                let read = i128::from_str_radix(number.as_str(), number.radix());
+                let parsed = i128::from_str_radix(number.as_str(), number.radix());
                 let too_large =
-                    |_| ConfigError::new("the number is too large").with_location(origin);
-                ValueKind::Integer(read.map_err(too_large)?)
+                    |_| ConfigError::new("the number is too large").with_location(location);
+                ValueKind::Integer(parsed.map_err(too_large)?)
             }
             DeValue::Float(number) => {
-                let none = |_| ConfigError::new("this is not a number").with_location(origin);
-                ValueKind::Float(number.as_str().parse().map_err(none)?)
+                let not_a_number =
+                    |_| ConfigError::new("this is not a number").with_location(location);
+                ValueKind::Float(number.as_str().parse().map_err(not_a_number)?)
             }
             // Settings contain no dates, so treat a date as a string.
             DeValue::Datetime(time) => ValueKind::String(time.to_string()),
-            DeValue::Array(all) => {
-                let item = |item: &Spanned<DeValue<'_>>| {
-                    let origin = self.location(item.span().start);
-                    Ok(ConfigValue {
-                        kind: self.convert(item.get_ref(), &origin)?,
-                        location: origin,
-                    })
+            DeValue::Array(items) => {
+                let to_value = |item: &Spanned<DeValue<'_>>| {
+                    let location = self.location(item.span().start);
+                    Ok(ConfigValue { kind: self.convert(item.get_ref(), &location)?, location })
                 };
-                ValueKind::Array(all.iter().map(item).collect::<Result<_, _>>()?)
+                ValueKind::Array(items.iter().map(to_value).collect::<Result<_, _>>()?)
             }
             DeValue::Table(table) => self.table(table)?,
         })

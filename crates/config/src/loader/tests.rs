@@ -54,30 +54,30 @@ struct Place {
 }
 
 /// A file with this text, in a temporary directory.
-fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.toml");
+fn temp_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.toml");
     std::fs::write(&path, text).unwrap();
-    (folder, path)
+    (directory, path)
 }
 
 fn load(text: &str, variables: &[(&str, &str)]) -> Result<Tree, String> {
-    let (_folder, path) = file(text);
+    let (_directory, path) = temp_file(text);
     let layers = ConfigLoader::new("APP_").file(&path).env_vars(variables.iter().copied());
-    let shown = format!("{}", path.display());
-    layers.load(&Tree::default()).map_err(|error| error.to_string().replace(&shown, "app.toml"))
+    let path_text = format!("{}", path.display());
+    layers.load(&Tree::default()).map_err(|error| error.to_string().replace(&path_text, "app.toml"))
 }
 
 #[test]
-fn each_layer_is_stronger_than_the_one_before() {
+fn each_layer_overrides_the_previous_one() {
     let code = Tree {
         count: 1,
         is_on: true,
         limits: Limits { bytes_max: 64, ..Limits::default() },
         ..Tree::default()
     };
-    let (_folder, path) =
-        file("count = 2\n[limits]\nidle_timeout = '2m'\n[places.main]\naddress = 'a'");
+    let (_directory, path) =
+        temp_file("count = 2\n[limits]\nidle_timeout = '2m'\n[places.main]\naddress = 'a'");
     let variables = [
         ("APP_LIMITS__AGE_MAX", "1h"),
         ("APP_COUNT", "3"),
@@ -87,7 +87,8 @@ fn each_layer_is_stronger_than_the_one_before() {
         ("APP_RATIO", "0.5"),
         ("OTHER_COUNT", "9"),
     ];
-    let tree: Tree = ConfigLoader::new("APP_").file(path).env_vars(variables).load(&code).unwrap();
+    let tree: Tree =
+        ConfigLoader::new("APP_").file(path).env_vars(variables).load(&code).unwrap();
     let limits = Limits {
         idle_timeout: Duration::from_secs(120),
         age_max: Some(Duration::from_secs(3600)),
@@ -102,7 +103,7 @@ fn each_layer_is_stronger_than_the_one_before() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_told_with_its_line_its_name_and_what_was_expected() {
+fn errors_in_a_file_name_the_line_the_setting_and_the_expected_value() {
     for (text, expected) in [
         (
             "count = 1\n[limits]\n  idle_timout = '75s'",
@@ -153,18 +154,18 @@ fn what_is_wrong_in_a_file_is_told_with_its_line_its_name_and_what_was_expected(
     ] {
         assert_eq!(load(text, &[]).unwrap_err(), expected);
     }
-    for (text, begins) in [
+    for (text, prefix) in [
         ("count = 1\ncount = 2", "app.toml:2:1: invalid TOML: duplicate key"),
         ("count == 1", "app.toml:1:8: invalid TOML: "),
         ("[limits", "app.toml:1:"),
     ] {
         let error = load(text, &[]).unwrap_err();
-        assert!(error.starts_with(begins), "{error}");
+        assert!(error.starts_with(prefix), "{error}");
     }
 }
 
 #[test]
-fn what_is_wrong_in_a_variable_is_told_with_its_name() {
+fn errors_in_a_variable_name_the_variable() {
     for (name, text, expected) in [
         (
             "APP_LIMITS__IDEL_TIMEOUT",
@@ -192,13 +193,13 @@ fn what_is_wrong_in_a_variable_is_told_with_its_name() {
         assert_eq!(load("", &[(name, text)]).unwrap_err(), expected);
     }
     // As set by Kubernetes for a service called `app`.
-    let others =
+    let unrelated =
         [("APP_SERVICE_HOST", "10.0.0.1"), ("APP_PORT", "tcp://10.0.0.1:80"), ("APP_LIMITS", "x")];
-    assert_eq!(load("", &others).unwrap(), Tree::default());
+    assert_eq!(load("", &unrelated).unwrap(), Tree::default());
 }
 
 #[test]
-fn names_of_variables_need_not_tell_case_and_hyphens() {
+fn variables_match_settings_regardless_of_case_and_hyphens() {
     let tree =
         load("[places.Web-1]\naddress = 'a'", &[("APP_PLACES__WEB_1__ADDRESS", "b")]).unwrap();
     let place = Place { address: "b".to_owned() };
@@ -206,13 +207,13 @@ fn names_of_variables_need_not_tell_case_and_hyphens() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let missing = folder.path().join("none.toml");
+fn an_unreadable_file_is_named_in_the_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("none.toml");
     let error = ConfigLoader::new("APP_").file(&missing).load(&Tree::default()).unwrap_err();
     assert!(error.to_string().starts_with("cannot read "), "{error}");
     assert!(error.to_string().contains("none.toml"), "{error}");
-    let (_folder, path) = file(&"#\n".repeat(1 << 20));
+    let (_directory, path) = temp_file(&"#\n".repeat(1 << 20));
     let error = ConfigLoader::new("APP_").file(&path).load(&Tree::default()).unwrap_err();
     assert!(error.to_string().ends_with("it is longer than 1 MiB"), "{error}");
     std::fs::write(&path, b"a = '\xff'").unwrap();
@@ -221,16 +222,16 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_place_is_told_apart() {
-    let (_folder, path) = file("count = 'x'");
+fn errors_have_a_location_and_a_key() {
+    let (_directory, path) = temp_file("count = 'x'");
     let error = ConfigLoader::new("APP_").file(&path).load(&Tree::default()).unwrap_err();
     let expected = SourceLocation::File { path: path.into(), line: 1, column: 9 };
     assert_eq!((error.location(), &*error.key()), (Some(&expected), "count"));
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let time = || any::<Duration>();
-    (time(), proptest::option::of(time()), any::<u16>())
+    let duration = || any::<Duration>();
+    (duration(), proptest::option::of(duration()), any::<u16>())
         .prop_map(|(idle_timeout, age_max, bytes_max)| Limits { idle_timeout, age_max, bytes_max })
 }
 
@@ -257,7 +258,7 @@ fn trees() -> impl Strategy<Value = Tree> {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back_as_the_same(tree in trees()) {
+    fn printed_settings_parse_to_the_same_value(tree in trees()) {
         let text = crate::to_toml_string(&tree).unwrap();
         let value = super::parse_toml(&text, "app.toml".as_ref());
         let value = value.map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
@@ -267,14 +268,14 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_strange(text in "[\\[\\]a-z0-9_ =.'\"#{},\n-]*", name in "[A-Z_]*", value in "\\PC*") {
+    fn loading_any_text_does_not_panic(text in "[\\[\\]a-z0-9_ =.'\"#{},\n-]*", name in "[A-Z_]*", value in "\\PC*") {
         let _ = load(&text, &[(&format!("APP_{name}"), &value)]);
     }
 }
 
 #[test]
-fn one_underscore_where_there_should_be_two_is_not_passed_over() {
-    for (name, meant) in [
+fn a_single_underscore_in_place_of_two_is_an_error() {
+    for (name, suggestion) in [
         ("APP_LIMITS_IDLE_TIMEOUT", Some("APP_LIMITS__IDLE_TIMEOUT")),
         ("APP_LIMITS_IDEL_TIMEOUT", Some("APP_LIMITS__IDLE_TIMEOUT")),
         ("APP_limits_idle-timeout", Some("APP_LIMITS__IDLE_TIMEOUT")),
@@ -285,18 +286,18 @@ fn one_underscore_where_there_should_be_two_is_not_passed_over() {
         ("APP_LIMITS", None),
         ("OTHER_LIMITS_IDLE_TIMEOUT", None),
     ] {
-        let read = ConfigLoader::new("APP_").env_vars([(name, "75s")]).load(&Tree::default());
-        match (read, meant) {
+        let result = ConfigLoader::new("APP_").env_vars([(name, "75s")]).load(&Tree::default());
+        match (result, suggestion) {
             (Ok(_), None) => {}
-            (Err(error), Some(meant)) => {
+            (Err(error), Some(suggestion)) => {
                 let text = error.to_string();
                 assert!(
                     text.starts_with(&format!("the variable {name}: two underscores")),
                     "{text}"
                 );
-                assert!(text.ends_with(&format!("did you mean {meant}?")), "{text}");
+                assert!(text.ends_with(&format!("did you mean {suggestion}?")), "{text}");
             }
-            (read, _) => panic!("{name}: {:?}", read.err().map(|error| error.to_string())),
+            (result, _) => panic!("{name}: {:?}", result.err().map(|error| error.to_string())),
         }
     }
 }

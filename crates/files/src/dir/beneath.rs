@@ -14,11 +14,11 @@ pub(super) use unix::{Root, is_forbidden};
 pub(super) use other::{Root, is_forbidden};
 
 /// The entries and whether there are more, or the error.
-type Listed = io::Result<(Vec<DirEntry>, bool)>;
+type ListResult = io::Result<(Vec<DirEntry>, bool)>;
 
 #[cfg(unix)]
 mod unix {
-    use super::{DirEntry, Listed};
+    use super::{DirEntry, ListResult};
     use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
     use rustix::io::Errno;
     use std::fs::File;
@@ -42,39 +42,39 @@ mod unix {
 
     impl Root {
         pub(in crate::dir) fn open(path: &Path, follow_symlinks: bool) -> io::Result<Self> {
-            let folder = openat(CWD, path, DIR_FLAGS, Mode::empty())?;
-            Ok(Self { dir: folder, symlink_root: follow_symlinks.then(|| path.to_owned()) })
+            let dir = openat(CWD, path, DIR_FLAGS, Mode::empty())?;
+            Ok(Self { dir, symlink_root: follow_symlinks.then(|| path.to_owned()) })
         }
 
         pub(in crate::dir) fn file(&self, path: &str) -> io::Result<File> {
             self.beneath(path, FILE_FLAGS).map(File::from)
         }
 
-        /// The entries of a directory accepted by `shows`, up to `most`, and whether there are
-        /// more.
+        /// The entries of a directory for which `accepts` returns `true`, up to `entries_max`, and
+        /// whether there are more.
         pub(in crate::dir) fn list(
             &self,
             path: &str,
-            most: usize,
-            shows: impl Fn(&str, bool) -> bool,
-        ) -> Listed {
-            let folder = match path {
+            entries_max: usize,
+            accepts: impl Fn(&str, bool) -> bool,
+        ) -> ListResult {
+            let dir = match path {
                 "" => openat(&self.dir, ".", DIR_FLAGS, Mode::empty())?,
                 path => self.beneath(path, DIR_FLAGS)?,
             };
             let mut entries = Vec::new();
-            for entry in Dir::read_from(&folder)? {
+            for entry in Dir::read_from(&dir)? {
                 let entry = entry?;
                 let Ok(name) = entry.file_name().to_str() else { continue };
                 let kind = entry.file_type();
-                if matches!(name, "." | "..") || !shows(name, kind == FileType::Symlink) {
+                if matches!(name, "." | "..") || !accepts(name, kind == FileType::Symlink) {
                     continue;
                 }
-                if entries.len() == most {
+                if entries.len() == entries_max {
                     return Ok((entries, true));
                 }
-                let is_folder = kind == FileType::Directory;
-                entries.push(DirEntry { name: name.to_owned(), is_dir: is_folder });
+                let is_dir = kind == FileType::Directory;
+                entries.push(DirEntry { name: name.to_owned(), is_dir });
             }
             Ok((entries, false))
         }
@@ -104,39 +104,39 @@ mod unix {
         /// Opens the path component by component.
         pub(super) fn open_components(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
             if let Some(root) = &self.symlink_root {
-                // The canonical path is walked like any other: a link that is put there meanwhile
-                // is not followed.
+                // The canonical path is opened component by component too: a link that is created
+                // in it meanwhile is not followed.
                 let root = root.canonicalize()?;
-                let whole = root.join(path).canonicalize()?;
-                let beneath = whole.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
-                let path = beneath.to_str().ok_or(Errno::INVAL)?;
-                let folder = openat(CWD, &root, DIR_FLAGS, Mode::empty())?;
-                return Self { dir: folder, symlink_root: None }.open_components(path, flags);
+                let canonical = root.join(path).canonicalize()?;
+                let relative = canonical.strip_prefix(&root).map_err(|_| Errno::XDEV)?;
+                let path = relative.to_str().ok_or(Errno::INVAL)?;
+                let dir = openat(CWD, &root, DIR_FLAGS, Mode::empty())?;
+                return Self { dir, symlink_root: None }.open_components(path, flags);
             }
-            let mut folder: Option<OwnedFd> = None;
+            let mut dir: Option<OwnedFd> = None;
             let mut rest = path;
-            while let Some((name, behind)) = rest.split_once('/') {
-                let within = folder.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
-                let next = openat(within, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
-                folder = Some(next);
-                rest = behind;
+            while let Some((name, remaining)) = rest.split_once('/') {
+                let parent = dir.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
+                let next = openat(parent, name, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
+                dir = Some(next);
+                rest = remaining;
             }
-            let within = folder.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
-            Ok(openat(within, rest, flags | OFlags::NOFOLLOW, Mode::empty())?)
+            let parent = dir.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
+            Ok(openat(parent, rest, flags | OFlags::NOFOLLOW, Mode::empty())?)
         }
     }
 
     /// Whether the error means a link that is not followed, a path that leads out, or a device
     /// without a driver.
     pub(in crate::dir) fn is_forbidden(error: &io::Error) -> bool {
-        let refusals = [Errno::LOOP, Errno::XDEV, Errno::NAMETOOLONG, Errno::NXIO, Errno::MLINK];
-        Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
+        let forbidden = [Errno::LOOP, Errno::XDEV, Errno::NAMETOOLONG, Errno::NXIO, Errno::MLINK];
+        Errno::from_io_error(error).is_some_and(|error| forbidden.contains(&error))
     }
 }
 
 #[cfg(not(unix))]
 mod other {
-    use super::{DirEntry, Listed};
+    use super::{DirEntry, ListResult};
     use std::fs::{self, File};
     use std::io;
     use std::path::{Path, PathBuf};
@@ -157,23 +157,23 @@ mod other {
             File::open(self.beneath(path)?)
         }
 
-        /// The entries of a directory accepted by `shows`, up to `most`, and whether there are
-        /// more.
+        /// The entries of a directory for which `accepts` returns `true`, up to `entries_max`, and
+        /// whether there are more.
         pub(in crate::dir) fn list(
             &self,
             path: &str,
-            most: usize,
-            shows: impl Fn(&str, bool) -> bool,
-        ) -> Listed {
+            entries_max: usize,
+            accepts: impl Fn(&str, bool) -> bool,
+        ) -> ListResult {
             let mut entries = Vec::new();
             for entry in fs::read_dir(self.beneath(path)?)? {
                 let entry = entry?;
                 let (kind, name) = (entry.file_type()?, entry.file_name());
                 let Some(name) = name.to_str() else { continue };
-                if !shows(name, kind.is_symlink()) {
+                if !accepts(name, kind.is_symlink()) {
                     continue;
                 }
-                if entries.len() == most {
+                if entries.len() == entries_max {
                     return Ok((entries, true));
                 }
                 entries.push(DirEntry { name: name.to_owned(), is_dir: kind.is_dir() });
@@ -182,16 +182,16 @@ mod other {
         }
 
         fn beneath(&self, path: &str) -> io::Result<PathBuf> {
-            let refused = || io::Error::from(io::ErrorKind::NotFound);
-            let mut whole = self.root.clone();
+            let forbidden = || io::Error::from(io::ErrorKind::NotFound);
+            let mut full_path = self.root.clone();
             for name in path.split('/').filter(|name| !name.is_empty()) {
-                whole.push(name);
-                if !self.follow_symlinks && fs::symlink_metadata(&whole)?.is_symlink() {
-                    return Err(refused());
+                full_path.push(name);
+                if !self.follow_symlinks && fs::symlink_metadata(&full_path)?.is_symlink() {
+                    return Err(forbidden());
                 }
             }
-            let real = whole.canonicalize()?;
-            if real.starts_with(&self.root) { Ok(real) } else { Err(refused()) }
+            let canonical = full_path.canonicalize()?;
+            if canonical.starts_with(&self.root) { Ok(canonical) } else { Err(forbidden()) }
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn without_the_kernels_help_links_lead_nowhere_either() {
+    fn the_fallback_does_not_follow_links_out_either() {
         let outside = tempfile::tempdir().expect("a directory");
         std::fs::write(outside.path().join("secret"), "s").expect("the disk has space");
         let folder = tempfile::tempdir().expect("a directory");

@@ -46,7 +46,7 @@ impl Dir {
         accepted: AcceptedCodings,
     ) -> io::Result<Resolution> {
         match self.try_resolve(target, accepted) {
-            Ok(lookup) => Ok(lookup),
+            Ok(resolution) => Ok(resolution),
             Err(error) if is_not_found(&error) => Ok(Resolution::NotFound),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 catch_log_panic(
@@ -74,7 +74,7 @@ impl Dir {
                 path => format!("{path}/{index}"),
             };
             match self.open_file(&root, &path, accepted) {
-                Ok(Resolution::File(found)) => return Ok(Resolution::File(found)),
+                Ok(Resolution::File(file)) => return Ok(Resolution::File(file)),
                 Ok(_) => {}
                 Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error),
@@ -83,13 +83,11 @@ impl Dir {
         if !self.directory_listing {
             return Ok(Resolution::NotFound);
         }
-        let (mut entries, more) = root.list(&target.path, LISTING_MAX, |name, is_link| {
+        let (mut entries, has_more) = root.list(&target.path, LISTING_MAX, |name, is_link| {
             (self.hidden_files || !name.starts_with('.')) && (self.follow_symlinks || !is_link)
         })?;
-        entries.sort_by(|one, other| {
-            other.is_dir.cmp(&one.is_dir).then_with(|| one.name.cmp(&other.name))
-        });
-        Ok(Resolution::Listing(entries, more))
+        entries.sort_by(|a, b| b.is_dir.cmp(&a.is_dir).then_with(|| a.name.cmp(&b.name)));
+        Ok(Resolution::Listing(entries, has_more))
     }
 
     fn open_file(
@@ -110,34 +108,34 @@ impl Dir {
         let media_type = media_type(path);
         let essence = media_type.split(';').next().unwrap_or_default();
         let varies = self.serve_precompressed && is_compressible(essence);
-        let mut chosen = (file, metadata, None);
+        let mut selected = (file, metadata, None);
         for encoding in accepted.into_iter().flatten().filter(|_| varies) {
-            let Ok(beside) = root.file(&format!("{path}{}", encoding.extension())) else {
+            let Ok(variant) = root.file(&format!("{path}{}", encoding.extension())) else {
                 continue;
             };
-            let metadata = beside.metadata()?;
+            let metadata = variant.metadata()?;
             if metadata.is_file() {
-                chosen = (beside, metadata, Some(encoding));
+                selected = (variant, metadata, Some(encoding));
                 break;
             }
         }
-        let (file, metadata, encoding) = chosen;
-        let facts = FileMetadata::from_metadata(&metadata, encoding);
-        let content = self.read_content(file, &facts)?;
+        let (file, metadata, encoding) = selected;
+        let file_metadata = FileMetadata::from_metadata(&metadata, encoding);
+        let content = self.read_content(file, &file_metadata)?;
         let path = path.to_owned();
         Ok(Resolution::File(ResolvedFile {
             path,
             media_type,
-            metadata: facts,
+            metadata: file_metadata,
             content_coding: encoding,
             varies,
             content,
         }))
     }
 
-    fn read_content(&self, file: File, facts: &FileMetadata) -> io::Result<FileContent> {
-        if facts.length <= self.cached_file_bytes_max {
-            let length = usize::try_from(facts.length).unwrap_or(usize::MAX);
+    fn read_content(&self, file: File, metadata: &FileMetadata) -> io::Result<FileContent> {
+        if metadata.length <= self.cached_file_bytes_max {
+            let length = usize::try_from(metadata.length).unwrap_or(usize::MAX);
             let bytes = read(&file, 0, length)?;
             // A file that is being written may have shrunk since: fall back to streaming, which
             // fails if the announced length is not reached.

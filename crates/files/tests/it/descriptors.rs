@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::iter;
 
 #[test]
-fn files_that_are_kept_open_make_room_for_others() {
-    if own_process::delegate("descriptors::files_that_are_kept_open_make_room_for_others") {
+fn cached_open_files_are_closed_for_other_requests() {
+    if own_process::delegate("descriptors::cached_open_files_are_closed_for_other_requests") {
         return;
     }
     let folder = tempfile::tempdir().expect("a directory");
@@ -25,18 +25,22 @@ fn files_that_are_kept_open_make_room_for_others() {
     }
 
     let limit = getrlimit(Resource::Nofile);
-    let few = Rlimit { current: Some(200), maximum: limit.maximum };
-    setrlimit(Resource::Nofile, few).expect("the limit can be lowered");
+    let low_limit = Rlimit { current: Some(200), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, low_limit).expect("the limit can be lowered");
     let open = || File::open("/dev/null").ok();
-    let rest: Vec<File> = iter::from_fn(open).collect();
-    assert!(rest.len() < 200, "the limit applies");
-    let reached = [status("small.txt"), status("1")];
-    let others: Vec<File> = iter::from_fn(open).collect();
-    let is_back = others.len();
+    let held: Vec<File> = iter::from_fn(open).collect();
+    assert!(held.len() < 200, "the limit applies");
+    let statuses = [status("small.txt"), status("1")];
+    let released: Vec<File> = iter::from_fn(open).collect();
+    let released_count = released.len();
     // All cached files are open, and there is nothing left to close.
-    let none = status("2");
-    drop((rest, others));
+    let exhausted = status("2");
+    drop((held, released));
     setrlimit(Resource::Nofile, limit).expect("the limit can be raised again");
-    assert_eq!((reached, none), ([200, 200], 503), "{is_back} descriptors were released");
-    assert!(is_back >= 60);
+    assert_eq!(
+        (statuses, exhausted),
+        ([200, 200], 503),
+        "{released_count} descriptors were released"
+    );
+    assert!(released_count >= 60);
 }

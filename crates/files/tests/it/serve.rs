@@ -20,8 +20,8 @@ fn write(folder: &Path, path: &str, content: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().expect("the path has a parent")).expect("the disk has space");
     fs::write(&path, content).expect("the disk has space");
     let file = File::options().write(true).open(&path).expect("the file exists");
-    let then = SystemTime::now() - Duration::from_secs(1000);
-    file.set_times(FileTimes::new().set_modified(then)).expect("times can be set");
+    let modified = SystemTime::now() - Duration::from_secs(1000);
+    file.set_times(FileTimes::new().set_modified(modified)).expect("times can be set");
 }
 
 fn folder() -> TempDir {
@@ -42,20 +42,20 @@ fn client(files: Files) -> TestClient {
     App::new().subtree("/f", files).get("/f/api", || "api").test()
 }
 
-fn get(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> TestResponse {
+fn get(client: &TestClient, target: &str, headers: &[(&str, &str)]) -> TestResponse {
     let request = client.get(target);
-    fields
+    headers
         .iter()
         .fold(request, |request, (name, value)| request.header(*name, *value))
         .send_blocking()
 }
 
-fn status(client: &TestClient, target: &str, fields: &[(&str, &str)]) -> u16 {
-    get(client, target, fields).status().as_u16()
+fn status(client: &TestClient, target: &str, headers: &[(&str, &str)]) -> u16 {
+    get(client, target, headers).status().as_u16()
 }
 
 #[test]
-fn files_are_found_by_their_paths_and_nothing_else_is() {
+fn serves_files_by_path_and_nothing_else() {
     let folder = folder();
     let client = client(Files::dir(folder.path()));
     let hello = get(&client, "/f/hello.txt", &[]);
@@ -86,10 +86,14 @@ fn files_are_found_by_their_paths_and_nothing_else_is() {
     for target in ["/f/../Cargo.toml", "/f/%2e%2e/Cargo.toml", "/f/docs/..%2f..%2fx"] {
         assert_eq!(status(&client, target, &[]), 400, "{target}");
     }
-    for (target, place) in [("/f", "/f/"), ("/f/docs", "/f/docs/"), ("/f/docs?a=b", "/f/docs/?a=b")]
+    for (target, location) in
+        [("/f", "/f/"), ("/f/docs", "/f/docs/"), ("/f/docs?a=b", "/f/docs/?a=b")]
     {
         let response = get(&client, target, &[]);
-        assert_eq!((response.status().as_u16(), response.header("location")), (308, Some(place)));
+        assert_eq!(
+            (response.status().as_u16(), response.header("location")),
+            (308, Some(location))
+        );
     }
     let post = client.post("/f/hello.txt").send_blocking();
     assert_eq!((post.status().as_u16(), post.header("allow")), (405, Some("GET, HEAD, OPTIONS")));
@@ -105,19 +109,22 @@ fn files_are_found_by_their_paths_and_nothing_else_is() {
 }
 
 #[test]
-fn a_redirect_leads_to_no_other_host() {
+fn a_redirect_never_leads_to_another_host() {
     let folder = folder();
     let client = App::new().fallback(Files::dir(folder.path())).test();
     assert_eq!(get(&client, "/hello.txt", &[]).text(), "hello, world");
     assert_eq!(get(&client, "/docs", &[]).header("location"), Some("/docs/"));
     for target in ["//docs", "///docs", "/%5cdocs", "//example.org/%2e%2e"] {
         let response = get(&client, target, &[]);
-        assert!(response.header("location").is_none_or(|place| place == "/docs/"), "{target}");
+        assert!(
+            response.header("location").is_none_or(|location| location == "/docs/"),
+            "{target}"
+        );
     }
 }
 
 #[test]
-fn a_folder_that_a_handler_names_is_not_there() {
+fn serve_responds_404_for_a_directory() {
     async fn serve(
         files: StateRef<Files>,
         extract::Path(name): extract::Path<String>,
@@ -140,14 +147,14 @@ fn a_folder_that_a_handler_names_is_not_there() {
 }
 
 #[test]
-fn a_fallback_that_is_a_folder_is_no_page() {
+fn a_directory_as_fallback_is_a_404() {
     let folder = folder();
     let client = client(Files::dir(folder.path()).spa_fallback("docs"));
     assert_eq!(status(&client, "/f/none", &[("accept", "text/html")]), 404);
 }
 
 #[test]
-fn a_redirect_has_what_a_proxy_removed_from_the_path() {
+fn a_redirect_includes_the_prefix_removed_by_a_proxy() {
     let folder = folder();
     let client = App::new().subtree("/f", Files::dir(folder.path())).test();
     let client = client.with_trusted_proxies(TrustedProxies::hops(1).x_forwarded_prefix());
@@ -158,7 +165,7 @@ fn a_redirect_has_what_a_proxy_removed_from_the_path() {
 
 #[cfg(unix)]
 #[test]
-fn links_are_followed_by_choice_and_never_out() {
+fn links_are_followed_only_if_enabled_and_never_out() {
     use std::os::unix::fs::symlink;
     let (folder, outside) = (folder(), tempfile::tempdir().expect("a directory"));
     write(outside.path(), "secret", "s");
@@ -181,29 +188,29 @@ fn links_are_followed_by_choice_and_never_out() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_not_there() {
+fn special_files_are_not_served() {
     let folder = folder();
-    let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status();
-    if made.is_ok_and(|made| made.success()) {
+    let created = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+    if created.is_ok_and(|created| created.success()) {
         let client = client(Files::dir(folder.path()));
         assert_eq!(status(&client, "/f/pipe", &[]), 404);
     }
 }
 
 #[test]
-fn ranges_are_parts_of_the_file() {
+fn serves_ranges() {
     let folder = folder();
     let client = client(Files::dir(folder.path()));
     for (target, length) in [("/f/hello.txt", 12), ("/f/large.bin", 300_000)] {
         let whole = get(&client, target, &[]).bytes();
-        for (range, at, end) in
+        for (range, start, end) in
             [("bytes=1-3", 1, 4), ("bytes=5-", 5, length), ("bytes=-4", length - 4, length)]
         {
             let response = get(&client, target, &[("range", range)]);
             assert_eq!(response.status(), 206, "{range}");
-            let expected = format!("bytes {at}-{}/{length}", end - 1);
+            let expected = format!("bytes {start}-{}/{length}", end - 1);
             assert_eq!(response.header("content-range"), Some(&*expected));
-            assert_eq!(response.bytes(), whole[at..end]);
+            assert_eq!(response.bytes(), whole[start..end]);
         }
         let response = get(&client, target, &[("range", "bytes=300000-")]);
         let expected = format!("bytes */{length}");
@@ -216,12 +223,12 @@ fn ranges_are_parts_of_the_file() {
         let media_type = response.header("content-type").expect("a type").to_owned();
         let boundary = media_type.strip_prefix("multipart/byteranges; boundary=").expect("parts");
         let inner = get(&client, target, &[]).header("content-type").expect("a type").to_owned();
-        let part = |at: usize, end: usize| {
+        let part = |start: usize, end: usize| {
             let head = format!(
-                "Content-Type: {inner}\r\nContent-Range: bytes {at}-{}/{length}\r\n\r\n",
+                "Content-Type: {inner}\r\nContent-Range: bytes {start}-{}/{length}\r\n\r\n",
                 end - 1
             );
-            let content = String::from_utf8_lossy(&whole[at..end]).into_owned();
+            let content = String::from_utf8_lossy(&whole[start..end]).into_owned();
             format!("--{boundary}\r\n{head}{content}\r\n")
         };
         let expected = format!("{}{}--{boundary}--\r\n", part(0, 2), part(length - 2, length));
@@ -235,7 +242,7 @@ fn ranges_are_parts_of_the_file() {
 }
 
 #[test]
-fn conditions_are_looked_at_in_their_order() {
+fn conditions_are_evaluated_in_order_of_precedence() {
     let folder = folder();
     let client = client(Files::dir(folder.path()));
     let response = get(&client, "/f/hello.txt", &[]);
@@ -291,7 +298,7 @@ fn conditions_are_looked_at_in_their_order() {
 }
 
 #[test]
-fn a_change_is_noticed() {
+fn a_change_is_noticed_once_the_cached_file_is_stale() {
     let folder = folder();
     let path = folder.path().join("hello.txt");
     let never = client(Files::dir(folder.path()).memory_cache(1 << 20, Duration::ZERO));
@@ -300,17 +307,17 @@ fn a_change_is_noticed() {
         let response = get(client, "/f/hello.txt", &[]);
         (response.header("etag").expect("a tag").to_owned(), response.text())
     };
-    let (before, kept) = (tags(&never), tags(&long));
-    assert_eq!(before, kept);
+    let (before, cached) = (tags(&never), tags(&long));
+    assert_eq!(before, cached);
     fs::write(&path, "hello, again").expect("the disk has space");
     let after = tags(&never);
     assert!(after.0 != before.0 && after.1 == "hello, again");
     assert!(after.0.starts_with("W/"), "the file may change again within the clock's resolution");
-    assert_eq!(tags(&long), kept, "the cached file is fresh for its time");
+    assert_eq!(tags(&long), cached, "the cached file is fresh for its time");
 }
 
 #[test]
-fn compressed_files_are_sent_to_who_takes_them() {
+fn precompressed_files_are_sent_to_clients_that_accept_them() {
     let folder = folder();
     write(folder.path(), "a.css", "plain");
     write(folder.path(), "a.css.br", "brotli");
@@ -320,13 +327,13 @@ fn compressed_files_are_sent_to_who_takes_them() {
     write(folder.path(), "c.png.br", "no");
     let client = client(Files::dir(folder.path()).serve_precompressed());
     let mut tags = Vec::new();
-    for (accepts, text, encoding) in [
+    for (accept_encoding, text, encoding) in [
         ("gzip, br, zstd", "brotli", Some("br")),
         ("gzip;q=1, br;q=0.5", "gzip", Some("gzip")),
         ("zstd", "plain", None),
         ("", "plain", None),
     ] {
-        let response = get(&client, "/f/a.css", &[("accept-encoding", accepts)]);
+        let response = get(&client, "/f/a.css", &[("accept-encoding", accept_encoding)]);
         assert_eq!(
             (response.text(), response.header("content-encoding")),
             (text.to_owned(), encoding)
@@ -348,7 +355,7 @@ fn compressed_files_are_sent_to_who_takes_them() {
 }
 
 #[test]
-fn pages_of_an_application_fall_back_and_its_assets_do_not() {
+fn missing_pages_fall_back_but_missing_assets_do_not() {
     let folder = folder();
     write(folder.path(), "assets/app-3f2a9c1b.js", "js");
     let files = Files::dir(folder.path())
@@ -373,14 +380,17 @@ fn pages_of_an_application_fall_back_and_its_assets_do_not() {
     let forever = Some("public, max-age=31536000, immutable");
     assert_eq!(asset.header("cache-control"), forever);
     let tag = asset.header("etag").expect("a tag");
-    let known = get(&client, "/assets/app-3f2a9c1b.js", &[("if-none-match", tag)]);
-    assert_eq!((known.status().as_u16(), known.header("cache-control")), (304, forever));
+    let not_modified = get(&client, "/assets/app-3f2a9c1b.js", &[("if-none-match", tag)]);
+    assert_eq!(
+        (not_modified.status().as_u16(), not_modified.header("cache-control")),
+        (304, forever)
+    );
     assert_eq!(get(&client, "/hello.txt", &[]).header("cache-control"), None);
     assert_eq!(get(&client, "/api", &page).text(), "api");
 }
 
 #[test]
-fn a_folder_is_listed_by_choice() {
+fn directories_are_listed_only_if_enabled() {
     let folder = folder();
     write(folder.path(), "empty/<b>.txt", "x");
     write(folder.path(), "empty/.hidden", "x");
@@ -399,7 +409,7 @@ fn a_folder_is_listed_by_choice() {
 }
 
 #[test]
-fn a_response_is_of_one_file_whatever_takes_its_place() {
+fn a_response_is_unaffected_when_its_file_is_replaced() {
     let folder = folder();
     // Without a cache, so that the next request sees the new file.
     let client = client(Files::dir(folder.path()).memory_cache(0, Duration::ZERO));
@@ -426,7 +436,7 @@ fn a_response_is_of_one_file_whatever_takes_its_place() {
 }
 
 #[test]
-fn a_file_that_becomes_shorter_breaks_its_response_off() {
+fn truncating_a_file_aborts_its_response() {
     let folder = folder();
     let client = client(Files::dir(folder.path()));
     let response = client.get("/f/large.bin").send_blocking();
@@ -447,7 +457,7 @@ fn a_file_that_becomes_shorter_breaks_its_response_off() {
 
 #[cfg(feature = "embed")]
 #[test]
-fn a_tree_in_the_program_is_served_alike() {
+fn serves_an_embedded_tree() {
     #[derive(rust_embed::RustEmbed)]
     #[folder = "tests/tree"]
     struct Tree;
@@ -470,7 +480,7 @@ fn a_tree_in_the_program_is_served_alike() {
 }
 
 #[test]
-fn a_large_file_that_is_written_to_in_its_place_is_another_at_once() {
+fn a_large_file_modified_in_place_is_noticed_at_once() {
     let folder = folder();
     let cached = client(Files::dir(folder.path()).memory_cache(1 << 20, Duration::from_secs(3600)));
     let before = get(&cached, "/f/large.bin", &[]);

@@ -26,7 +26,7 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 /// Allows pages of other origins to call the wrapped routes, by Cross-Origin Resource Sharing.
 ///
 /// A browser lets a script read a response of another origin only if the response allows it. Before
-/// requests that a plain form could not send, it asks with a *preflight*, an OPTIONS request. This
+/// requests that a plain form could not send, it sends a *preflight*, an OPTIONS request. This
 /// middleware answers preflights for all paths that have a route, whatever the route's methods, and
 /// adds the header fields to every response that passes through it, including problems, 404 and
 /// 405. It does not reject requests: clients other than browsers are not bound by it, and simple
@@ -180,13 +180,13 @@ impl Cors {
     }
 
     /// Allows pages from the internet to call this server although it is in a private network, in
-    /// browsers that ask for that (`Access-Control-Request-Private-Network`).
+    /// browsers that request this permission (`Access-Control-Request-Private-Network`).
     pub fn allow_private_network(mut self) -> Self {
         self.has_private_network = true;
         self
     }
 
-    /// Adds the header fields to a response, according to the verdict on its request.
+    /// Adds the header fields to a response, according to the verdict on the origin of its request.
     fn add_headers(&self, fields: &mut Headers, verdict: OriginMatch) {
         match verdict {
             // Sent to all clients, so that a cached response fits pages of all origins.
@@ -247,10 +247,11 @@ impl Cors {
             None => Method::from_bytes(method.as_bytes())
                 .ok()
                 .and_then(|_| HeaderValue::from_str(method).ok()),
-            Some((all, value)) => {
+            Some((allowed, value)) => {
                 let needs_no_permission = matches!(method, "GET" | "HEAD" | "POST");
-                let is_one = needs_no_permission || all.iter().any(|one| one.as_str() == method);
-                is_one.then(|| value.clone())
+                let is_allowed =
+                    needs_no_permission || allowed.iter().any(|other| other.as_str() == method);
+                is_allowed.then(|| value.clone())
             }
         };
         let Some(methods) = methods else {
@@ -262,8 +263,8 @@ impl Cors {
         };
         fields.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
         // Several lines of a list are one list (RFC 9110 §5.3); if one is rejected, all are.
-        for asked in head.header_values(REQUEST_HEADERS) {
-            let granted = self.allowed_headers(asked).map_err(|name| {
+        for requested in head.header_values(REQUEST_HEADERS) {
+            let granted = self.allowed_headers(requested).map_err(|name| {
                 let detail =
                     format!("This server's CORS settings do not allow the header field `{name}`.");
                 forbidden("cors-header-refused", detail).with_member("header", name)
@@ -283,22 +284,23 @@ impl Cors {
 
     /// The field that grants a list of names, or `None` for an empty list. Fails with the first
     /// name that is not allowed.
-    fn allowed_headers(&self, asked: &[u8]) -> Result<Option<HeaderValue>, String> {
-        let names = asked
+    fn allowed_headers(&self, requested: &[u8]) -> Result<Option<HeaderValue>, String> {
+        let names = requested
             .split(|byte| *byte == b',')
             .map(<[u8]>::trim_ascii)
             .filter(|name| !name.is_empty());
         let mut count = 0;
         for name in names {
             count += 1;
-            let known = HeaderName::from_bytes(name).map_err(|_| quote(name))?;
-            let is_granted = self.headers.as_ref().is_none_or(|(all, _)| all.contains(&known));
+            let header_name = HeaderName::from_bytes(name).map_err(|_| quote(name))?;
+            let is_granted =
+                self.headers.as_ref().is_none_or(|(allowed, _)| allowed.contains(&header_name));
             is_granted.then_some(()).ok_or_else(|| quote(name))?;
         }
         match &self.headers {
             _ if count == 0 => Ok(None),
             Some((_, value)) => Ok(Some(value.clone())),
-            None => HeaderValue::from_bytes(asked).map(Some).map_err(|_| quote(asked)),
+            None => HeaderValue::from_bytes(requested).map(Some).map_err(|_| quote(requested)),
         }
     }
 }
@@ -327,8 +329,8 @@ impl Middleware for Cors {
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        for fault in &self.origins.config_errors {
-            requirements.config_error(format!("Cors: {fault}"));
+        for error in &self.origins.config_errors {
+            requirements.config_error(format!("Cors: {error}"));
         }
         if self.origins.is_empty() && self.origins.config_errors.is_empty() {
             requirements.config_error(

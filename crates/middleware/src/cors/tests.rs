@@ -15,11 +15,11 @@ fn strict() -> Cors {
 }
 
 /// The fields of CORS, and `Vary`, as lines.
-fn shown(response: &TestResponse) -> Vec<String> {
+fn cors_fields(response: &TestResponse) -> Vec<String> {
     let fields = response.headers().iter();
-    let ours =
+    let selected =
         fields.filter(|(name, _)| name.as_str().starts_with("access-control-") || *name == "vary");
-    let mut lines: Vec<_> = ours
+    let mut lines: Vec<_> = selected
         .map(|(name, value)| {
             let name = name.as_str().trim_start_matches("access-control-");
             format!("{name}: {}", value.to_str().expect("text"))
@@ -29,19 +29,19 @@ fn shown(response: &TestResponse) -> Vec<String> {
     lines
 }
 
-fn preflight(client: &TestClient, path: &str, fields: &[(&str, &str)]) -> TestResponse {
-    fields
+fn preflight(client: &TestClient, path: &str, headers: &[(&str, &str)]) -> TestResponse {
+    headers
         .iter()
         .fold(client.options(path), |request, (name, value)| request.header(*name, *value))
         .send_blocking()
 }
 
-const ASKS_PUT: &[(&str, &str)] = &[("origin", PAGE), ("access-control-request-method", "PUT")];
+const REQUEST_PUT: &[(&str, &str)] = &[("origin", PAGE), ("access-control-request-method", "PUT")];
 const VARIES: [&str; 3] =
     ["vary: access-control-request-headers", "vary: access-control-request-method", "vary: origin"];
 
 #[test]
-fn every_answer_is_marked_problems_too() {
+fn every_response_has_the_fields_including_problems() {
     let client = client(strict());
     for (method, path, status) in [
         (Method::GET, "/", 200),
@@ -53,7 +53,7 @@ fn every_answer_is_marked_problems_too() {
         let response = client.request(method.clone(), path).header("origin", PAGE).send_blocking();
         let expected = ["allow-origin: https://app.test", "vary: origin"];
         assert_eq!(
-            (response.status().as_u16(), shown(&response)),
+            (response.status().as_u16(), cors_fields(&response)),
             (status, expected.map(str::to_owned).to_vec())
         );
         for origin in
@@ -66,7 +66,7 @@ fn every_answer_is_marked_problems_too() {
             };
             let response = request.send_blocking();
             assert_eq!(
-                (response.status().as_u16(), shown(&response)),
+                (response.status().as_u16(), cors_fields(&response)),
                 (status, vec!["vary: origin".into()]),
                 "{origin:?}"
             );
@@ -75,24 +75,27 @@ fn every_answer_is_marked_problems_too() {
 }
 
 #[test]
-fn with_any_origin_all_answers_are_the_same_for_all() {
+fn any_origin_gives_all_clients_the_same_response() {
     let client = client(Cors::new().allow_any_origin().expose_headers([ETAG]));
     for origin in [Some(PAGE), Some("null"), None] {
         let request = client.get("/");
         let request =
             origin.into_iter().fold(request, |request, origin| request.header("origin", origin));
-        assert_eq!(shown(&request.send_blocking()), ["allow-origin: *", "expose-headers: etag"]);
+        assert_eq!(
+            cors_fields(&request.send_blocking()),
+            ["allow-origin: *", "expose-headers: etag"]
+        );
     }
 }
 
 #[test]
-fn a_preflight_is_answered_for_every_path_that_has_a_route_and_no_handler_runs() {
+fn a_preflight_is_answered_for_every_route_without_calling_the_handler() {
     let cors = strict().allow_credentials().max_age(Duration::from_secs(60));
     let never = || -> &'static str { panic!("a preflight has no handler") };
     let app = App::new().wrap(cors).put("/a", never).options("/b", never).any("/c/{x}", never);
     let client = app.test();
     for path in ["/a", "/b", "/c/1"] {
-        let response = preflight(&client, path, ASKS_PUT);
+        let response = preflight(&client, path, REQUEST_PUT);
         let mut expected = vec![
             "allow-credentials: true",
             "allow-methods: PUT",
@@ -101,20 +104,20 @@ fn a_preflight_is_answered_for_every_path_that_has_a_route_and_no_handler_runs()
         ];
         expected.extend(VARIES);
         assert_eq!(
-            (response.status().as_u16(), shown(&response)),
+            (response.status().as_u16(), cors_fields(&response)),
             (204, expected.into_iter().map(str::to_owned).collect())
         );
     }
-    let missing = preflight(&client, "/d", ASKS_PUT);
+    let missing = preflight(&client, "/d", REQUEST_PUT);
     assert_eq!(missing.status(), 404);
     assert_eq!(
-        shown(&missing),
+        cors_fields(&missing),
         ["allow-credentials: true", "allow-origin: https://app.test", "vary: origin"]
     );
 }
 
 #[test]
-fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
+fn a_preflight_is_answered_by_the_scope_of_the_requested_method() {
     let purge = || Method::from_bytes(b"PURGE").expect("a method");
     let app = App::new()
         .scope("/a", |scope| scope.wrap(Cors::new().allow_any_origin()).get("/x", || "open"))
@@ -122,8 +125,8 @@ fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
         .scope("/a", |scope| scope.delete("/x", || "for nobody else"));
     let client = app.test();
     let allowed = |origin: &str, method: &str| {
-        let fields = [("origin", origin), ("access-control-request-method", method)];
-        let response = preflight(&client, "/a/x", &fields);
+        let headers = [("origin", origin), ("access-control-request-method", method)];
+        let response = preflight(&client, "/a/x", &headers);
         response.field("access-control-allow-origin").map(str::to_owned)
     };
     for method in ["GET", "HEAD"] {
@@ -137,7 +140,7 @@ fn a_preflight_is_answered_by_the_scope_of_the_method_that_it_asks_for() {
 }
 
 #[test]
-fn a_preflight_passes_what_is_less_specific_and_answers_any_method() {
+fn a_preflight_is_answered_by_the_most_specific_route() {
     let app = App::new()
         .scope("/files", |scope| {
             scope.wrap(Cors::new().allow_any_origin()).any("/{*rest}", || "open")
@@ -146,7 +149,7 @@ fn a_preflight_passes_what_is_less_specific_and_answers_any_method() {
         .scope("/files", |scope| scope.wrap(strict()).put("/named", || "named"));
     let client = app.test();
     let allowed = |path: &str, origin: &'static str| {
-        let response = preflight(&client, path, &[("origin", origin), ASKS_PUT[1]]);
+        let response = preflight(&client, path, &[("origin", origin), REQUEST_PUT[1]]);
         response.field("access-control-allow-origin").map(str::to_owned)
     };
     assert_eq!(allowed("/files/other", "https://b.test").as_deref(), Some("*"));
@@ -156,7 +159,7 @@ fn a_preflight_passes_what_is_less_specific_and_answers_any_method() {
 }
 
 #[test]
-fn who_answers_options_by_name_answers_preflights() {
+fn an_explicit_options_route_answers_preflights() {
     let app = App::new()
         .options("/{*rest}", || {
             Response::new(StatusCode::OK).with_header(
@@ -165,7 +168,7 @@ fn who_answers_options_by_name_answers_preflights() {
             )
         })
         .scope("/a", |scope| scope.wrap(strict()).put("/x", || "put"));
-    let response = preflight(&app.test(), "/a/x", ASKS_PUT);
+    let response = preflight(&app.test(), "/a/x", REQUEST_PUT);
     assert_eq!(response.field("access-control-allow-origin"), Some("https://by-hand.test"));
 }
 
@@ -188,33 +191,33 @@ fn a_preflight_of_a_guarded_route_is_answered_by_its_scope() {
             scope.guard(guard::host("two.test")).wrap(strict()).put("/x", || "two")
         });
     let client = app.test();
-    let allowed = |path: &str, fields: &[(&str, &str)]| {
-        let response = preflight(&client, path, fields);
+    let allowed = |path: &str, headers: &[(&str, &str)]| {
+        let response = preflight(&client, path, headers);
         response.field("access-control-allow-origin").map(str::to_owned)
     };
-    let asks = |method| [("origin", PAGE), ("access-control-request-method", method)];
-    assert_eq!(allowed("/a/x", &asks("PUT")).as_deref(), Some(PAGE));
-    assert_eq!(allowed("/a/x", &asks("PATCH")).as_deref(), Some("*"));
-    assert_eq!(allowed("/b/x", &asks("PUT")).as_deref(), Some(PAGE));
-    for (host, answer) in [("one.test", "*"), ("two.test", PAGE)] {
-        let mut fields = asks("PUT").to_vec();
-        fields.push(("host", host));
-        assert_eq!(allowed("/c/x", &fields).as_deref(), Some(answer), "{host}");
+    let request = |method| [("origin", PAGE), ("access-control-request-method", method)];
+    assert_eq!(allowed("/a/x", &request("PUT")).as_deref(), Some(PAGE));
+    assert_eq!(allowed("/a/x", &request("PATCH")).as_deref(), Some("*"));
+    assert_eq!(allowed("/b/x", &request("PUT")).as_deref(), Some(PAGE));
+    for (host, expected) in [("one.test", "*"), ("two.test", PAGE)] {
+        let mut headers = request("PUT").to_vec();
+        headers.push(("host", host));
+        assert_eq!(allowed("/c/x", &headers).as_deref(), Some(expected), "{host}");
     }
 }
 
 #[test]
-fn options_that_is_no_preflight_is_answered_as_ever() {
+fn other_options_requests_are_not_treated_as_preflights() {
     let client = client(strict());
-    for fields in [&ASKS_PUT[..1], &ASKS_PUT[1..], &[]] {
-        let response = preflight(&client, "/", fields);
-        assert_eq!(response.status(), 204, "{fields:?}");
+    for headers in [&REQUEST_PUT[..1], &REQUEST_PUT[1..], &[]] {
+        let response = preflight(&client, "/", headers);
+        assert_eq!(response.status(), 204, "{headers:?}");
         assert!(response.field(ALLOW.as_str()).is_some_and(|allow| allow.contains("PUT")));
     }
 }
 
 #[test]
-fn what_is_asked_for_is_granted_unless_there_is_a_list() {
+fn requested_methods_and_headers_are_allowed_if_there_is_no_list() {
     let listed =
         || strict().allow_methods([Method::PUT]).allow_headers([AUTHORIZATION, CONTENT_TYPE]);
     const REFUSED: &str = "";
@@ -245,7 +248,7 @@ fn what_is_asked_for_is_granted_unless_there_is_a_list() {
         let response = preflight(&client, "/", &fields);
         let values = |name| response.header_values(name).collect::<Vec<_>>().join("|");
         let methods = values("access-control-allow-methods");
-        let seen = match response.status().as_u16() {
+        let actual = match response.status().as_u16() {
             204 => format!("{methods}|{}", values("access-control-allow-headers")),
             403 => {
                 assert!(
@@ -256,16 +259,16 @@ fn what_is_asked_for_is_granted_unless_there_is_a_list() {
             }
             other => panic!("{other}: {}", response.text()),
         };
-        assert_eq!(seen, granted, "{is_listed} {method} {headers:?}");
+        assert_eq!(actual, granted, "{is_listed} {method} {headers:?}");
     }
 }
 
 #[test]
-fn a_refused_preflight_says_why_and_is_not_shared_by_caches() {
+fn a_rejected_preflight_has_a_reason_and_vary() {
     let client = client(strict());
-    let response = preflight(&client, "/", &[("origin", "https://b.test"), ASKS_PUT[1]]);
+    let response = preflight(&client, "/", &[("origin", "https://b.test"), REQUEST_PUT[1]]);
     assert_eq!(
-        (response.status().as_u16(), shown(&response)),
+        (response.status().as_u16(), cors_fields(&response)),
         (403, VARIES.map(str::to_owned).to_vec())
     );
     let text = response.text();
@@ -274,44 +277,46 @@ fn a_refused_preflight_says_why_and_is_not_shared_by_caches() {
         "{text}"
     );
     let long = "x".repeat(4000);
-    let response = preflight(&client, "/", &[("origin", &long), ASKS_PUT[1]]);
+    let response = preflight(&client, "/", &[("origin", &long), REQUEST_PUT[1]]);
     assert!(response.status() == 403 && response.text().len() < 400);
 }
 
 #[test]
-fn a_private_network_is_opened_by_choice_only() {
-    let mut asked = ASKS_PUT.to_vec();
-    asked.push(("access-control-request-private-network", "true"));
+fn private_network_access_is_opt_in() {
+    let mut headers = REQUEST_PUT.to_vec();
+    headers.push(("access-control-request-private-network", "true"));
     let name = "access-control-allow-private-network";
     let open = client(strict().allow_private_network());
-    let response = preflight(&open, "/", &asked);
+    let response = preflight(&open, "/", &headers);
     assert_eq!(response.field(name), Some("true"));
-    assert!(shown(&response).contains(&"vary: access-control-request-private-network".to_owned()));
-    assert_eq!(preflight(&open, "/", ASKS_PUT).field(name), None);
-    assert_eq!(preflight(&client(strict()), "/", &asked).field(name), None);
+    assert!(
+        cors_fields(&response).contains(&"vary: access-control-request-private-network".to_owned())
+    );
+    assert_eq!(preflight(&open, "/", REQUEST_PUT).field(name), None);
+    assert_eq!(preflight(&client(strict()), "/", &headers).field(name), None);
 }
 
 #[test]
-fn a_function_may_decide_and_what_the_handler_says_gives_way() {
+fn a_function_can_decide_and_overrides_the_handler() {
     let cors = Cors::new().allow_origin_fn(|origin, head| origin == "null" && head.path() == "/");
-    let own = [
+    let fields = [
         ("access-control-allow-origin", "*"),
         ("access-control-allow-credentials", "true"),
         ("vary", "Origin"),
     ];
-    let client = App::new().wrap(cors).get("/", move || own).get("/b", move || own).test();
+    let client = App::new().wrap(cors).get("/", move || fields).get("/b", move || fields).test();
     let response = client.get("/").header("origin", "null").send_blocking();
-    assert_eq!(shown(&response), ["allow-origin: null", "vary: Origin"]);
+    assert_eq!(cors_fields(&response), ["allow-origin: null", "vary: Origin"]);
     for (path, origin) in [("/b", "null"), ("/", PAGE)] {
         assert_eq!(
-            shown(&client.get(path).header("origin", origin).send_blocking()),
+            cors_fields(&client.get(path).header("origin", origin).send_blocking()),
             ["vary: Origin"]
         );
     }
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_found_at_start() {
+fn contradictory_settings_are_reported_at_build() {
     for (cors, word) in [
         (Cors::new(), "allows no origins"),
         (Cors::new().allow_any_origin().allow_credentials(), "every page could act as its visitor"),
@@ -330,21 +335,23 @@ fn settings_that_contradict_each_other_are_found_at_start() {
 }
 
 #[test]
-fn whatever_is_sent_no_other_origin_is_let_in() {
+fn no_variation_of_an_origin_is_allowed() {
     let client = client(Cors::new().allow_origin(PAGE).allow_origin("https://*.app.test:*"));
     let seeds = ["https://app.test", "https://x.app.test:1", "null", "https://app.test:443"];
     let bytes = b"\x80/:.*@ ,%a\\0";
     for seed in seeds {
-        for at in 0..=seed.len() {
+        for index in 0..=seed.len() {
             for byte in bytes {
                 let mut origin = seed.as_bytes().to_vec();
-                origin.insert(at, *byte);
+                origin.insert(index, *byte);
                 let response = client.get("/").header("origin", origin.clone()).send_blocking();
-                let Some(answer) = response.field("access-control-allow-origin") else { continue };
-                assert_eq!(answer.as_bytes(), origin.trim_ascii(), "the origin is echoed");
-                let host = answer.strip_prefix("https://").expect("the same scheme");
+                let Some(allowed_origin) = response.field("access-control-allow-origin") else {
+                    continue;
+                };
+                assert_eq!(allowed_origin.as_bytes(), origin.trim_ascii(), "the origin is echoed");
+                let host = allowed_origin.strip_prefix("https://").expect("the same scheme");
                 let host = host.split(':').next().expect("a host");
-                assert!(host == "app.test" || host.ends_with(".app.test"), "{answer}");
+                assert!(host == "app.test" || host.ends_with(".app.test"), "{allowed_origin}");
             }
         }
     }

@@ -86,7 +86,7 @@ impl Csrf {
     }
 
     /// Trusts requests of all hosts of the same site (`Sec-Fetch-Site: same-site`), that is, of
-    /// every host below the registered domain, whoever controls it. It is better to
+    /// every host below the registered domain, whichever party controls it. Prefer to
     /// [trust](Csrf::trust_origin) individual origins.
     pub fn trust_same_site(mut self) -> Self {
         self.is_same_site_trusted = true;
@@ -147,9 +147,9 @@ impl Csrf {
             }
             (None, Some(origin)) if is_own_origin(request, origin) => Ok(true),
             (None, Some(origin)) => {
-                let (origin, own) = (quote(origin), request.client().origin());
+                let (origin, server_origin) = (quote(origin), request.client().origin());
                 let detail = format!(
-                    "The request comes from a page of {origin}, which is neither {own} nor an origin that this server trusts."
+                    "The request comes from a page of {origin}, which is neither {server_origin} nor an origin that this server trusts."
                 );
                 Err(forbidden("csrf-origin", detail).with_member("origin", origin))
             }
@@ -167,19 +167,19 @@ fn is_own_origin(request: &Request, origin: &[u8]) -> bool {
 
 /// Checks the token in the head or in the form. Returns the request unchanged.
 async fn check_token(tokens: &TokenSigner, request: Request) -> Result<Request, Problem> {
-    let kept = tokens.token_in_cookie(&request.parts.head, request.client().is_secure());
-    let sent = request.parts.head.header_bytes(token::HEADER).map(<[u8]>::to_vec);
-    let (request, sent) = match sent {
-        Some(sent) => (request, Some(sent)),
+    let cookie_token = tokens.token_in_cookie(&request.parts.head, request.client().is_secure());
+    let submitted = request.parts.head.header_bytes(token::HEADER).map(<[u8]>::to_vec);
+    let (request, submitted) = match submitted {
+        Some(submitted) => (request, Some(submitted)),
         None if is_form(&request.parts.head) => token_from_form(request).await?,
         None => (request, None),
     };
-    let Some(sent) = sent else {
+    let Some(submitted) = submitted else {
         let detail = "The request has neither Sec-Fetch-Site nor Origin, as a browser's would, so it needs this server's \
                       token: in the field X-CSRF-Token, or in the form's field csrf_token.";
         return Err(forbidden("csrf-token-missing", detail.to_owned()));
     };
-    let is_valid = kept.is_some_and(|kept| kept.matches(&sent));
+    let is_valid = cookie_token.is_some_and(|cookie_token| cookie_token.matches(&submitted));
     if !is_valid {
         let detail = "The token is not the one in this browser's cookie, or not this server's, or for another session. Load the \
                       page again, and send what it has.";
@@ -203,12 +203,12 @@ async fn token_from_form(request: Request) -> Result<(Request, Option<Vec<u8>>),
     let limits = body.limits();
     let bytes = body.collect(FORM_BYTES_MAX).await?;
     let name = format!("{}=", token::FORM_FIELD);
-    let sent =
+    let submitted =
         bytes.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name.as_bytes()));
-    let sent = sent.map(<[u8]>::to_vec);
+    let submitted = submitted.map(<[u8]>::to_vec);
     // When it is read again, the same limits apply.
     let body = Body::from_pooled(bytes).with_limits(limits);
-    Ok((Request::from_parts(parts, body), sent))
+    Ok((Request::from_parts(parts, body), submitted))
 }
 
 fn forbidden(kind: &'static str, detail: String) -> Problem {
@@ -227,9 +227,9 @@ impl Middleware for Csrf {
         }
         let Some(tokens) = &self.tokens else { return next.call(request).await };
         let is_secure = request.client().is_secure();
-        let issued = CurrentToken { tokens: Rc::clone(tokens), is_secure, token: None };
-        let (mut response, issued) = with_task_local(&CURRENT, issued, request, next).await;
-        if let Some((token, is_new)) = issued.and_then(|issued| issued.token) {
+        let current = CurrentToken { tokens: Rc::clone(tokens), is_secure, token: None };
+        let (mut response, current) = with_task_local(&CURRENT, current, request, next).await;
+        if let Some((token, is_new)) = current.and_then(|current| current.token) {
             if is_new {
                 response.headers.append(SET_COOKIE, token.set_cookie(is_secure));
             }
@@ -243,8 +243,8 @@ impl Middleware for Csrf {
     }
 
     fn require(&self, requirements: &mut Requirements) {
-        for fault in &self.trusted_origins.config_errors {
-            requirements.config_error(format!("Csrf: {fault}"));
+        for error in &self.trusted_origins.config_errors {
+            requirements.config_error(format!("Csrf: {error}"));
         }
         if self.bound_to.is_some() && self.tokens.is_none() {
             requirements.config_error(

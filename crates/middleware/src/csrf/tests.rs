@@ -27,16 +27,16 @@ fn kind(response: &TestResponse) -> String {
     }
 }
 
-fn sent(client: &TestClient, method: &str, path: &str, fields: &[(&str, &str)]) -> TestResponse {
+fn send(client: &TestClient, method: &str, path: &str, headers: &[(&str, &str)]) -> TestResponse {
     let method = Method::from_bytes(method.as_bytes()).expect("a method");
-    fields
+    headers
         .iter()
         .fold(client.request(method, path), |request, (name, value)| request.header(*name, *value))
         .send_blocking()
 }
 
 #[test]
-fn who_sent_a_request_decides() {
+fn the_source_of_a_request_decides() {
     const SITE: &str = "sec-fetch-site";
     let client = client(
         Csrf::new().trust_origin("https://trusted.test").trust_origin("https://*.shop.test"),
@@ -71,25 +71,25 @@ fn who_sent_a_request_decides() {
         ("POST", &[("origin", "")], "403 csrf-origin"),
         ("POST", &[("origin", "http://test.example, http://evil.test")], "403 csrf-origin"),
     ] {
-        assert_eq!(kind(&sent(&client, method, "/", fields)), expected, "{method} {fields:?}");
+        assert_eq!(kind(&send(&client, method, "/", fields)), expected, "{method} {fields:?}");
     }
-    let response = sent(&client, "POST", "/", &[("origin", "https://evil.test")]);
+    let response = send(&client, "POST", "/", &[("origin", "https://evil.test")]);
     let text = response.text();
     assert!(text.contains("https://evil.test") && text.contains("http://test.example"), "{text}");
 }
 
 #[test]
-fn settings_let_more_pass() {
+fn settings_exempt_further_requests() {
     let site = client(Csrf::new().trust_same_site());
-    assert_eq!(kind(&sent(&site, "POST", "/", &[("sec-fetch-site", "same-site")])), "passes");
+    assert_eq!(kind(&send(&site, "POST", "/", &[("sec-fetch-site", "same-site")])), "passes");
     assert_eq!(
-        kind(&sent(&site, "POST", "/", &[("sec-fetch-site", "cross-site")])),
+        kind(&send(&site, "POST", "/", &[("sec-fetch-site", "cross-site")])),
         "403 csrf-cross-site"
     );
     let hooks = client(Csrf::new().exempt_if(|head| head.header_bytes("x-signature").is_some()));
     let cross = ("sec-fetch-site", "cross-site");
-    assert_eq!(kind(&sent(&hooks, "POST", "/", &[cross, ("x-signature", "1")])), "passes");
-    assert_eq!(kind(&sent(&hooks, "POST", "/", &[cross])), "403 csrf-cross-site");
+    assert_eq!(kind(&send(&hooks, "POST", "/", &[cross, ("x-signature", "1")])), "passes");
+    assert_eq!(kind(&send(&hooks, "POST", "/", &[cross])), "403 csrf-cross-site");
     let error = App::new()
         .wrap(Csrf::new().trust_origin("a.test"))
         .build()
@@ -99,12 +99,12 @@ fn settings_let_more_pass() {
 }
 
 #[test]
-fn the_origin_is_the_one_that_the_client_knows() {
+fn the_origin_of_the_server_is_the_one_that_the_client_uses() {
     let tls = ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let secure = client(Csrf::new()).with_connection(tls);
-    assert_eq!(kind(&sent(&secure, "POST", "/", &[("origin", "https://test.example")])), "passes");
+    assert_eq!(kind(&send(&secure, "POST", "/", &[("origin", "https://test.example")])), "passes");
     assert_eq!(
-        kind(&sent(&secure, "POST", "/", &[("origin", "http://test.example")])),
+        kind(&send(&secure, "POST", "/", &[("origin", "http://test.example")])),
         "403 csrf-origin"
     );
     let fields = [
@@ -112,10 +112,10 @@ fn the_origin_is_the_one_that_the_client_knows() {
         ("x-forwarded-proto", "https"),
         ("x-forwarded-host", "shop.test"),
     ];
-    assert_eq!(kind(&sent(&client(Csrf::new()), "POST", "/", &fields)), "403 csrf-origin");
+    assert_eq!(kind(&send(&client(Csrf::new()), "POST", "/", &fields)), "403 csrf-origin");
     let proxied = client(Csrf::new()).with_trusted_proxies(TrustedProxies::hops(1));
     assert_eq!(
-        kind(&sent(&proxied, "POST", "/", &fields)),
+        kind(&send(&proxied, "POST", "/", &fields)),
         "403 csrf-origin",
         "the host is trusted only if configured"
     );
@@ -126,8 +126,8 @@ fn key(byte: u8) -> CsrfKey {
 }
 
 /// A token as the page shows it, and the cookie as the browser sends it.
-fn issued(client: &TestClient, fields: &[(&str, &str)]) -> (String, String) {
-    let response = sent(client, "GET", "/token", fields);
+fn issue_token(client: &TestClient, headers: &[(&str, &str)]) -> (String, String) {
+    let response = send(client, "GET", "/token", headers);
     let cookie = response
         .field("set-cookie")
         .expect("a new token")
@@ -139,17 +139,17 @@ fn issued(client: &TestClient, fields: &[(&str, &str)]) -> (String, String) {
 }
 
 #[test]
-fn a_token_lets_old_browsers_pass_in_a_field_or_in_a_form() {
+fn a_token_is_accepted_in_a_field_or_a_form() {
     let client = client(Csrf::new().tokens(key(1)));
-    assert_eq!(kind(&sent(&client, "POST", "/", &[])), "403 csrf-token-missing");
-    assert_eq!(kind(&sent(&client, "POST", "/", &[("sec-fetch-site", "same-origin")])), "passes");
-    let (token, cookie) = issued(&client, &[]);
+    assert_eq!(kind(&send(&client, "POST", "/", &[])), "403 csrf-token-missing");
+    assert_eq!(kind(&send(&client, "POST", "/", &[("sec-fetch-site", "same-origin")])), "passes");
+    let (token, cookie) = issue_token(&client, &[]);
     let cookie = ("cookie", cookie.as_str());
     let plain = cookie.1.split_once('=').expect("a pair").1;
     for token in [token.as_str(), plain] {
-        assert_eq!(kind(&sent(&client, "POST", "/", &[cookie, ("x-csrf-token", token)])), "passes");
+        assert_eq!(kind(&send(&client, "POST", "/", &[cookie, ("x-csrf-token", token)])), "passes");
         assert_eq!(
-            kind(&sent(&client, "POST", "/", &[("x-csrf-token", token)])),
+            kind(&send(&client, "POST", "/", &[("x-csrf-token", token)])),
             "403 csrf-token-invalid"
         );
         let form = |path: &str, token: &str| {
@@ -173,67 +173,70 @@ fn a_token_lets_old_browsers_pass_in_a_field_or_in_a_form() {
 #[test]
 fn a_form_with_a_token_keeps_the_limit_of_its_body() {
     let client = client(Csrf::new().tokens(key(1))).body_limit(1000);
-    let (token, cookie) = issued(&client, &[]);
+    let (token, cookie) = issue_token(&client, &[]);
     let request = client.post("/limit").header("cookie", cookie);
     assert_eq!(request.form(&[("csrf_token", token)]).send_blocking().text(), "1000");
 }
 
 #[test]
-fn every_changed_token_is_refused() {
+fn every_modified_token_is_rejected() {
     let client = client(Csrf::new().tokens(key(1)));
-    let (token, cookie) = issued(&client, &[]);
+    let (token, cookie) = issue_token(&client, &[]);
     let passes = |token: &str, cookie: &str| {
-        kind(&sent(&client, "POST", "/", &[("cookie", cookie), ("x-csrf-token", token)]))
+        kind(&send(&client, "POST", "/", &[("cookie", cookie), ("x-csrf-token", token)]))
             == "passes"
     };
     assert!(passes(&token, &cookie));
-    let changed = |text: &str, at: usize| {
+    let modified = |text: &str, index: usize| {
         let mut bytes = text.as_bytes().to_vec();
-        bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+        bytes[index] = if bytes[index] == b'0' { b'1' } else { b'0' };
         String::from_utf8(bytes).expect("ASCII")
     };
-    for at in 0..token.len() {
-        assert!(!passes(&changed(&token, at), &cookie) && !passes(&token[..at], &cookie), "{at}");
+    for index in 0..token.len() {
+        assert!(
+            !passes(&modified(&token, index), &cookie) && !passes(&token[..index], &cookie),
+            "{index}"
+        );
     }
-    for at in 0..cookie.len() {
-        let cookie = changed(&cookie, at);
-        assert!(!passes(&token, &cookie), "{at}");
+    for index in 0..cookie.len() {
+        let cookie = modified(&cookie, index);
+        assert!(!passes(&token, &cookie), "{index}");
         // An attacker who plants a cookie cannot know its signature.
         let plain = cookie.split_once('=').map_or("", |(_, value)| value);
-        assert!(!passes(plain, &cookie), "{at}");
+        assert!(!passes(plain, &cookie), "{index}");
     }
-    let (other, _) = issued(&client, &[]);
+    let (other, _) = issue_token(&client, &[]);
     assert!(!passes(&other, &cookie), "a token of another visitor");
 }
 
 #[test]
-fn tokens_belong_to_a_key_and_a_session() {
+fn tokens_are_bound_to_a_key_and_a_session() {
     let bound = || Csrf::new().tokens(key(1)).bind_tokens_to_cookie("id");
-    let client_ = client(bound());
-    let (token, cookie) = issued(&client_, &[("cookie", "id=7")]);
-    let with = |client: &TestClient, session: &str| {
+    let bound_client = client(bound());
+    let (token, cookie) = issue_token(&bound_client, &[("cookie", "id=7")]);
+    let send_with = |client: &TestClient, session: &str| {
         let cookies = format!("{session}; {cookie}");
-        kind(&sent(client, "POST", "/", &[("cookie", &cookies), ("x-csrf-token", &token)]))
+        kind(&send(client, "POST", "/", &[("cookie", &cookies), ("x-csrf-token", &token)]))
     };
-    assert_eq!(with(&client_, "id=7"), "passes");
-    assert_eq!(with(&client_, "id=8"), "403 csrf-token-invalid");
-    assert_eq!(with(&client_, "xid=7"), "403 csrf-token-invalid");
+    assert_eq!(send_with(&bound_client, "id=7"), "passes");
+    assert_eq!(send_with(&bound_client, "id=8"), "403 csrf-token-invalid");
+    assert_eq!(send_with(&bound_client, "xid=7"), "403 csrf-token-invalid");
     assert_eq!(
-        with(&client(Csrf::new().tokens(key(2)).bind_tokens_to_cookie("id")), "id=7"),
+        send_with(&client(Csrf::new().tokens(key(2)).bind_tokens_to_cookie("id")), "id=7"),
         "403 csrf-token-invalid"
     );
 }
 
 #[test]
-fn a_binding_counts_in_whatever_order_it_is_said_and_not_without_tokens() {
+fn a_binding_applies_in_any_call_order_and_requires_tokens() {
     let client = client(Csrf::new().bind_tokens_to_cookie("id").tokens(key(1)));
-    let (token, cookie) = issued(&client, &[("cookie", "id=7")]);
-    let with = |session: &str| {
+    let (token, cookie) = issue_token(&client, &[("cookie", "id=7")]);
+    let send_with = |session: &str| {
         let cookies = format!("{session}; {cookie}");
-        kind(&sent(&client, "POST", "/", &[("cookie", &cookies), ("x-csrf-token", &token)]))
+        kind(&send(&client, "POST", "/", &[("cookie", &cookies), ("x-csrf-token", &token)]))
     };
     assert_eq!(
-        (with("id=7").as_str(), with("id=8").as_str()),
+        (send_with("id=7").as_str(), send_with("id=8").as_str()),
         ("passes", "403 csrf-token-invalid")
     );
     let app = App::new().wrap(Csrf::new().bind_tokens_to_cookie("id")).get("/", || "");
@@ -242,30 +245,30 @@ fn a_binding_counts_in_whatever_order_it_is_said_and_not_without_tokens() {
 }
 
 #[test]
-fn a_page_with_a_token_is_its_visitors_alone() {
+fn a_page_with_a_token_is_private() {
     let client = client(Csrf::new().tokens(key(1)));
-    let (_, cookie) = issued(&client, &[]);
+    let (_, cookie) = issue_token(&client, &[]);
     for fields in [&[][..], &[("cookie", cookie.as_str())]] {
-        let response = sent(&client, "GET", "/token", fields);
-        let said = (response.field("cache-control"), response.field("vary"));
-        assert_eq!(said, (Some("private"), Some("cookie")), "{fields:?}");
+        let response = send(&client, "GET", "/token", fields);
+        let received = (response.field("cache-control"), response.field("vary"));
+        assert_eq!(received, (Some("private"), Some("cookie")), "{fields:?}");
     }
-    let response = sent(&client, "GET", "/", &[]);
+    let response = send(&client, "GET", "/", &[]);
     assert_eq!((response.field("cache-control"), response.field("vary")), (None, None));
 }
 
 #[test]
-fn a_token_is_kept_and_shown_another_way_each_time() {
+fn a_token_is_reused_and_masked_differently_each_time() {
     let client = client(Csrf::new().tokens(key(1)));
-    let (first, cookie) = issued(&client, &[]);
-    let again = sent(&client, "GET", "/token", &[("cookie", &cookie)]);
+    let (first, cookie) = issue_token(&client, &[]);
+    let again = send(&client, "GET", "/token", &[("cookie", &cookie)]);
     assert_eq!(again.field("set-cookie"), None);
     assert_ne!(again.text(), first);
     assert_eq!(
-        kind(&sent(&client, "POST", "/", &[("cookie", &cookie), ("x-csrf-token", &again.text())])),
+        kind(&send(&client, "POST", "/", &[("cookie", &cookie), ("x-csrf-token", &again.text())])),
         "passes"
     );
-    assert_eq!(sent(&client, "GET", "/", &[]).field("set-cookie"), None, "no token was used");
+    assert_eq!(send(&client, "GET", "/", &[]).field("set-cookie"), None, "no token was used");
     let tls = ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let response = client.with_connection(tls).get("/token").send_blocking();
     let set = response.field("set-cookie").expect("a new one");
@@ -276,24 +279,24 @@ fn a_token_is_kept_and_shown_another_way_each_time() {
 }
 
 #[test]
-fn over_tls_a_cookie_that_another_host_can_plant_is_none() {
+fn over_tls_a_cookie_planted_by_another_host_is_ignored() {
     let tls = ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let client = client(Csrf::new().tokens(key(1))).with_connection(tls);
-    let (token, cookie) = issued(&client, &[]);
+    let (token, cookie) = issue_token(&client, &[]);
     let passes = |cookie: &str| {
-        kind(&sent(&client, "POST", "/", &[("cookie", cookie), ("x-csrf-token", &token)]))
+        kind(&send(&client, "POST", "/", &[("cookie", cookie), ("x-csrf-token", &token)]))
     };
     assert_eq!(passes(&cookie), "passes");
     // The attacker's own token, signed by this server, set for all hosts of the site.
     let planted = cookie.replace("__Host-csrf", "csrf");
     assert_eq!(passes(&planted), "403 csrf-token-invalid");
     assert_eq!(passes(&format!("{planted}; __Host-csrf=old")), "403 csrf-token-invalid");
-    let (_, new) = issued(&client, &[("cookie", &planted)]);
+    let (_, new) = issue_token(&client, &[("cookie", &planted)]);
     assert!(!new.ends_with(planted.trim_start_matches("csrf=")), "it is not accepted");
 }
 
 #[test]
 #[should_panic(expected = "a CsrfKey of 31 bytes can be guessed")]
-fn a_short_key_is_refused() {
+fn a_short_key_panics() {
     let _ = CsrfKey::new(&[0; 31]);
 }

@@ -76,10 +76,10 @@ impl TokenSigner {
         Token(token)
     }
 
-    fn mac(&self, number: &[u8], head: &RequestHead) -> Hmac<Sha256> {
+    fn mac(&self, nonce: &[u8], head: &RequestHead) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.key.0).expect("a key of any length");
         mac.update(b"peregrine csrf 1");
-        mac.update(number);
+        mac.update(nonce);
         if let Some(name) = &self.bound_to {
             mac.update(head.cookie(name).unwrap_or_default());
         }
@@ -93,17 +93,17 @@ pub(super) struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
     /// Returns whether the page sent this token: as in the cookie, or masked.
-    pub(super) fn matches(&self, sent: &[u8]) -> bool {
-        if let Some(plain) = decode_hex::<TOKEN_BYTES>(sent) {
+    pub(super) fn matches(&self, submitted: &[u8]) -> bool {
+        if let Some(plain) = decode_hex::<TOKEN_BYTES>(submitted) {
             return self.0.ct_eq(&plain).into();
         }
-        let Some(masked) = decode_hex::<{ 2 * TOKEN_BYTES }>(sent) else { return false };
+        let Some(masked) = decode_hex::<{ 2 * TOKEN_BYTES }>(submitted) else { return false };
         let (mask, masked) = masked.split_at(TOKEN_BYTES);
         let mut plain = [0; TOKEN_BYTES];
         plain
             .iter_mut()
             .zip(mask.iter().zip(masked))
-            .for_each(|(place, (one, other))| *place = one ^ other);
+            .for_each(|(output, (mask_byte, masked_byte))| *output = mask_byte ^ masked_byte);
         self.0.ct_eq(&plain).into()
     }
 
@@ -155,14 +155,14 @@ thread_local! {
 pub struct CsrfToken(Token);
 
 fn current(head: &RequestHead) -> Option<CsrfToken> {
-    let mut issued = CURRENT.take()?;
-    let (tokens, is_secure) = (&issued.tokens, issued.is_secure);
+    let mut current = CURRENT.take()?;
+    let (tokens, is_secure) = (&current.tokens, current.is_secure);
     let (token, _) =
-        *issued.token.get_or_insert_with(|| match tokens.token_in_cookie(head, is_secure) {
+        *current.token.get_or_insert_with(|| match tokens.token_in_cookie(head, is_secure) {
             Some(token) => (token, false),
             None => (tokens.issue(head), true),
         });
-    CURRENT.set(Some(issued));
+    CURRENT.set(Some(current));
     Some(CsrfToken(token))
 }
 
@@ -215,10 +215,10 @@ fn decode_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
         return None;
     }
     let mut bytes = [0; N];
-    for (place, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+    for (output, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
         let digit =
             |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        *place = digit(pair[0])? << 4 | digit(pair[1])?;
+        *output = digit(pair[0])? << 4 | digit(pair[1])?;
     }
     Some(bytes)
 }

@@ -124,31 +124,31 @@ impl Csp {
         name: &str,
         sources: impl IntoIterator<Item = T>,
     ) -> Self {
-        let is_name =
+        let is_valid =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
-        if !is_name {
+        if !is_valid {
             self.config_errors.push(format!(
                 "`{name}` is not a directive name: use lowercase letters and hyphens only"
             ));
         }
-        let mut all = Vec::new();
+        let mut valid_sources = Vec::new();
         for source in sources {
-            match check(source.as_ref()) {
-                Ok(()) => all.push(source.as_ref().to_owned()),
+            match validate_source(source.as_ref()) {
+                Ok(()) => valid_sources.push(source.as_ref().to_owned()),
                 Err(reason) => {
                     self.config_errors.push(format!("`{}` of {name}: {reason}", source.as_ref()))
                 }
             }
         }
-        match self.directives.iter_mut().find(|(present, _)| present == name) {
-            Some((_, sources)) => sources.extend(all),
-            None => self.directives.push((name.to_owned(), all)),
+        match self.directives.iter_mut().find(|(other, _)| other == name) {
+            Some((_, sources)) => sources.extend(valid_sources),
+            None => self.directives.push((name.to_owned(), valid_sources)),
         }
         self
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.directives.iter().any(|(present, _)| present == name)
+        self.directives.iter().any(|(other, _)| other == name)
     }
 
     pub(super) fn has_nonce(&self) -> bool {
@@ -157,17 +157,17 @@ impl Csp {
 
     /// The errors in the complete policy.
     pub(super) fn validate(&self) -> Vec<String> {
-        let mut faults = self.config_errors.clone();
+        let mut errors = self.config_errors.clone();
         for (name, sources) in &self.directives {
             if sources.len() > 1 && sources.iter().any(|source| source == "'none'") {
-                faults.push(format!("{name} has 'none' beside other sources, so that 'none' has no effect; leave it out"));
+                errors.push(format!("{name} has 'none' beside other sources, so that 'none' has no effect; leave it out"));
             }
         }
         let length = self.text(None).len();
         if length > BYTES_MAX {
-            faults.push(format!("the policy has {length} bytes; at most {BYTES_MAX} are allowed"));
+            errors.push(format!("the policy has {length} bytes; at most {BYTES_MAX} are allowed"));
         }
-        faults
+        errors
     }
 
     /// The policy's field; `None` for an empty one.
@@ -190,7 +190,7 @@ impl Csp {
                     (source, _) => write!(text, " {source}"),
                 };
             }
-            // Without a source, the directive allows nothing; say so explicitly.
+            // Without a source, the directive allows nothing, so it is written explicitly.
             if text.len() == before && !sources.is_empty() {
                 text.push_str(" 'none'");
             }
@@ -199,7 +199,7 @@ impl Csp {
     }
 }
 
-fn check(source: &str) -> Result<(), &'static str> {
+fn validate_source(source: &str) -> Result<(), &'static str> {
     if source.is_empty()
         || !source.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';' && byte != b',')
     {

@@ -226,17 +226,17 @@ impl SecurityHeaders {
         &mut self,
         setting: &str,
         policy: &str,
-        all: &[&'static str],
+        allowed: &[&'static str],
     ) -> Option<HeaderValue> {
         if policy.is_empty() {
             return None;
         }
-        let known = all.iter().find(|known| **known == policy);
-        if known.is_none() {
+        let valid = allowed.iter().find(|valid| **valid == policy);
+        if valid.is_none() {
             self.config_errors
-                .push(format!("{setting}(\"{policy}\") is not one of {}", all.join(", ")));
+                .push(format!("{setting}(\"{policy}\") is not one of {}", allowed.join(", ")));
         }
-        known.map(|known| HeaderValue::from_static(known))
+        valid.map(|valid| HeaderValue::from_static(valid))
     }
 
     /// The policy with the frame ancestors.
@@ -254,8 +254,10 @@ impl SecurityHeaders {
         self.ready.clear();
         self.ready.push((X_CONTENT_TYPE_OPTIONS, value("nosniff")));
         match self.frame_ancestors.as_slice() {
-            [one] if one == "'none'" => self.ready.push((X_FRAME_OPTIONS, value("DENY"))),
-            [one] if one == "'self'" => self.ready.push((X_FRAME_OPTIONS, value("SAMEORIGIN"))),
+            [source] if source == "'none'" => self.ready.push((X_FRAME_OPTIONS, value("DENY"))),
+            [source] if source == "'self'" => {
+                self.ready.push((X_FRAME_OPTIONS, value("SAMEORIGIN")))
+            }
             // Other sources cannot be expressed in this field.
             _ => {}
         }
@@ -275,16 +277,21 @@ impl SecurityHeaders {
         self
     }
 
-    fn add_headers(&self, response: &mut Response, is_secure: bool, asked: Option<NonceState>) {
-        if let Some(NonceState::Used(nonce)) = asked
+    fn add_headers(
+        &self,
+        response: &mut Response,
+        is_secure: bool,
+        nonce_state: Option<NonceState>,
+    ) {
+        if let Some(NonceState::Used(nonce)) = nonce_state
             && let Some(csp) = self.full_csp()
             && let Some(policy) = csp.value(Some(&nonce))
         {
             response.headers.insert_if_not_present(csp_name(&csp), policy);
             // `private` alone, as set for sessions and tokens, still allows the browser to cache
             // the page.
-            let said = response.headers.get(&CACHE_CONTROL);
-            if said.is_none_or(|said| said == "private") {
+            let cache_control = response.headers.get(&CACHE_CONTROL);
+            if cache_control.is_none_or(|cache_control| cache_control == "private") {
                 response.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             }
         }
@@ -317,20 +324,20 @@ impl Default for SecurityHeaders {
 impl Middleware for SecurityHeaders {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let is_secure = self.hsts.is_some() && request.client().is_secure();
-        let (mut response, asked) = match self.has_nonce {
+        let (mut response, nonce_state) = match self.has_nonce {
             true => with_task_local(&CURRENT, NonceState::Unused, request, next).await,
             false => (next.call(request).await, None),
         };
-        self.add_headers(&mut response, is_secure, asked);
+        self.add_headers(&mut response, is_secure, nonce_state);
         response
     }
 
     fn require(&self, requirements: &mut Requirements) {
         let csp = self.full_csp().map(|csp| csp.validate()).unwrap_or_default();
-        for fault in
+        for error in
             csp.iter().chain(&self.permissions_policy.config_errors).chain(&self.config_errors)
         {
-            requirements.config_error(format!("SecurityHeaders: {fault}"));
+            requirements.config_error(format!("SecurityHeaders: {error}"));
         }
     }
 }

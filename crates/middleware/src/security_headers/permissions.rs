@@ -32,44 +32,45 @@ impl PermissionsPolicy {
         self.allow(feature, [""; 0])
     }
 
-    /// Allows this feature to these: `self`, `src`, origins such as `https://video.example`, or `*`
-    /// for all.
+    /// Allows this feature to these origins: `self`, `src`, origins such as
+    /// `https://video.example`, or `*` for all.
     pub fn allow<T: AsRef<str>>(
         mut self,
         feature: &str,
         origins: impl IntoIterator<Item = T>,
     ) -> Self {
-        let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if feature.is_empty() || !feature.bytes().all(is_name) {
+        let is_valid_byte =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if feature.is_empty() || !feature.bytes().all(is_valid_byte) {
             self.config_errors.push(format!(
                 "`{feature}` is not a feature name: use lowercase letters, digits and hyphens only"
             ));
         }
-        let mut all = Vec::new();
+        let mut allowlist = Vec::new();
         for origin in origins {
             match origin.as_ref() {
-                word @ ("self" | "src" | "*") => all.push(word.to_owned()),
+                word @ ("self" | "src" | "*") => allowlist.push(word.to_owned()),
                 // Browsers also accept an origin with a star in its host.
                 text if Origin::parse(text).is_some() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') => {
-                    all.push(format!("\"{text}\""));
+                    allowlist.push(format!("\"{text}\""));
                 }
                 text => self.config_errors.push(format!("`{text}` of {feature} is neither self, src, * nor an origin such as https://video.example")),
             }
         }
-        let allowed = if all.iter().any(|one| one == "*") {
+        let allowed = if allowlist.iter().any(|entry| entry == "*") {
             "*".to_owned()
         } else {
-            format!("({})", all.join(" "))
+            format!("({})", allowlist.join(" "))
         };
-        self.features.retain(|(present, _)| present != feature);
+        self.features.retain(|(other, _)| other != feature);
         self.features.push((feature.to_owned(), allowed));
         self
     }
 
     pub(super) fn value(&self) -> Option<HeaderValue> {
-        let all: Vec<_> =
+        let directives: Vec<_> =
             self.features.iter().map(|(name, allowed)| format!("{name}={allowed}")).collect();
         // If there are errors, the application is not built.
-        if all.is_empty() { None } else { HeaderValue::try_from(all.join(", ")).ok() }
+        if directives.is_empty() { None } else { HeaderValue::try_from(directives.join(", ")).ok() }
     }
 }

@@ -28,7 +28,7 @@ fn nonce_of(response: &TestResponse) -> Option<String> {
 }
 
 #[test]
-fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
+fn the_defaults_are_on_every_response_but_do_not_override_its_fields() {
     let client = client(SecurityHeaders::new());
     for (path, status) in [("/", 200), ("/nowhere/at/all", 404), ("/300", 400)] {
         let response = client.get(path).send_blocking();
@@ -48,9 +48,9 @@ fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
             assert_eq!(response.field(name), value, "{path} {name}");
         }
     }
-    let own = || [(POLICY, "default-src 'none'"), ("x-frame-options", "SAMEORIGIN")];
+    let handler = || [(POLICY, "default-src 'none'"), ("x-frame-options", "SAMEORIGIN")];
     let response =
-        App::new().wrap(SecurityHeaders::new()).get("/", own).test().get("/").send_blocking();
+        App::new().wrap(SecurityHeaders::new()).get("/", handler).test().get("/").send_blocking();
     assert_eq!(
         (response.field(POLICY), response.field("x-frame-options")),
         (Some("default-src 'none'"), Some("SAMEORIGIN"))
@@ -58,10 +58,11 @@ fn the_defaults_are_on_every_answer_and_give_way_to_the_response() {
 }
 
 #[test]
-fn a_page_with_a_nonce_is_not_stored_though_a_session_made_it_private() {
-    for (own, expected) in [("private", "no-store"), ("private, max-age=60", "private, max-age=60")]
+fn a_private_page_with_a_nonce_is_sent_with_no_store() {
+    for (control, expected) in
+        [("private", "no-store"), ("private, max-age=60", "private, max-age=60")]
     {
-        let page = move |nonce: CspNonce| ([("cache-control", own)], nonce.to_string());
+        let page = move |nonce: CspNonce| ([("cache-control", control)], nonce.to_string());
         let headers = SecurityHeaders::new().csp(Csp::strict());
         let response = App::new().wrap(headers).get("/", page).test().get("/").send_blocking();
         assert_eq!(response.field("cache-control"), Some(expected));
@@ -69,19 +70,19 @@ fn a_page_with_a_nonce_is_not_stored_though_a_session_made_it_private() {
 }
 
 #[test]
-fn tls_is_promised_where_the_client_speaks_it_behind_trusted_proxies_too() {
+fn hsts_is_sent_only_if_the_client_uses_tls() {
     let tls = || ConnectionInfo { tls: Some(Arc::default()), ..ConnectionInfo::default() };
     let hsts = |client: &TestClient, forwarded: &str| {
         let response = client.get("/").header("x-forwarded-proto", forwarded).send_blocking();
         response.field("strict-transport-security").map(str::to_owned)
     };
     let year = Some("max-age=31536000".to_owned());
-    let make = || client(SecurityHeaders::new());
-    assert_eq!(hsts(&make(), "https"), None, "the proxy is not trusted");
-    assert_eq!(hsts(&make().with_connection(tls()), "http"), year);
-    let proxied = make().with_trusted_proxies(TrustedProxies::hops(1));
+    let new_client = || client(SecurityHeaders::new());
+    assert_eq!(hsts(&new_client(), "https"), None, "the proxy is not trusted");
+    assert_eq!(hsts(&new_client().with_connection(tls()), "http"), year);
+    let proxied = new_client().with_trusted_proxies(TrustedProxies::hops(1));
     assert_eq!((hsts(&proxied, "https"), hsts(&proxied, "http")), (year, None));
-    let proxied = make().with_connection(tls()).with_trusted_proxies(TrustedProxies::hops(1));
+    let proxied = new_client().with_connection(tls()).with_trusted_proxies(TrustedProxies::hops(1));
     assert_eq!(hsts(&proxied, "http"), None, "the client does not use TLS");
     for (headers, expected) in [
         (
@@ -100,7 +101,7 @@ fn tls_is_promised_where_the_client_speaks_it_behind_trusted_proxies_too() {
 }
 
 #[test]
-fn a_nonce_is_made_for_who_asks_and_never_twice() {
+fn a_nonce_is_created_only_if_used_and_never_repeats() {
     let client = client(SecurityHeaders::new().csp(Csp::strict()));
     let mut seen = HashSet::new();
     for _ in 0..100 {
@@ -121,7 +122,7 @@ fn a_nonce_is_made_for_who_asks_and_never_twice() {
 }
 
 #[test]
-fn requests_that_wait_beside_each_other_have_nonces_of_their_own() {
+fn concurrent_requests_have_separate_nonces() {
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -137,21 +138,23 @@ fn requests_that_wait_beside_each_other_have_nonces_of_their_own() {
         Ok(first.to_string())
     }
     let client = App::new().wrap(SecurityHeaders::new().csp(Csp::strict())).get("/", twice).test();
-    let (mut one, mut other) = (pin!(client.get("/").send()), pin!(client.get("/").send()));
+    let (mut first, mut second) = (pin!(client.get("/").send()), pin!(client.get("/").send()));
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(one.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
-    let (Poll::Ready(one), Poll::Ready(other)) =
-        (one.as_mut().poll(&mut cx), other.as_mut().poll(&mut cx))
+    assert!(
+        first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending()
+    );
+    let (Poll::Ready(first), Poll::Ready(second)) =
+        (first.as_mut().poll(&mut cx), second.as_mut().poll(&mut cx))
     else {
         panic!("both are done")
     };
-    assert_eq!((nonce_of(&one), nonce_of(&other)), (Some(one.text()), Some(other.text())));
-    assert_ne!(one.text(), other.text());
+    assert_eq!((nonce_of(&first), nonce_of(&second)), (Some(first.text()), Some(second.text())));
+    assert_ne!(first.text(), second.text());
 }
 
 #[test]
-fn middleware_may_ask_and_without_a_policy_there_is_none() {
-    async fn ask(nonce: Option<CspNonce>, request: Request, next: Next<'_>) -> Response {
+fn middleware_can_extract_the_nonce_only_if_there_is_a_policy() {
+    async fn add_nonce(nonce: Option<CspNonce>, request: Request, next: Next<'_>) -> Response {
         let response = next.run(request).await;
         let text = nonce.map_or("none".to_owned(), |nonce| nonce.to_string());
         response.with_header(
@@ -162,7 +165,7 @@ fn middleware_may_ask_and_without_a_policy_there_is_none() {
     let app = |headers| {
         App::new()
             .wrap(headers)
-            .wrap(ask)
+            .wrap(add_nonce)
             .get("/", page.run_to_completion())
             .test()
             .get("/")
@@ -178,7 +181,7 @@ fn middleware_may_ask_and_without_a_policy_there_is_none() {
 }
 
 #[test]
-fn a_policy_that_only_reports_has_its_own_field() {
+fn a_report_only_policy_has_its_own_field() {
     let csp = Csp::new()
         .default_src(["'self'"])
         .report_to("main")
@@ -192,7 +195,7 @@ fn a_policy_that_only_reports_has_its_own_field() {
 }
 
 #[test]
-fn what_browsers_would_not_understand_is_found_at_start() {
+fn invalid_settings_are_reported_at_build() {
     let new = SecurityHeaders::new;
     let csp = |source: &str| new().csp(Csp::new().script_src([source]));
     for (headers, word) in [
@@ -222,16 +225,21 @@ fn what_browsers_would_not_understand_is_found_at_start() {
             "neither self",
         ),
     ] {
-        let error =
-            App::new().wrap(headers).get("/", || "").build().expect_err("wrong").to_string();
+        let error = App::new()
+            .wrap(headers)
+            .get("/", || "")
+            .build()
+            .expect_err("the setting is invalid")
+            .to_string();
         assert!(error.contains("SecurityHeaders: ") && error.contains(word), "{word}: {error}");
     }
-    let all = new()
+    let headers = new()
         .referrer_policy("")
         .cross_origin_opener_policy("")
         .cross_origin_resource_policy("")
         .cross_origin_embedder_policy("require-corp");
-    let response = client(all.frame_ancestors(["https://portal.test"])).get("/").send_blocking();
+    let response =
+        client(headers.frame_ancestors(["https://portal.test"])).get("/").send_blocking();
     assert_eq!(response.field("cross-origin-embedder-policy"), Some("require-corp"));
     for name in [
         "referrer-policy",

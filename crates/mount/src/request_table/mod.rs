@@ -30,7 +30,7 @@ const CALLS_MAX: usize = 1024;
 /// A row keeps its slots for the next request only if their capacity is at most this.
 const SLOTS_RETAINED_MAX: usize = 8;
 
-/// A `Send` reference to a request's row. It gives access only on the request's thread.
+/// A `Send` reference to a request's row. The row is accessible only on the request's thread.
 pub(crate) struct RequestRef {
     thread_id: u64,
     /// The index of the row.
@@ -91,7 +91,7 @@ enum ValueSlot {
 struct RequestState {
     /// Zero while the row is free.
     generation: u64,
-    /// `None` once the request is answered.
+    /// `None` after the response.
     original: Option<OriginalRequest>,
     slots: Vec<ValueSlot>,
     /// Work that responses inside the layer left to be done after the response.
@@ -124,62 +124,60 @@ impl RequestRef {
         THREAD_ID.with(|thread| *thread == self.thread_id)
     }
 
-    /// Runs `look` on the request's row; `None` on other threads, and when the request is over.
-    fn with_row<T>(&self, look: impl FnOnce(&mut RequestState) -> T) -> Option<T> {
+    /// Runs `f` on the request's row; `None` on other threads, and when the request is over.
+    fn with_row<T>(&self, f: impl FnOnce(&mut RequestState) -> T) -> Option<T> {
         if !self.is_local() {
             return None;
         }
         // While a thread exits, its table may already be destroyed.
-        let found = TABLE.try_with(|table| {
+        let result = TABLE.try_with(|table| {
             let mut table = table.borrow_mut();
             let row = table.rows.get_mut(self.row);
-            row.filter(|row| row.generation == self.generation).map(look)
+            row.filter(|row| row.generation == self.generation).map(f)
         });
-        found.ok().flatten()
+        result.ok().flatten()
     }
 
-    /// Runs `look` on the original request; `None` on other threads, and after the response.
-    pub(crate) fn with_original<T>(
-        &self,
-        look: impl FnOnce(&mut OriginalRequest) -> T,
-    ) -> Option<T> {
-        self.with_row(|row| row.original.as_mut().map(look)).flatten()
+    /// Runs `f` on the original request; `None` on other threads, and after the response.
+    pub(crate) fn with_original<T>(&self, f: impl FnOnce(&mut OriginalRequest) -> T) -> Option<T> {
+        self.with_row(|row| row.original.as_mut().map(f)).flatten()
     }
 
-    /// Keeps `thing` in the request's row.
+    /// Stores `value` in the request's row.
     ///
     /// # Errors
     /// The request is over, or belongs to another thread. The value is returned.
-    pub(crate) fn store(self: &Arc<Self>, thing: LocalValue) -> Result<LocalHandle, LocalValue> {
-        let mut thing = Some(thing);
+    pub(crate) fn store(self: &Arc<Self>, value: LocalValue) -> Result<LocalHandle, LocalValue> {
+        let mut value = Some(value);
         let slot = self.with_row(|row| {
-            let full = ValueSlot::Occupied(thing.take().expect("the closure runs at most once"));
+            let occupied =
+                ValueSlot::Occupied(value.take().expect("the closure runs at most once"));
             let free = row.slots.iter().position(|slot| matches!(slot, ValueSlot::Free));
             match free {
-                Some(slot) => row.slots[slot] = full,
-                None => row.slots.push(full),
+                Some(slot) => row.slots[slot] = occupied,
+                None => row.slots.push(occupied),
             }
             free.unwrap_or(row.slots.len() - 1)
         });
-        match (slot, thing) {
+        match (slot, value) {
             (Some(slot), _) => Ok(LocalHandle { request: Arc::clone(self), slot: Some(slot) }),
-            (None, thing) => Err(thing.expect("the closure did not run")),
+            (None, value) => Err(value.expect("the closure did not run")),
         }
     }
 
     /// Stores the work that a response inside the layer continues. The response cannot carry this
     /// work, because the layer may drop the response's body. The owner runs the work after the
     /// layer's own response.
-    pub(crate) fn store_after_response(&self, rest: AfterResponse) {
-        let mut rest = Some(rest);
-        let waiting = self.with_row(|row| {
-            row.after_response.extend(rest.take());
+    pub(crate) fn store_after_response(&self, work: AfterResponse) {
+        let mut work = Some(work);
+        let idle_waker = self.with_row(|row| {
+            row.after_response.extend(work.take());
             row.idle_waker.take()
         });
-        waiting.flatten().into_iter().for_each(Waker::wake);
+        idle_waker.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes the request's owner begin a call; callable on any thread. The receiver yields the
+    /// Makes the request's owner start a call. May be used on any thread. The receiver yields the
     /// outcome, or an error if the request is over.
     pub(crate) fn send_call(
         &self,
@@ -190,27 +188,27 @@ impl RequestRef {
         response
     }
 
-    fn send_command(&self, mail: Command) {
-        let mut mailbox = lock(&self.queue);
-        let is_call = matches!(mail, Command::StartCall(_));
-        if mailbox.is_closed || is_call && mailbox.queued_calls == CALLS_MAX {
-            drop(mailbox);
-            return mail.reject();
+    fn send_command(&self, command: Command) {
+        let mut queue = lock(&self.queue);
+        let is_call = matches!(command, Command::StartCall(_));
+        if queue.is_closed || is_call && queue.queued_calls == CALLS_MAX {
+            drop(queue);
+            return command.reject();
         }
-        mailbox.queued_calls += usize::from(is_call);
-        mailbox.commands.push(mail);
-        let home = mailbox.owner_waker.take();
-        drop(mailbox);
-        home.into_iter().for_each(Waker::wake);
+        queue.queued_calls += usize::from(is_call);
+        queue.commands.push(command);
+        let owner_waker = queue.owner_waker.take();
+        drop(queue);
+        owner_waker.into_iter().for_each(Waker::wake);
     }
 }
 
 impl Command {
-    /// Notifies the sender that the work will not be done. No lock may be held: destructors of
-    /// dropped values may run arbitrary code.
+    /// Drops the command, which notifies its sender. No lock may be held: destructors of dropped
+    /// values may run arbitrary code.
     fn reject(self) {
-        if let Self::ForwardBody(_, bridge) = self {
-            BodyForwarder::abort(bridge);
+        if let Self::ForwardBody(_, channel) = self {
+            BodyForwarder::abort(channel);
         }
     }
 }
@@ -219,7 +217,7 @@ impl Command {
 /// there.
 pub(crate) struct LocalHandle {
     request: Arc<RequestRef>,
-    /// `None` once the value was moved out or the owner took it over.
+    /// `None` once the value was moved out, or once a [`Command`] was sent that moves it.
     slot: Option<usize>,
 }
 
@@ -232,26 +230,26 @@ pub(crate) enum LocalLookup<T> {
 }
 
 impl LocalHandle {
-    /// Runs `work` on the value. The table is not borrowed meanwhile, because the value's code may
+    /// Runs `f` on the value. The table is not borrowed meanwhile, because the value's code may
     /// borrow it.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut LocalValue) -> T) -> LocalLookup<T> {
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut LocalValue) -> T) -> LocalLookup<T> {
         let Some(slot) = self.slot else { return LocalLookup::Gone };
         if !self.request.is_local() {
             return LocalLookup::OtherThread;
         }
-        let Some(Some(mut thing)) = self.request.with_row(|row| borrow_value(&mut row.slots[slot]))
+        let Some(Some(mut value)) = self.request.with_row(|row| borrow_value(&mut row.slots[slot]))
         else {
             return LocalLookup::Gone;
         };
-        let value = work(&mut thing);
-        let mut thing = Some(thing);
+        let result = f(&mut value);
+        let mut value = Some(value);
         self.request.with_row(|row| {
-            row.slots[slot] = thing.take().map_or(ValueSlot::Free, ValueSlot::Occupied)
+            row.slots[slot] = value.take().map_or(ValueSlot::Free, ValueSlot::Occupied)
         });
         // If the request ended meanwhile, the value is dropped here, while the table is not
         // borrowed.
-        drop(thing);
-        LocalLookup::Local(value)
+        drop(value);
+        LocalLookup::Local(result)
     }
 
     /// Takes the value, if it belongs to this thread.
@@ -261,10 +259,10 @@ impl LocalHandle {
     pub(crate) fn take(mut self) -> Result<LocalValue, Self> {
         let Some(slot) = self.slot else { return Err(self) };
         match self.request.with_row(|row| row.take_value(slot)) {
-            Some((Some(thing), rest)) => {
+            Some((Some(value), idle_waker)) => {
                 self.slot = None;
-                rest.into_iter().for_each(Waker::wake);
-                Ok(thing)
+                idle_waker.into_iter().for_each(Waker::wake);
+                Ok(value)
             }
             _ => Err(self),
         }
@@ -279,11 +277,11 @@ impl LocalHandle {
         response
     }
 
-    /// Makes the owner move a body over `bridge`.
-    pub(crate) fn forward_body(mut self, bridge: Arc<Mutex<BodyChannel>>) {
+    /// Makes the owner move a body over `channel`.
+    pub(crate) fn forward_body(mut self, channel: Arc<Mutex<BodyChannel>>) {
         match self.slot.take() {
-            Some(slot) => self.request.send_command(Command::ForwardBody(slot, bridge)),
-            None => BodyForwarder::abort(bridge),
+            Some(slot) => self.request.send_command(Command::ForwardBody(slot, channel)),
+            None => BodyForwarder::abort(channel),
         }
     }
 }
@@ -294,9 +292,9 @@ impl Drop for LocalHandle {
         if !self.request.is_local() {
             return self.request.send_command(Command::Release(slot));
         }
-        if let Some((thing, rest)) = self.request.with_row(|row| row.take_value(slot)) {
-            drop(thing);
-            rest.into_iter().for_each(Waker::wake);
+        if let Some((value, idle_waker)) = self.request.with_row(|row| row.take_value(slot)) {
+            drop(value);
+            idle_waker.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -305,11 +303,11 @@ impl RequestState {
     /// Takes a value out. If this empties the row, also returns the waker of the task that waits
     /// for an empty row.
     fn take_value(&mut self, slot: usize) -> (Option<LocalValue>, Option<Waker>) {
-        let taken = std::mem::replace(&mut self.slots[slot], ValueSlot::Free);
-        let rest = if self.is_empty() { self.idle_waker.take() } else { None };
-        match taken {
-            ValueSlot::Occupied(thing) => (Some(thing), rest),
-            ValueSlot::Free | ValueSlot::Borrowed => (None, rest),
+        let previous = std::mem::replace(&mut self.slots[slot], ValueSlot::Free);
+        let idle_waker = if self.is_empty() { self.idle_waker.take() } else { None };
+        match previous {
+            ValueSlot::Occupied(value) => (Some(value), idle_waker),
+            ValueSlot::Free | ValueSlot::Borrowed => (None, idle_waker),
         }
     }
 
@@ -340,7 +338,7 @@ impl RequestState {
 
 fn borrow_value(slot: &mut ValueSlot) -> Option<LocalValue> {
     match std::mem::replace(slot, ValueSlot::Borrowed) {
-        ValueSlot::Occupied(thing) => Some(thing),
+        ValueSlot::Occupied(value) => Some(value),
         other => {
             *slot = other;
             None
@@ -349,6 +347,6 @@ fn borrow_value(slot: &mut ValueSlot) -> Option<LocalValue> {
 }
 
 /// No code panics while it holds this lock.
-fn lock(mailbox: &Mutex<CommandQueue>) -> MutexGuard<'_, CommandQueue> {
-    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(queue: &Mutex<CommandQueue>) -> MutexGuard<'_, CommandQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }

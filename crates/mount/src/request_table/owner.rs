@@ -20,47 +20,43 @@ pub(crate) struct RequestOwner {
     after_response: Vec<AfterResponse>,
 }
 
-/// Which code begins the calls that other threads request.
+/// Which code starts the calls that other threads request.
 pub(crate) enum CallStarter {
-    /// The owner begins them with this function.
+    /// The owner starts them with this function.
     Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
-    /// The code that polls the owner takes them from here and begins them.
+    /// The code that polls the owner takes them from here and starts them.
     Poller(Vec<RemoteCall>),
     /// No code: the response is complete.
     Closed,
 }
 
 impl RequestOwner {
-    /// Creates the owner of the request kept in `origin`.
-    pub(crate) fn new(origin: OriginalRequest, begins: CallStarter) -> Self {
-        let passage = TABLE.with_borrow_mut(|table| {
+    /// Stores `original` in a row of this thread's table, and creates the owner of the row.
+    pub(crate) fn new(original: OriginalRequest, call_starter: CallStarter) -> Self {
+        let request_ref = TABLE.with_borrow_mut(|table| {
             table.last_generation += 1;
-            let number = table.last_generation;
-            let place = table.free.pop().unwrap_or(table.rows.len());
-            if place == table.rows.len() {
+            let generation = table.last_generation;
+            let row_index = table.free.pop().unwrap_or(table.rows.len());
+            if row_index == table.rows.len() {
                 table.rows.push(RequestState::default());
             }
-            let row = &mut table.rows[place];
-            (row.generation, row.original) = (number, Some(origin));
-            let mut passage = row.request_ref.take();
-            if let Some(again) = passage.as_mut().and_then(Arc::get_mut) {
-                again.generation = number;
-                again.queue = Mutex::default();
+            let row = &mut table.rows[row_index];
+            (row.generation, row.original) = (generation, Some(original));
+            let mut request_ref = row.request_ref.take();
+            if let Some(reused) = request_ref.as_mut().and_then(Arc::get_mut) {
+                reused.generation = generation;
+                reused.queue = Mutex::default();
             } else {
-                let thread = THREAD_ID.with(|thread| *thread);
-                let mailbox = Mutex::default();
-                passage = Some(Arc::new(RequestRef {
-                    thread_id: thread,
-                    row: place,
-                    generation: number,
-                    queue: mailbox,
-                }));
+                let thread_id = THREAD_ID.with(|thread_id| *thread_id);
+                let queue = Mutex::default();
+                request_ref =
+                    Some(Arc::new(RequestRef { thread_id, row: row_index, generation, queue }));
             }
-            passage.expect("one was reused or created above")
+            request_ref.expect("one was reused or created above")
         });
         Self {
-            request: passage,
-            call_starter: begins,
+            request: request_ref,
+            call_starter,
             calls: Vec::new(),
             forwarders: Vec::new(),
             after_response: Vec::new(),
@@ -71,27 +67,27 @@ impl RequestOwner {
         &self.request
     }
 
-    /// Takes the calls that the caller must begin.
+    /// Takes the calls that the caller must start.
     pub(crate) fn take_remote_calls(&mut self) -> Vec<RemoteCall> {
         match &mut self.call_starter {
-            CallStarter::Poller(asked) => std::mem::take(asked),
+            CallStarter::Poller(calls) => std::mem::take(calls),
             CallStarter::Owner(_) | CallStarter::Closed => Vec::new(),
         }
     }
 
-    /// Stops beginning calls, and returns the original request. Calls in progress continue.
+    /// Rejects calls from now on, and returns the original request. Calls in progress continue.
     pub(crate) fn finish_request(&mut self) -> Option<OriginalRequest> {
         self.call_starter = CallStarter::Closed;
         self.request.with_row(|row| row.original.take()).flatten()
     }
 
-    fn handle_command(&mut self, mail: Command) {
-        match mail {
+    fn handle_command(&mut self, command: Command) {
+        match command {
             Command::StartCall(call) => match &mut self.call_starter {
-                CallStarter::Owner(begin) => {
-                    self.calls.push((begin(call.request), Some(call.reply)))
+                CallStarter::Owner(start) => {
+                    self.calls.push((start(call.request), Some(call.reply)))
                 }
-                CallStarter::Poller(asked) => asked.push(*call),
+                CallStarter::Poller(calls) => calls.push(*call),
                 CallStarter::Closed => {}
             },
             Command::ResumeCall(slot, reply) => {
@@ -101,12 +97,12 @@ impl RequestOwner {
                     self.calls.push((call, Some(reply)));
                 }
             }
-            Command::ForwardBody(slot, bridge) => {
+            Command::ForwardBody(slot, channel) => {
                 match self.request.with_row(|row| row.take_value(slot)) {
                     Some((Some(LocalValue::Body(body)), _)) => {
-                        self.forwarders.push(BodyForwarder::new(body, bridge))
+                        self.forwarders.push(BodyForwarder::new(body, channel))
                     }
-                    _ => BodyForwarder::abort(bridge),
+                    _ => BodyForwarder::abort(channel),
                 }
             }
             Command::Release(slot) => drop(self.request.with_row(|row| row.take_value(slot))),
@@ -116,29 +112,29 @@ impl RequestOwner {
 
 impl LocalTask for RequestOwner {
     fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
-        let mail = {
-            let mut mailbox = lock(&self.request.queue);
-            mailbox.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(cx.waker());
-            mailbox.queued_calls = 0;
-            std::mem::take(&mut mailbox.commands)
+        let commands = {
+            let mut queue = lock(&self.request.queue);
+            queue.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(cx.waker());
+            queue.queued_calls = 0;
+            std::mem::take(&mut queue.commands)
         };
-        let mut pumped = if mail.is_empty() { Progress::Idle } else { Progress::Advanced };
-        mail.into_iter().for_each(|mail| self.handle_command(mail));
+        let mut progress = if commands.is_empty() { Progress::Idle } else { Progress::Advanced };
+        commands.into_iter().for_each(|command| self.handle_command(command));
         if self.calls.is_empty() && self.forwarders.is_empty() {
-            return pumped;
+            return progress;
         }
-        let before = self.calls.len();
+        let count_before = self.calls.len();
         self.calls.retain_mut(|(call, reply)| poll_call(call, reply, cx));
-        if self.calls.len() < before {
-            pumped = Progress::Advanced;
+        if self.calls.len() < count_before {
+            progress = Progress::Advanced;
         }
-        self.forwarders.retain_mut(|pump| {
-            if pump.poll(cx) == Progress::Advanced {
-                pumped = Progress::Advanced;
+        self.forwarders.retain_mut(|forwarder| {
+            if forwarder.poll(cx) == Progress::Advanced {
+                progress = Progress::Advanced;
             }
-            pump.is_active()
+            forwarder.is_active()
         });
-        pumped
+        progress
     }
 
     /// Whether any value or work is left.
@@ -153,9 +149,10 @@ impl LocalTask for RequestOwner {
     async fn run_to_completion(mut self) {
         std::future::poll_fn(|cx| {
             loop {
-                let left = self.request.with_row(|row| std::mem::take(&mut row.after_response));
-                self.after_response.extend(left.into_iter().flatten());
-                self.after_response.retain_mut(|rest| rest.as_mut().poll(cx).is_pending());
+                let after_response =
+                    self.request.with_row(|row| std::mem::take(&mut row.after_response));
+                self.after_response.extend(after_response.into_iter().flatten());
+                self.after_response.retain_mut(|work| work.as_mut().poll(cx).is_pending());
                 // A future in `after_response` may wait for work that `poll` does.
                 if self.poll(cx) == Progress::Idle {
                     break;
@@ -175,21 +172,22 @@ impl LocalTask for RequestOwner {
 
 impl Drop for RequestOwner {
     fn drop(&mut self) {
-        let left = self.request.with_row(RequestState::release);
-        if left.is_some() {
+        let released = self.request.with_row(RequestState::release);
+        if released.is_some() {
             TABLE.with_borrow_mut(|table| {
-                let place = self.request.row;
-                table.rows[place].request_ref = Some(Arc::clone(&self.request));
-                table.free.push(place);
+                let row_index = self.request.row;
+                table.rows[row_index].request_ref = Some(Arc::clone(&self.request));
+                table.free.push(row_index);
             });
         }
         // The values' destructors may use the table.
-        drop(left);
-        let mut mailbox = lock(&self.request.queue);
-        mailbox.is_closed = true;
-        let (mail, home) = (std::mem::take(&mut mailbox.commands), mailbox.owner_waker.take());
-        drop(mailbox);
-        drop(home);
-        mail.into_iter().for_each(Command::reject);
+        drop(released);
+        let mut queue = lock(&self.request.queue);
+        queue.is_closed = true;
+        let (commands, owner_waker) =
+            (std::mem::take(&mut queue.commands), queue.owner_waker.take());
+        drop(queue);
+        drop(owner_waker);
+        commands.into_iter().for_each(Command::reject);
     }
 }

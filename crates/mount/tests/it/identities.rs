@@ -19,9 +19,9 @@ use tower::{Layer, Service, ServiceExt};
 
 const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 
-/// The client's name in the request.
-fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
-    let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| fields.get(*name));
+/// The client's name, from the request's header or the connection's certificate.
+fn client_name(headers: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
+    let field = ["cookie", "authorization", "x-api-key"].iter().find_map(|name| headers.get(*name));
     let certificate =
         info.and_then(ConnectionInfo::client_identity).map(|client| client.subject.clone());
     let field = field.and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -29,10 +29,10 @@ fn name_in(fields: &HeaderMap, info: Option<&ConnectionInfo>) -> String {
 }
 
 fn router() -> Router {
-    let page = async |Extension(info): Extension<ConnectionInfo>, fields: HeaderMap| {
-        (FOR_A_MINUTE, name_in(&fields, Some(&info)))
+    let page = async |Extension(info): Extension<ConnectionInfo>, headers: HeaderMap| {
+        (FOR_A_MINUTE, client_name(&headers, Some(&info)))
     };
-    let plain = async |fields: HeaderMap| name_in(&fields, None);
+    let plain = async |headers: HeaderMap| client_name(&headers, None);
     Router::new().route("/page", get(page)).route("/pay", post(plain))
 }
 
@@ -40,7 +40,7 @@ fn router() -> Router {
 struct Name(String);
 
 fn identify<B>(mut request: http::Request<B>) -> http::Request<B> {
-    let name = name_in(request.headers(), request.extensions().get::<ConnectionInfo>());
+    let name = client_name(request.headers(), request.extensions().get::<ConnectionInfo>());
     request.extensions_mut().insert(Name(name));
     request
 }
@@ -56,20 +56,20 @@ fn layered(app: App) -> App {
 /// An application that is mounted as a tower service in another.
 fn inner() -> App {
     App::new()
-        .get("/page", |fields: HeaderMap, info: ConnectionInfo| {
-            (FOR_A_MINUTE, name_in(&fields, Some(&info)))
+        .get("/page", |headers: HeaderMap, info: ConnectionInfo| {
+            (FOR_A_MINUTE, client_name(&headers, Some(&info)))
         })
-        .post("/pay", |fields: HeaderMap| name_in(&fields, None))
+        .post("/pay", |headers: HeaderMap| client_name(&headers, None))
 }
 
-fn kinds(around: impl Fn() -> App) -> [(&'static str, &'static str, TestClient); 4] {
+fn mounted_clients(make_app: impl Fn() -> App) -> [(&'static str, &'static str, TestClient); 4] {
     let mounted = || tower(router()).extension(ConnectionInfo::clone);
-    let inner = tower(into_tower(inner()).expect("a valid app")).extension(ConnectionInfo::clone);
+    let nested = tower(into_tower(inner()).expect("a valid app")).extension(ConnectionInfo::clone);
     [
-        ("mount", "/below", around().mount("/below", mounted()).test()),
-        ("subtree", "", around().subtree("/", mounted()).test()),
-        ("layer", "", layered(around()).test()),
-        ("application", "/below", around().mount("/below", inner).test()),
+        ("mount", "/below", make_app().mount("/below", mounted()).test()),
+        ("subtree", "", make_app().subtree("/", mounted()).test()),
+        ("layer", "", layered(make_app()).test()),
+        ("application", "/below", make_app().mount("/below", nested).test()),
     ]
 }
 
@@ -80,42 +80,45 @@ fn connection(name: &str) -> ConnectionInfo {
     ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() }
 }
 
-const WAYS: [&str; 4] = ["cookie", "authorization", "x-api-key", "certificate"];
+/// The ways in which a client identifies itself.
+const CREDENTIALS: [&str; 4] = ["cookie", "authorization", "x-api-key", "certificate"];
 
-fn ask(client: &TestClient, way: &str, path: &str, name: Option<&str>) -> TestResponse {
+fn get_page(client: &TestClient, credential: &str, path: &str, name: Option<&str>) -> TestResponse {
     match name {
         None => client.get(path).send_blocking(),
-        Some(name) if way == "certificate" => {
+        Some(name) if credential == "certificate" => {
             client.clone().with_connection(connection(name)).get(path).send_blocking()
         }
-        Some(name) => client.get(path).header(way, name).send_blocking(),
+        Some(name) => client.get(path).header(credential, name).send_blocking(),
     }
 }
 
 #[test]
-fn each_client_of_a_mount_is_given_its_own_page_from_behind_a_cache() {
-    for way in WAYS {
-        for (kind, below, client) in kinds(|| App::new().wrap(Cache::new(CacheStore::new()))) {
-            let path = format!("{below}/page");
+fn a_cache_around_a_mount_keeps_the_pages_of_clients_apart() {
+    for credential in CREDENTIALS {
+        for (kind, prefix, client) in
+            mounted_clients(|| App::new().wrap(Cache::new(CacheStore::new())))
+        {
+            let path = format!("{prefix}/page");
             for name in [Some("ali"), Some("bob"), None, Some("ali"), None] {
-                let page = ask(&client, way, &path, name);
+                let page = get_page(&client, credential, &path, name);
                 let expected = name.unwrap_or("nobody");
-                assert_eq!(page.text(), expected, "{way} {kind}");
+                assert_eq!(page.text(), expected, "{credential} {kind}");
                 let is_private = page.headers().iter().any(|(_, value)| value == "private");
-                assert!(is_private || name.is_none() || kind == "layer", "{way} {kind}");
+                assert!(is_private || name.is_none() || kind == "layer", "{credential} {kind}");
             }
-            let age = ask(&client, way, &path, None).header("age").map(str::to_owned);
-            assert!(age.is_some(), "{way} {kind}: clients without an identity share it");
+            let age = get_page(&client, credential, &path, None).header("age").map(str::to_owned);
+            assert!(age.is_some(), "{credential} {kind}: clients without an identity share it");
         }
     }
 }
 
 #[test]
-fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
-    let around = || App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
-    for (kind, below, client) in kinds(around) {
+fn an_idempotency_key_does_not_replay_the_response_of_another_client() {
+    let make_app = || App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
+    for (kind, prefix, client) in mounted_clients(make_app) {
         let pay = |name: &str| {
-            let request = client.post(&format!("{below}/pay")).header("idempotency-key", "\"a\"");
+            let request = client.post(&format!("{prefix}/pay")).header("idempotency-key", "\"a\"");
             request.header("cookie", name).send_blocking()
         };
         assert_eq!(pay("ali").text(), "ali", "{kind}");
@@ -129,15 +132,15 @@ fn a_key_of_one_client_of_a_mount_carries_nothing_to_another() {
 }
 
 #[test]
-fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outside() {
-    let find = async |request: peregrine_web::Request, next: peregrine_web::Next<'_>| {
+fn clients_identified_inside_a_mounted_application_are_kept_apart_outside() {
+    let identify_client = async |request: peregrine_web::Request, next: peregrine_web::Next<'_>| {
         peregrine_web::private_response::PrivateResponse::mark(&request.parts);
         next.run(request).await
     };
     let name = |request: peregrine_web::Request| {
         (FOR_A_MINUTE, request.header("x-customer").unwrap_or("nobody").to_owned())
     };
-    let inner = App::new().wrap(find).get("/page", name).post("/pay", name);
+    let inner = App::new().wrap(identify_client).get("/page", name).post("/pay", name);
     let inner = tower(into_tower(inner).expect("the application is valid"));
     let app = App::new().wrap(Cache::new(CacheStore::new()));
     let client = app.wrap(Idempotency::new(MemoryIdempotencyStore::new())).mount("/", inner).test();
@@ -152,9 +155,9 @@ fn a_client_that_a_mounted_application_identifies_by_itself_is_told_apart_outsid
     assert_eq!((pay("ali"), pay("bob")), (200, 409));
 }
 
-/// Two applications that are mounted in another and share a store.
-fn neighbours(store: &CacheStore) -> TestClient {
-    let one = |name: &'static str| {
+/// Applications that are mounted in another and share a store.
+fn apps_sharing_a_store(store: &CacheStore) -> TestClient {
+    let cached_app = |name: &'static str| {
         let changed = || "changed";
         let app = App::new().wrap(Cache::new(store.clone()));
         let app = app.get("/page", move || (FOR_A_MINUTE, name)).post("/page", changed);
@@ -162,19 +165,19 @@ fn neighbours(store: &CacheStore) -> TestClient {
     };
     let by_field = || peregrine_web::guard::header("x-version", "2");
     App::new()
-        .mount("/a", one("a"))
-        .mount("/b", one("b"))
-        .scope("/deep", |scope| scope.mount("/a", one("deep")))
-        .scope("/v", |scope| scope.guard(by_field()).mount("/", one("two")))
-        .scope("/v", |scope| scope.mount("/", one("one")))
+        .mount("/a", cached_app("a"))
+        .mount("/b", cached_app("b"))
+        .scope("/deep", |scope| scope.mount("/a", cached_app("deep")))
+        .scope("/v", |scope| scope.guard(by_field()).mount("/", cached_app("two")))
+        .scope("/v", |scope| scope.mount("/", cached_app("one")))
         .test()
 }
 
 #[test]
-fn applications_that_share_a_store_keep_their_pages_apart() {
+fn applications_that_share_a_cache_store_keep_their_pages_apart() {
     let store = CacheStore::new();
-    let client = neighbours(&store);
-    let new = |path: &str| client.get(path).header("x-version", "2").send_blocking();
+    let client = apps_sharing_a_store(&store);
+    let get_version_2 = |path: &str| client.get(path).header("x-version", "2").send_blocking();
     for age in [None, Some("0")] {
         for (path, expected) in
             [("/a/page", "a"), ("/b/page", "b"), ("/deep/a/page", "deep"), ("/v/page", "one")]
@@ -183,66 +186,67 @@ fn applications_that_share_a_store_keep_their_pages_apart() {
             assert_eq!((page.text().as_str(), page.header("age")), (expected, age), "{path}");
         }
         assert_eq!(
-            (new("/v/page").text().as_str(), new("/v/page").header("age")),
+            (get_version_2("/v/page").text().as_str(), get_version_2("/v/page").header("age")),
             ("two", Some("0"))
         );
     }
-    let is_kept = |path: &str| client.get(path).send_blocking().header("age").is_some();
+    let is_cached = |path: &str| client.get(path).send_blocking().header("age").is_some();
     assert_eq!(client.post("/a/page").send_blocking().status(), 200);
-    assert_eq!((is_kept("/a/page"), is_kept("/b/page")), (false, true));
+    assert_eq!((is_cached("/a/page"), is_cached("/b/page")), (false, true));
     store.invalidate("/b/page");
     assert_eq!(
-        (is_kept("/a/page"), is_kept("/b/page")),
+        (is_cached("/a/page"), is_cached("/b/page")),
         (true, false),
         "by the path that clients request"
     );
     store.invalidate_prefix("/deep");
-    assert_eq!((is_kept("/deep/a/page"), is_kept("/a/page")), (false, true));
+    assert_eq!((is_cached("/deep/a/page"), is_cached("/a/page")), (false, true));
 }
 
 #[test]
-fn applications_that_share_a_store_of_keys_carry_out_each_request_once() {
+fn applications_that_share_an_idempotency_store_handle_each_request_once() {
     let store = MemoryIdempotencyStore::new();
-    let one = |name: &'static str| {
+    let idempotent_app = |name: &'static str| {
         let app = App::new().wrap(Idempotency::new(store.clone())).post("/pay", move || name);
         tower(into_tower(app).expect("the application is valid"))
     };
-    let client = App::new().mount("/a", one("a")).mount("/b", one("b")).test();
+    let client =
+        App::new().mount("/a", idempotent_app("a")).mount("/b", idempotent_app("b")).test();
     let pay = |path: &str| client.post(path).header("idempotency-key", "\"a\"").send_blocking();
     assert_eq!((pay("/a/pay").text(), pay("/a/pay").text()), ("a".to_owned(), "a".to_owned()));
     assert_eq!(pay("/b/pay").status(), 422, "it is a different request");
 }
 
 #[test]
-fn a_guard_around_services_at_the_root_keeps_their_pages_apart() {
+fn pages_of_services_behind_different_guards_are_kept_apart() {
     let store = CacheStore::new();
-    let one = |name: &'static str| {
+    let cached_app = |name: &'static str| {
         let app = App::new().wrap(Cache::new(store.clone()));
         let app = app.get("/page", move || (FOR_A_MINUTE, name));
         tower(into_tower(app).expect("the application is valid"))
     };
-    let by_field = peregrine_web::guard::header("x-version", "2");
+    let guard = peregrine_web::guard::header("x-version", "2");
     let client = App::new()
-        .scope("", |scope| scope.guard(by_field).mount("/", one("two")))
-        .mount("/", one("one"))
+        .scope("", |scope| scope.guard(guard).mount("/", cached_app("two")))
+        .mount("/", cached_app("one"))
         .test();
     for age in [None, Some("0")] {
-        let old = client.get("/page").send_blocking();
-        let new = client.get("/page").header("x-version", "2").send_blocking();
-        assert_eq!((old.text().as_str(), old.header("age")), ("one", age));
-        assert_eq!((new.text().as_str(), new.header("age")), ("two", age));
+        let version_1 = client.get("/page").send_blocking();
+        let version_2 = client.get("/page").header("x-version", "2").send_blocking();
+        assert_eq!((version_1.text().as_str(), version_1.header("age")), ("one", age));
+        assert_eq!((version_2.text().as_str(), version_2.header("age")), ("two", age));
     }
 }
 
 /// Requests a page from a service under a server that is not Peregrine's. Returns the content, and
 /// whether the response is private.
-async fn ask_service<S, B>(service: &S, path: &str, name: Option<&str>) -> (String, bool)
+async fn get_from_service<S, B>(service: &S, path: &str, name: Option<&str>) -> (String, bool)
 where
     S: Service<http::Request<AxumBody>, Response = http::Response<B>, Error = Infallible> + Clone,
     B: http_body::Body<Error: std::fmt::Debug>,
 {
     let request = http::Request::get(path);
-    let request = name.into_iter().fold(request, |all, name| all.header("cookie", name));
+    let request = name.into_iter().fold(request, |request, name| request.header("cookie", name));
     let request = request.body(AxumBody::empty()).expect("a request");
     let (parts, body) = service.clone().oneshot(request).await.expect("a response").into_parts();
     let content = body.collect().await.expect("a body").to_bytes();
@@ -251,12 +255,12 @@ where
 }
 
 #[test]
-fn under_another_server_each_client_is_given_its_own_page() {
+fn a_cache_under_another_server_keeps_the_pages_of_clients_apart() {
     let app = || {
         App::new()
             .wrap(Cache::new(CacheStore::new()))
             .get("/page", |Ours(Name(name)): Ours<Name>| (FOR_A_MINUTE, name))
-            .get("/own", |fields: HeaderMap| (FOR_A_MINUTE, name_in(&fields, None)))
+            .get("/own", |headers: HeaderMap| (FOR_A_MINUTE, client_name(&headers, None)))
     };
     let layer = || MapRequestLayer::new(identify::<AxumBody>);
     let local = layer().layer(into_tower(app()).expect("the application is valid"));
@@ -266,9 +270,9 @@ fn under_another_server_each_client_is_given_its_own_page() {
     runtime.expect("a runtime").block_on(async {
         for path in ["/page", "/own"] {
             for name in [Some("ali"), Some("bob"), None, Some("ali")] {
-                let alone = ask_service(&local, path, name).await;
-                let in_axum = ask_service(&router, path, name).await;
-                for (page, is_private) in [alone, in_axum] {
+                let direct = get_from_service(&local, path, name).await;
+                let in_axum = get_from_service(&router, path, name).await;
+                for (page, is_private) in [direct, in_axum] {
                     assert_eq!(page, name.unwrap_or("nobody"), "{path}");
                     // The application cannot see that the layer has identified the client.
                     assert_eq!(is_private, name.is_some() && path == "/own", "{path}");

@@ -37,11 +37,11 @@ fn in_runtime<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn the_layers_of_tower_http_work_around_handlers_that_are_not_send() {
+fn tower_http_layers_wrap_handlers_that_are_not_send() {
     let count = Rc::new(Cell::new(0));
-    let seen = Rc::clone(&count);
+    let handler_count = Rc::clone(&count);
     let handler = move |Path(name): Path<String>| {
-        seen.set(seen.get() + 1);
+        handler_count.set(handler_count.get() + 1);
         async move { name.repeat(1000) }
     };
     let layers = ServiceBuilder::new()
@@ -76,20 +76,21 @@ fn the_layers_of_tower_http_work_around_handlers_that_are_not_send() {
 }
 
 #[test]
-fn a_layer_is_around_what_follows_it_in_its_scope_and_around_the_404_of_all() {
+fn a_layer_applies_to_later_routes_and_to_the_fallback() {
     let stamp = |value| SetRequestHeaderLayer::appending(NAME, HeaderValue::from_static(value));
-    let show = |request: Request| {
-        let all = request.parts.head.header_values("x-name");
-        let all: Vec<_> = all.map(|value| String::from_utf8_lossy(value).into_owned()).collect();
-        all.join(",")
+    let show_names = |request: Request| {
+        let values = request.parts.head.header_values("x-name");
+        let values: Vec<_> =
+            values.map(|value| String::from_utf8_lossy(value).into_owned()).collect();
+        values.join(",")
     };
     let app = App::new()
-        .get("/before", show)
+        .get("/before", show_names)
         .wrap(layer(stamp("outer")))
-        .get("/after", show)
-        .scope("/scope", |scope| scope.wrap(layer(stamp("inner"))).get("/{id}", show))
-        .get("/beside", show)
-        .fallback(show);
+        .get("/after", show_names)
+        .scope("/scope", |scope| scope.wrap(layer(stamp("inner"))).get("/{id}", show_names))
+        .get("/beside", show_names)
+        .fallback(show_names);
     let client = app.test();
     for (path, expected) in [
         ("/before", ""),
@@ -103,8 +104,8 @@ fn a_layer_is_around_what_follows_it_in_its_scope_and_around_the_404_of_all() {
 }
 
 #[test]
-fn what_a_layer_leaves_alone_stays_as_it_was() {
-    async fn all(Path(id): Path<u8>, State(state): State<Rc<str>>, request: Request) -> String {
+fn a_layer_preserves_path_parameters_state_and_target() {
+    async fn describe(Path(id): Path<u8>, State(state): State<Rc<str>>, request: Request) -> String {
         let parts = &request.parts;
         let pattern = parts.pattern().unwrap_or("none").to_owned();
         format!("{id} {state} {pattern} {} {:?}", parts.head.path(), parts.head.query())
@@ -114,7 +115,7 @@ fn what_a_layer_leaves_alone_stays_as_it_was() {
         .state(state)
         .wrap(layer(TraceLayer::new_for_http()))
         .wrap(layer(SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("long"))))
-        .get("/items/{id}", all);
+        .get("/items/{id}", describe);
     let client = app.test();
     let expected = r#"7 state /items/{id} /items/7 Some("x=y")"#;
     assert_eq!(client.get("/items/7?x=y").send_blocking().text(), expected);
@@ -123,15 +124,16 @@ fn what_a_layer_leaves_alone_stays_as_it_was() {
 }
 
 #[test]
-fn interim_responses_go_around_a_layer_whatever_it_changes() {
-    async fn hint(interim: Interim) -> &'static str {
+fn interim_responses_bypass_layers() {
+    async fn handler(interim: Interim) -> &'static str {
         interim.early_hints(["</a.css>; rel=preload"]).expect("the response has not begun");
         "page"
     }
-    let change = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("changed"));
-    let leave = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("same"));
-    for app in [App::new().wrap(layer(change)), App::new().wrap(layer(leave))] {
-        let client = app.get("/", hint).test();
+    let changes_field =
+        SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("changed"));
+    let keeps_field = SetRequestHeaderLayer::overriding(NAME, HeaderValue::from_static("same"));
+    for app in [App::new().wrap(layer(changes_field)), App::new().wrap(layer(keeps_field))] {
+        let client = app.get("/", handler).test();
         let response = client.get("/").header("x-name", "same").send_blocking();
         let statuses: Vec<_> = response.interim().iter().map(|(status, _)| *status).collect();
         assert_eq!((statuses, response.text()), (vec![StatusCode::EARLY_HINTS], "page".into()));
@@ -139,7 +141,7 @@ fn interim_responses_go_around_a_layer_whatever_it_changes() {
 }
 
 #[test]
-fn extensions_and_bodies_go_through() {
+fn extensions_and_bodies_pass_through_a_layer() {
     use tower_http::request_id::RequestId;
     async fn echo(Extension(id): Extension<RequestId>, body: Bytes) -> (StatusCode, Bytes) {
         let is_uuid = id.header_value().len() == 36;
@@ -154,13 +156,13 @@ fn extensions_and_bodies_go_through() {
 }
 
 #[test]
-fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
-    let small = async |body: Bytes| body;
+fn the_limits_of_a_layer_and_of_a_route_both_apply() {
+    let echo = async |body: Bytes| body;
     let app = App::new()
-        .post("/route", small.body_limit(3))
+        .post("/route", echo.body_limit(3))
         .wrap(layer(RequestBodyLimitLayer::new(10)))
-        .post("/layer", small.body_limit(100))
-        .post("/both", small.body_limit(3));
+        .post("/layer", echo.body_limit(100))
+        .post("/both", echo.body_limit(3));
     let client = app.test();
     for (path, length, status) in [
         ("/route", 3, 200),
@@ -177,35 +179,35 @@ fn a_limit_of_a_layer_and_that_of_a_route_both_count() {
     // A stream over the route's limit is rejected too, although the layer changed the body's type.
     let response = client.post("/both").chunks(["xx", "xx"]).send_blocking();
     assert_eq!(response.status(), 413);
-    // A stream over the layer's limit gives a 413 too, not a 500.
+    // A stream over the layer's limit causes a 413 too, not a 500.
     let response = client.post("/layer").chunks(["x".repeat(9), "xx".to_owned()]).send_blocking();
     assert_eq!(response.status(), 413);
 }
 
 #[test]
-fn a_layer_without_room_makes_requests_wait_or_sheds_them() {
+fn a_full_concurrency_limit_delays_or_sheds_requests() {
     async fn sleep() -> &'static str {
         tokio::time::sleep(Duration::from_secs(1)).await;
         "slept"
     }
     in_runtime(async {
-        let waits = App::new().wrap(layer(ConcurrencyLimitLayer::new(2))).get("/", sleep).test();
+        let waiting = App::new().wrap(layer(ConcurrencyLimitLayer::new(2))).get("/", sleep).test();
         let start = tokio::time::Instant::now();
-        let calls: Vec<_> = (0..6).map(|_| waits.get("/").send()).collect();
+        let calls: Vec<_> = (0..6).map(|_| waiting.get("/").send()).collect();
         for response in join_all(calls).await {
             assert_eq!(response.status(), 200);
         }
         assert_eq!(start.elapsed().as_secs(), 3, "two run at a time");
 
-        let shed = ServiceBuilder::new()
+        let load_shed = ServiceBuilder::new()
             .layer(LoadShedLayer::new())
             .layer(GlobalConcurrencyLimitLayer::new(2));
-        let sheds = App::new().wrap(layer(shed)).get("/", sleep).test();
-        let calls: Vec<_> = (0..6).map(|_| sheds.get("/").send()).collect();
+        let shedding = App::new().wrap(layer(load_shed)).get("/", sleep).test();
+        let calls: Vec<_> = (0..6).map(|_| shedding.get("/").send()).collect();
         let responses = join_all(calls).await;
-        let refused = responses.iter().filter(|response| response.status() == 500);
-        assert_eq!(refused.count(), 4);
-        assert_eq!(sheds.get("/").send().await.status(), 200);
+        let rejected = responses.iter().filter(|response| response.status() == 500);
+        assert_eq!(rejected.count(), 4);
+        assert_eq!(shedding.get("/").send().await.status(), 200);
     });
 }
 
@@ -232,7 +234,7 @@ async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 }
 
 #[test]
-fn a_layer_may_be_optional_and_inside_a_middleware_of_its_own() {
+fn a_layer_may_be_optional_or_run_by_another_middleware() {
     let stamp = || {
         let value = HeaderValue::from_static("1");
         layer(tower_http::set_header::SetResponseHeaderLayer::appending(NAME, value))
@@ -240,7 +242,7 @@ fn a_layer_may_be_optional_and_inside_a_middleware_of_its_own() {
     let app = App::new()
         .wrap(optional(Some(stamp())))
         .get("/one", || "")
-        .wrap(Always(stamp()))
+        .wrap(RunInside(stamp()))
         .get("/two", || "");
     let client = app.test();
     assert_eq!(client.get("/one").send_blocking().header_values("x-name").count(), 1);
@@ -251,7 +253,7 @@ fn a_layer_may_be_optional_and_inside_a_middleware_of_its_own() {
 }
 
 #[test]
-fn a_middleware_of_ours_and_a_layer_nest_in_the_order_given() {
+fn a_middleware_and_a_layer_nest_in_the_order_of_wrap() {
     let ours = async |request: Request, next: Next<'_>| {
         let response = next.run(request).await;
         let order = response.headers.get(&NAME).map_or("none", |_| "layer first");
@@ -264,7 +266,7 @@ fn a_middleware_of_ours_and_a_layer_nest_in_the_order_given() {
 }
 
 #[test]
-fn an_upgrade_goes_through_a_layer() {
+fn an_upgrade_passes_through_a_layer() {
     let upgrade = || {
         let echo = UpgradeHandler::new(|_| async {});
         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(echo)
@@ -275,7 +277,7 @@ fn an_upgrade_goes_through_a_layer() {
 }
 
 #[test]
-fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_request() {
+fn a_layer_that_rewrites_the_path_clears_the_path_parameters() {
     fn show(request: Request) -> String {
         let parts = &request.parts;
         let values = parts.path_parameters().map(|values| {
@@ -295,12 +297,13 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
         }
         request
     });
-    // Heads that are kept for a while, so that several are reused later.
-    let kept: Rc<RefCell<Vec<peregrine_web::RequestHead>>> = Rc::default();
-    let keeper = Rc::clone(&kept);
-    let keep = move |request: Request| keeper.borrow_mut().push(request.parts.head.share());
+    // Retains heads, so that the pool has several when they are released.
+    let retained: Rc<RefCell<Vec<peregrine_web::RequestHead>>> = Rc::default();
+    let retained_by_handler = Rc::clone(&retained);
+    let retain =
+        move |request: Request| retained_by_handler.borrow_mut().push(request.parts.head.share());
     let app = App::new()
-        .get("/keep/{name}/{id}", keep)
+        .get("/keep/{name}/{id}", retain)
         .wrap(layer(rewrite))
         .get("/acct/{name}/doc/{id}", show)
         .get("/static", show);
@@ -310,7 +313,7 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
         for _ in 0..5 {
             get("/keep/alice/7");
         }
-        kept.borrow_mut().clear();
+        retained.borrow_mut().clear();
         let long = "/acct/alice/doc/123456789";
         assert_eq!(get(long), format!("{long} name=alice,id=123456789"));
         assert_eq!(get("/acct/bob/doc/1"), "/acct/mallory/doc/99 ");
@@ -319,7 +322,7 @@ fn a_layer_that_rewrites_the_path_leaves_no_parameters_of_this_or_another_reques
 }
 
 #[test]
-fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
+fn a_layer_may_add_a_field_to_the_largest_accepted_head() {
     let limits = peregrine_proto::Limits::DEFAULT;
     let show = |request: Request| {
         let head = &request.parts.head;
@@ -344,7 +347,7 @@ fn a_layer_may_change_a_field_of_the_largest_head_that_the_server_accepts() {
 }
 
 #[test]
-fn a_head_that_a_layer_makes_too_long_is_the_peers_fault_and_what_it_spoils_is_not() {
+fn a_head_that_becomes_too_long_is_a_431_and_an_invalid_one_a_500() {
     let (long, value) = ("v".repeat(16_000), HeaderValue::from_str(&"v".repeat(40_000)));
     let stamp = SetRequestHeaderLayer::appending(NAME, value.expect("a value"));
     let client = App::new().wrap(layer(stamp)).get("/", || "").test();
@@ -362,7 +365,7 @@ fn a_head_that_a_layer_makes_too_long_is_the_peers_fault_and_what_it_spoils_is_n
 }
 
 #[test]
-fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
+fn a_layer_that_adds_a_field_preserves_the_form_of_the_target() {
     let show = |request: Request| {
         let head = &request.parts.head;
         format!("{} {} {}", head.authority(), head.uri(), head.path())
@@ -377,25 +380,28 @@ fn a_layer_that_changes_a_field_leaves_the_form_of_the_target() {
 }
 
 /// Calls another middleware from its own `run`, so that the other is set up for each request.
-struct Always<M>(M);
+struct RunInside<M>(M);
 
-impl<M: peregrine_web::Middleware> peregrine_web::Middleware for Always<M> {
+impl<M: peregrine_web::Middleware> peregrine_web::Middleware for RunInside<M> {
     async fn run<S: peregrine_web::Service>(&self, request: Request, next: &S) -> Response {
         self.0.run(request, next).await
     }
 }
 
-type Asked = http::Request<SendBody>;
+type TowerRequest = http::Request<SendBody>;
 
 /// Duplicates the request; the second one has the body.
-fn again(request: Asked) -> (Asked, Asked) {
+fn duplicate(request: TowerRequest) -> (TowerRequest, TowerRequest) {
     let (parts, body) = request.into_parts();
-    (Asked::from_parts(parts.clone(), SendBody::default()), Asked::from_parts(parts, body))
+    (
+        TowerRequest::from_parts(parts.clone(), SendBody::default()),
+        TowerRequest::from_parts(parts, body),
+    )
 }
 
 /// Responds to the first attempt after 10 seconds and to each later attempt one second sooner.
 /// Counts the attempts whose handler was dropped.
-fn numbered(app: App) -> (App, Rc<Cell<u64>>) {
+fn slow_attempts(app: App) -> (App, Rc<Cell<u64>>) {
     struct Dropped(Rc<Cell<u64>>);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -403,125 +409,128 @@ fn numbered(app: App) -> (App, Rc<Cell<u64>>) {
         }
     }
     let (attempts, dropped) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let counts = Rc::clone(&dropped);
+    let dropped_by_guard = Rc::clone(&dropped);
     let handler = move || {
-        let number = attempts.get() + 1;
-        attempts.set(number);
-        let guard = Dropped(Rc::clone(&counts));
+        let attempt = attempts.get() + 1;
+        attempts.set(attempt);
+        let guard = Dropped(Rc::clone(&dropped_by_guard));
         async move {
             let _guard = guard;
-            tokio::time::sleep(Duration::from_secs(11 - number)).await;
-            number.to_string()
+            tokio::time::sleep(Duration::from_secs(11 - attempt)).await;
+            attempt.to_string()
         }
     };
     (app.get("/", handler), dropped)
 }
 
-async fn text(answered: Result<http::Response<SendBody>, Infallible>) -> String {
-    let Ok(response) = answered;
+async fn text(result: Result<http::Response<SendBody>, Infallible>) -> String {
+    let Ok(response) = result;
     let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
     String::from_utf8(bytes.to_vec()).expect("a number")
 }
 
-fn said(text: String) -> Result<http::Response<SendBody>, Infallible> {
+fn text_response(text: String) -> Result<http::Response<SendBody>, Infallible> {
     Ok(http::Response::new(SendBody::from(text)))
 }
 
 /// Cancels the first attempt after a second, and responds with the text of the second attempt.
-async fn tries_twice(
+async fn try_twice(
     mut inner: NextService,
-    request: Asked,
+    request: TowerRequest,
 ) -> Result<http::Response<SendBody>, Infallible> {
-    let (first, second) = again(request);
-    let late = tokio::time::timeout(Duration::from_secs(1), inner.call(first)).await;
-    assert!(late.is_err(), "the first attempt takes longer");
-    said(text(inner.call(second).await).await)
+    let (first, second) = duplicate(request);
+    let timed_out = tokio::time::timeout(Duration::from_secs(1), inner.call(first)).await;
+    assert!(timed_out.is_err(), "the first attempt takes longer");
+    text_response(text(inner.call(second).await).await)
 }
 
 /// Makes three attempts concurrently, each in its own task, and responds with their texts.
-async fn tries_at_once(
+async fn try_concurrently(
     mut inner: NextService,
-    request: Asked,
+    request: TowerRequest,
 ) -> Result<http::Response<SendBody>, Infallible> {
-    let (first, rest) = again(request);
-    let (second, third) = again(rest);
+    let (first, remaining) = duplicate(request);
+    let (second, third) = duplicate(remaining);
     let [first, second, third] = [first, second, third].map(|request| {
         let call = inner.call(request);
         tokio::task::spawn_local(async move { text(call.await).await })
     });
-    let all = [first.await, second.await, third.await];
-    said(all.map(|text| text.expect("no panic")).join(","))
+    let texts = [first.await, second.await, third.await];
+    text_response(texts.map(|text| text.expect("no panic")).join(","))
 }
 
 #[test]
-fn each_attempt_of_a_layer_that_tries_again_gets_its_own_response() {
-    let tries =
-        || layer(layer_fn(|inner: NextService| service_fn(move |r| tries_twice(inner.clone(), r))));
-    let (around, dropped_around) = numbered(App::new().wrap(tries()));
-    let (inside, dropped_inside) = numbered(App::new().wrap(Always(tries())));
+fn each_attempt_of_a_retrying_layer_gets_its_own_response() {
+    let retry_layer =
+        || layer(layer_fn(|inner: NextService| service_fn(move |r| try_twice(inner.clone(), r))));
+    let (in_app, dropped_in_app) = slow_attempts(App::new().wrap(retry_layer()));
+    let (in_middleware, dropped_in_middleware) =
+        slow_attempts(App::new().wrap(RunInside(retry_layer())));
     in_runtime(async {
-        assert_eq!(around.test().get("/").send().await.text(), "2");
-        assert_eq!(dropped_around.get(), 2);
-        assert_eq!(inside.test().get("/").send().await.text(), "2");
-        assert_eq!(dropped_inside.get(), 2);
+        assert_eq!(in_app.test().get("/").send().await.text(), "2");
+        assert_eq!(dropped_in_app.get(), 2);
+        assert_eq!(in_middleware.test().get("/").send().await.text(), "2");
+        assert_eq!(dropped_in_middleware.get(), 2);
     });
 }
 
 #[test]
-fn attempts_of_a_layer_run_side_by_side() {
-    let tries = || {
-        layer(layer_fn(|inner: NextService| service_fn(move |r| tries_at_once(inner.clone(), r))))
+fn attempts_of_a_layer_run_concurrently() {
+    let concurrent_layer = || {
+        layer(layer_fn(|inner: NextService| {
+            service_fn(move |r| try_concurrently(inner.clone(), r))
+        }))
     };
-    let (around, _) = numbered(App::new().wrap(tries()));
-    let (inside, _) = numbered(App::new().wrap(Always(tries())));
+    let (in_app, _) = slow_attempts(App::new().wrap(concurrent_layer()));
+    let (in_middleware, _) = slow_attempts(App::new().wrap(RunInside(concurrent_layer())));
     let local = tokio::task::LocalSet::new();
     in_runtime(local.run_until(async {
         let start = tokio::time::Instant::now();
-        assert_eq!(around.test().get("/").send().await.text(), "1,2,3");
-        assert_eq!(inside.test().get("/").send().await.text(), "1,2,3");
+        assert_eq!(in_app.test().get("/").send().await.text(), "1,2,3");
+        assert_eq!(in_middleware.test().get("/").send().await.text(), "1,2,3");
         assert_eq!(start.elapsed().as_secs(), 20, "10 seconds for three attempts, twice");
     }));
 }
 
 #[test]
-fn a_call_that_a_layer_keeps_beyond_its_request_is_a_500() {
-    let kept = Rc::new(RefCell::new(None));
-    let keeps = {
-        let kept = Rc::clone(&kept);
+fn a_call_polled_after_its_request_has_ended_is_a_500() {
+    let stored_call = Rc::new(RefCell::new(None));
+    let storing_layer = {
+        let stored_call = Rc::clone(&stored_call);
         layer(layer_fn(move |inner: NextService| {
-            let kept = Rc::clone(&kept);
-            service_fn(move |request: Asked| {
+            let stored_call = Rc::clone(&stored_call);
+            service_fn(move |request: TowerRequest| {
                 let mut inner = inner.clone();
                 let call = inner.call(request);
-                let kept = Rc::clone(&kept);
+                let stored_call = Rc::clone(&stored_call);
                 async move {
-                    *kept.borrow_mut() = Some(call);
-                    said("kept".to_owned())
+                    *stored_call.borrow_mut() = Some(call);
+                    text_response("kept".to_owned())
                 }
             })
         }))
     };
-    let (app, _) = numbered(App::new().wrap(Always(keeps)));
+    let (app, _) = slow_attempts(App::new().wrap(RunInside(storing_layer)));
     in_runtime(async {
         assert_eq!(app.test().get("/").send().await.text(), "kept");
-        let call = kept.take().expect("the layer kept its call");
+        let call = stored_call.take().expect("the layer kept its call");
         let Ok(response) = call.await;
         assert_eq!(response.status(), 500);
     });
 }
 
 #[test]
-fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
+fn a_layer_gets_the_connection_info() {
     #[derive(Clone)]
     struct Address(SocketAddr);
-    let sees = || {
+    let describing_layer = || {
         layer(layer_fn(|_: NextService| {
-            service_fn(|request: Asked| {
+            service_fn(|request: TowerRequest| {
                 let extensions = request.extensions();
                 let info = extensions.get::<ConnectionInfo>().cloned().unwrap_or_default();
                 let address = extensions.get::<Address>().map(|address| address.0);
                 let name = info.tls.as_ref().and_then(|tls| tls.server_name.clone());
-                async move { said(format!("{} {address:?} {name:?}", info.peer)) }
+                async move { text_response(format!("{} {address:?} {name:?}", info.peer)) }
             })
         }))
         .connect_info(Address)
@@ -542,62 +551,70 @@ fn a_layer_is_told_of_the_connection_as_mounted_services_are() {
         (over_tls, r#"192.0.2.7:4711 Some(192.0.2.7:4711) Some("a.test")"#),
         (unix, "unix:(unnamed) None None"),
     ] {
-        let around = App::new().wrap(sees()).get("/", || "").test().with_connection(info.clone());
-        assert_eq!(around.get("/").send_blocking().text(), expected);
-        let inside = App::new().wrap(Always(sees())).get("/", || "").test().with_connection(info);
-        assert_eq!(inside.get("/").send_blocking().text(), expected);
+        let in_app = App::new()
+            .wrap(describing_layer())
+            .get("/", || "")
+            .test()
+            .with_connection(info.clone());
+        assert_eq!(in_app.get("/").send_blocking().text(), expected);
+        let in_middleware = App::new()
+            .wrap(RunInside(describing_layer()))
+            .get("/", || "")
+            .test()
+            .with_connection(info);
+        assert_eq!(in_middleware.get("/").send_blocking().text(), expected);
     }
 }
 
 #[test]
-fn what_a_layer_is_told_does_not_replace_what_another_middleware_put_there() {
+fn connect_info_does_not_replace_an_existing_extension() {
     #[derive(Clone)]
     struct Address(SocketAddr);
-    let trusts_a_proxy = async |mut request: Request, next: Next<'_>| {
+    let set_address = async |mut request: Request, next: Next<'_>| {
         let address = SocketAddr::from(([203, 0, 113, 1], 1));
         request.parts.extensions_mut().insert(Address(address));
         next.run(request).await
     };
-    let noop = layer(tower::layer::util::Identity::new()).connect_info(Address);
+    let identity = layer(tower::layer::util::Identity::new()).connect_info(Address);
     let handler = async |Extension(address): Extension<Address>| address.0.to_string();
-    let app = App::new().wrap(trusts_a_proxy).wrap(noop).get("/", handler);
+    let app = App::new().wrap(set_address).wrap(identity).get("/", handler);
     let peer = ConnectionAddr::Tcp(SocketAddr::from(([192, 0, 2, 7], 4711)));
     let client = app.test().with_connection(ConnectionInfo { peer, ..ConnectionInfo::default() });
     assert_eq!(client.get("/").send_blocking().text(), "203.0.113.1:1");
 }
 
 #[test]
-fn the_response_that_a_layer_chooses_comes_with_its_own_upgrade() {
+fn the_response_that_a_layer_returns_has_its_own_upgrade() {
     struct Dropped(u64, Rc<RefCell<Vec<u64>>>);
     impl Drop for Dropped {
         fn drop(&mut self) {
             self.1.borrow_mut().push(self.0);
         }
     }
-    async fn takes_the_first(
+    async fn return_first_response(
         mut inner: NextService,
-        request: Asked,
+        request: TowerRequest,
     ) -> Result<http::Response<SendBody>, Infallible> {
-        let (first, second) = again(request);
+        let (first, second) = duplicate(request);
         let first = inner.call(first).await;
         let _second = inner.call(second).await;
         first
     }
     let (attempts, dropped) = (Cell::new(0), Rc::new(RefCell::new(Vec::new())));
-    let counts = Rc::clone(&dropped);
+    let dropped_by_guard = Rc::clone(&dropped);
     let upgrade = move || {
         attempts.set(attempts.get() + 1);
-        let guard = Dropped(attempts.get(), Rc::clone(&counts));
+        let guard = Dropped(attempts.get(), Rc::clone(&dropped_by_guard));
         let protocol = UpgradeHandler::new(async move |_| drop(guard));
         Response::new(StatusCode::SWITCHING_PROTOCOLS).with_upgrade(protocol)
     };
-    let chooses = layer(layer_fn(|inner: NextService| {
-        service_fn(move |r| takes_the_first(inner.clone(), r))
+    let first_response_layer = layer(layer_fn(|inner: NextService| {
+        service_fn(move |r| return_first_response(inner.clone(), r))
     }));
-    let client = App::new().wrap(chooses).get("/", upgrade).test();
+    let client = App::new().wrap(first_response_layer).get("/", upgrade).test();
     let mut response = client.get("/").send_blocking().into_response();
-    let chosen = response.take_upgrade();
+    let upgrade_of_first = response.take_upgrade();
     assert_eq!(*dropped.borrow(), [2]);
-    drop(chosen);
+    drop(upgrade_of_first);
     assert_eq!(*dropped.borrow(), [2, 1]);
 }

@@ -3,8 +3,8 @@
 
 mod body_limits;
 mod identities;
+mod into_tower;
 mod layers;
 mod mounting;
 mod send;
 mod upgrades;
-mod way_out;

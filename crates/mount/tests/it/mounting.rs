@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-async fn seen(method: Method, uri: Uri) -> String {
+async fn show_target(method: Method, uri: Uri) -> String {
     format!("{method} {uri}")
 }
 
 #[test]
-fn a_router_with_a_state_answers_as_under_axum() {
+fn a_router_with_state_responds_as_under_axum() {
     let router = Router::new()
         .route(
             "/{name}",
@@ -42,7 +42,7 @@ fn a_router_with_a_state_answers_as_under_axum() {
 
 #[test]
 fn a_mounted_service_sees_the_path_below_its_prefix() {
-    let router = Router::new().fallback(any(seen));
+    let router = Router::new().fallback(any(show_target));
     let app = App::new()
         .get("/", || "ours")
         .get("/api/ours", || "ours")
@@ -75,7 +75,7 @@ fn a_mounted_service_sees_the_path_below_its_prefix() {
 
 #[test]
 fn a_service_at_the_root_gets_every_method_and_path_that_has_no_route() {
-    let router = Router::new().fallback(any(seen));
+    let router = Router::new().fallback(any(show_target));
     let client = App::new().get("/ours", || "ours").mount("/", router).test();
     for method in ["GET", "POST", "OPTIONS", "PURGE", "TRACE"] {
         let method = Method::from_bytes(method.as_bytes()).expect("a token");
@@ -89,9 +89,9 @@ fn a_service_at_the_root_gets_every_method_and_path_that_has_no_route() {
 }
 
 #[test]
-fn a_mount_fits_every_slash_policy() {
+fn a_mount_ignores_the_trailing_slash_policy() {
     for policy in [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore] {
-        let router = Router::new().fallback(any(seen));
+        let router = Router::new().fallback(any(show_target));
         let client = App::new().trailing_slash(policy).mount("/api", router).test();
         assert_eq!(client.get("/api").send_blocking().text(), "GET /", "{policy:?}");
         assert_eq!(client.get("/api/").send_blocking().text(), "GET /", "{policy:?}");
@@ -99,9 +99,9 @@ fn a_mount_fits_every_slash_policy() {
 }
 
 #[test]
-fn the_whole_target_is_among_the_extensions() {
-    async fn both(Extension(OriginalUri(whole)): Extension<OriginalUri>, uri: Uri) -> String {
-        format!("{whole} {uri}")
+fn the_original_target_is_in_the_extensions() {
+    async fn both(Extension(OriginalUri(original)): Extension<OriginalUri>, uri: Uri) -> String {
+        format!("{original} {uri}")
     }
     let client = App::new().mount("/api", Router::new().route("/x", get(both))).test();
     assert_eq!(client.get("/api/x?y").send_blocking().text(), "/api/x?y /x?y");
@@ -112,7 +112,7 @@ fn the_whole_target_is_among_the_extensions() {
 }
 
 #[test]
-fn fields_arrive_as_they_were_sent_and_come_back_as_they_were_set() {
+fn header_fields_are_preserved_in_both_directions() {
     async fn fields(headers: HeaderMap) -> impl IntoResponse {
         let values: Vec<_> = headers.get_all("x-many").iter().collect();
         let text = format!("{} {} {values:?}", headers["x-one"].len(), headers["host"].len());
@@ -140,7 +140,7 @@ fn fields_arrive_as_they_were_sent_and_come_back_as_they_were_set() {
 }
 
 #[test]
-fn extensions_go_both_ways() {
+fn extensions_pass_in_both_directions() {
     #[derive(Clone)]
     struct FromOutside(u8);
     #[derive(Clone)]
@@ -148,21 +148,24 @@ fn extensions_go_both_ways() {
     let outer = async |mut request: Request, next: peregrine_web::Next<'_>| {
         request.parts.extensions_mut().insert(FromOutside(1));
         let response = next.run(request).await;
-        let seen = response.extensions().and_then(|all| all.get::<FromInside>()).map(|it| it.0);
+        let value = response
+            .extensions()
+            .and_then(|extensions| extensions.get::<FromInside>())
+            .map(|from_inside| from_inside.0);
         response.with_field(
             http::HeaderName::from_static("x-seen"),
-            http::HeaderValue::from(u16::from(seen.unwrap_or(0))),
+            http::HeaderValue::from(u16::from(value.unwrap_or(0))),
         )
     };
-    let inner = async |Extension(FromOutside(number)): Extension<FromOutside>| {
-        (Extension(FromInside(number + 1)), "ok")
+    let inner = async |Extension(FromOutside(value)): Extension<FromOutside>| {
+        (Extension(FromInside(value + 1)), "ok")
     };
     let app = App::new().wrap(outer).mount("/", Router::new().route("/", get(inner)));
     assert_eq!(app.test().get("/").send_blocking().field("x-seen"), Some("2"));
 }
 
 #[test]
-fn axum_gets_its_connect_info_in_either_way() {
+fn axum_gets_connect_info_from_a_handler_or_a_make_service() {
     async fn who(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
         peer.to_string()
     }
@@ -183,16 +186,16 @@ fn axum_gets_its_connect_info_in_either_way() {
 }
 
 #[test]
-fn a_make_service_is_asked_once_for_each_connection() {
-    let (made, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+fn a_make_service_is_called_once_per_connection() {
+    let (services_made, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
     let make = ::tower::service_fn({
-        let (made, alive) = (Arc::clone(&made), Arc::clone(&alive));
+        let (services_made, alive) = (Arc::clone(&services_made), Arc::clone(&alive));
         move |_: SocketAddr| {
-            let number = made.fetch_add(1, Ordering::Relaxed);
+            let index = services_made.fetch_add(1, Ordering::Relaxed);
             let alive = Arc::clone(&alive);
             let service = ::tower::service_fn(move |_: http::Request<SendBody>| {
                 let _alive = &alive;
-                let body = http_body_util::Full::new(Bytes::from(number.to_string()));
+                let body = http_body_util::Full::new(Bytes::from(index.to_string()));
                 async { Ok::<_, Infallible>(http::Response::new(body)) }
             });
             async { Ok::<_, Infallible>(service) }
@@ -208,11 +211,11 @@ fn a_make_service_is_asked_once_for_each_connection() {
         client = client.with_connection(ConnectionInfo::default());
         assert_eq!(Arc::strong_count(&alive), idle, "the service is dropped with its connection");
     }
-    assert_eq!(made.load(Ordering::Relaxed), 50);
+    assert_eq!(services_made.load(Ordering::Relaxed), 50);
 }
 
 #[test]
-fn a_connection_has_a_service_of_each_make_service_and_each_goes_with_its_own() {
+fn each_make_service_has_its_own_service_per_connection() {
     let alive = Arc::new(());
     let make = |name: &'static str| {
         let alive = Arc::clone(&alive);
@@ -236,7 +239,7 @@ fn a_connection_has_a_service_of_each_make_service_and_each_goes_with_its_own() 
 }
 
 /// Serves a request on a new connection on this thread, through a make-service.
-fn serve_another() {
+fn serve_another_request() {
     let make = ::tower::service_fn(async |_: SocketAddr| {
         Ok::<_, Infallible>(::tower::service_fn(async |_: http::Request<SendBody>| {
             let body = http_body_util::Full::new(Bytes::from("another"));
@@ -247,22 +250,22 @@ fn serve_another() {
 }
 
 /// A service that serves another request when it is cloned or dropped.
-struct Curious;
+struct NestedCalls;
 
-impl Clone for Curious {
+impl Clone for NestedCalls {
     fn clone(&self) -> Self {
-        serve_another();
+        serve_another_request();
         Self
     }
 }
 
-impl Drop for Curious {
+impl Drop for NestedCalls {
     fn drop(&mut self) {
-        serve_another();
+        serve_another_request();
     }
 }
 
-impl ::tower::Service<http::Request<SendBody>> for Curious {
+impl ::tower::Service<http::Request<SendBody>> for NestedCalls {
     type Response = http::Response<http_body_util::Full<Bytes>>;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Infallible>>;
@@ -277,8 +280,8 @@ impl ::tower::Service<http::Request<SendBody>> for Curious {
 }
 
 #[test]
-fn a_service_may_serve_others_when_it_is_cloned_or_dropped() {
-    let make = ::tower::service_fn(async |_: SocketAddr| Ok::<_, Infallible>(Curious));
+fn a_service_may_serve_other_requests_when_it_is_cloned_or_dropped() {
+    let make = ::tower::service_fn(async |_: SocketAddr| Ok::<_, Infallible>(NestedCalls));
     let mut client = App::new().mount("/", make).test();
     for _ in 0..3 {
         assert_eq!(client.get("/").send_blocking().status(), 200);
@@ -288,7 +291,7 @@ fn a_service_may_serve_others_when_it_is_cloned_or_dropped() {
 }
 
 #[test]
-fn whole_bodies_arrive_and_leave_whole() {
+fn complete_bodies_arrive_and_leave_complete() {
     let router = Router::new().route("/echo", post(async |body: Bytes| body)).route(
         "/length",
         post(async |body: axum::body::Body| {
@@ -308,19 +311,19 @@ fn whole_bodies_arrive_and_leave_whole() {
 }
 
 #[test]
-fn a_body_in_pieces_streams_through_both_ways() {
+fn chunked_bodies_stream_in_both_directions() {
     let echo = async |body: axum::body::Body| body;
     let client = App::new().mount("/", Router::new().route("/echo", post(echo))).test();
-    let pieces: Vec<Bytes> = (0..100).map(|number| format!("{number};").into()).collect();
-    let whole = pieces.concat();
-    let response = client.post("/echo").chunks(pieces).send_blocking();
-    assert_eq!(response.bytes(), whole);
+    let chunks: Vec<Bytes> = (0..100).map(|index| format!("{index};").into()).collect();
+    let body = chunks.concat();
+    let response = client.post("/echo").chunks(chunks).send_blocking();
+    assert_eq!(response.bytes(), body);
 }
 
 /// A body that does not know its length, like that of a file.
-struct Unmeasured(Vec<&'static str>);
+struct UnknownLength(Vec<&'static str>);
 
-impl http_body::Body for Unmeasured {
+impl http_body::Body for UnknownLength {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -334,9 +337,9 @@ impl http_body::Body for Unmeasured {
 }
 
 #[test]
-fn a_body_that_does_not_know_its_length_has_the_one_that_its_service_promises() {
+fn a_body_of_unknown_length_has_the_length_in_content_length() {
     let service = tower::service_fn(async |request: http::Request<SendBody>| {
-        let mut response = http::Response::new(Unmeasured(vec!["abc", "", "de"]));
+        let mut response = http::Response::new(UnknownLength(vec!["abc", "", "de"]));
         for (name, value) in request.headers() {
             let name = match name.as_str() {
                 "x-length" => CONTENT_LENGTH,
@@ -349,7 +352,7 @@ fn a_body_that_does_not_know_its_length_has_the_one_that_its_service_promises() 
     });
     let client = App::new().mount("/", service).test();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime starts");
-    for (fields, length) in [
+    for (headers, length) in [
         (&[("x-length", "5")][..], Some(5)),
         (&[("x-length", "+5")], None),
         (&[("x-length", "")], None),
@@ -359,19 +362,19 @@ fn a_body_that_does_not_know_its_length_has_the_one_that_its_service_promises() 
         (&[], None),
     ] {
         let mut request = client.get("/");
-        for (name, value) in fields {
+        for (name, value) in headers {
             request = request.header(*name, *value);
         }
         runtime.block_on(async {
             let body = request.send().await.into_response().body;
-            assert_eq!(body.length(), length, "{fields:?}");
+            assert_eq!(body.length(), length, "{headers:?}");
             assert_eq!(body.collect(10).await.expect("a whole body"), b"abcde");
         });
     }
 }
 
 #[test]
-fn a_service_that_is_no_router_can_be_mounted() {
+fn a_service_that_is_not_a_router_can_be_mounted() {
     let echo = tower::service_fn(async |request: http::Request<SendBody>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(request.into_body()))
     });
@@ -381,7 +384,7 @@ fn a_service_that_is_no_router_can_be_mounted() {
 }
 
 #[test]
-fn a_connection_whose_services_panic_when_they_are_dropped_ends_in_order() {
+fn a_connection_whose_services_panic_on_drop_ends_normally() {
     #[derive(Clone)]
     struct Fragile {
         _last: Arc<PanicsInDrop>,
@@ -406,9 +409,9 @@ fn a_connection_whose_services_panic_when_they_are_dropped_ends_in_order() {
     }
     let dropped = Arc::new(AtomicUsize::new(0));
     let make = || {
-        let counts = Arc::clone(&dropped);
+        let drop_count = Arc::clone(&dropped);
         tower::service_fn(move |_: SocketAddr| {
-            let _last = Arc::new(PanicsInDrop(Arc::clone(&counts)));
+            let _last = Arc::new(PanicsInDrop(Arc::clone(&drop_count)));
             std::future::ready(Ok::<_, Infallible>(Fragile { _last }))
         })
     };
@@ -426,7 +429,7 @@ fn a_connection_whose_services_panic_when_they_are_dropped_ends_in_order() {
 }
 
 #[test]
-fn the_deadline_of_a_call_of_grpc_is_kept_by_the_clock_of_the_test() {
+fn grpc_deadlines_use_the_timers_of_the_test_client() {
     async fn never() -> &'static str {
         std::future::pending().await
     }
@@ -435,39 +438,39 @@ fn the_deadline_of_a_call_of_grpc_is_kept_by_the_clock_of_the_test() {
         "soon"
     }
     let router = Router::new().route("/a.B/Never", post(never)).route("/a.B/Soon", post(soon));
-    for (path, answer) in [("/a.B/Never", (Some("4"), "")), ("/a.B/Soon", (None, "soon"))] {
-        for is_inside in [false, true] {
+    for (path, expected) in [("/a.B/Never", (Some("4"), "")), ("/a.B/Soon", (None, "soon"))] {
+        for is_nested in [false, true] {
             let mut app = App::new().mount("/", router.clone());
-            if is_inside {
+            if is_nested {
                 app = App::new().mount("/", into_tower(app).expect("the application is valid"));
             }
             let client = app.test().with_timer(|duration| {
                 assert_eq!(duration, Duration::from_secs(100_000));
-                let mut turns = 2;
+                let mut polls_left = 2;
                 std::future::poll_fn(move |cx| {
-                    turns -= 1;
+                    polls_left -= 1;
                     cx.waker().wake_by_ref();
-                    if turns == 0 { Poll::Ready(()) } else { Poll::Pending }
+                    if polls_left == 0 { Poll::Ready(()) } else { Poll::Pending }
                 })
             });
             let call = client.post(path).header("content-type", "application/grpc");
             let response = call.header("grpc-timeout", "100000S").body("").send_blocking();
             assert_eq!(response.status(), 200);
-            assert_eq!((response.field("grpc-status"), response.text().as_str()), answer);
+            assert_eq!((response.field("grpc-status"), response.text().as_str()), expected);
         }
     }
 }
 
 #[test]
-fn a_time_limit_of_an_application_inside_is_kept_by_the_clock_of_the_test() {
+fn timeouts_of_a_nested_application_use_the_timers_of_the_test_client() {
     let never = (async || std::future::pending::<&'static str>().await).timeout(Duration::MAX);
-    let inside = into_tower(App::new().get("/", never)).expect("the application is valid");
-    let client = App::new().mount("/", inside).test().with_timer(|_| std::future::ready(()));
+    let nested = into_tower(App::new().get("/", never)).expect("the application is valid");
+    let client = App::new().mount("/", nested).test().with_timer(|_| std::future::ready(()));
     assert_eq!(client.get("/").send_blocking().status(), 503);
 }
 
 #[test]
-fn a_body_that_is_a_bomb_is_too_large_for_a_router() {
+fn a_decompression_bomb_is_a_413() {
     /// The result of `Decompression` for a decompression bomb.
     struct Bomb;
     impl http_body::Body for Bomb {
@@ -481,17 +484,17 @@ fn a_body_that_is_a_bomb_is_too_large_for_a_router() {
             Poll::Ready(Some(Err(BodyError::DecompressedTooLarge { ratio_max: 100 })))
         }
     }
-    let bomb = async |mut request: Request, next: Next<'_>| {
+    let replace_body = async |mut request: Request, next: Next<'_>| {
         request.body = Body::new(Bomb);
         next.run(request).await
     };
     let router = Router::new().route("/", post(async |body: Bytes| body));
-    let client = App::new().wrap(bomb).subtree("/", tower(router)).test();
+    let client = App::new().wrap(replace_body).subtree("/", tower(router)).test();
     assert_eq!(client.post("/").body("packed").send_blocking().status(), 413);
 }
 
 #[test]
-fn an_application_in_a_mount_redirects_below_its_prefix() {
+fn a_mounted_application_redirects_below_its_prefix() {
     let inner =
         App::new().trailing_slash(TrailingSlash::Redirect).get("/a/", || "a").get("/b", || "b");
     let inner = into_tower(inner).expect("the application is valid");

@@ -23,8 +23,8 @@ use tower::layer::layer_fn;
 use tower::retry::RetryLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
-type Asked = http::Request<SendBody>;
-type Answered = http::Response<SendBody>;
+type TowerRequest = http::Request<SendBody>;
+type TowerResponse = http::Response<SendBody>;
 
 /// A runtime on the current thread, like that of a worker.
 fn in_runtime<F: Future>(future: F) -> F::Output {
@@ -33,7 +33,7 @@ fn in_runtime<F: Future>(future: F) -> F::Output {
 }
 
 /// Runs `work` on another thread.
-async fn elsewhere<F>(work: F) -> F::Output
+async fn on_other_thread<F>(work: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -43,51 +43,51 @@ where
 }
 
 /// A layer made from an async function whose future must be `Send`, as in tower-sessions.
-fn sending<F, R>(
+fn send_layer<F, R>(
     function: F,
-) -> LayerMiddleware<impl tower::Layer<NextService, Service = Sending<F>> + Clone>
+) -> LayerMiddleware<impl tower::Layer<NextService, Service = SendService<F>> + Clone>
 where
-    F: Fn(NextService, Asked) -> R + Clone + Send + Sync + 'static,
-    R: Future<Output = Answered> + Send + 'static,
+    F: Fn(NextService, TowerRequest) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = TowerResponse> + Send + 'static,
 {
-    layer(layer_fn(move |inner: NextService| Sending { inner, function: function.clone() }))
+    layer(layer_fn(move |inner: NextService| SendService { inner, function: function.clone() }))
 }
 
 #[derive(Clone)]
-struct Sending<F> {
+struct SendService<F> {
     inner: NextService,
     function: F,
 }
 
-impl<F, R> tower::Service<Asked> for Sending<F>
+impl<F, R> tower::Service<TowerRequest> for SendService<F>
 where
-    F: Fn(NextService, Asked) -> R,
-    R: Future<Output = Answered> + Send + 'static,
+    F: Fn(NextService, TowerRequest) -> R,
+    R: Future<Output = TowerResponse> + Send + 'static,
 {
-    type Response = Answered;
+    type Response = TowerResponse;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answered, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<TowerResponse, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        tower::Service::<Asked>::poll_ready(&mut self.inner, cx)
+        tower::Service::<TowerRequest>::poll_ready(&mut self.inner, cx)
     }
 
-    fn call(&mut self, request: Asked) -> Self::Future {
-        let answer = (self.function)(self.inner.clone(), request);
-        Box::pin(async move { Ok(answer.await) })
+    fn call(&mut self, request: TowerRequest) -> Self::Future {
+        let future = (self.function)(self.inner.clone(), request);
+        Box::pin(async move { Ok(future.await) })
     }
 }
 
 /// Calls another middleware from its own `run`, so that the other is set up for each request.
-struct Always<M>(M);
+struct RunInside<M>(M);
 
-impl<M: Middleware> Middleware for Always<M> {
+impl<M: Middleware> Middleware for RunInside<M> {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         self.0.run(request, next).await
     }
 }
 
-/// A client of the layer around a handler, and one of the same layer inside another middleware.
+/// A client for `handler` inside the layer, and one for the same layer inside another middleware.
 fn clients<M, H, Args, Via>(make: impl Fn() -> M, handler: H) -> [TestClient; 2]
 where
     M: Middleware + 'static,
@@ -95,11 +95,11 @@ where
     Args: 'static,
     Via: 'static,
 {
-    let around = App::new().wrap(make()).post("/", handler.clone()).test();
-    [around, App::new().wrap(Always(make())).post("/", handler).test()]
+    let in_app = App::new().wrap(make()).post("/", handler.clone()).test();
+    [in_app, App::new().wrap(RunInside(make())).post("/", handler).test()]
 }
 
-async fn call(mut inner: NextService, request: Asked) -> Answered {
+async fn call(mut inner: NextService, request: TowerRequest) -> TowerResponse {
     let Ok(response) = inner.call(request).await;
     response
 }
@@ -109,14 +109,14 @@ async fn read(body: SendBody) -> Bytes {
 }
 
 /// Polls `future` once.
-async fn begin<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
-/// A stream with a number of one-byte pieces, which counts the pieces it has yielded.
-struct Counted(usize, Arc<AtomicUsize>);
+/// A stream of a number of one-byte chunks, which counts the chunks it has yielded.
+struct CountingStream(usize, Arc<AtomicUsize>);
 
-impl futures_core::Stream for Counted {
+impl futures_core::Stream for CountingStream {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -129,10 +129,10 @@ impl futures_core::Stream for Counted {
     }
 }
 
-/// An iterator over a number of large pieces, which counts the pieces it has yielded.
-struct Large(usize, Arc<AtomicUsize>);
+/// An iterator over a number of large chunks, which counts the chunks it has yielded.
+struct CountingIter(usize, Arc<AtomicUsize>);
 
-impl Iterator for Large {
+impl Iterator for CountingIter {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -143,25 +143,25 @@ impl Iterator for Large {
 }
 
 /// Sends the id of the thread on which it is dropped.
-struct Dropped(Option<oneshot::Sender<ThreadId>>);
+struct SendThreadOnDrop(Option<oneshot::Sender<ThreadId>>);
 
-impl Drop for Dropped {
+impl Drop for SendThreadOnDrop {
     fn drop(&mut self) {
-        let _ = self.0.take().map(|sender| sender.send(here()));
+        let _ = self.0.take().map(|sender| sender.send(current_thread()));
     }
 }
 
-fn here() -> ThreadId {
+fn current_thread() -> ThreadId {
     std::thread::current().id()
 }
 
 #[test]
-fn a_layer_that_wants_send_is_around_a_handler_that_is_not() {
+fn a_layer_that_requires_send_wraps_a_handler_that_is_not_send() {
     fn is_send<T: Send>(value: T) -> T {
         value
     }
     let layer = || {
-        sending(async |inner, request: Asked| {
+        send_layer(async |inner, request: TowerRequest| {
             let future = is_send(call(is_send(inner), is_send(request)));
             is_send(future.await)
         })
@@ -176,23 +176,23 @@ fn a_layer_that_wants_send_is_around_a_handler_that_is_not() {
         }
     };
     in_runtime(async {
-        for (number, client) in (0..).step_by(3).zip(clients(layer, handler)) {
+        for (requests_before, client) in (0..).step_by(3).zip(clients(layer, handler)) {
             let empty = client.post("/").send().await;
-            assert_eq!(empty.text(), format!("{} 0", number + 1));
-            let whole = client.post("/").body("abc").send().await;
-            assert_eq!(whole.text(), format!("{} 3", number + 2));
-            let pieces = client.post("/").chunks(["ab", "cd"]).send().await;
-            assert_eq!(pieces.text(), format!("{} 4", number + 3));
+            assert_eq!(empty.text(), format!("{} 0", requests_before + 1));
+            let complete = client.post("/").body("abc").send().await;
+            assert_eq!(complete.text(), format!("{} 3", requests_before + 2));
+            let streamed = client.post("/").chunks(["ab", "cd"]).send().await;
+            assert_eq!(streamed.text(), format!("{} 4", requests_before + 3));
         }
     });
 }
 
 #[test]
-fn extensions_go_both_ways() {
+fn extensions_pass_in_both_directions() {
     #[derive(Clone)]
     struct Mark(&'static str);
     let layer = || {
-        sending(async |inner, mut request: Asked| {
+        send_layer(async |inner, mut request: TowerRequest| {
             request.extensions_mut().insert(Mark("in"));
             let mut response = call(inner, request).await;
             let mark = response.extensions().get::<Mark>().map_or("none", |mark| mark.0);
@@ -212,26 +212,29 @@ fn extensions_go_both_ways() {
 }
 
 #[test]
-fn a_call_that_goes_to_another_thread_runs_its_handler_at_home() {
-    let home = here();
+fn a_call_polled_on_another_thread_runs_its_handler_on_the_requests_thread() {
+    let request_thread = current_thread();
     let handler = async move |body: Body| {
         tokio::task::yield_now().await;
-        assert_eq!(here(), home);
-        // The request's content is returned piece by piece.
+        assert_eq!(current_thread(), request_thread);
+        // The request's body is returned chunk by chunk.
         body.into_response()
     };
-    let all = || sending(async |inner, request| elsewhere(call(inner, request)).await);
-    let rest = || {
-        sending(async |inner, request| {
+    let all_elsewhere =
+        || send_layer(async |inner, request| on_other_thread(call(inner, request)).await);
+    let rest_elsewhere = || {
+        send_layer(async |inner, request| {
             let mut call = Box::pin(call(inner, request));
-            match begin(&mut call).await {
+            match poll_once(&mut call).await {
                 Poll::Ready(response) => response,
-                Poll::Pending => elsewhere(call).await,
+                Poll::Pending => on_other_thread(call).await,
             }
         })
     };
     in_runtime(async {
-        for client in clients(all, handler).into_iter().chain(clients(rest, handler)) {
+        for client in
+            clients(all_elsewhere, handler).into_iter().chain(clients(rest_elsewhere, handler))
+        {
             assert_eq!(client.post("/").body("abc").send().await.text(), "abc");
             let mut response = client.post("/").chunks(["ab", "cd"]).send().await;
             assert_eq!(response.collect().await.expect("a whole body"), "abcd");
@@ -242,12 +245,12 @@ fn a_call_that_goes_to_another_thread_runs_its_handler_at_home() {
 #[test]
 fn bodies_may_be_read_on_another_thread() {
     let layer = || {
-        sending(async |inner, request: Asked| {
+        send_layer(async |inner, request: TowerRequest| {
             let (parts, body) = request.into_parts();
-            let body = elsewhere(read(body)).await;
-            let response = call(inner, Asked::from_parts(parts, body.into())).await;
+            let body = on_other_thread(read(body)).await;
+            let response = call(inner, TowerRequest::from_parts(parts, body.into())).await;
             let (parts, body) = response.into_parts();
-            Answered::from_parts(parts, elsewhere(read(body)).await.into())
+            TowerResponse::from_parts(parts, on_other_thread(read(body)).await.into())
         })
     };
     in_runtime(async {
@@ -261,20 +264,20 @@ fn bodies_may_be_read_on_another_thread() {
 }
 
 #[test]
-fn a_body_that_moves_to_another_thread_and_back_is_read_to_its_end() {
+fn a_body_may_be_read_on_several_threads_in_turn() {
     let layer = || {
-        sending(async |inner, request: Asked| {
+        send_layer(async |inner, request: TowerRequest| {
             let (parts, mut body) = request.into_parts();
             let first = body.frame().await.expect("a frame").expect("no error");
-            let (second, body) = elsewhere(async move {
+            let (second, body) = on_other_thread(async move {
                 let second = body.frame().await.expect("a frame").expect("no error");
                 (second, body)
             })
             .await;
             let [first, second] = [first, second].map(|frame| frame.into_data().expect("data"));
             let rest = read(body).await;
-            let all = [first, second, rest].concat();
-            call(inner, Asked::from_parts(parts, all.into())).await
+            let body = [first, second, rest].concat();
+            call(inner, TowerRequest::from_parts(parts, body.into())).await
         })
     };
     in_runtime(async {
@@ -286,7 +289,7 @@ fn a_body_that_moves_to_another_thread_and_back_is_read_to_its_end() {
 }
 
 #[test]
-fn nothing_is_read_ahead_of_who_reads_here_or_elsewhere() {
+fn bodies_are_not_read_ahead_on_any_thread() {
     let read_some = async |mut body: SendBody, count: usize| {
         for _ in 0..count {
             body.frame().await.expect("a frame").expect("no error");
@@ -294,40 +297,41 @@ fn nothing_is_read_ahead_of_who_reads_here_or_elsewhere() {
         body
     };
     for is_here in [true, false] {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let made = Arc::new(AtomicUsize::new(0));
-        let counts = Arc::clone(&asked);
+        let yielded_in = Arc::new(AtomicUsize::new(0));
+        let yielded_out = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&yielded_in);
         let layer = || {
-            let asked = Arc::clone(&counts);
-            sending(move |inner, request: Asked| {
-                let asked = Arc::clone(&asked);
+            let yielded_in = Arc::clone(&counts);
+            send_layer(move |inner, request: TowerRequest| {
+                let yielded_in = Arc::clone(&yielded_in);
                 async move {
                     let (parts, body) = request.into_parts();
-                    let some = read_some(body, 3);
-                    let body = if is_here { some.await } else { elsewhere(some).await };
-                    let asked = asked.load(Ordering::SeqCst);
-                    assert!((3..10).contains(&asked), "{asked} of 100");
-                    let response = call(inner, Asked::from_parts(parts, SendBody::default())).await;
+                    let partial = read_some(body, 3);
+                    let body = if is_here { partial.await } else { on_other_thread(partial).await };
+                    let yielded_in = yielded_in.load(Ordering::SeqCst);
+                    assert!((3..10).contains(&yielded_in), "{yielded_in} of 100");
+                    let response =
+                        call(inner, TowerRequest::from_parts(parts, SendBody::default())).await;
                     drop(body);
                     let (parts, body) = response.into_parts();
-                    let some = read_some(body, 2);
-                    let body = if is_here { some.await } else { elsewhere(some).await };
-                    Answered::from_parts(parts, body)
+                    let partial = read_some(body, 2);
+                    let body = if is_here { partial.await } else { on_other_thread(partial).await };
+                    TowerResponse::from_parts(parts, body)
                 }
             })
         };
-        let counts = Arc::clone(&made);
-        let handler = move || Body::from_stream(Counted(100, Arc::clone(&counts)));
+        let counts = Arc::clone(&yielded_out);
+        let handler = move || Body::from_stream(CountingStream(100, Arc::clone(&counts)));
         in_runtime(async {
             for client in clients(layer, handler) {
-                asked.store(0, Ordering::SeqCst);
-                made.store(0, Ordering::SeqCst);
-                let pieces = Large(100, Arc::clone(&asked));
+                yielded_in.store(0, Ordering::SeqCst);
+                yielded_out.store(0, Ordering::SeqCst);
+                let pieces = CountingIter(100, Arc::clone(&yielded_in));
                 let mut response = client.post("/").chunks(pieces).send().await;
-                assert_eq!(made.load(Ordering::SeqCst), 2);
+                assert_eq!(yielded_out.load(Ordering::SeqCst), 2);
                 for count in 3..10 {
                     response.chunk().await.expect("a piece").expect("no error");
-                    assert_eq!(made.load(Ordering::SeqCst), count);
+                    assert_eq!(yielded_out.load(Ordering::SeqCst), count);
                 }
                 assert_eq!(response.collect().await.expect("the rest").len(), 91);
             }
@@ -336,56 +340,56 @@ fn nothing_is_read_ahead_of_who_reads_here_or_elsewhere() {
 }
 
 #[test]
-fn a_call_that_is_dropped_on_another_thread_drops_its_handler_at_home() {
-    let home = here();
-    for is_begun_here in [true, false] {
+fn a_call_dropped_on_another_thread_drops_its_handler_on_the_requests_thread() {
+    let request_thread = current_thread();
+    for is_polled_here in [true, false] {
         let (sender, dropped) = oneshot::channel();
         let dropped = Arc::new(Mutex::new(Some(dropped)));
-        let began = Arc::new(Notify::new());
-        let begins = Arc::clone(&began);
-        let gives_up = sending(move |inner, request| {
-            let began = Arc::clone(&began);
+        let started = Arc::new(Notify::new());
+        let handler_started = Arc::clone(&started);
+        let cancelling_layer = send_layer(move |inner, request| {
+            let started = Arc::clone(&started);
             let dropped = dropped.lock().expect("no panic").take().expect("one call");
             async move {
                 let mut call = Box::pin(call(inner, request));
-                if is_begun_here {
-                    assert!(begin(&mut call).await.is_pending());
+                if is_polled_here {
+                    assert!(poll_once(&mut call).await.is_pending());
                 }
-                elsewhere(async move {
+                on_other_thread(async move {
                     tokio::select! {
                         _ = call => unreachable!("the handler never completes"),
-                        () = began.notified() => {}
+                        () = started.notified() => {}
                     }
                 })
                 .await;
-                let place = dropped.await.expect("the handler is dropped");
-                Answered::new((place == home).to_string().into())
+                let drop_thread = dropped.await.expect("the handler is dropped");
+                TowerResponse::new((drop_thread == request_thread).to_string().into())
             }
         });
         let sender = Rc::new(Cell::new(Some(sender)));
         let handler = move || {
-            let guard = Dropped(sender.take());
-            begins.notify_one();
+            let guard = SendThreadOnDrop(sender.take());
+            handler_started.notify_one();
             async move {
                 let _guard = guard;
                 pending::<()>().await;
             }
         };
-        let client = App::new().wrap(gives_up).post("/", handler).test();
+        let client = App::new().wrap(cancelling_layer).post("/", handler).test();
         in_runtime(async {
-            assert_eq!(client.post("/").send().await.text(), "true", "{is_begun_here}");
+            assert_eq!(client.post("/").send().await.text(), "true", "{is_polled_here}");
         });
     }
 }
 
 #[test]
-fn a_request_that_ends_takes_its_handler_along_and_fails_who_waits_elsewhere() {
-    let (sender, answered) = oneshot::channel();
+fn dropping_a_request_drops_its_handler_and_fails_calls_on_other_threads() {
+    let (sender, status) = oneshot::channel();
     let sender = Arc::new(Mutex::new(Some(sender)));
-    let waits = sending(move |inner, request| {
+    let waiting_layer = send_layer(move |inner, request| {
         let sender = sender.lock().expect("no panic").take().expect("one call");
         async move {
-            elsewhere(async move {
+            on_other_thread(async move {
                 let response = call(inner, request).await;
                 sender.send(response.status()).expect("the test is waiting");
             })
@@ -395,50 +399,50 @@ fn a_request_that_ends_takes_its_handler_along_and_fails_who_waits_elsewhere() {
     });
     let (sender, mut dropped) = oneshot::channel();
     let sender = Cell::new(Some(sender));
-    let began = Rc::new(Notify::new());
-    let begins = Rc::clone(&began);
+    let started = Rc::new(Notify::new());
+    let handler_started = Rc::clone(&started);
     let handler = Rc::new(move || {
-        let guard = Dropped(sender.take());
-        begins.notify_one();
+        let guard = SendThreadOnDrop(sender.take());
+        handler_started.notify_one();
         async move {
             let _guard = guard;
             pending::<()>().await;
         }
     });
     let handler = move || handler();
-    let client = App::new().wrap(waits).post("/", handler).test();
+    let client = App::new().wrap(waiting_layer).post("/", handler).test();
     in_runtime(async {
         let request = client.post("/").send();
         tokio::select! {
             _ = request => unreachable!("the handler never completes"),
-            () = began.notified() => {}
+            () = started.notified() => {}
         }
-        assert_eq!(dropped.try_recv(), Ok(here()));
-        assert_eq!(answered.await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+        assert_eq!(dropped.try_recv(), Ok(current_thread()));
+        assert_eq!(status.await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
     });
 }
 
 #[test]
-fn a_panic_of_a_handler_goes_to_the_layer_that_called_it_here_and_elsewhere() {
+fn a_handler_panic_propagates_to_the_layer_on_any_thread() {
     let handler = async |body: String| {
         tokio::task::yield_now().await;
         assert_eq!(body, "calm");
         body
     };
-    let here = || layer(CatchPanicLayer::new());
-    let there = || {
-        sending(async |inner, request| {
-            let caught = elsewhere(async { tokio::spawn(call(inner, request)).await });
-            caught.await.unwrap_or_else(|_| Answered::new("caught".into()))
+    let local_layer = || layer(CatchPanicLayer::new());
+    let remote_layer = || {
+        send_layer(async |inner, request| {
+            let caught = on_other_thread(async { tokio::spawn(call(inner, request)).await });
+            caught.await.unwrap_or_else(|_| TowerResponse::new("caught".into()))
         })
     };
     in_runtime(async {
-        for client in clients(here, handler) {
+        for client in clients(local_layer, handler) {
             assert_eq!(client.post("/").body("calm").send().await.text(), "calm");
             assert_eq!(client.post("/").body("wild").send().await.status(), 500);
             assert_eq!(client.post("/").body("calm").send().await.text(), "calm");
         }
-        for client in clients(there, handler) {
+        for client in clients(remote_layer, handler) {
             assert_eq!(client.post("/").body("calm").send().await.text(), "calm");
             assert_eq!(client.post("/").body("wild").send().await.text(), "caught");
             assert_eq!(client.post("/").body("calm").send().await.text(), "calm");
@@ -447,62 +451,63 @@ fn a_panic_of_a_handler_goes_to_the_layer_that_called_it_here_and_elsewhere() {
 }
 
 #[test]
-fn each_attempt_of_towers_retry_gets_its_own_response() {
+fn each_attempt_of_the_tower_retry_layer_gets_its_own_response() {
     #[derive(Clone)]
-    struct Thrice(usize);
-    impl tower::retry::Policy<Asked, Answered, Infallible> for Thrice {
+    struct RetryPolicy(usize);
+    impl tower::retry::Policy<TowerRequest, TowerResponse, Infallible> for RetryPolicy {
         type Future = std::future::Ready<()>;
 
         fn retry(
             &mut self,
-            _: &mut Asked,
-            result: &mut Result<Answered, Infallible>,
+            _: &mut TowerRequest,
+            result: &mut Result<TowerResponse, Infallible>,
         ) -> Option<Self::Future> {
             self.0 -= 1;
-            let is_failed = result
+            let has_failed = result
                 .as_ref()
-                .is_ok_and(|answer| answer.status() == StatusCode::SERVICE_UNAVAILABLE);
-            (is_failed && self.0 > 0).then(|| std::future::ready(()))
+                .is_ok_and(|response| response.status() == StatusCode::SERVICE_UNAVAILABLE);
+            (has_failed && self.0 > 0).then(|| std::future::ready(()))
         }
 
-        fn clone_request(&mut self, request: &Asked) -> Option<Asked> {
-            let mut again = Asked::new(SendBody::default());
-            *again.method_mut() = request.method().clone();
-            *again.uri_mut() = request.uri().clone();
-            *again.headers_mut() = request.headers().clone();
-            *again.extensions_mut() = request.extensions().clone();
-            Some(again)
+        fn clone_request(&mut self, request: &TowerRequest) -> Option<TowerRequest> {
+            let mut clone = TowerRequest::new(SendBody::default());
+            *clone.method_mut() = request.method().clone();
+            *clone.uri_mut() = request.uri().clone();
+            *clone.headers_mut() = request.headers().clone();
+            *clone.extensions_mut() = request.extensions().clone();
+            Some(clone)
         }
     }
     let attempts = Rc::new(Cell::new(0));
     let handler = move || {
-        let number = attempts.get() + 1;
-        attempts.set(number);
+        let attempt = attempts.get() + 1;
+        attempts.set(attempt);
         async move {
             tokio::task::yield_now().await;
             let status =
-                if number % 3 == 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            (status, format!("attempt {number}"))
+                if attempt % 3 == 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            (status, format!("attempt {attempt}"))
         }
     };
     in_runtime(async {
-        for (client, expected) in clients(|| layer(RetryLayer::new(Thrice(3))), handler.clone())
-            .into_iter()
-            .zip(["attempt 3", "attempt 6"])
+        for (client, expected) in
+            clients(|| layer(RetryLayer::new(RetryPolicy(3))), handler.clone())
+                .into_iter()
+                .zip(["attempt 3", "attempt 6"])
         {
             let response = client.post("/").send().await;
             assert_eq!((response.status().as_u16(), response.text().as_str()), (200, expected));
         }
-        let [client, _] = clients(|| layer(RetryLayer::new(Thrice(2))), handler);
+        let [client, _] = clients(|| layer(RetryLayer::new(RetryPolicy(2))), handler);
         let response = client.post("/").send().await;
         assert_eq!((response.status().as_u16(), response.text().as_str()), (503, "attempt 8"));
     });
 }
 
 #[test]
-fn a_buffer_of_tower_is_a_layer_as_others_are() {
+fn the_tower_buffer_layer_works() {
     in_runtime(async {
-        let make = || layer(BufferLayer::<Asked>::new(4));
+        let make = || layer(BufferLayer::<TowerRequest>::new(4));
         for client in clients(make, async |body: Bytes| body) {
             assert_eq!(client.post("/").body("abc").send().await.text(), "abc");
             assert_eq!(client.post("/").chunks(["ab", "cd"]).send().await.text(), "abcd");
@@ -511,49 +516,51 @@ fn a_buffer_of_tower_is_a_layer_as_others_are() {
 }
 
 #[test]
-fn a_request_is_never_taken_for_one_of_another_thread() {
+fn a_request_is_not_mistaken_for_one_of_another_thread() {
     // While a request of this thread is inside the layer, the other thread has one with the same
     // number and calls the inner service with this thread's request.
-    let lends = || {
-        sending(async |inner: NextService, request: Asked| {
-            let ours = Arc::new(Mutex::new(Some((inner, request))));
-            let (sender, answer) = oneshot::channel();
+    let lending_layer = || {
+        send_layer(async |inner: NextService, request: TowerRequest| {
+            let call_parts = Arc::new(Mutex::new(Some((inner, request))));
+            let (sender, text) = oneshot::channel();
             std::thread::spawn(move || {
-                let borrows = sending(move |_, _| {
-                    let (inner, request) = ours.lock().expect("no panic").take().expect("one call");
+                let borrowing_layer = send_layer(move |_, _| {
+                    let (inner, request) =
+                        call_parts.lock().expect("no panic").take().expect("one call");
                     call(inner, request)
                 });
-                let client = App::new().wrap(borrows).get("/", || "theirs").test();
+                let client = App::new().wrap(borrowing_layer).get("/", || "theirs").test();
                 drop(sender.send(in_runtime(async { client.get("/").send().await.text() })));
             });
-            Answered::new(answer.await.expect("a response").into())
+            TowerResponse::new(text.await.expect("a response").into())
         })
     };
     in_runtime(async {
-        for client in clients(lends, |body: String| format!("ours: {body}")) {
+        for client in clients(lending_layer, |body: String| format!("ours: {body}")) {
             assert_eq!(client.post("/").body("abc").send().await.text(), "ours: abc");
         }
     });
 }
 
 #[test]
-fn a_call_after_the_answer_is_a_500_here_and_elsewhere() {
+fn a_call_after_the_response_is_a_500_on_any_thread() {
     for is_here in [true, false] {
-        let kept = Arc::new(Mutex::new(Vec::new()));
-        let keeps = || {
-            let kept = Arc::clone(&kept);
-            sending(move |inner, request| {
-                kept.lock().expect("no panic").push((inner, request));
-                std::future::ready(Answered::default())
+        let stored = Arc::new(Mutex::new(Vec::new()));
+        let storing_layer = || {
+            let stored = Arc::clone(&stored);
+            send_layer(move |inner, request| {
+                stored.lock().expect("no panic").push((inner, request));
+                std::future::ready(TowerResponse::default())
             })
         };
-        let clients = clients(keeps, || "never");
+        let clients = clients(storing_layer, || "never");
         in_runtime(async {
             for client in clients {
                 assert_eq!(client.post("/").send().await.status(), 200);
-                let (inner, request) = kept.lock().expect("no panic").pop().expect("one call");
-                let late = call(inner, request);
-                let response = if is_here { late.await } else { elsewhere(late).await };
+                let (inner, request) = stored.lock().expect("no panic").pop().expect("one call");
+                let late_call = call(inner, request);
+                let response =
+                    if is_here { late_call.await } else { on_other_thread(late_call).await };
                 assert_eq!(response.status(), 500);
             }
         });
@@ -561,23 +568,24 @@ fn a_call_after_the_answer_is_a_500_here_and_elsewhere() {
 }
 
 #[test]
-fn a_body_that_is_kept_beyond_its_request_ends_with_an_error_here_and_elsewhere() {
+fn a_body_read_after_its_request_fails_on_any_thread() {
     for is_here in [true, false] {
-        let kept = Arc::new(Mutex::new(Vec::new()));
-        let keeps = || {
-            let kept = Arc::clone(&kept);
-            sending(move |_, request: Asked| {
-                kept.lock().expect("no panic").push(request.into_body());
-                std::future::ready(Answered::default())
+        let stored = Arc::new(Mutex::new(Vec::new()));
+        let storing_layer = || {
+            let stored = Arc::clone(&stored);
+            send_layer(move |_, request: TowerRequest| {
+                stored.lock().expect("no panic").push(request.into_body());
+                std::future::ready(TowerResponse::default())
             })
         };
-        let clients = clients(keeps, || "never");
+        let clients = clients(storing_layer, || "never");
         in_runtime(async {
             for client in clients {
                 drop(client.post("/").chunks(["a", "b"]).send().await);
-                let mut body = kept.lock().expect("no panic").pop().expect("one body");
-                let late = async move { body.frame().await.is_some_and(|frame| frame.is_err()) };
-                assert!(if is_here { late.await } else { elsewhere(late).await });
+                let mut body = stored.lock().expect("no panic").pop().expect("one body");
+                let late_read =
+                    async move { body.frame().await.is_some_and(|frame| frame.is_err()) };
+                assert!(if is_here { late_read.await } else { on_other_thread(late_read).await });
             }
         });
     }

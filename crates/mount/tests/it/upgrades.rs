@@ -22,22 +22,23 @@ fn in_runtime(test: impl Future<Output = ()>) {
     runtime.expect("a runtime starts").block_on(test);
 }
 
+/// Yields until all tasks wait.
 async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
 
-fn tasks() -> usize {
+fn task_count() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
-type Theirs = hyper::upgrade::Upgraded;
+type HyperUpgraded = hyper::upgrade::Upgraded;
 type Protocol = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The upgrade to `protocol` of a mounted service, which runs it in a tokio task.
-async fn promised<F>(
-    protocol: impl FnOnce(Theirs) -> F + Clone + Send + Sync + 'static,
+/// Requests an upgrade from a mounted service that runs `protocol` in a tokio task.
+async fn accepted_upgrade<F>(
+    protocol: impl FnOnce(HyperUpgraded) -> F + Clone + Send + Sync + 'static,
 ) -> UpgradeHandler
 where
     F: Future<Output = ()> + Send + 'static,
@@ -52,8 +53,8 @@ where
         std::future::ready((StatusCode::SWITCHING_PROTOCOLS, [("upgrade", "raw")]))
     };
     let client = App::new().subtree("/", tower(Router::new().route("/", get(upgrade)))).test();
-    let asked = client.get("/").header("connection", "upgrade").header("upgrade", "raw");
-    let mut response = asked.send().await.into_response();
+    let request = client.get("/").header("connection", "upgrade").header("upgrade", "raw");
+    let mut response = request.send().await.into_response();
     assert_eq!(response.status, StatusCode::SWITCHING_PROTOCOLS);
     response.take_upgrade().expect("the service accepted the upgrade")
 }
@@ -66,7 +67,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn begin(upgrade: UpgradeHandler) -> Self {
+    fn new(upgrade: UpgradeHandler) -> Self {
         let (incoming, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
         let outgoing = SendBuffer::default();
         let protocol = upgrade.run(Upgraded::new(reader, outgoing.clone()));
@@ -75,11 +76,11 @@ impl Connection {
 
     /// Polls the protocol until it makes no more progress. Returns whether it ended, and the bytes
     /// sent.
-    async fn go_on(&mut self) -> (bool, Vec<u8>) {
-        let mut is_over = false;
+    async fn poll_until_idle(&mut self) -> (bool, Vec<u8>) {
+        let mut has_ended = false;
         for _ in 0..20 {
             poll_fn(|cx| {
-                is_over = is_over || self.protocol.as_mut().poll(cx).is_ready();
+                has_ended = has_ended || self.protocol.as_mut().poll(cx).is_ready();
                 Poll::Ready(())
             })
             .await;
@@ -87,31 +88,31 @@ impl Connection {
         }
         let mut sent = Vec::new();
         let _ = self.outgoing.poll_drain(&mut Context::from_waker(Waker::noop()), &mut sent);
-        (is_over, sent)
+        (has_ended, sent)
     }
 }
 
-async fn write(io: &mut Theirs, bytes: &[u8]) -> io::Result<usize> {
+async fn write(io: &mut HyperUpgraded, bytes: &[u8]) -> io::Result<usize> {
     poll_fn(|cx| Pin::new(&mut *io).poll_write(cx, bytes)).await
 }
 
 /// Reads once. Returns no bytes at the end of the stream.
-async fn read(io: &mut Theirs) -> io::Result<Bytes> {
+async fn read(io: &mut HyperUpgraded) -> io::Result<Bytes> {
     let mut space = [0; 1000];
     let mut buffer = ReadBuf::new(&mut space);
     poll_fn(|cx| Pin::new(&mut *io).poll_read(cx, buffer.unfilled())).await?;
     Ok(Bytes::copy_from_slice(buffer.filled()))
 }
 
-async fn writes_for_ever(mut io: Theirs) {
+async fn write_forever(mut io: HyperUpgraded) {
     while write(&mut io, &[7; 1000]).await.is_ok() {}
 }
 
-async fn reads_for_ever(mut io: Theirs) {
+async fn read_forever(mut io: HyperUpgraded) {
     while read(&mut io).await.is_ok_and(|bytes| !bytes.is_empty()) {}
 }
 
-async fn reads_and_writes_for_ever(io: Theirs) {
+async fn read_and_write_forever(io: HyperUpgraded) {
     let io = Arc::new(Mutex::new(io));
     let reads = poll_fn(|cx| {
         let mut space = [0; 1000];
@@ -131,73 +132,73 @@ async fn reads_and_writes_for_ever(io: Theirs) {
 }
 
 #[test]
-fn whoever_reads_or_writes_hears_that_the_connection_was_dropped() {
+fn reads_and_writes_fail_when_the_connection_is_dropped() {
     in_runtime(async {
-        for drop_at in ["before it begins", "when it has begun", "when it waits"] {
-            let mut all = Vec::new();
+        for drop_at in ["before the start", "after the start", "while waiting"] {
+            let mut connections = Vec::new();
             for upgrade in [
-                promised(writes_for_ever).await,
-                promised(reads_for_ever).await,
-                promised(reads_and_writes_for_ever).await,
+                accepted_upgrade(write_forever).await,
+                accepted_upgrade(read_forever).await,
+                accepted_upgrade(read_and_write_forever).await,
             ] {
-                if drop_at == "before it begins" {
+                if drop_at == "before the start" {
                     continue;
                 }
-                let mut connection = Connection::begin(upgrade);
-                if drop_at == "when it waits" {
-                    assert!(!connection.go_on().await.0);
+                let mut connection = Connection::new(upgrade);
+                if drop_at == "while waiting" {
+                    assert!(!connection.poll_until_idle().await.0);
                 }
-                all.push(connection);
+                connections.push(connection);
             }
             settle().await;
-            assert_eq!(tasks(), all.len(), "each task waits: {drop_at}");
-            drop(all);
+            assert_eq!(task_count(), connections.len(), "each task waits: {drop_at}");
+            drop(connections);
             settle().await;
-            assert_eq!(tasks(), 0, "dropped {drop_at}");
+            assert_eq!(task_count(), 0, "dropped {drop_at}");
         }
     });
 }
 
 #[test]
-fn what_was_received_before_the_end_is_read_before_the_error() {
-    let heard = Arc::<Mutex<Vec<String>>>::default();
-    let tells = Arc::clone(&heard);
-    let reads_late = async move |mut io: Theirs| {
+fn bytes_received_before_the_end_are_read_before_the_error() {
+    let results = Arc::<Mutex<Vec<String>>>::default();
+    let task_results = Arc::clone(&results);
+    let read_late = async move |mut io: HyperUpgraded| {
         for _ in 0..3 {
             settle().await;
         }
         for _ in 0..2 {
             let read = read(&mut io).await.map_err(|error| error.kind());
-            tells.lock().expect("nothing panics here").push(format!("{read:?}"));
+            task_results.lock().expect("nothing panics here").push(format!("{read:?}"));
         }
         let written = write(&mut io, b"late").await.map_err(|error| error.kind());
-        tells.lock().expect("nothing panics here").push(format!("{written:?}"));
+        task_results.lock().expect("nothing panics here").push(format!("{written:?}"));
     };
     in_runtime(async move {
-        let mut connection = Connection::begin(promised(reads_late).await);
+        let mut connection = Connection::new(accepted_upgrade(read_late).await);
         connection.incoming.send(Bytes::from_static(b"last words"));
-        connection.go_on().await;
+        connection.poll_until_idle().await;
         drop(connection);
         for _ in 0..5 {
             settle().await;
         }
-        let heard = heard.lock().expect("nothing panics here");
-        assert_eq!(*heard, [r#"Ok(b"last words")"#, "Err(ConnectionReset)", "Err(BrokenPipe)"]);
+        let results = results.lock().expect("nothing panics here");
+        assert_eq!(*results, [r#"Ok(b"last words")"#, "Err(ConnectionReset)", "Err(BrokenPipe)"]);
     });
 }
 
 #[test]
-fn a_protocol_that_shuts_its_side_and_reads_on_comes_to_an_end() {
-    async fn shuts(mut io: Theirs) {
+fn a_protocol_that_shuts_down_its_side_and_keeps_reading_ends() {
+    async fn shut_down_and_read(mut io: HyperUpgraded) {
         write(&mut io, b"bye").await.expect("a write");
         poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await.expect("a shutdown");
-        reads_for_ever(io).await;
+        read_forever(io).await;
     }
     in_runtime(async {
-        let mut connection = Connection::begin(promised(shuts).await);
-        assert_eq!(connection.go_on().await, (true, b"bye".to_vec()));
+        let mut connection = Connection::new(accepted_upgrade(shut_down_and_read).await);
+        assert_eq!(connection.poll_until_idle().await, (true, b"bye".to_vec()));
         drop(connection);
         settle().await;
-        assert_eq!(tasks(), 0);
+        assert_eq!(task_count(), 0);
     });
 }

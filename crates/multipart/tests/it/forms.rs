@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 const TYPE: &str = "multipart/form-data; boundary=b";
 
-/// A form of these fields, each with the text after `form-data; ` and its content.
+/// A form of these fields, each given as the parameters after `form-data; ` and its content.
 fn form(fields: &[(&str, &str)]) -> String {
-    let field = |(names, content): &(&str, &str)| {
-        format!("--b\r\nContent-Disposition: form-data; {names}\r\n\r\n{content}\r\n")
+    let field = |(parameters, content): &(&str, &str)| {
+        format!("--b\r\nContent-Disposition: form-data; {parameters}\r\n\r\n{content}\r\n")
     };
     fields.iter().map(field).collect::<String>() + "--b--\r\n"
 }
@@ -23,7 +23,7 @@ fn post(client: &TestClient, form: impl Into<String>) -> TestResponse {
     client.post("/").header("content-type", TYPE).body(form.into()).send_blocking()
 }
 
-fn in_pieces(client: &TestClient, form: &str, size: usize) -> TestResponse {
+fn post_in_pieces(client: &TestClient, form: &str, size: usize) -> TestResponse {
     let pieces: Vec<Vec<u8>> = form.as_bytes().chunks(size).map(<[u8]>::to_vec).collect();
     client.post("/").header("content-type", TYPE).chunks(pieces).send_blocking()
 }
@@ -69,7 +69,7 @@ async fn all(MultipartForm(all): MultipartForm<All>) -> String {
 const PHOTO: (&str, &str) = ("name=photo; filename=\"../p.jpg\"", "12345");
 
 #[test]
-fn a_form_is_a_struct_of_text_numbers_options_lists_and_files() {
+fn deserializes_text_numbers_options_lists_and_files() {
     let client = App::new().post("/", all).test();
     let full = form(&[
         ("name=birdName", "lanner"),
@@ -88,7 +88,7 @@ fn a_form_is_a_struct_of_text_numbers_options_lists_and_files() {
     let expected = "lanner Some(3) true [\"a\", \"\"] Some(Kite) ../p.jpg:5 [1, 2] Some(0)";
     assert_eq!(post(&client, &*full).text(), expected);
     for size in [1, 7, 64] {
-        assert_eq!(in_pieces(&client, &full, size).text(), expected);
+        assert_eq!(post_in_pieces(&client, &full, size).text(), expected);
     }
     // Browsers send this for fields left empty.
     let empty = form(&[
@@ -103,7 +103,7 @@ fn a_form_is_a_struct_of_text_numbers_options_lists_and_files() {
 }
 
 #[test]
-fn a_form_of_another_shape_names_the_field() {
+fn a_mismatch_names_the_field() {
     let client = App::new().post("/", all).test();
     let name = ("name=birdName", "x");
     for (fields, path, reason) in [
@@ -130,7 +130,7 @@ fn a_form_of_another_shape_names_the_field() {
 }
 
 #[test]
-fn files_keep_their_place_in_flattened_structs_and_maps() {
+fn files_work_in_flattened_structs_and_maps() {
     #[derive(Deserialize)]
     struct Outer {
         a: String,
@@ -173,8 +173,14 @@ async fn sizes(mut form: Multipart) -> Result<String, Problem> {
     Ok(text)
 }
 
-fn refused(client: &TestClient, body: &str, status: u16, kind: &str, inside: &str) -> Value {
-    let mut problems = [post(client, body), in_pieces(client, body, 5)].map(|response| {
+fn assert_rejected(
+    client: &TestClient,
+    body: &str,
+    status: u16,
+    kind: &str,
+    detail: &str,
+) -> Value {
+    let mut problems = [post(client, body), post_in_pieces(client, body, 5)].map(|response| {
         assert_eq!(response.header("content-type"), Some("application/problem+json"));
         assert_eq!(response.status(), status, "{}", response.text());
         response.json::<Value>()
@@ -182,12 +188,12 @@ fn refused(client: &TestClient, body: &str, status: u16, kind: &str, inside: &st
     let [whole, pieces] = &mut problems;
     assert_eq!(whole, pieces, "whole bodies and streams give the same problem");
     assert_eq!(whole["type"], format!("/problems/{kind}"), "{whole}");
-    assert!(whole["detail"].as_str().expect("text").contains(inside), "{whole}");
+    assert!(whole["detail"].as_str().expect("text").contains(detail), "{whole}");
     whole.take()
 }
 
 #[test]
-fn what_is_no_form_is_refused() {
+fn rejects_invalid_forms() {
     let client = App::new().post("/", sizes).test();
     let whole = form(&[("name=a", "1")]);
     assert_eq!(post(&client, &*whole).text(), "a=1 ");
@@ -210,31 +216,43 @@ fn what_is_no_form_is_refused() {
     let request = client.post("/").header("content-type", quoted).body(whole.clone());
     assert_eq!(request.send_blocking().text(), "a=1 ");
 
-    refused(&client, "", 400, "incomplete-multipart", "ended before");
-    refused(&client, &whole[..whole.len() - 4], 400, "incomplete-multipart", "ended before");
+    assert_rejected(&client, "", 400, "incomplete-multipart", "ended before");
+    assert_rejected(
+        &client,
+        &whole[..whole.len() - 4],
+        400,
+        "incomplete-multipart",
+        "ended before",
+    );
     let two = form(&[("name=a", "1"), ("nam=b", "2")]);
-    refused(&client, &two, 400, "invalid-multipart", "`name`");
+    assert_rejected(&client, &two, 400, "invalid-multipart", "`name`");
     let encoded = form(&[("name=a\r\nContent-Transfer-Encoding: quoted-printable", "=20")]);
-    refused(&client, &encoded, 415, "unsupported-encoding", "Content-Transfer-Encoding");
+    assert_rejected(&client, &encoded, 415, "unsupported-encoding", "Content-Transfer-Encoding");
 }
 
 #[test]
-fn a_passed_limit_is_named_with_the_field() {
+fn an_exceeded_limit_is_named_with_the_field() {
     let limits = MultipartLimits { fields_max: 2, field_bytes_max: 3, ..MultipartLimits::DEFAULT };
     let client = App::new().wrap(limits).post("/", sizes).test();
     let large = form(&[("name=a", "123"), ("name=b", "1234")]);
-    let problem = refused(&client, &large, 413, "multipart-too-large", "3 bytes");
+    let problem = assert_rejected(&client, &large, 413, "multipart-too-large", "3 bytes");
     assert_eq!((&problem["limit"], &problem["field"]), (&3.into(), &"b".into()));
     let many = form(&[("name=a", ""), ("name=a", ""), ("name=a", "")]);
-    let problem = refused(&client, &many, 413, "multipart-too-large", "2 fields");
+    let problem = assert_rejected(&client, &many, 413, "multipart-too-large", "2 fields");
     assert_eq!(problem["limit"], 2);
     // The limit of the body is a different one.
     let client = App::new().post("/", sizes.body_limit(100)).test();
-    refused(&client, &form(&[("name=a", &"x".repeat(99))]), 413, "body-too-large", "100 bytes");
+    assert_rejected(
+        &client,
+        &form(&[("name=a", &"x".repeat(99))]),
+        413,
+        "body-too-large",
+        "100 bytes",
+    );
 }
 
 #[test]
-fn a_handler_may_choose_its_limits_and_watch_the_progress() {
+fn a_handler_can_set_limits_and_observe_progress() {
     async fn watched(form: Multipart) -> Result<String, Problem> {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&seen);
@@ -254,12 +272,12 @@ fn a_handler_may_choose_its_limits_and_watch_the_progress() {
     let bytes = body.len();
     assert_eq!(post(&client, &*body).text(), format!("Some({bytes}) {bytes} 1"));
     let pieces = bytes.div_ceil(10);
-    assert_eq!(in_pieces(&client, &body, 10).text(), format!("None {bytes} {pieces}"));
+    assert_eq!(post_in_pieces(&client, &body, 10).text(), format!("None {bytes} {pieces}"));
     assert_eq!(post(&client, form(&[("name=a", "123456789")])).status(), 413);
 }
 
 #[test]
-fn a_field_that_is_not_read_is_passed_over_and_an_absent_form_is_none() {
+fn unread_fields_are_skipped_and_an_absent_form_is_none() {
     async fn names(form: Option<Multipart>) -> Result<String, Problem> {
         let Some(mut form) = form else { return Ok("none".to_owned()) };
         let mut names = String::new();
@@ -272,25 +290,26 @@ fn a_field_that_is_not_read_is_passed_over_and_an_absent_form_is_none() {
     }
     let client = App::new().post("/", names).test();
     let body = form(&[("name=a", &"x".repeat(100)), ("name=b", ""), ("name=c; filename=c", "1")]);
-    assert_eq!(in_pieces(&client, &body, 9).text(), "abc");
+    assert_eq!(post_in_pieces(&client, &body, 9).text(), "abc");
     assert_eq!(client.post("/").send_blocking().text(), "none");
 }
 
 #[test]
-fn text_must_be_utf8_and_say_so_if_it_says_anything() {
+fn text_must_be_utf8_and_not_declare_another_charset() {
     async fn texts(mut form: Multipart) -> Result<String, Problem> {
         let field = form.next_field().await?.expect("a field");
         field.text().await
     }
     let client = App::new().post("/", texts).test();
-    let typed = |of: &str| form(&[(&*format!("name=a\r\nContent-Type: {of}"), "grün")]);
+    let typed =
+        |content_type: &str| form(&[(&*format!("name=a\r\nContent-Type: {content_type}"), "grün")]);
     assert_eq!(post(&client, typed("text/plain; charset=\"UTF-8\"")).text(), "grün");
     assert_eq!(post(&client, typed("text/plain")).text(), "grün");
     let problem: Value = post(&client, typed("text/plain; charset=latin1")).json();
     assert_eq!((&problem["status"], &problem["field"]), (&415.into(), &"a".into()));
-    let mut wrong = form(&[("name=a", "?")]).into_bytes();
-    *wrong.iter_mut().find(|byte| **byte == b'?').expect("the body has a question mark") = 0xff;
-    let response = client.post("/").header("content-type", TYPE).body(wrong).send_blocking();
+    let mut invalid = form(&[("name=a", "?")]).into_bytes();
+    *invalid.iter_mut().find(|byte| **byte == b'?').expect("the body has a question mark") = 0xff;
+    let response = client.post("/").header("content-type", TYPE).body(invalid).send_blocking();
     assert_eq!(response.status(), 400);
 }
 
@@ -300,7 +319,7 @@ fn content(bytes: usize) -> String {
 }
 
 #[test]
-fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
+fn a_large_file_is_stored_on_disk_and_has_independent_readers() {
     async fn check(
         MultipartForm(all): MultipartForm<std::collections::BTreeMap<String, UploadedFile>>,
     ) {
@@ -319,10 +338,10 @@ fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
             std::fs::remove_file(&path).expect("the test owns the file");
         }
         // Two readers at once, each with its own position.
-        let (mut one, mut two) = (large.reader(), large.reader());
+        let (mut first, mut second) = (large.reader(), large.reader());
         let (mut head, mut all) = ([0; 16], Vec::new());
-        one.read_exact(&mut head).expect("the file is long enough");
-        two.read_to_end(&mut all).expect("the file can be read");
+        first.read_exact(&mut head).expect("the file is long enough");
+        second.read_to_end(&mut all).expect("the file can be read");
         assert_eq!((&head[..], all.len()), (&content(16).into_bytes()[..], 1_000_000));
     }
     let client = App::new().post("/", check.body_limit(2 << 20)).test().body_limit(u64::MAX);
@@ -338,7 +357,7 @@ fn a_large_file_is_kept_on_disk_and_is_the_same_whoever_reads_it() {
 
 /// Each field is small, but their total exceeds the worker's memory limit.
 #[test]
-fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
+fn a_form_over_the_memory_limit_is_rejected() {
     use peregrine_web::memory::{reserved, set_limit};
 
     #[derive(Deserialize)]
@@ -357,13 +376,13 @@ fn a_form_that_is_more_than_the_worker_may_hold_is_refused() {
     let mut files = vec![("name=\"file\"; filename=\"a\"", &*content); 20];
     files.push(("name=\"text\"", "a"));
     let before = reserved();
-    for (fields, told) in [(texts, "20 and 0"), (files, "1 and 20")] {
+    for (fields, expected) in [(texts, "20 and 0"), (files, "1 and 20")] {
         for pieces in [100, 5_000, 1_000_000] {
-            assert_eq!(in_pieces(&client, &form(&fields), pieces).text(), told);
+            assert_eq!(post_in_pieces(&client, &form(&fields), pieces).text(), expected);
             set_limit(Some(before + 100_000));
-            let refused = in_pieces(&client, &form(&fields), pieces);
+            let rejected = post_in_pieces(&client, &form(&fields), pieces);
             set_limit(None);
-            assert_eq!(refused.status(), 503, "{told} in pieces of {pieces}");
+            assert_eq!(rejected.status(), 503, "{expected} in pieces of {pieces}");
             assert_eq!(reserved(), before);
         }
     }

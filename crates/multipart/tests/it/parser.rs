@@ -22,7 +22,7 @@ fn parse(form: &str) -> Result<Vec<Event>, MultipartError> {
 /// The name, file name and content of each part.
 fn parts(form: &str) -> Vec<(String, Option<String>, String)> {
     let mut parts: Vec<(String, Option<String>, String)> = Vec::new();
-    for event in parse(form).unwrap_or_else(|reject| panic!("{form:?}: {reject}")) {
+    for event in parse(form).unwrap_or_else(|error| panic!("{form:?}: {error}")) {
         match event {
             Event::PartStart(head) => {
                 let file_name = head.file_name().map(str::to_owned);
@@ -49,8 +49,8 @@ fn head(disposition: &str) -> Result<PartHeaders, MultipartError> {
 const A: &str = "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n";
 
 #[test]
-fn content_is_what_stands_between_delimiters() {
-    for (content, meant) in [
+fn content_is_everything_between_delimiters() {
+    for (content, expected) in [
         ("1\r\n--b--", "1"),
         ("\r\n--b--\r\n", ""),
         ("\r\n\r\n--b--", "\r\n"),
@@ -66,7 +66,7 @@ fn content_is_what_stands_between_delimiters() {
             assert_eq!(parse(&form), Err(MultipartError::InvalidDelimiter));
             continue;
         }
-        assert_eq!(parts(&form), [("a".to_owned(), None, meant.to_owned())], "{content:?}");
+        assert_eq!(parts(&form), [("a".to_owned(), None, expected.to_owned())], "{content:?}");
     }
     let two = format!("before\r\n{A}1\r\n{A}2\r\n--b-- \r\n");
     assert_eq!(parts(&two).len(), 2);
@@ -74,7 +74,7 @@ fn content_is_what_stands_between_delimiters() {
 }
 
 #[test]
-fn names_are_read_as_browsers_and_others_write_them() {
+fn parses_names_as_browsers_and_other_clients_write_them() {
     for (disposition, name, file) in [
         ("form-data; name=a", "a", None),
         ("Form-Data;NAME=\"a b\" ; filename=\"x;y.txt\"", "a b", Some("x;y.txt")),
@@ -85,7 +85,7 @@ fn names_are_read_as_browsers_and_others_write_them() {
         ("form-data; name=a; filename=\"?\"; filename*=UTF-8''%c3%bc", "a", Some("ü")),
         ("form-data; name=a;; more=1;", "a", None),
     ] {
-        let head = head(disposition).unwrap_or_else(|reject| panic!("{disposition}: {reject}"));
+        let head = head(disposition).unwrap_or_else(|error| panic!("{disposition}: {error}"));
         assert_eq!((head.name(), head.file_name()), (name, file), "{disposition}");
     }
     let twice = head("form-data; name=a\r\nContent-Type: a/b\r\nContent-Type: c/d")
@@ -94,8 +94,8 @@ fn names_are_read_as_browsers_and_others_write_them() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
-    for (disposition, reject) in [
+fn each_violation_has_its_own_error() {
+    for (disposition, error) in [
         ("attachment; name=a", MultipartError::MissingContentDisposition),
         ("form-data", MultipartError::MissingName),
         ("form-data; filename=a", MultipartError::MissingName),
@@ -124,7 +124,7 @@ fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
         ("form-data; name=a\r\n folded: x", MultipartError::InvalidHeader),
         ("form-data; name=a\nX: y", MultipartError::InvalidHeaderLine),
     ] {
-        assert_eq!(head(disposition).map(drop), Err(reject), "{disposition:?}");
+        assert_eq!(head(disposition).map(drop), Err(error), "{disposition:?}");
     }
     let form = format!("{A}1\r\n--b--");
     for end in 0..form.len() {
@@ -134,64 +134,76 @@ fn what_breaks_a_rule_is_refused_and_the_rule_is_named() {
     assert_eq!(parse("--b\r\r\n"), Err(MultipartError::InvalidDelimiter));
     assert_eq!(parse("--b-\r\n"), Err(MultipartError::InvalidDelimiter));
     for boundary in ["", "a ", "a\r", "ü", &"x".repeat(71)] {
-        let refused = Parser::new(boundary.as_bytes(), &MultipartLimits::DEFAULT).map(drop);
-        assert_eq!(refused, Err(MultipartError::InvalidBoundary), "{boundary:?}");
+        let result = Parser::new(boundary.as_bytes(), &MultipartLimits::DEFAULT).map(drop);
+        assert_eq!(result, Err(MultipartError::InvalidBoundary), "{boundary:?}");
     }
 }
 
 #[test]
-fn every_limit_may_be_reached_and_not_passed() {
+fn limits_may_be_reached_but_not_exceeded() {
     let file = A.replace("name=\"a\"", "name=\"a\"; filename=x");
     let field_twice = format!("{A}123\r\n{A}123\r\n--b--");
     let file_twice = format!("{file}1234\r\n{file}1234\r\n--b--");
     let headers = A.replace("\r\n\r\n", "\r\nX: y\r\n\r\n") + "\r\n--b--";
-    let d = MultipartLimits::DEFAULT;
-    let at = MultipartLimits {
+    let defaults = MultipartLimits::DEFAULT;
+    let exact = MultipartLimits {
         fields_max: 2,
         files_max: 2,
         field_bytes_max: 3,
         file_bytes_max: 4,
         total_bytes_max: 8,
         part_headers_max: 2,
-        ..d
+        ..defaults
     };
     for form in [&field_twice, &file_twice, &headers] {
-        assert!(parse_within(&at, form).is_ok(), "{form}");
+        assert!(parse_within(&exact, form).is_ok(), "{form}");
     }
-    for (limits, form, reject) in [
-        (MultipartLimits { fields_max: 1, ..d }, &field_twice, MultipartError::TooManyFields(1)),
-        (MultipartLimits { files_max: 1, ..d }, &file_twice, MultipartError::TooManyFiles(1)),
+    for (limits, form, error) in [
         (
-            MultipartLimits { field_bytes_max: 2, ..d },
+            MultipartLimits { fields_max: 1, ..defaults },
+            &field_twice,
+            MultipartError::TooManyFields(1),
+        ),
+        (
+            MultipartLimits { files_max: 1, ..defaults },
+            &file_twice,
+            MultipartError::TooManyFiles(1),
+        ),
+        (
+            MultipartLimits { field_bytes_max: 2, ..defaults },
             &field_twice,
             MultipartError::FieldTooLarge(2),
         ),
-        (MultipartLimits { file_bytes_max: 3, ..d }, &file_twice, MultipartError::FileTooLarge(3)),
         (
-            MultipartLimits { total_bytes_max: 5, ..d },
+            MultipartLimits { file_bytes_max: 3, ..defaults },
+            &file_twice,
+            MultipartError::FileTooLarge(3),
+        ),
+        (
+            MultipartLimits { total_bytes_max: 5, ..defaults },
             &field_twice,
             MultipartError::TotalTooLarge(5),
         ),
         (
-            MultipartLimits { part_headers_max: 1, ..d },
+            MultipartLimits { part_headers_max: 1, ..defaults },
             &headers,
             MultipartError::TooManyPartHeaders(1),
         ),
         (
-            MultipartLimits { part_headers_bytes_max: 20, ..d },
+            MultipartLimits { part_headers_bytes_max: 20, ..defaults },
             &headers,
             MultipartError::PartHeadersTooLarge(20),
         ),
     ] {
-        assert_eq!(parse_within(&limits, form), Err(reject));
-        assert_eq!(reject.status(), 413);
+        assert_eq!(parse_within(&limits, form), Err(error));
+        assert_eq!(error.status(), 413);
     }
-    let long = MultipartLimits { part_headers_bytes_max: 60, ..d };
-    let beside = |count: usize| "x".repeat(count);
-    assert!(parse_within(&long, &format!("{}\r\n{A}1\r\n--b--", beside(58))).is_ok());
+    let long = MultipartLimits { part_headers_bytes_max: 60, ..defaults };
+    let padding = |count: usize| "x".repeat(count);
+    assert!(parse_within(&long, &format!("{}\r\n{A}1\r\n--b--", padding(58))).is_ok());
     for form in [
-        format!("{}\r\n{A}1\r\n--b--", beside(61)),
-        format!("{A}1\r\n--b--{}", beside(61)),
+        format!("{}\r\n{A}1\r\n--b--", padding(61)),
+        format!("{A}1\r\n--b--{}", padding(61)),
         format!("--b{}\r\n", " ".repeat(61)),
     ] {
         assert_eq!(parse_within(&long, &form), Err(MultipartError::PartHeadersTooLarge(60)));
@@ -199,7 +211,7 @@ fn every_limit_may_be_reached_and_not_passed() {
 }
 
 #[test]
-fn seeds_of_the_fuzz_target_hold_in_every_cut() {
+fn fuzz_seeds_give_the_same_events_however_they_are_split() {
     for seed in seeds() {
         for sizes in [[1, 1], [1, 2], [3, 1], [2, 7]] {
             fuzz_one(&[&sizes[..], &seed[2..]].concat());
@@ -226,8 +238,8 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn any_cut_of_the_same_bytes_gives_the_same_events(
-        form in pieces(), one in any::<u8>(), two in 1..20u8,
+        form in pieces(), first in any::<u8>(), second in 1..20u8,
     ) {
-        fuzz_one(&[&[one, two], &form[..]].concat());
+        fuzz_one(&[&[first, second], &form[..]].concat());
     }
 }

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The reader may have closed the pipe already.
+/// Prints `text`. Ignores a broken pipe, because the reader may have closed it early.
 fn print(text: &str, status: u8) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -65,12 +65,12 @@ fn compare(arguments: &[String]) -> Result<(String, bool), String> {
         changes.truncate(breaking);
     }
     let text =
-        if options.contains(&"--json") { in_json(&changes) } else { in_words(&changes, breaking) };
+        if options.contains(&"--json") { to_json(&changes) } else { to_text(&changes, breaking) };
     Ok((text, breaking > 0))
 }
 
-fn in_json(changes: &[Change]) -> String {
-    let one = |change: &Change| {
+fn to_json(changes: &[Change]) -> String {
+    let entry = |change: &Change| {
         json!({
             "breaking": change.is_breaking,
             "place": change.location,
@@ -78,13 +78,13 @@ fn in_json(changes: &[Change]) -> String {
             "what": change.message,
         })
     };
-    format!("{:#}\n", changes.iter().map(one).collect::<Value>())
+    format!("{:#}\n", changes.iter().map(entry).collect::<Value>())
 }
 
-fn in_words(changes: &[Change], breaking: usize) -> String {
+fn to_text(changes: &[Change], breaking: usize) -> String {
     let lines: String = changes.iter().map(|change| format!("{change}\n")).collect();
-    let harmless = changes.len() - breaking.min(changes.len());
-    match (breaking, harmless) {
+    let compatible = changes.len() - breaking.min(changes.len());
+    match (breaking, compatible) {
         (0, 0) => "nothing changed that affects clients\n".to_owned(),
         (0, _) => format!("{lines}nothing breaks clients\n"),
         (1, _) => format!("{lines}1 change breaks clients\n"),

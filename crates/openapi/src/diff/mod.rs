@@ -60,8 +60,8 @@ pub struct Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.is_breaking { "breaking" } else { "harmless" };
-        write!(f, "{word}: {}: {} [{}]", self.location, self.message, self.rule)
+        let severity = if self.is_breaking { "breaking" } else { "harmless" };
+        write!(f, "{severity}: {}: {} [{}]", self.location, self.message, self.rule)
     }
 }
 
@@ -96,8 +96,8 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     }
     compare_security_schemes(old, new, &mut report);
     let mut changes = report.0;
-    changes.sort_by(|one, two| {
-        (!one.is_breaking, &one.location).cmp(&(!two.is_breaking, &two.location))
+    changes.sort_by(|left, right| {
+        (!left.is_breaking, &left.location).cmp(&(!right.is_breaking, &right.location))
     });
     changes.dedup();
     changes
@@ -108,16 +108,27 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
 struct ChangeList(Vec<Change>);
 
 impl ChangeList {
-    fn add(&mut self, is_breaking: bool, place: &str, rule: &'static str, what: impl Into<String>) {
-        self.0.push(Change { is_breaking, location: place.to_owned(), rule, message: what.into() });
+    fn add(
+        &mut self,
+        is_breaking: bool,
+        location: &str,
+        rule: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.0.push(Change {
+            is_breaking,
+            location: location.to_owned(),
+            rule,
+            message: message.into(),
+        });
     }
 
-    fn breaking(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
-        self.add(true, place, rule, what);
+    fn breaking(&mut self, location: &str, rule: &'static str, message: impl Into<String>) {
+        self.add(true, location, rule, message);
     }
 
-    fn compatible(&mut self, place: &str, rule: &'static str, what: impl Into<String>) {
-        self.add(false, place, rule, what);
+    fn compatible(&mut self, location: &str, rule: &'static str, message: impl Into<String>) {
+        self.add(false, location, rule, message);
     }
 }
 
@@ -157,111 +168,129 @@ struct DocumentDiff<'d> {
 impl DocumentDiff<'_> {
     fn compare_path_item(&mut self, (path, old): (&str, &Value), (new_path, new): (&str, &Value)) {
         for method in METHODS {
-            let place = format!("{} {path}", method.to_ascii_uppercase());
+            let location = format!("{} {path}", method.to_ascii_uppercase());
             match (old.get(method), new.get(method)) {
                 (Some(_), None) => {
-                    self.report.breaking(&place, "operation-removed", "it was removed");
+                    self.report.breaking(&location, "operation-removed", "it was removed");
                 }
                 (None, Some(_)) => {
-                    self.report.compatible(&place, "operation-added", "it was added")
+                    self.report.compatible(&location, "operation-added", "it was added")
                 }
                 (None, None) => {}
                 (Some(before), Some(after)) => {
                     let before_parameters = parameters(self.old, path, old, before);
                     let after_parameters = parameters(self.new, new_path, new, after);
-                    self.compare_parameters(&place, &before_parameters, &after_parameters);
-                    self.compare_bodies(&place, before, after);
-                    self.compare_responses(&place, before, after);
-                    self.compare_security(&place, before, after);
-                    self.compare_metadata(&place, before, after);
+                    self.compare_parameters(&location, &before_parameters, &after_parameters);
+                    self.compare_bodies(&location, before, after);
+                    self.compare_responses(&location, before, after);
+                    self.compare_security(&location, before, after);
+                    self.compare_metadata(&location, before, after);
                 }
             }
         }
     }
 
-    fn compare_parameters(&mut self, place: &str, before: &Parameters, after: &Parameters) {
+    fn compare_parameters(&mut self, location: &str, before: &Parameters, after: &Parameters) {
         for (key, old) in before {
-            let place = format!("{place} {} parameter `{}`", key.0, str_member(old, "name"));
+            let location = format!("{location} {} parameter `{}`", key.0, str_member(old, "name"));
             let Some(new) = after.get(key) else {
-                self.report.breaking(&place, "parameter-removed", "it is no longer read");
+                self.report.breaking(&location, "parameter-removed", "it is no longer read");
                 continue;
             };
             match (is_set(old, "required"), is_set(new, "required")) {
                 (false, true) => {
-                    self.report.breaking(&place, "parameter-required", "it is now required")
+                    self.report.breaking(&location, "parameter-required", "it is now required")
                 }
                 (true, false) => {
-                    self.report.compatible(&place, "parameter-optional", "it is now optional")
+                    self.report.compatible(&location, "parameter-optional", "it is now optional")
                 }
                 _ => {}
             }
             if serialization_style(old) != serialization_style(new) {
-                self.report.breaking(&place, "parameter-changed", "its serialization changed");
+                self.report.breaking(&location, "parameter-changed", "its serialization changed");
             }
-            self.compare_schemas(&place, DiffSide::Request, old.get("schema"), new.get("schema"));
+            self.compare_schemas(
+                &location,
+                DiffSide::Request,
+                old.get("schema"),
+                new.get("schema"),
+            );
             if old.get("content").is_some() && new.get("content").is_some() {
-                self.compare_content(&place, DiffSide::Request, old, new);
+                self.compare_content(&location, DiffSide::Request, old, new);
             }
         }
         for (key, new) in after {
             if !before.contains_key(key) {
-                let place = format!("{place} {} parameter `{}`", key.0, str_member(new, "name"));
+                let location =
+                    format!("{location} {} parameter `{}`", key.0, str_member(new, "name"));
                 let is_required = is_set(new, "required");
-                let what =
+                let message =
                     if is_required { "it was added and is required" } else { "it was added" };
-                self.report.add(is_required, &place, "parameter-added", what);
+                self.report.add(is_required, &location, "parameter-added", message);
             }
         }
     }
 
-    fn compare_bodies(&mut self, place: &str, before: &Value, after: &Value) {
-        let place = format!("{place} body");
+    fn compare_bodies(&mut self, location: &str, before: &Value, after: &Value) {
+        let location = format!("{location} body");
         let body = |document, operation: &Value| {
             operation.get("requestBody").map(|body| resolve_ref(document, body))
         };
         match (body(self.old, before), body(self.new, after)) {
             (None, None) => {}
             (None, Some(new)) if is_set(&new, "required") => {
-                self.report.breaking(&place, "body-required", "it was added and is required");
+                self.report.breaking(&location, "body-required", "it was added and is required");
             }
-            (None, Some(_)) => self.report.compatible(&place, "body-added", "it was added"),
-            (Some(_), None) => self.report.breaking(&place, "body-removed", "it is no longer read"),
+            (None, Some(_)) => self.report.compatible(&location, "body-added", "it was added"),
+            (Some(_), None) => {
+                self.report.breaking(&location, "body-removed", "it is no longer read")
+            }
             (Some(old), Some(new)) => {
                 match (is_set(&old, "required"), is_set(&new, "required")) {
                     (false, true) => {
-                        self.report.breaking(&place, "body-required", "it is now required")
+                        self.report.breaking(&location, "body-required", "it is now required")
                     }
                     (true, false) => {
-                        self.report.compatible(&place, "body-optional", "it is now optional")
+                        self.report.compatible(&location, "body-optional", "it is now optional")
                     }
                     _ => {}
                 }
-                self.compare_content(&place, DiffSide::Request, &old, &new);
+                self.compare_content(&location, DiffSide::Request, &old, &new);
             }
         }
     }
 
-    fn compare_content(&mut self, place: &str, side: DiffSide, old: &Value, new: &Value) {
+    fn compare_content(&mut self, location: &str, side: DiffSide, old: &Value, new: &Value) {
         let after = new.get("content").cloned().unwrap_or_else(|| json!({}));
         for (media_type, content) in members(old, "content") {
-            let place = format!("{place} {media_type}");
+            let location = format!("{location} {media_type}");
             let kind = media_type.split('/').next().unwrap_or_default();
-            let wide = [format!("{kind}/*"), "*/*".to_owned()];
-            match (after.get(media_type), wide.iter().find_map(|name| after.get(name))) {
-                (Some(found), _) => {
-                    self.compare_schemas(&place, side, content.get("schema"), found.get("schema"));
+            let wildcards = [format!("{kind}/*"), "*/*".to_owned()];
+            match (after.get(media_type), wildcards.iter().find_map(|name| after.get(name))) {
+                (Some(new_content), _) => {
+                    self.compare_schemas(
+                        &location,
+                        side,
+                        content.get("schema"),
+                        new_content.get("schema"),
+                    );
                 }
-                (None, Some(found)) if side == DiffSide::Request => {
-                    self.compare_schemas(&place, side, content.get("schema"), found.get("schema"));
+                (None, Some(new_content)) if side == DiffSide::Request => {
+                    self.compare_schemas(
+                        &location,
+                        side,
+                        content.get("schema"),
+                        new_content.get("schema"),
+                    );
                 }
                 // A wildcard media type need not include this one.
-                _ => self.report.breaking(&place, "media-type-removed", "it was removed"),
+                _ => self.report.breaking(&location, "media-type-removed", "it was removed"),
             }
         }
         for (media_type, _) in members(new, "content") {
             if old.get("content").is_none_or(|content| content.get(media_type).is_none()) {
                 self.report.compatible(
-                    &format!("{place} {media_type}"),
+                    &format!("{location} {media_type}"),
                     "media-type-added",
                     "it was added",
                 );
@@ -269,33 +298,33 @@ impl DocumentDiff<'_> {
         }
     }
 
-    fn compare_responses(&mut self, place: &str, before: &Value, after: &Value) {
+    fn compare_responses(&mut self, location: &str, before: &Value, after: &Value) {
         for (status, old) in members(before, "responses") {
-            let place = format!("{place} response {status}");
+            let location = format!("{location} response {status}");
             let class = format!("{}XX", status.chars().next().unwrap_or_default());
-            let found = [status.as_str(), &class, "default"]
+            let new_response = [status.as_str(), &class, "default"]
                 .into_iter()
                 .find_map(|status| after.get("responses")?.get(status));
-            let Some(found) = found else {
+            let Some(new_response) = new_response else {
                 let is_failure = status.starts_with(['4', '5']) || status == "default";
-                self.report.add(!is_failure, &place, "response-removed", "it was removed");
+                self.report.add(!is_failure, &location, "response-removed", "it was removed");
                 continue;
             };
-            let (old, new) = (resolve_ref(self.old, old), resolve_ref(self.new, found));
-            self.compare_content(&place, DiffSide::Response, &old, &new);
+            let (old, new) = (resolve_ref(self.old, old), resolve_ref(self.new, new_response));
+            self.compare_content(&location, DiffSide::Response, &old, &new);
             for (name, _) in members(&old, "headers") {
-                let is_there =
-                    members(&new, "headers").any(|(one, _)| one.eq_ignore_ascii_case(name));
-                if !is_there {
-                    let place = format!("{place} header `{name}`");
-                    self.report.breaking(&place, "header-removed", "it was removed");
+                let is_present = members(&new, "headers")
+                    .any(|(new_name, _)| new_name.eq_ignore_ascii_case(name));
+                if !is_present {
+                    let location = format!("{location} header `{name}`");
+                    self.report.breaking(&location, "header-removed", "it was removed");
                 }
             }
         }
         for (status, _) in members(after, "responses") {
-            if before.get("responses").is_none_or(|all| all.get(status).is_none()) {
+            if before.get("responses").is_none_or(|responses| responses.get(status).is_none()) {
                 self.report.compatible(
-                    &format!("{place} response {status}"),
+                    &format!("{location} response {status}"),
                     "response-added",
                     "it was added",
                 );
@@ -305,7 +334,7 @@ impl DocumentDiff<'_> {
 
     fn compare_schemas(
         &mut self,
-        place: &str,
+        location: &str,
         side: DiffSide,
         old: Option<&Value>,
         new: Option<&Value>,
@@ -315,16 +344,16 @@ impl DocumentDiff<'_> {
         let mut comparison = SchemaDiff::new(self.old, self.new, side);
         comparison.compare(old, new);
         for change in comparison.into_changes() {
-            let place = if change.location.is_empty() {
-                place.to_owned()
+            let location = if change.location.is_empty() {
+                location.to_owned()
             } else {
-                format!("{place} {}", change.location)
+                format!("{location} {}", change.location)
             };
-            self.report.0.push(Change { location: place, ..change });
+            self.report.0.push(Change { location, ..change });
         }
     }
 
-    fn compare_security(&mut self, place: &str, before: &Value, after: &Value) {
+    fn compare_security(&mut self, location: &str, before: &Value, after: &Value) {
         let (old, new) =
             (security_alternatives(self.old, before), security_alternatives(self.new, after));
         if old == new || allows_anonymous(&old) && allows_anonymous(&new) {
@@ -332,32 +361,34 @@ impl DocumentDiff<'_> {
         }
         if allows_anonymous(&new) {
             self.report.compatible(
-                place,
+                location,
                 "security-removed",
                 "no credentials are required any more",
             );
         } else if allows_anonymous(&old) {
-            self.report.breaking(place, "security-added", "credentials are now required");
+            self.report.breaking(location, "security-added", "credentials are now required");
         } else {
-            for way in old.iter().filter(|way| !new.iter().any(|new| satisfies(way, new))) {
-                let names: Vec<_> = way.keys().map(String::as_str).collect();
-                let what = format!("`{}` is no longer sufficient", names.join("` with `"));
-                self.report.breaking(place, "security-changed", what);
+            for alternative in
+                old.iter().filter(|alternative| !new.iter().any(|new| satisfies(alternative, new)))
+            {
+                let names: Vec<_> = alternative.keys().map(String::as_str).collect();
+                let message = format!("`{}` is no longer sufficient", names.join("` with `"));
+                self.report.breaking(location, "security-changed", message);
             }
         }
     }
 
-    fn compare_metadata(&mut self, place: &str, before: &Value, after: &Value) {
+    fn compare_metadata(&mut self, location: &str, before: &Value, after: &Value) {
         if !is_set(before, "deprecated") && is_set(after, "deprecated") {
-            self.report.compatible(place, "deprecated", "it is now deprecated");
+            self.report.compatible(location, "deprecated", "it is now deprecated");
         }
         let (old, new) = (str_member(before, "operationId"), str_member(after, "operationId"));
         if !old.is_empty() && old != new {
-            let now = if new.is_empty() { "none".to_owned() } else { format!("`{new}`") };
+            let new_id = if new.is_empty() { "none".to_owned() } else { format!("`{new}`") };
             self.report.compatible(
-                place,
+                location,
                 "id-changed",
-                format!("its ID was `{old}` and is now {now}"),
+                format!("its ID was `{old}` and is now {new_id}"),
             );
         }
     }
@@ -372,12 +403,12 @@ pub(crate) enum DiffSide {
 
 /// How a parameter is serialized, with the defaults of OpenAPI 3.1, Parameter Object.
 fn serialization_style(parameter: &Value) -> (&str, bool, bool, bool) {
-    let usual = match str_member(parameter, "in") {
+    let default_style = match str_member(parameter, "in") {
         "query" | "cookie" => "form",
         _ => "simple",
     };
     let style = match str_member(parameter, "style") {
-        "" => usual,
+        "" => default_style,
         style => style,
     };
     let explode = parameter.get("explode").and_then(Value::as_bool).unwrap_or(style == "form");
@@ -389,21 +420,23 @@ type Parameters = BTreeMap<(String, String), Value>;
 
 fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> Parameters {
     let names = PathTemplate::from_pattern(path).parameters;
-    let lists = [item, operation].into_iter().filter_map(|of| of.get("parameters")?.as_array());
-    let all = lists.flatten().map(|parameter| resolve_ref(document, parameter));
-    all.map(|parameter| {
-        let (place, name) = (str_member(&parameter, "in"), str_member(&parameter, "name"));
-        let key = match place {
-            "path" => names
-                .iter()
-                .position(|one| one == name)
-                .map_or(name.to_owned(), |at| at.to_string()),
-            "header" => name.to_ascii_lowercase(),
-            _ => name.to_owned(),
-        };
-        ((place.to_owned(), key), parameter)
-    })
-    .collect()
+    let lists =
+        [item, operation].into_iter().filter_map(|owner| owner.get("parameters")?.as_array());
+    let resolved = lists.flatten().map(|parameter| resolve_ref(document, parameter));
+    resolved
+        .map(|parameter| {
+            let (location, name) = (str_member(&parameter, "in"), str_member(&parameter, "name"));
+            let key = match location {
+                "path" => names
+                    .iter()
+                    .position(|parameter_name| parameter_name == name)
+                    .map_or(name.to_owned(), |index| index.to_string()),
+                "header" => name.to_ascii_lowercase(),
+                _ => name.to_owned(),
+            };
+            ((location.to_owned(), key), parameter)
+        })
+        .collect()
 }
 
 fn str_member<'v>(value: &'v Value, name: &str) -> &'v str {
@@ -412,32 +445,32 @@ fn str_member<'v>(value: &'v Value, name: &str) -> &'v str {
 
 /// The alternative security requirements of an operation.
 fn security_alternatives(document: &Value, operation: &Value) -> Vec<Map<String, Value>> {
-    let ways = operation.get("security").or_else(|| document.get("security"));
-    let ways = ways.and_then(Value::as_array).into_iter().flatten();
-    ways.filter_map(Value::as_object).cloned().collect()
+    let alternatives = operation.get("security").or_else(|| document.get("security"));
+    let alternatives = alternatives.and_then(Value::as_array).into_iter().flatten();
+    alternatives.filter_map(Value::as_object).cloned().collect()
 }
 
-fn allows_anonymous(ways: &[Map<String, Value>]) -> bool {
-    ways.is_empty() || ways.iter().any(Map::is_empty)
+fn allows_anonymous(alternatives: &[Map<String, Value>]) -> bool {
+    alternatives.is_empty() || alternatives.iter().any(Map::is_empty)
 }
 
 /// Whether credentials that satisfy `old` also satisfy `new`.
 fn satisfies(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
     new.iter().all(|(name, scopes)| {
-        let had = old.get(name).and_then(Value::as_array);
+        let old_scopes = old.get(name).and_then(Value::as_array);
         let mut scopes = scopes.as_array().into_iter().flatten();
-        had.is_some_and(|had| scopes.all(|scope| had.contains(scope)))
+        old_scopes.is_some_and(|old_scopes| scopes.all(|scope| old_scopes.contains(scope)))
     })
 }
 
 fn compare_security_schemes(old: &Value, new: &Value, report: &mut ChangeList) {
-    let all = |document: &Value| {
+    let schemes = |document: &Value| {
         document.pointer("/components/securitySchemes").cloned().unwrap_or_else(|| json!({}))
     };
-    let (before, after) = (all(old), all(new));
+    let (before, after) = (schemes(old), schemes(new));
     for (name, scheme) in before.as_object().into_iter().flatten() {
-        let Some(now) = after.get(name) else { continue };
-        let essence = |scheme: &Value| {
+        let Some(new_scheme) = after.get(name) else { continue };
+        let normalized = |scheme: &Value| {
             let mut scheme = scheme.clone();
             if let Value::Object(members) = &mut scheme {
                 members.remove("description");
@@ -445,9 +478,9 @@ fn compare_security_schemes(old: &Value, new: &Value, report: &mut ChangeList) {
             }
             scheme
         };
-        if essence(scheme) != essence(now) {
-            let place = format!("security scheme `{name}`");
-            report.breaking(&place, "security-scheme-changed", "the scheme changed");
+        if normalized(scheme) != normalized(new_scheme) {
+            let location = format!("security scheme `{name}`");
+            report.breaking(&location, "security-scheme-changed", "the scheme changed");
         }
     }
 }

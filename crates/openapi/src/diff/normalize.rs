@@ -19,39 +19,40 @@ pub(super) fn disjuncts(document: &Value, schema: &Value, trail: &mut Vec<String
     if trail.len() > DEPTH_MAX {
         return vec![Value::Object(schema)];
     }
-    let mut together: Vec<Vec<Value>> = Vec::new();
+    let mut conjuncts: Vec<Vec<Value>> = Vec::new();
     if let Some(Value::String(reference)) = schema.remove("$ref") {
         let target = resolve_ref(document, &json!({ "$ref": reference }));
         // A reference to a missing target, or to itself, does not constrain anything.
         if target.get("$ref").is_none() && !trail.contains(&reference) {
             trail.push(reference);
-            together.push(disjuncts(document, &target, trail));
+            conjuncts.push(disjuncts(document, &target, trail));
             trail.pop();
         }
     }
     trail.push(String::new());
     for part in schema.remove("allOf").as_ref().and_then(Value::as_array).into_iter().flatten() {
-        together.push(disjuncts(document, part, trail));
+        conjuncts.push(disjuncts(document, part, trail));
     }
     for key in ["anyOf", "oneOf"] {
-        if let Some(Value::Array(all)) = schema.remove(key) {
-            let most = DISJUNCTS_MAX.max(all.len());
-            let all = all.iter().flat_map(|part| disjuncts(document, part, trail));
-            together.push(all.take(most).collect());
+        if let Some(Value::Array(parts)) = schema.remove(key) {
+            let limit = DISJUNCTS_MAX.max(parts.len());
+            let parts = parts.iter().flat_map(|part| disjuncts(document, part, trail));
+            conjuncts.push(parts.take(limit).collect());
         }
     }
     trail.pop();
-    let mut found = split_types(schema);
-    for alternatives in together {
+    let mut combined = split_types(schema);
+    for alternatives in conjuncts {
         // A long list of values is allowed, but not a long product.
-        let most = DISJUNCTS_MAX.max(alternatives.len()).max(found.len());
-        let joined =
-            found.iter().flat_map(|one| alternatives.iter().map(|other| intersect(one, other)));
-        found = joined.take(most).collect();
+        let limit = DISJUNCTS_MAX.max(alternatives.len()).max(combined.len());
+        let products = combined
+            .iter()
+            .flat_map(|left| alternatives.iter().map(|right| intersect(left, right)));
+        combined = products.take(limit).collect();
     }
     // A value has only one type.
-    found.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
-    found
+    combined.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
+    combined
 }
 
 /// One schema for each type, and for each value.
@@ -61,31 +62,31 @@ fn split_types(mut schema: Map<String, Value>) -> Vec<Value> {
         if let Some(Value::Array(values)) = schema.get_mut("enum") {
             values.retain(|value| !value.is_null());
         }
-        let mut all = split_types(schema);
-        all.push(json!({ "type": "null" }));
-        return all;
+        let mut variants = split_types(schema);
+        variants.push(json!({ "type": "null" }));
+        return variants;
     }
     if let Some(Value::Array(values)) = schema.remove("enum") {
         schema.remove("type");
-        let with = |value: Value| {
-            let mut one = schema.clone();
-            one.insert("const".to_owned(), value);
-            Value::Object(one)
+        let with_value = |value: Value| {
+            let mut variant = schema.clone();
+            variant.insert("const".to_owned(), value);
+            Value::Object(variant)
         };
-        return values.into_iter().map(with).collect();
+        return values.into_iter().map(with_value).collect();
     }
     match schema.get("type").cloned() {
         Some(Value::Array(types)) => {
-            let with = |kind: Value| {
-                let mut one = schema.clone();
+            let with_type = |kind: Value| {
+                let mut variant = schema.clone();
                 // Bounds and contents concern one type only.
                 if kind == "null" {
-                    one.clear();
+                    variant.clear();
                 }
-                one.insert("type".to_owned(), kind);
-                Value::Object(one)
+                variant.insert("type".to_owned(), kind);
+                Value::Object(variant)
             };
-            types.into_iter().map(with).collect()
+            types.into_iter().map(with_type).collect()
         }
         _ => vec![Value::Object(schema)],
     }
@@ -93,23 +94,26 @@ fn split_types(mut schema: Map<String, Value>) -> Vec<Value> {
 
 /// The intersection of two schemas. If their types differ, the type is `null` (the JSON value),
 /// which matches nothing.
-fn intersect(one: &Value, other: &Value) -> Value {
-    let (Value::Object(one), Value::Object(other)) = (one, other) else { return one.clone() };
-    let mut both = one.clone();
-    for (key, value) in other {
+fn intersect(left: &Value, right: &Value) -> Value {
+    let (Value::Object(left), Value::Object(right)) = (left, right) else { return left.clone() };
+    let mut both = left.clone();
+    for (key, value) in right {
         match (key.as_str(), both.get_mut(key)) {
-            ("properties", Some(Value::Object(known))) => {
+            ("properties", Some(Value::Object(existing))) => {
                 for (name, schema) in value.as_object().into_iter().flatten() {
-                    known.entry(name.clone()).or_insert_with(|| schema.clone());
+                    existing.entry(name.clone()).or_insert_with(|| schema.clone());
                 }
             }
-            ("required", Some(Value::Array(known))) => {
-                known.extend(value.as_array().into_iter().flatten().cloned());
+            ("required", Some(Value::Array(existing))) => {
+                existing.extend(value.as_array().into_iter().flatten().cloned());
             }
-            ("type", Some(known)) if known != value => {
-                let is_whole = |kind: &Value| kind == "integer" || kind == "number";
-                *known =
-                    if is_whole(known) && is_whole(value) { json!("integer") } else { Value::Null };
+            ("type", Some(existing)) if existing != value => {
+                let is_numeric = |kind: &Value| kind == "integer" || kind == "number";
+                *existing = if is_numeric(existing) && is_numeric(value) {
+                    json!("integer")
+                } else {
+                    Value::Null
+                };
             }
             (_, Some(_)) => {}
             (_, None) => {

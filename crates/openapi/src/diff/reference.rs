@@ -7,8 +7,8 @@ pub(super) fn resolve_ref(document: &Value, value: &Value) -> Value {
     let mut value = value;
     for _ in 0..16 {
         let Some(reference) = value.get("$ref").and_then(Value::as_str) else { break };
-        let Some(found) = ref_target(document, reference) else { break };
-        value = found;
+        let Some(target) = ref_target(document, reference) else { break };
+        value = target;
     }
     value.clone()
 }
@@ -45,8 +45,8 @@ fn decode_fragment(text: &str) -> String {
 pub fn find_dangling_ref(document: &Value) -> Option<&str> {
     /// Members that contain arbitrary values, not schemas.
     const VALUES: [&str; 6] = ["const", "default", "enum", "example", "examples", "value"];
-    let mut open = vec![document];
-    while let Some(value) = open.pop() {
+    let mut pending = vec![document];
+    while let Some(value) = pending.pop() {
         match value {
             Value::Object(members) => {
                 if let Some(Value::String(reference)) = members.get("$ref")
@@ -54,11 +54,12 @@ pub fn find_dangling_ref(document: &Value) -> Option<&str> {
                 {
                     return Some(reference);
                 }
-                let is_meant = |name: &str| !VALUES.contains(&name) && !name.starts_with("x-");
-                let inside = members.iter().filter(|(name, _)| is_meant(name));
-                open.extend(inside.map(|(_, member)| member));
+                let may_contain_schema =
+                    |name: &str| !VALUES.contains(&name) && !name.starts_with("x-");
+                let schema_members = members.iter().filter(|(name, _)| may_contain_schema(name));
+                pending.extend(schema_members.map(|(_, member)| member));
             }
-            Value::Array(items) => open.extend(items),
+            Value::Array(items) => pending.extend(items),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The requests of clients must still be accepted, so the old schema must be within the new one.
 //! The responses of a server must have been expected, so the new schema must be within the old one.
-//! The question is the same, in either direction.
+//! Both directions use the same check.
 //!
 //! A schema is split into alternatives, of which a value must match at least one: each of `anyOf`
 //! and `oneOf`, each of several types, each value of an `enum`; `allOf` and references are
@@ -61,14 +61,14 @@ pub(super) struct SchemaDiff<'d> {
 
 impl<'d> SchemaDiff<'d> {
     pub(super) fn new(old: &'d Value, new: &'d Value, side: DiffSide) -> Self {
-        let (changes, seen, path) = <_>::default();
-        Self { old, new, side, changes, visited_refs: seen, path, pairs: 0 }
+        let (changes, visited_refs, path) = <_>::default();
+        Self { old, new, side, changes, visited_refs, path, pairs: 0 }
     }
 
     pub(super) fn into_changes(mut self) -> Vec<Change> {
         if self.pairs > PAIRS_MAX {
-            let what = "it is too complex to be compared";
-            self.push(true, "narrowed", what);
+            let message = "it is too complex to be compared";
+            self.push(true, "narrowed", message);
         }
         self.changes
     }
@@ -86,26 +86,26 @@ impl<'d> SchemaDiff<'d> {
         }
         let (before, after) =
             (disjuncts(self.old, old, &mut Vec::new()), disjuncts(self.new, new, &mut Vec::new()));
-        let (small, big) = match self.side {
+        let (subset, superset) = match self.side {
             DiffSide::Request => (&before, &after),
             DiffSide::Response => (&after, &before),
         };
-        for part in small {
-            self.check_subset_of_any(part, big);
+        for part in subset {
+            self.check_subset_of_any(part, superset);
         }
         self.report_removed_properties(&before, &after);
     }
 
     /// Checks that `part` is within one of `all`; otherwise, reports the differences to the closest
     /// one.
-    fn check_subset_of_any(&mut self, part: &Value, all: &[Value]) {
+    fn check_subset_of_any(&mut self, part: &Value, alternatives: &[Value]) {
         // A constant has no references, so it means the same in both documents.
-        if part.get("const").is_some() && all.contains(part) {
+        if part.get("const").is_some() && alternatives.contains(part) {
             return;
         }
         let mut closest: Option<Vec<Change>> = None;
-        let begun = self.visited_refs.clone();
-        for other in all {
+        let visited_before = self.visited_refs.clone();
+        for other in alternatives {
             self.pairs += 1;
             if self.pairs > PAIRS_MAX {
                 return;
@@ -115,15 +115,15 @@ impl<'d> SchemaDiff<'d> {
             let found = std::mem::replace(&mut self.changes, changes);
             let count = |found: &[Change]| {
                 // A different type is further away than any other difference.
-                let far = found
+                let type_differences = found
                     .iter()
                     .filter(|change| {
                         change.location == self.location() && change.message.contains("type")
                     })
                     .count();
-                (far, found.iter().filter(|change| change.is_breaking).count())
+                (type_differences, found.iter().filter(|change| change.is_breaking).count())
             };
-            if closest.as_ref().is_none_or(|known| count(&found) < count(known)) {
+            if closest.as_ref().is_none_or(|best| count(&found) < count(best)) {
                 closest = Some(found);
             }
             if closest.as_ref().is_some_and(|found| !found.iter().any(|change| change.is_breaking))
@@ -131,7 +131,7 @@ impl<'d> SchemaDiff<'d> {
                 break;
             }
             // Comparisons in a rejected attempt do not count.
-            self.visited_refs.clone_from(&begun);
+            self.visited_refs.clone_from(&visited_before);
         }
         match closest {
             Some(found) => self.changes.extend(found),
@@ -139,56 +139,57 @@ impl<'d> SchemaDiff<'d> {
         }
     }
 
-    fn check_subset(&mut self, small: &Value, big: &Value) {
-        if !self.check_type(small, big) {
+    fn check_subset(&mut self, subset: &Value, superset: &Value) {
+        if !self.check_type(subset, superset) {
             return;
         }
-        let value = small.get("const");
+        let value = subset.get("const");
         if value.is_none() {
-            if let Some(value) = big.get("const") {
+            if let Some(value) = superset.get("const") {
                 self.report_difference(
                     &format!("only {value} is accepted"),
                     &format!("it is not always {value}"),
                 );
             }
-            self.check_bounds(small, big);
-            self.check_formats(small, big);
-        } else if big.get("const").is_none() {
-            self.check_value(value.unwrap_or(&Value::Null), big);
-        } else if big.get("const").is_some_and(|other| Some(other) != value) {
+            self.check_bounds(subset, superset);
+            self.check_formats(subset, superset);
+        } else if superset.get("const").is_none() {
+            self.check_value(value.unwrap_or(&Value::Null), superset);
+        } else if superset.get("const").is_some_and(|other| Some(other) != value) {
             let value = value.map(Value::to_string).unwrap_or_default();
             self.report_difference(
                 &format!("{value} is no longer accepted"),
                 &format!("it may now be {value}"),
             );
         }
-        self.check_objects(small, big);
-        self.check_arrays(small, big);
+        self.check_objects(subset, superset);
+        self.check_arrays(subset, superset);
         for key in UNINTERPRETED_KEYWORDS {
-            if small.get(key) != big.get(key) {
-                let what = format!("`{key}` changed, with unknown effect");
-                self.report_difference(&what, &what);
+            if subset.get(key) != superset.get(key) {
+                let message = format!("`{key}` changed, with unknown effect");
+                self.report_difference(&message, &message);
             }
         }
     }
 
     /// If the types differ, no further differences are reported.
-    fn check_type(&mut self, small: &Value, big: &Value) -> bool {
-        let Some(allowed) = type_of(big) else { return true };
-        let given = type_of(small);
-        let fits = given == Some(allowed) || given == Some("integer") && allowed == "number";
-        if !fits {
-            let given = given.unwrap_or("anything");
+    fn check_type(&mut self, subset: &Value, superset: &Value) -> bool {
+        let Some(allowed) = type_of(superset) else { return true };
+        let actual = type_of(subset);
+        let is_allowed =
+            actual == Some(allowed) || actual == Some("integer") && allowed == "number";
+        if !is_allowed {
+            let actual = actual.unwrap_or("anything");
             self.report_difference(
-                &format!("the type `{given}` is no longer accepted, only `{allowed}`"),
-                &format!("it may now be of the type `{given}`, besides `{allowed}`"),
+                &format!("the type `{actual}` is no longer accepted, only `{allowed}`"),
+                &format!("it may now be of the type `{actual}`, besides `{allowed}`"),
             );
         }
-        fits
+        is_allowed
     }
 
     /// Checks one value against a schema. Rules that cannot be checked here count as violated.
-    fn check_value(&mut self, value: &Value, big: &Value) {
+    fn check_value(&mut self, value: &Value, superset: &Value) {
         #[expect(clippy::cast_precision_loss, reason = "lengths and counts are small")]
         let size = match value {
             Value::String(text) => Some(text.chars().count() as f64),
@@ -202,12 +203,13 @@ impl<'d> SchemaDiff<'d> {
             Value::Object(_) => "Properties",
             _ => "imum",
         };
-        let mut broken: Vec<&str> = BOUND_KEYWORDS
+        let mut violated: Vec<&str> = BOUND_KEYWORDS
             .iter()
-            .filter(|(key, is_least)| {
-                let limit = big.get(*key).and_then(Value::as_f64).filter(|_| key.ends_with(kind));
+            .filter(|(key, is_lower)| {
+                let limit =
+                    superset.get(*key).and_then(Value::as_f64).filter(|_| key.ends_with(kind));
                 limit.zip(size).is_some_and(|(limit, size)| {
-                    match (*is_least, key.contains("sive")) {
+                    match (*is_lower, key.contains("sive")) {
                         (true, false) => size < limit,
                         (true, true) => size <= limit,
                         (false, false) => size > limit,
@@ -217,14 +219,16 @@ impl<'d> SchemaDiff<'d> {
             })
             .map(|(key, _)| *key)
             .collect();
-        if let (Some((least, most)), Value::Number(_), Some(number)) =
-            (format_range(big), value, size)
+        if let (Some((minimum, maximum)), Value::Number(_), Some(number)) =
+            (format_range(superset), value, size)
         {
-            broken.extend((number < least || number > most).then_some("format"));
+            violated.extend((number < minimum || number > maximum).then_some("format"));
         } else if value.is_string() {
-            broken.extend(["pattern", "format"].into_iter().filter(|key| big.get(*key).is_some()));
+            violated.extend(
+                ["pattern", "format"].into_iter().filter(|key| superset.get(*key).is_some()),
+            );
         }
-        for key in broken {
+        for key in violated {
             self.report_difference(
                 &format!("{value} may violate `{key}`, which was added"),
                 &format!("it may now be {value}, which may violate `{key}`"),
@@ -232,128 +236,136 @@ impl<'d> SchemaDiff<'d> {
         }
     }
 
-    fn check_bounds(&mut self, small: &Value, big: &Value) {
-        for (key, is_least) in BOUND_KEYWORDS {
-            let Some(limit) = big.get(key).and_then(Value::as_f64) else { continue };
-            let said = |key: &str| small.get(key).and_then(Value::as_f64);
-            let own = said(key).or_else(|| match key {
-                // The range of a format, or an exclusive bound, implies a bound.
-                "minimum" => {
-                    said("exclusiveMinimum").or(format_range(small).map(|(least, _)| least))
-                }
-                "maximum" => said("exclusiveMaximum").or(format_range(small).map(|(_, most)| most)),
-                "exclusiveMinimum" => said("minimum").filter(|least| *least > limit),
-                "exclusiveMaximum" => said("maximum").filter(|most| *most < limit),
-                // Lengths are never negative.
-                _ if is_least => Some(0.0),
-                _ => None,
-            });
-            let is_within =
-                own.is_some_and(|own| if is_least { own >= limit } else { own <= limit });
+    fn check_bounds(&mut self, subset: &Value, superset: &Value) {
+        for (key, is_lower) in BOUND_KEYWORDS {
+            let Some(limit) = superset.get(key).and_then(Value::as_f64) else { continue };
+            let bound = |key: &str| subset.get(key).and_then(Value::as_f64);
+            let actual =
+                bound(key).or_else(|| match key {
+                    // The range of a format, or an exclusive bound, implies a bound.
+                    "minimum" => bound("exclusiveMinimum")
+                        .or(format_range(subset).map(|(minimum, _)| minimum)),
+                    "maximum" => bound("exclusiveMaximum")
+                        .or(format_range(subset).map(|(_, maximum)| maximum)),
+                    "exclusiveMinimum" => bound("minimum").filter(|minimum| *minimum > limit),
+                    "exclusiveMaximum" => bound("maximum").filter(|maximum| *maximum < limit),
+                    // Lengths are never negative.
+                    _ if is_lower => Some(0.0),
+                    _ => None,
+                });
+            let is_within = actual
+                .is_some_and(|actual| if is_lower { actual >= limit } else { actual <= limit });
             if !is_within {
-                let was = own.map_or("none".to_owned(), |own| own.to_string());
+                let actual_text = actual.map_or("none".to_owned(), |actual| actual.to_string());
                 self.report_difference(
-                    &format!("`{key}` is now {limit} and was {was}"),
-                    &format!("`{key}` was {limit} and is now {was}"),
+                    &format!("`{key}` is now {limit} and was {actual_text}"),
+                    &format!("`{key}` was {limit} and is now {actual_text}"),
                 );
             }
         }
         for key in ["pattern", "multipleOf", "uniqueItems"] {
-            let Some(rule) = big.get(key).filter(|rule| **rule != json!(false)) else { continue };
-            if small.get(key) != Some(rule) {
-                let own = small.get(key).map_or("none".to_owned(), Value::to_string);
+            let Some(rule) = superset.get(key).filter(|rule| **rule != json!(false)) else {
+                continue;
+            };
+            if subset.get(key) != Some(rule) {
+                let actual = subset.get(key).map_or("none".to_owned(), Value::to_string);
                 self.report_difference(
-                    &format!("`{key}` is now {rule} and was {own}"),
-                    &format!("`{key}` was {rule} and is now {own}"),
+                    &format!("`{key}` is now {rule} and was {actual}"),
+                    &format!("`{key}` was {rule} and is now {actual}"),
                 );
             }
         }
     }
 
-    fn check_formats(&mut self, small: &Value, big: &Value) {
+    fn check_formats(&mut self, subset: &Value, superset: &Value) {
         let format =
             |schema: &Value| schema.get("format").and_then(Value::as_str).map(str::to_owned);
-        let Some(wanted) = format(big) else { return };
-        let own = format(small);
-        if own.as_ref() == Some(&wanted) || own.as_deref() == Some("float") && wanted == "double" {
-            return;
-        }
-        if let (Some((least, most)), Some((own_least, own_most))) =
-            (format_range(big), format_range(small))
-            && own_least >= least
-            && own_most <= most
+        let Some(expected) = format(superset) else { return };
+        let actual = format(subset);
+        if actual.as_ref() == Some(&expected)
+            || actual.as_deref() == Some("float") && expected == "double"
         {
             return;
         }
-        let own = own.unwrap_or_else(|| "none".to_owned());
+        if let (Some((minimum, maximum)), Some((actual_minimum, actual_maximum))) =
+            (format_range(superset), format_range(subset))
+            && actual_minimum >= minimum
+            && actual_maximum <= maximum
+        {
+            return;
+        }
+        let actual = actual.unwrap_or_else(|| "none".to_owned());
         self.report_difference(
-            &format!("`format` is now `{wanted}` and was `{own}`"),
-            &format!("`format` was `{wanted}` and is now `{own}`"),
+            &format!("`format` is now `{expected}` and was `{actual}`"),
+            &format!("`format` was `{expected}` and is now `{actual}`"),
         );
     }
 
-    fn check_objects(&mut self, small: &Value, big: &Value) {
-        let more = |schema: &Value| {
+    fn check_objects(&mut self, subset: &Value, superset: &Value) {
+        let additional_properties = |schema: &Value| {
             schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true))
         };
-        let (small_more, big_more) = (more(small), more(big));
+        let (subset_additional, superset_additional) =
+            (additional_properties(subset), additional_properties(superset));
         let empty = Map::new();
-        let of = |schema: &'_ Value| {
+        let properties = |schema: &'_ Value| {
             schema
                 .get("properties")
                 .and_then(Value::as_object)
                 .cloned()
                 .unwrap_or_else(|| empty.clone())
         };
-        let (own, others) = (of(small), of(big));
-        for (name, schema) in &own {
-            match others.get(name) {
+        let (subset_properties, superset_properties) = (properties(subset), properties(superset));
+        for (name, schema) in &subset_properties {
+            match superset_properties.get(name) {
                 Some(other) => self.descend(name, schema, other),
-                None if big_more == json!(false) => self.with_path(name, |it| {
+                None if superset_additional == json!(false) => self.with_path(name, |it| {
                     it.report_difference(
                         "it is no longer allowed",
                         "it may now be present, where no other property was allowed",
                     );
                 }),
-                None if big_more.is_object() => self.descend(name, schema, &big_more),
+                None if superset_additional.is_object() => {
+                    self.descend(name, schema, &superset_additional)
+                }
                 None => {}
             }
         }
-        for name in required(big).difference(&required(small)) {
+        for name in required(superset).difference(&required(subset)) {
             // Removed properties are reported as such.
-            if self.side == DiffSide::Request || own.contains_key(*name) {
+            if self.side == DiffSide::Request || subset_properties.contains_key(*name) {
                 self.with_path(name, |it| {
                     it.report_difference("it is now required", "it is no longer always present")
                 });
             }
         }
-        let is_object = type_of(small).is_none_or(|kind| kind == "object");
-        if is_object && small_more != big_more {
-            if big_more == json!(false) {
+        let is_object = type_of(subset).is_none_or(|kind| kind == "object");
+        if is_object && subset_additional != superset_additional {
+            if superset_additional == json!(false) {
                 self.report_difference(
                     "other properties are no longer allowed",
                     "other properties may now be present",
                 );
-            } else if big_more.is_object() && small_more != json!(false) {
-                self.descend("*", &small_more, &big_more);
+            } else if superset_additional.is_object() && subset_additional != json!(false) {
+                self.descend("*", &subset_additional, &superset_additional);
             }
         }
     }
 
-    fn check_arrays(&mut self, small: &Value, big: &Value) {
-        if type_of(small).is_some_and(|kind| kind != "array") {
+    fn check_arrays(&mut self, subset: &Value, superset: &Value) {
+        if type_of(subset).is_some_and(|kind| kind != "array") {
             return;
         }
         let anything = Value::Bool(true);
-        if let Some(items) = big.get("items") {
-            self.descend("[]", small.get("items").unwrap_or(&anything), items);
+        if let Some(items) = superset.get("items") {
+            self.descend("[]", subset.get("items").unwrap_or(&anything), items);
         }
-        let first = |schema: &Value| {
+        let prefix_items = |schema: &Value| {
             schema.get("prefixItems").and_then(Value::as_array).cloned().unwrap_or_default()
         };
-        let own = first(small);
-        for (place, item) in first(big).iter().enumerate() {
-            self.descend(&format!("[{place}]"), own.get(place).unwrap_or(&anything), item);
+        let subset_items = prefix_items(subset);
+        for (index, item) in prefix_items(superset).iter().enumerate() {
+            self.descend(&format!("[{index}]"), subset_items.get(index).unwrap_or(&anything), item);
         }
     }
 
@@ -371,11 +383,11 @@ impl<'d> SchemaDiff<'d> {
             return;
         }
         for name in old.difference(&new) {
-            let what = match self.side {
+            let message = match self.side {
                 DiffSide::Request => "it is no longer read",
                 DiffSide::Response => "it is no longer sent",
             };
-            self.with_path(name, |it| it.push(true, "property-removed", what));
+            self.with_path(name, |it| it.push(true, "property-removed", message));
         }
         for name in new.difference(&old) {
             self.with_path(name, |it| it.push(false, "property-added", "it was added"));
@@ -383,22 +395,22 @@ impl<'d> SchemaDiff<'d> {
     }
 
     /// Compares the schemas of a member.
-    fn descend(&mut self, name: &str, small: &Value, big: &Value) {
-        let (small, big) = (small.clone(), big.clone());
+    fn descend(&mut self, name: &str, subset: &Value, superset: &Value) {
+        let (subset, superset) = (subset.clone(), superset.clone());
         self.with_path(name, |it| match it.side {
-            DiffSide::Request => it.compare(&small, &big),
-            DiffSide::Response => it.compare(&big, &small),
+            DiffSide::Request => it.compare(&subset, &superset),
+            DiffSide::Response => it.compare(&superset, &subset),
         });
     }
 
-    fn with_path(&mut self, name: &str, work: impl FnOnce(&mut Self)) {
+    fn with_path(&mut self, name: &str, visit: impl FnOnce(&mut Self)) {
         self.path.push(name.to_owned());
-        work(self);
+        visit(self);
         self.path.pop();
     }
 
-    /// Reports that the smaller schema allows something that the bigger one does not, in words for
-    /// requests and responses.
+    /// Reports that the subset schema allows something that the superset schema does not, with one
+    /// text for requests and one for responses.
     fn report_difference(&mut self, request: &str, response: &str) {
         match self.side {
             DiffSide::Request => self.push(true, "narrowed", request),
@@ -406,12 +418,12 @@ impl<'d> SchemaDiff<'d> {
         }
     }
 
-    fn push(&mut self, is_breaking: bool, rule: &'static str, what: &str) {
+    fn push(&mut self, is_breaking: bool, rule: &'static str, message: &str) {
         self.changes.push(Change {
             is_breaking,
             location: self.location(),
             rule,
-            message: what.to_owned(),
+            message: message.to_owned(),
         });
     }
 
@@ -440,10 +452,7 @@ fn required(schema: &Value) -> BTreeSet<&str> {
 
 /// The range of an integer format.
 fn format_range(schema: &Value) -> Option<(f64, f64)> {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "which of two formats is wider can be told from less"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "comparing two formats needs less precision")]
     Some(match schema.get("format")?.as_str()? {
         "uint8" => (0.0, f64::from(u8::MAX)),
         "uint16" => (0.0, f64::from(u16::MAX)),

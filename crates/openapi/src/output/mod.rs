@@ -136,30 +136,30 @@ impl ResponsesBuilder {
 
     /// Makes the status of the responses so far unknown.
     pub fn any_status(&mut self) -> &mut Self {
-        for answer in &mut self.responses {
-            answer.status = ResponseStatus::Unknown;
+        for response in &mut self.responses {
+            response.status = ResponseStatus::Unknown;
         }
         self
     }
 
     /// Sets the status of the responses so far, except problems.
     pub fn status(&mut self, status: u16) -> &mut Self {
-        for answer in self.responses.iter_mut().filter(|answer| !answer.is_problem()) {
-            answer.status = ResponseStatus::Code(status);
+        for response in self.responses.iter_mut().filter(|response| !response.is_problem()) {
+            response.status = ResponseStatus::Code(status);
         }
         self
     }
 
     /// Adds a header field to the responses so far.
     pub fn header(&mut self, name: &str, description: &str) -> &mut Self {
-        for answer in &mut self.responses {
-            answer.header(name, description);
+        for response in &mut self.responses {
+            response.header(name, description);
         }
         self
     }
 
-    pub(crate) fn add(&mut self, answer: ResponseSpec) -> &mut Self {
-        self.responses.push(answer);
+    pub(crate) fn add(&mut self, response: ResponseSpec) -> &mut Self {
+        self.responses.push(response);
         self
     }
 }
@@ -215,12 +215,12 @@ impl ResponseSpec {
             }
             (one, two) => two.or(one),
         };
-        for (media_type, more) in other.content {
+        for (media_type, other_content) in other.content {
             match self.content.get_mut(&media_type) {
-                Some(known) if *known != more => any_of(known, &more),
+                Some(existing) if *existing != other_content => any_of(existing, &other_content),
                 Some(_) => {}
                 None => {
-                    self.content.insert(media_type, more);
+                    self.content.insert(media_type, other_content);
                 }
             }
         }
@@ -228,12 +228,12 @@ impl ResponseSpec {
     }
 
     pub(crate) fn to_value(&self) -> Value {
-        let words = || match self.status {
+        let default_description = || match self.status {
             ResponseStatus::Code(status) => reason_phrase(status).to_owned(),
             ResponseStatus::Class(_) => "A status of this class.".to_owned(),
             ResponseStatus::Unknown => "Any other status.".to_owned(),
         };
-        let text = self.description.clone().unwrap_or_else(words);
+        let text = self.description.clone().unwrap_or_else(default_description);
         let mut value = json!({ "description": text });
         if !self.content.is_empty() {
             value["content"] = json!(self.content);
@@ -245,16 +245,16 @@ impl ResponseSpec {
     }
 }
 
-fn any_of(known: &mut Value, more: &Value) {
-    let (Some(one), Some(two)) = (known.get("schema").cloned(), more.get("schema")) else {
+fn any_of(content: &mut Value, other: &Value) {
+    let (Some(one), Some(two)) = (content.get("schema").cloned(), other.get("schema")) else {
         // One of them allows anything.
-        *known = json!({});
+        *content = json!({});
         return;
     };
-    match known.pointer_mut("/schema/anyOf").and_then(Value::as_array_mut) {
+    match content.pointer_mut("/schema/anyOf").and_then(Value::as_array_mut) {
         Some(all) if all.contains(two) => {}
         Some(all) => all.push(two.clone()),
         None if one == *two => {}
-        None => known["schema"] = json!({ "anyOf": [one, two] }),
+        None => content["schema"] = json!({ "anyOf": [one, two] }),
     }
 }

@@ -1,7 +1,7 @@
 //! Descriptions of the framework's response types.
 
 use super::{
-    OperationOutput, OperationOutputParts, ResponseSpec, ResponseStatus as Known, ResponsesBuilder,
+    OperationOutput, OperationOutputParts, ResponseSpec, ResponseStatus, ResponsesBuilder,
 };
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -92,7 +92,7 @@ described! {
     Body => |it| { it.bytes(200, "*/*"); };
     () => |it| { it.empty(200); };
     StatusCode => |it| { it.empty(200).any_status(); };
-    Response => |it| { it.add(ResponseSpec::new(Known::Unknown).with_description("Determined by the handler.")); };
+    Response => |it| { it.add(ResponseSpec::new(ResponseStatus::Unknown).with_description("Determined by the handler.")); };
     Infallible => |_| {};
     Sse => |it| { it.text(200, "text/event-stream"); };
     Problem => |it| { it.any_problem(); };
@@ -100,7 +100,8 @@ described! {
     UrlError => |it| { it.problem(500, ""); };
     HeaderMap => |it| { it.empty(200); };
     Redirect => |it| {
-        let mut redirect = ResponseSpec::new(Known::Class(3)).with_description("A redirect.");
+        let mut redirect = ResponseSpec::new(ResponseStatus::Class(3));
+        redirect = redirect.with_description("A redirect.");
         redirect.header("Location", "The target URL.");
         it.add(redirect);
     };
@@ -220,10 +221,10 @@ macro_rules! tuples {
         impl<$($part: OperationOutputParts,)+ R: OperationOutput> OperationOutput for ($($part,)+ R) {
             fn describe(responses: &mut ResponsesBuilder) {
                 // Parts affect only the response in their own tuple, not those added before.
-                let mut own = ResponsesBuilder::new(&responses.schemas);
-                R::describe(&mut own);
-                $($part::describe(&mut own);)+
-                responses.responses.extend(own.responses);
+                let mut tuple_responses = ResponsesBuilder::new(&responses.schemas);
+                R::describe(&mut tuple_responses);
+                $($part::describe(&mut tuple_responses);)+
+                responses.responses.extend(tuple_responses.responses);
             }
         }
     };

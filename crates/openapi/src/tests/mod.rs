@@ -22,11 +22,11 @@ fn document(app: App) -> Rc<Document> {
     let document = app.openapi().unwrap_or_else(|error| panic!("{error}"));
     let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let validator = jsonschema::draft202012::new(&schema).expect("the schema is valid");
-    let wrong: Vec<_> = validator
+    let errors: Vec<_> = validator
         .iter_errors(document.value())
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
-    assert!(wrong.is_empty(), "{document}\n{}", wrong.join("\n"));
+    assert!(errors.is_empty(), "{document}\n{}", errors.join("\n"));
     document
 }
 
@@ -70,7 +70,7 @@ struct Page {
 }
 
 #[test]
-fn paths_queries_bodies_and_results_are_told_by_their_types() {
+fn describes_paths_queries_bodies_and_results_by_their_types() {
     async fn put(
         Path((flock, id)): Path<(String, u64)>,
         Query(_): Query<Page>,
@@ -117,7 +117,7 @@ fn paths_queries_bodies_and_results_are_told_by_their_types() {
 }
 
 #[test]
-fn every_shape_of_result_has_its_statuses() {
+fn describes_the_statuses_of_every_kind_of_result() {
     fn statuses(app: App) -> Vec<String> {
         let operation = operation(app, "/x");
         operation["responses"].as_object().expect("responses").keys().cloned().collect()
@@ -139,12 +139,12 @@ fn every_shape_of_result_has_its_statuses() {
     assert_eq!(statuses(App::new().get("/x", opaque.described())), ["default"]);
     let created = dynamic.describe(|it| it.status(StatusCode::CREATED));
     assert_eq!(statuses(App::new().get("/x", created)), ["201"]);
-    let told = failing.describe(|it| {
+    let described = failing.describe(|it| {
         it.status(StatusCode::ACCEPTED)
             .problem(409, "It is there already.")
             .response(202, "Some time.")
     });
-    let operation = operation(App::new().get("/x", told), "/x");
+    let operation = operation(App::new().get("/x", described), "/x");
     let responses = &operation["responses"];
     assert_eq!(responses["202"]["description"], "Some time.");
     assert!(responses["202"]["content"]["application/json"].is_object());
@@ -153,12 +153,12 @@ fn every_shape_of_result_has_its_statuses() {
     assert_eq!(
         default.keys().collect::<Vec<_>>(),
         ["application/problem+json"],
-        "the JSON has a status now"
+        "the JSON response now has a status"
     );
     let html = || Html("a");
     assert!(self::operation(App::new().get("/x", html.described()), "/x")["responses"]["200"]["content"]["text/html"].is_object());
     async fn events(_: Option<LastEventId>) -> Sse {
-        Sse::new(sse_of_nothing())
+        Sse::new(empty_events())
     }
     let events = self::operation(App::new().get("/x", events.described()), "/x");
     assert!(events["responses"]["200"]["content"]["text/event-stream"].is_object());
@@ -168,9 +168,9 @@ fn every_shape_of_result_has_its_statuses() {
     );
 }
 
-fn sse_of_nothing() -> impl futures_core::Stream<Item = peregrine_web::sse::Event> + 'static {
-    struct Nothing;
-    impl futures_core::Stream for Nothing {
+fn empty_events() -> impl futures_core::Stream<Item = peregrine_web::sse::Event> + 'static {
+    struct EmptyStream;
+    impl futures_core::Stream for EmptyStream {
         type Item = peregrine_web::sse::Event;
 
         fn poll_next(
@@ -180,11 +180,11 @@ fn sse_of_nothing() -> impl futures_core::Stream<Item = peregrine_web::sse::Even
             std::task::Poll::Ready(None)
         }
     }
-    Nothing
+    EmptyStream
 }
 
 #[test]
-fn what_may_be_absent_is_not_required_and_what_cannot_fail_refuses_nothing() {
+fn options_are_not_required_and_results_add_no_problems() {
     async fn optional(_: Option<Query<Page>>, _: Option<Json<Bird>>) {}
     async fn lenient(_: Result<Query<Page>, Problem>, _: Result<Json<Bird>, Problem>) {}
     let optional = operation(App::new().post("/x", optional.described()), "/x");
@@ -200,24 +200,24 @@ fn what_may_be_absent_is_not_required_and_what_cannot_fail_refuses_nothing() {
 }
 
 #[test]
-fn forms_are_queries_with_get_and_bodies_else() {
+fn forms_are_queries_of_get_and_bodies_otherwise() {
     async fn search(Form(_): Form<Page>) {}
     let get = operation(App::new().get("/x", search.described()), "/x");
     assert!(
         get.get("requestBody").is_none()
-            && get["parameters"].as_array().is_some_and(|all| all.len() == 4)
+            && get["parameters"].as_array().is_some_and(|parameters| parameters.len() == 4)
     );
     let post = operation(App::new().post("/x", search.described()), "/x");
     assert!(
         post["requestBody"]["content"]["application/x-www-form-urlencoded"]["schema"].is_object()
     );
-    async fn free(_: Query<HashMap<String, String>>) {}
-    let free = operation(App::new().get("/x", free.described()), "/x");
-    assert_eq!(free["parameters"][0]["schema"]["additionalProperties"]["type"], "string");
+    async fn any_query(_: Query<HashMap<String, String>>) {}
+    let any_query = operation(App::new().get("/x", any_query.described()), "/x");
+    assert_eq!(any_query["parameters"][0]["schema"]["additionalProperties"]["type"], "string");
 }
 
 #[test]
-fn queries_of_several_forms_take_what_each_takes() {
+fn a_query_enum_has_the_parameters_of_all_variants() {
     #[derive(Deserialize, JsonSchema)]
     #[serde(tag = "kind")]
     #[expect(dead_code, reason = "only its schema is used")]
@@ -237,9 +237,10 @@ fn queries_of_several_forms_take_what_each_takes() {
     let search = operation(App::new().get("/x", search.described()), "/x");
     let parameters = search["parameters"].as_array().expect("parameters");
     let schema = |name: &str| {
-        let all: Vec<_> = parameters.iter().filter(|one| one["name"] == name).collect();
-        assert_eq!(all.len(), 1, "{name}");
-        all[0]["schema"].clone()
+        let matching: Vec<_> =
+            parameters.iter().filter(|parameter| parameter["name"] == name).collect();
+        assert_eq!(matching.len(), 1, "{name}");
+        matching[0]["schema"].clone()
     };
     assert_eq!(
         schema("kind"),
@@ -252,16 +253,16 @@ fn queries_of_several_forms_take_what_each_takes() {
 }
 
 #[test]
-fn patterns_become_templates_whatever_they_contain() {
+fn every_pattern_becomes_a_path_template() {
     #[derive(Deserialize, JsonSchema)]
     #[expect(dead_code, reason = "only its schema is used")]
-    struct Place {
+    struct PostPath {
         /// The user.
         user: String,
         post: Option<u64>,
     }
     let app = App::new()
-        .get("/users/{user}/{post?}", (|_: Path<Place>| ()).named("posts").described())
+        .get("/users/{user}/{post?}", (|_: Path<PostPath>| ()).named("posts").described())
         .get("/typed/{id:u32}/{word:alpha}", (|_: Path<(u32, String)>| ()).described())
         .get("/bare/{id:uuid}", (|| ()).described())
         .get("/files/{*path}", (|Path(_): Path<String>| ()).described())
@@ -281,14 +282,14 @@ fn patterns_become_templates_whatever_they_contain() {
             "/users/{user}/{post}"
         ]
     );
-    let at = |path: &str| document.operation("GET", path).expect(path).clone();
-    assert_eq!(at("/users/{user}/{post}")["operationId"], "posts");
-    assert_eq!(at("/users/{user}")["operationId"], "posts_2");
-    assert_eq!(at("/users/{user}/{post}")["parameters"][0]["description"], "The user.");
-    assert_eq!(at("/users/{user}/{post}")["parameters"][1]["schema"]["type"], "integer");
-    assert_eq!(at("/typed/{id}/{word}")["parameters"][1]["schema"]["pattern"], "^[A-Za-z]+$");
-    assert_eq!(at("/bare/{id}")["parameters"][0]["schema"]["format"], "uuid");
-    assert_eq!(at("/files/{path}")["parameters"][0]["x-rest-of-path"], true);
+    let get = |path: &str| document.operation("GET", path).expect(path).clone();
+    assert_eq!(get("/users/{user}/{post}")["operationId"], "posts");
+    assert_eq!(get("/users/{user}")["operationId"], "posts_2");
+    assert_eq!(get("/users/{user}/{post}")["parameters"][0]["description"], "The user.");
+    assert_eq!(get("/users/{user}/{post}")["parameters"][1]["schema"]["type"], "integer");
+    assert_eq!(get("/typed/{id}/{word}")["parameters"][1]["schema"]["pattern"], "^[A-Za-z]+$");
+    assert_eq!(get("/bare/{id}")["parameters"][0]["schema"]["format"], "uuid");
+    assert_eq!(get("/files/{path}")["parameters"][0]["x-rest-of-path"], true);
     // Routes with the same shape are one path, with common parameter names.
     assert_eq!(
         document.operation("delete", "/bare/{id}").expect("the operation exists")["parameters"][0]
@@ -298,7 +299,7 @@ fn patterns_become_templates_whatever_they_contain() {
 }
 
 #[test]
-fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
+fn undescribed_routes_are_listed_or_an_error_if_descriptions_are_required() {
     async fn plain() -> &'static str {
         "a"
     }
@@ -314,13 +315,13 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
             .subtree("/tree", plain)
     };
     let document = document(app().register(api()));
-    let left_out: Vec<_> = document
+    let undescribed: Vec<_> = document
         .undescribed()
         .iter()
         .map(|route| (route.method.as_str(), route.pattern.as_str()))
         .collect();
     assert_eq!(
-        left_out,
+        undescribed,
         [("GET", "/plain"), ("any method", "/any"), ("QUERY", "/query"), ("any method", "/tree")]
     );
     assert!(
@@ -344,7 +345,7 @@ fn routes_that_are_left_out_are_listed_and_an_error_where_all_are_asked_for() {
 }
 
 #[test]
-fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word() {
+fn scopes_set_defaults_for_their_routes_and_routes_override_them() {
     fn birds(api: ApiScope) -> ApiScope {
         api.tag("birds")
             .security("token")
@@ -374,47 +375,49 @@ fn scopes_say_what_holds_for_all_of_their_routes_and_a_route_has_the_last_word()
                 .default_security("token"),
         );
     let document = document(app);
-    let at = |path: &str| document.operation("GET", path).expect(path).clone();
+    let get = |path: &str| document.operation("GET", path).expect(path).clone();
     assert_eq!(
-        (&at("/birds")["tags"], &at("/birds")["security"]),
+        (&get("/birds")["tags"], &get("/birds")["security"]),
         (&json!(["birds"]), &json!([{ "token": [] }]))
     );
     assert_eq!(
-        (&at("/birds/open")["tags"], &at("/birds/open")["security"]),
+        (&get("/birds/open")["tags"], &get("/birds/open")["security"]),
         (&json!(["birds", "more"]), &json!([]))
     );
-    assert_eq!(at("/birds/open")["operationId"], "open");
-    assert_eq!(at("/birds/keys")["security"], json!([{ "key": [] }]));
-    assert_eq!(at("/birds/plain")["tags"], json!(["birds"]));
+    assert_eq!(get("/birds/open")["operationId"], "open");
+    assert_eq!(get("/birds/keys")["security"], json!([{ "key": [] }]));
+    assert_eq!(get("/birds/plain")["tags"], json!(["birds"]));
     assert_eq!(
-        (&at("/other/merged")["tags"], &at("/other/merged")["operationId"]),
+        (&get("/other/merged")["tags"], &get("/other/merged")["operationId"]),
         (&json!(["other"]), &json!("merged"))
     );
 }
 
 #[test]
-fn what_cannot_be_true_is_a_fault_of_the_application() {
-    let wrong = |app: App| match app.openapi() {
+fn reports_unknown_security_schemes_and_duplicate_ids() {
+    let build_error = |app: App| match app.openapi() {
         Err(OpenApiError::Build(error)) => error.to_string(),
         other => panic!("the application must not build: {other:?}"),
     };
-    let text =
-        wrong(App::new().get("/x", (|| ()).describe(|it| it.security("tokn"))).register(api()));
+    let text = build_error(
+        App::new().get("/x", (|| ()).describe(|it| it.security("tokn"))).register(api()),
+    );
     assert!(
         text.contains("GET /x (")
             && text.contains("`tokn`")
             && text.contains(".security_scheme(\"tokn\", ..)"),
         "{text}"
     );
-    let text = wrong(App::new().register(api().default_security("key")));
+    let text = build_error(App::new().register(api().default_security("key")));
     assert!(text.contains("the application requires the security scheme `key`"), "{text}");
-    let one = |it: &'static str| (|| ()).describe(move |operation| operation.operation_id(it));
-    let text = wrong(App::new().get("/x", one("a")).get("/y", one("a")).register(api()));
+    let with_id = |id: &'static str| (|| ()).describe(move |operation| operation.operation_id(id));
+    let text =
+        build_error(App::new().get("/x", with_id("a")).get("/y", with_id("a")).register(api()));
     assert!(text.contains("both have the id `a`"), "{text}");
 }
 
 #[test]
-fn routes_with_one_name_have_ids_by_their_methods() {
+fn routes_with_the_same_name_have_ids_with_their_methods() {
     let app = App::new()
         .get("/x", (|| ()).named("x").described())
         .post("/x", (|| ()).named("x").described());
@@ -430,7 +433,7 @@ fn routes_with_one_name_have_ids_by_their_methods() {
 }
 
 #[test]
-fn a_route_of_several_paths_may_have_one_id() {
+fn a_route_with_several_paths_may_have_one_id() {
     let any = (|| ()).described_manually(|it| it.operation_id("files").methods([Method::GET]));
     let app = App::new()
         .subtree("/files", any)
@@ -452,7 +455,7 @@ fn a_route_of_several_paths_may_have_one_id() {
 }
 
 #[test]
-fn who_may_come_without_credentials_is_let_in_without() {
+fn optional_credentials_allow_anonymous_access() {
     struct Token;
     impl peregrine_web::extract::FromRequestParts for Token {
         async fn from_request_parts(_: &mut peregrine_web::Parts) -> Result<Self, Problem> {
@@ -470,20 +473,20 @@ fn who_may_come_without_credentials_is_let_in_without() {
         .get("/may", (|_: Option<Token>| ()).described())
         .get("/kept", (|_: Result<Token, Problem>| ()).described());
     let document = document(app.register(api));
-    let of = |path: &str| document.operation("GET", path).expect("the operation exists").clone();
-    assert_eq!(of("/must")["security"], json!([{ "token": [] }]));
-    assert_eq!(of("/may")["security"], json!([{ "token": [] }, {}]));
+    let get = |path: &str| document.operation("GET", path).expect("the operation exists").clone();
+    assert_eq!(get("/must")["security"], json!([{ "token": [] }]));
+    assert_eq!(get("/may")["security"], json!([{ "token": [] }, {}]));
     // An extractor that rejects nothing may still cause other responses.
-    let kept = of("/kept");
-    assert_eq!(kept["security"], json!([{ "token": [] }, {}]));
-    let statuses: Vec<_> = kept["responses"].as_object().expect("some").keys().collect();
+    let lenient = get("/kept");
+    assert_eq!(lenient["security"], json!([{ "token": [] }, {}]));
+    let statuses: Vec<_> = lenient["responses"].as_object().expect("some").keys().collect();
     assert_eq!(statuses, ["103", "200"]);
 }
 
 #[test]
-fn what_stands_around_a_route_refuses_in_its_document() {
-    struct Door;
-    impl peregrine_web::Middleware for Door {
+fn middleware_adds_its_problems_to_the_routes_inside_it() {
+    struct Auth;
+    impl peregrine_web::Middleware for Auth {
         async fn run<S: peregrine_web::Service>(
             &self,
             request: peregrine_web::Request,
@@ -497,9 +500,9 @@ fn what_stands_around_a_route_refuses_in_its_document() {
             requirements.problem(429, "Too often.");
         }
     }
-    let own = (|| "own").describe(|it| it.problem(429, "Far too often."));
+    let with_problem = (|| "own").describe(|it| it.problem(429, "Far too often."));
     let app = App::new().get("/outside", (|| "all").described()).scope("/inside", |scope| {
-        scope.wrap(Door).get("/", (|| "some").described()).get("/own", own)
+        scope.wrap(Auth).get("/", (|| "some").described()).get("/own", with_problem)
     });
     let document = document(app.register(api()));
     let text = |path: &str, status: &str| {
@@ -520,7 +523,7 @@ fn what_stands_around_a_route_refuses_in_its_document() {
     feature = "protobuf"
 ))]
 #[test]
-fn every_form_of_content_and_every_credential_is_told() {
+fn describes_every_content_type_and_credential() {
     use peregrine_auth::{ApiKey, BasicAuth, BearerToken, Jwt, User};
     use peregrine_web::extract::{
         Accept, Cbor, MessagePack, NdJson, Preconditions, Protobuf, SimdJson,
@@ -536,14 +539,15 @@ fn every_form_of_content_and_every_credential_is_told() {
         .get("/credentials", credentials.described())
         .get("/jwt", (|| ()).describe(|it| it.input::<Jwt<Bird>>()));
     let document = document(app.register(api()));
-    let of = |method: &str, path: &str| document.operation(method, path).expect("one").clone();
+    let operation_at =
+        |method: &str, path: &str| document.operation(method, path).expect("one").clone();
     for (path, media_type, has_schema) in [
         ("/pack", "application/vnd.msgpack", true),
         ("/cbor", "application/cbor", true),
         ("/fast", "application/json", true),
         ("/proto", "application/protobuf", false),
     ] {
-        let operation = of("POST", path);
+        let operation = operation_at("POST", path);
         for content in [&operation["requestBody"], &operation["responses"]["200"]] {
             let content = &content["content"][media_type];
             assert!(content.is_object(), "{operation}");
@@ -551,22 +555,22 @@ fn every_form_of_content_and_every_credential_is_told() {
         }
         assert!(operation["responses"]["415"].is_object(), "{operation}");
     }
-    let lines = of("POST", "/lines");
+    let lines = operation_at("POST", "/lines");
     let schema = &lines["requestBody"]["content"]["application/x-ndjson"]["schema"];
     let line = schema["contentSchema"]["$ref"].as_str().expect("a reference");
     assert!(document.value().pointer(&line[1..]).is_some(), "{line}");
-    let state = of("PUT", "/state");
+    let state = operation_at("PUT", "/state");
     assert_eq!(state["parameters"].as_array().expect("some").len(), 4);
     for status in ["401", "406", "412"] {
         assert!(state["responses"][status].is_object(), "{state}");
     }
     for path in ["/credentials", "/jwt"] {
-        assert!(of("GET", path)["responses"]["401"].is_object());
+        assert!(operation_at("GET", path)["responses"]["401"].is_object());
     }
 }
 
 #[test]
-fn the_page_finds_its_files_with_a_slash_behind_it_too() {
+fn the_page_links_to_its_files_from_a_path_with_a_slash_too() {
     let app = App::new().trailing_slash(peregrine_web::TrailingSlash::Ignore);
     let client = app.scope("/v1", |scope| scope.register(api())).test();
     for (path, folder) in [("/v1/docs", "docs/"), ("/v1/docs/", "")] {
@@ -578,7 +582,7 @@ fn the_page_finds_its_files_with_a_slash_behind_it_too() {
 }
 
 #[test]
-fn the_document_is_sent_once_to_who_has_it() {
+fn an_unchanged_document_gets_a_304() {
     let client = App::new().get("/birds", (|| "all").described()).register(api()).test();
     let paths = ["/openapi.json", "/docs", "/docs/page.css", "/docs/page.js"];
     let mut tags: Vec<String> = Vec::new();
@@ -596,14 +600,14 @@ fn the_document_is_sent_once_to_who_has_it() {
         tags.push(tag);
     }
     // The same document has the same tag in every worker, and another document has another tag.
-    let again = App::new().get("/birds", (|| "all").described()).register(api()).test();
-    assert_eq!(again.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
-    let more = App::new().get("/fish", (|| "all").described()).register(api()).test();
-    assert_ne!(more.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
+    let same = App::new().get("/birds", (|| "all").described()).register(api()).test();
+    assert_eq!(same.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
+    let different = App::new().get("/fish", (|| "all").described()).register(api()).test();
+    assert_ne!(different.get(paths[0]).send_blocking().header("etag"), Some(tags[0].as_str()));
 }
 
 #[test]
-fn what_types_do_not_know_is_said_beside() {
+fn describe_adds_what_types_cannot_express() {
     async fn put(Json(_): Json<Bird>) -> Json<Bird> {
         Json(Bird { name: String::new(), weight: None, kind: Kind::Kite })
     }
@@ -635,7 +639,7 @@ fn what_types_do_not_know_is_said_beside() {
 }
 
 #[test]
-fn services_and_hidden_results_are_described_by_hand() {
+fn opaque_results_are_described_manually() {
     async fn opaque(Query(_): Query<Page>) -> impl IntoResponse {
         "a"
     }
@@ -655,7 +659,7 @@ fn services_and_hidden_results_are_described_by_hand() {
 }
 
 #[test]
-fn two_types_of_one_name_are_two_components() {
+fn two_types_with_the_same_name_are_two_components() {
     mod other {
         #[derive(serde::Deserialize, schemars::JsonSchema)]
         #[expect(dead_code, reason = "only its schema is used")]
@@ -665,14 +669,16 @@ fn two_types_of_one_name_are_two_components() {
         #[derive(serde::Deserialize, schemars::JsonSchema)]
         #[expect(dead_code, reason = "only its schema is used")]
         #[schemars(rename = "Problem")]
-        pub(super) struct Own {
+        pub(super) struct OtherProblem {
             mine: u8,
         }
     }
-    async fn one(Json(_): Json<(other::Bird, other::Own)>) -> Result<Json<Bird>, Problem> {
+    async fn handler(
+        Json(_): Json<(other::Bird, other::OtherProblem)>,
+    ) -> Result<Json<Bird>, Problem> {
         Ok(Json(Bird { name: String::new(), weight: None, kind: Kind::Falcon }))
     }
-    let document = document(App::new().post("/x", one.described()).register(api()));
+    let document = document(App::new().post("/x", handler.described()).register(api()));
     let schemas = document.value()["components"]["schemas"].as_object().expect("schemas");
     assert!(
         schemas.values().filter(|schema| schema["properties"].get("wings").is_some()).count() == 1,
@@ -687,7 +693,7 @@ fn two_types_of_one_name_are_two_components() {
 }
 
 #[test]
-fn the_page_and_the_document_are_served_where_they_are_wanted() {
+fn the_page_and_the_document_are_served_at_their_configured_paths() {
     let inner = || App::new().get("/birds", (|| "all").described());
     let client = App::new()
         .scope("/v1", |scope| {
@@ -731,7 +737,7 @@ fn the_page_and_the_document_are_served_where_they_are_wanted() {
 }
 
 #[test]
-fn problems_may_have_a_form_of_their_own() {
+fn an_application_can_set_the_schema_of_problems() {
     #[derive(JsonSchema)]
     #[expect(dead_code, reason = "only its schema is used")]
     struct Failure {
@@ -741,13 +747,13 @@ fn problems_may_have_a_form_of_their_own() {
         .get("/x", (|_: Query<Page>| ()).described())
         .register(api().problem_schema::<Failure>("application/json"));
     let document = document(app);
-    let refusal =
+    let content =
         &document.operation("GET", "/x").expect("it exists")["responses"]["400"]["content"];
-    assert_eq!(refusal["application/json"]["schema"]["$ref"], "#/components/schemas/Failure");
+    assert_eq!(content["application/json"]["schema"]["$ref"], "#/components/schemas/Failure");
 }
 
 #[test]
-fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
+fn renamed_types_are_separate_components() {
     mod users {
         #[derive(serde::Deserialize, schemars::JsonSchema)]
         #[schemars(rename = "UserChange")]
@@ -779,7 +785,7 @@ fn types_of_one_name_are_told_apart_by_a_name_of_their_own() {
 
 #[cfg(all(feature = "validate", feature = "multipart"))]
 #[test]
-fn validated_values_and_files_are_told_with_their_rules() {
+fn describes_validation_rules_and_files() {
     use garde::Validate;
     use peregrine_multipart::{MultipartForm, UploadedFile};
     use peregrine_validate::Valid;
@@ -815,7 +821,7 @@ fn validated_values_and_files_are_told_with_their_rules() {
         "{tags}"
     );
     assert_eq!(schemas["Sighting"]["properties"]["photo"]["format"], "binary");
-    let refusal =
+    let response =
         &document.operation("POST", "/x").expect("the operation exists")["responses"]["422"];
-    assert!(refusal["description"].as_str().is_some_and(|text| text.contains("JSON pointers")));
+    assert!(response["description"].as_str().is_some_and(|text| text.contains("JSON pointers")));
 }

@@ -11,7 +11,7 @@ use peregrine_restart::internal::InheritedListeners;
 use peregrine_server::Lifecycle;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch as watched;
+use tokio::sync::watch;
 
 /// The default of [`Admin::liveness_threshold`].
 pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
@@ -104,8 +104,8 @@ impl Admin {
     /// the server, set it to more than the slowest handler needs.
     #[doc(alias = "liveness")]
     #[must_use]
-    pub fn liveness_threshold(mut self, time: Duration) -> Self {
-        self.liveness_threshold = time;
+    pub fn liveness_threshold(mut self, threshold: Duration) -> Self {
+        self.liveness_threshold = threshold;
         self
     }
 
@@ -133,23 +133,23 @@ impl Admin {
         self
     }
 
-    /// Creates the data that workers publish.
+    /// Creates the state that workers publish to.
     pub(crate) fn new_state(
         &self,
         workers: usize,
-        orders: watched::Receiver<Lifecycle>,
+        lifecycle: watch::Receiver<Lifecycle>,
     ) -> Arc<AdminState> {
-        AdminState::start(workers, orders, self.liveness_threshold)
+        AdminState::start(workers, lifecycle, self.liveness_threshold)
     }
 
     /// Opens the listener, or inherits it if the predecessor passed it.
     pub(crate) fn bind_listener(
         self,
-        all: &mut Listeners,
-        heir: &mut Option<InheritedListeners>,
+        listeners: &mut Listeners,
+        inherited: &mut Option<InheritedListeners>,
     ) -> Result<Option<AdminListener>, Error> {
         self.owner.validate(self.source.as_ref().and_then(ListenSource::own_address))?;
-        self.source.map(|source| all.bind_admin(source, &self.owner, heir)).transpose()
+        self.source.map(|source| listeners.bind_admin(source, &self.owner, inherited)).transpose()
     }
 }
 
@@ -157,11 +157,11 @@ impl AdminListener {
     /// Serves the pages on a new thread.
     pub(crate) fn start(
         self,
-        views: &Arc<AdminState>,
+        state: &Arc<AdminState>,
     ) -> Result<(RunningAdmin, ListenAddr), Error> {
-        let Self { listeners: listens, address: place, sharing: shared, is_inherited } = self;
-        let admin = RunningAdmin::start(listens, shared, is_inherited, views);
-        Ok((admin.map_err(Error::Worker)?, place))
+        let Self { listeners, address, sharing, is_inherited } = self;
+        let admin = RunningAdmin::start(listeners, sharing, is_inherited, state);
+        Ok((admin.map_err(Error::Worker)?, address))
     }
 }
 
@@ -189,19 +189,19 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// The timeout of a test that hangs.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
-    fn ask(address: SocketAddr, path: &str) -> String {
-        let mut peer = TcpStream::connect(address).expect("the server listens");
+    fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).expect("the server listens");
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        peer.write_all(request.as_bytes()).expect("connected");
-        let mut answer = String::new();
-        peer.read_to_string(&mut answer).expect("a complete response");
-        answer
+        stream.write_all(request.as_bytes()).expect("connected");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("a complete response");
+        response
     }
 
     #[test]
-    fn a_worker_whom_nobody_asks_refuses_nobody() {
+    fn a_worker_stops_shedding_when_it_becomes_idle() {
         let queue_delay_target = Some(Duration::from_millis(2));
         let overload = OverloadLimits { queue_delay_target, ..OverloadLimits::default() };
         let server = Server::bind("127.0.0.1:0").driver(DriverChoice::Tokio).admin("127.0.0.1:0");
@@ -217,28 +217,28 @@ mod tests {
         let Some(&ListenAddr::Tcp(admin)) = running.admin_address() else {
             panic!("not a TCP address")
         };
-        let until = |is_refusing: bool| {
+        let wait_until_shedding = |is_shedding: bool| {
             let line =
-                format!("peregrine_worker_shedding{{worker=\"0\"}} {}", u8::from(is_refusing));
-            let began = Instant::now();
-            while !ask(admin, "/metrics").contains(&line) {
-                assert!(began.elapsed() < PATIENCE, "timed out waiting for {line}");
+                format!("peregrine_worker_shedding{{worker=\"0\"}} {}", u8::from(is_shedding));
+            let start = Instant::now();
+            while !get(admin, "/metrics").contains(&line) {
+                assert!(start.elapsed() < TIMEOUT, "timed out waiting for {line}");
                 thread::sleep(Duration::from_millis(5));
             }
         };
-        let is_over = AtomicBool::new(false);
+        let is_stopped = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..20 {
                 scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        ask(public, "/block");
+                    while !is_stopped.load(Ordering::Relaxed) {
+                        get(public, "/block");
                     }
                 });
             }
-            until(true);
-            is_over.store(true, Ordering::Relaxed);
+            wait_until_shedding(true);
+            is_stopped.store(true, Ordering::Relaxed);
         });
-        until(false);
+        wait_until_shedding(false);
         running.graceful_shutdown().expect("a clean shutdown");
     }
 }

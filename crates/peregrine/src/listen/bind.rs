@@ -53,9 +53,9 @@ pub(crate) struct BoundSockets {
 }
 
 impl BoundSockets {
-    fn owned(place: ListenAddr, sockets: Vec<Socket>) -> Self {
+    fn owned(address: ListenAddr, sockets: Vec<Socket>) -> Self {
         Self {
-            address: place,
+            address,
             sockets,
             socket_file: None,
             sharing: SocketSharing::default(),
@@ -65,35 +65,22 @@ impl BoundSockets {
     }
 
     /// The sockets that the previous process passed on.
-    pub(crate) fn inherited(one: InheritedListener) -> io::Result<Self> {
-        let first = one.sockets.first().ok_or(io::ErrorKind::NotFound)?;
-        let place = local_addr(first)?;
+    pub(crate) fn inherited(listener: InheritedListener) -> io::Result<Self> {
+        let first = listener.sockets.first().ok_or(io::ErrorKind::NotFound)?;
+        let address = local_addr(first)?;
         #[cfg(unix)]
-        let file = match (&place, one.file_id) {
-            (ListenAddr::Unix(path), Some(identity)) => Some(UnixSocketFile {
+        let socket_file = match (&address, listener.file_id) {
+            (ListenAddr::Unix(path), Some(file_id)) => Some(UnixSocketFile {
                 path: path.clone(),
-                file_id: identity,
-                sharing: one.sharing.clone(),
+                file_id,
+                sharing: listener.sharing.clone(),
             }),
             _ => None,
         };
         #[cfg(not(unix))]
-        let file = None;
-        let InheritedListener {
-            sockets,
-            sharing: shared,
-            is_external: is_foreign,
-            ticket_secrets: secrets,
-            ..
-        } = one;
-        Ok(Self {
-            address: place,
-            sockets,
-            socket_file: file,
-            sharing: shared,
-            is_external: is_foreign,
-            ticket_secrets: secrets,
-        })
+        let socket_file = None;
+        let InheritedListener { sockets, sharing, is_external, ticket_secrets, .. } = listener;
+        Ok(Self { address, sockets, socket_file, sharing, is_external, ticket_secrets })
     }
 
     /// Duplicates the sockets and distributes them over the workers: returns one list for each of
@@ -103,12 +90,12 @@ impl BoundSockets {
         // If the queues cannot be distributed evenly, all workers accept from all of them.
         let is_even = count.is_multiple_of(workers);
         let is_for = |worker, queue: usize| !is_even || queue % workers == worker;
-        let of = |worker| {
+        let clones_for = |worker| {
             let queues = self.sockets.iter().enumerate();
-            let own = queues.filter(move |(queue, _)| is_for(worker, *queue));
-            own.map(|(_, socket)| try_clone(socket)).collect()
+            let assigned = queues.filter(move |(queue, _)| is_for(worker, *queue));
+            assigned.map(|(_, socket)| try_clone(socket)).collect()
         };
-        (0..workers).map(of).collect()
+        (0..workers).map(clones_for).collect()
     }
 }
 
@@ -130,9 +117,9 @@ pub(crate) type UnixSocketFiles = Vec<UnixSocketFile>;
 #[cfg(unix)]
 impl UnixSocketFile {
     /// The file of the socket that was just bound to `path`.
-    fn new(path: &Path, shared: SocketSharing) -> io::Result<Self> {
-        let identity = file_id(&std::fs::symlink_metadata(path)?);
-        Ok(Self { path: path.to_path_buf(), file_id: identity, sharing: shared })
+    fn new(path: &Path, sharing: SocketSharing) -> io::Result<Self> {
+        let file_id = file_id(&std::fs::symlink_metadata(path)?);
+        Ok(Self { path: path.to_path_buf(), file_id, sharing })
     }
 }
 
@@ -147,7 +134,7 @@ impl Drop for UnixSocketFile {
         #[cfg(unix)]
         if !self.sharing.is_shared()
             && std::fs::symlink_metadata(&self.path)
-                .is_ok_and(|found| file_id(&found) == self.file_id)
+                .is_ok_and(|metadata| file_id(&metadata) == self.file_id)
         {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -161,21 +148,21 @@ pub(crate) fn bind(
     workers: usize,
     options: &SocketOptions,
 ) -> Result<BoundSockets, Error> {
-    let bind = |cause| Error::Bind { address: address.to_owned(), cause };
+    let bind_error = |cause| Error::Bind { address: address.to_owned(), cause };
     if let Some(path) = address.strip_prefix("unix:") {
         return bind_unix(Path::new(path), owner, options);
     }
-    let all = address
+    let candidates = address
         .to_socket_addrs()
         .map_err(|cause| Error::InvalidAddress { address: address.to_owned(), cause })?;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for candidate in all {
+    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in candidates {
         match bind_tcp(candidate, workers, options) {
             Ok(bound) => return Ok(bound),
-            Err(error) => last = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(bind(last))
+    Err(bind_error(last_error))
 }
 
 fn bind_tcp(
@@ -258,33 +245,33 @@ fn bind_unix(
     options: &SocketOptions,
 ) -> Result<BoundSockets, Error> {
     use std::os::unix::net::UnixListener;
-    let failed = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
+    let bind_error = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
     let owner = owner.resolve(path)?;
-    remove_stale_socket(path).map_err(failed)?;
+    remove_stale_socket(path).map_err(bind_error)?;
     // No buffer sizes are set: connections of Unix domain sockets do not inherit them.
-    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
-    let address = SockAddr::unix(path).map_err(failed)?;
-    socket.bind(&address).map_err(failed)?;
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(bind_error)?;
+    let address = SockAddr::unix(path).map_err(bind_error)?;
+    socket.bind(&address).map_err(bind_error)?;
     // From here on, dropping `file` on an error removes the file.
-    let shared = SocketSharing::default();
-    let file = UnixSocketFile::new(path, shared.clone()).map_err(failed)?;
+    let sharing = SocketSharing::default();
+    let file = UnixSocketFile::new(path, sharing.clone()).map_err(bind_error)?;
     // Before `listen`: otherwise, a peer could connect before the file's mode excludes it.
     owner.apply(path)?;
-    socket.listen(backlog(options)).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
+    socket.listen(backlog(options)).map_err(bind_error)?;
+    socket.set_nonblocking(true).map_err(bind_error)?;
     let sockets = vec![Socket::Unix(UnixListener::from(socket))];
     let bound = BoundSockets::owned(ListenAddr::Unix(path.to_path_buf()), sockets);
-    Ok(BoundSockets { socket_file: Some(file), sharing: shared, ..bound })
+    Ok(BoundSockets { socket_file: Some(file), sharing, ..bound })
 }
 
 /// Removes the socket file that a killed server has left at `path`.
 #[cfg(unix)]
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
-    if let Ok(found) = std::fs::symlink_metadata(path) {
-        // Connecting to a file of another type is refused too. The type is checked, so that only
-        // sockets are removed.
-        let is_stale = found.file_type().is_socket() && is_stale(path)?;
+    if let Ok(metadata) = std::fs::symlink_metadata(path) {
+        // A connection to a file of another type is refused too, so check the type: only sockets
+        // may be removed.
+        let is_stale = metadata.file_type().is_socket() && is_stale(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
         }
@@ -310,17 +297,14 @@ fn bind_unix(path: &Path, _: &SocketFileOwner, _: &SocketOptions) -> Result<Boun
 
 /// Wraps a listener that was bound outside of this server and may remain in use elsewhere.
 pub(crate) fn from_socket(listener: Socket) -> Result<BoundSockets, Error> {
-    let failed = |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
+    let bind_error =
+        |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
     // On a blocking socket, a driver may accept connections ahead of the server. If the server
     // stops listening, such a connection would be lost.
-    set_nonblocking(&listener).map_err(failed)?;
-    let place = local_addr(&listener).map_err(failed)?;
-    let shared = SocketSharing::from(true);
-    Ok(BoundSockets {
-        sharing: shared,
-        is_external: true,
-        ..BoundSockets::owned(place, vec![listener])
-    })
+    set_nonblocking(&listener).map_err(bind_error)?;
+    let address = local_addr(&listener).map_err(bind_error)?;
+    let sharing = SocketSharing::from(true);
+    Ok(BoundSockets { sharing, is_external: true, ..BoundSockets::owned(address, vec![listener]) })
 }
 
 fn set_nonblocking(listener: &Socket) -> io::Result<()> {
@@ -360,21 +344,22 @@ mod tests {
     }
 
     #[test]
-    fn many_at_a_time_find_free_ports() {
-        let find = || (0..200).try_for_each(|_| bind("127.0.0.1:0", 3).map(drop));
-        let found = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(find)).collect();
-            all.into_iter()
-                .map(|one| one.join().expect("binding does not panic"))
+    fn concurrent_binds_find_free_ports() {
+        let bind_many = || (0..200).try_for_each(|_| bind("127.0.0.1:0", 3).map(drop));
+        let results = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind_many)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("binding does not panic"))
                 .collect::<Vec<_>>()
         });
-        for one in found {
-            assert!(one.is_ok(), "{}", one.expect_err("an error"));
+        for result in results {
+            assert!(result.is_ok(), "{}", result.expect_err("an error"));
         }
     }
 
     #[test]
-    fn a_port_that_another_socket_has_is_refused_though_ports_are_shared() {
+    fn a_port_in_use_is_refused_although_workers_share_ports() {
         let taken = bind("127.0.0.1:0", 2).expect("any free port");
         let error = bind(&taken.address.to_string(), 2).expect_err("the port is taken");
         let text = error.to_string();
@@ -382,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn all_workers_listen_on_the_port_that_the_first_was_given() {
+    fn all_workers_listen_on_the_port_of_the_first_socket() {
         let bound = bind("127.0.0.1:0", 3).expect("any free port");
         for socket in &bound.sockets {
             assert_eq!(local_addr(socket).expect("bound"), bound.address);
@@ -390,18 +375,18 @@ mod tests {
     }
 
     #[test]
-    fn with_one_queue_all_workers_take_from_it() {
+    fn all_workers_share_a_single_accept_queue() {
         let options = SocketOptions { shared_accept_queue: true, ..SocketOptions::default() };
         let bound = super::bind("127.0.0.1:0", &SocketFileOwner::default(), 3, &options)
             .expect("any free port");
         assert_eq!(bound.sockets.len(), 1);
-        let dealt = bound.distribute(3).expect("descriptors are available");
-        assert!(dealt.iter().all(|own| own.len() == 1), "{dealt:?}");
+        let distributed = bound.distribute(3).expect("descriptors are available");
+        assert!(distributed.iter().all(|sockets| sockets.len() == 1), "{distributed:?}");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn sockets_have_the_options_that_were_asked_for() {
+    fn sockets_have_the_requested_options() {
         let options = SocketOptions {
             receive_buffer_bytes: Some(20_000),
             send_buffer_bytes: Some(30_000),
@@ -428,13 +413,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_says_how_to_write_one() {
+    fn an_invalid_address_is_rejected_with_an_example() {
         let text = bind("no port", 1).expect_err("not an address").to_string();
         assert!(text.contains("`no port`") && text.contains("127.0.0.1:8080"), "{text}");
     }
 
     #[test]
-    fn every_queue_has_a_worker_and_every_worker_has_one() {
+    fn every_queue_has_a_worker_and_every_worker_has_a_queue() {
         for (queues, workers, expected) in [
             (1, 1, vec![vec![0]]),
             (3, 3, vec![vec![0], vec![1], vec![2]]),
@@ -444,26 +429,31 @@ mod tests {
             (3, 2, vec![vec![0, 1, 2]; 2]),
             (3, 1, vec![vec![0, 1, 2]]),
         ] {
-            let one = |_| Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"));
-            let sockets: Vec<_> = (0..queues).map(one).collect();
-            let places: Vec<_> =
-                sockets.iter().map(|one| local_addr(one).expect("bound")).collect();
-            let bound = BoundSockets::owned(places[0].clone(), sockets);
-            let number = |socket| {
-                let place = local_addr(&socket).expect("bound");
-                places.iter().position(|known| *known == place).expect("a known address")
+            let socket = |_| Socket::Tcp(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+            let sockets: Vec<_> = (0..queues).map(socket).collect();
+            let addresses: Vec<_> =
+                sockets.iter().map(|socket| local_addr(socket).expect("bound")).collect();
+            let bound = BoundSockets::owned(addresses[0].clone(), sockets);
+            let queue_index = |socket| {
+                let address = local_addr(&socket).expect("bound");
+                addresses
+                    .iter()
+                    .position(|candidate| *candidate == address)
+                    .expect("a known address")
             };
-            let dealt = bound.distribute(workers).expect("descriptors are available").into_iter();
-            let dealt = dealt.map(|own| own.into_iter().map(number).collect::<Vec<_>>());
-            assert_eq!(dealt.collect::<Vec<_>>(), expected, "{queues} for {workers}");
+            let distributed =
+                bound.distribute(workers).expect("descriptors are available").into_iter();
+            let distributed =
+                distributed.map(|sockets| sockets.into_iter().map(queue_index).collect::<Vec<_>>());
+            assert_eq!(distributed.collect::<Vec<_>>(), expected, "{queues} for {workers}");
         }
     }
 
     #[cfg(unix)]
     #[test]
     fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let address = format!("unix:{}", folder.path().join("s").display());
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let address = format!("unix:{}", directory.path().join("s").display());
         let live = bind(&address, 1).expect("free");
         assert!(bind(&address, 1).is_err());
         let stale = BoundSockets { socket_file: None, ..live };
@@ -473,40 +463,40 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_unix_socket_whose_owner_accepts_nobody_is_taken() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("s");
+    fn a_unix_socket_with_a_full_backlog_is_in_use() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("s");
         let address = SockAddr::unix(&path).expect("a short path");
         let socket = || {
             let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
             socket.set_nonblocking(true).expect("any socket can be non-blocking");
             socket
         };
-        let owner = socket();
-        owner.bind(&address).expect("a new path");
-        owner.listen(1).expect("a bound socket");
-        let waiting: Vec<_> = std::iter::repeat_with(socket)
+        let listener = socket();
+        listener.bind(&address).expect("a new path");
+        listener.listen(1).expect("a bound socket");
+        let pending: Vec<_> = std::iter::repeat_with(socket)
             .take_while(|socket| socket.connect(&address).is_ok())
             .take(1000)
             .collect();
-        assert!(waiting.len() < 1000, "the backlog is full");
+        assert!(pending.len() < 1000, "the backlog is full");
         let (sender, result) = std::sync::mpsc::channel();
         let address = format!("unix:{}", path.display());
         std::thread::spawn(move || sender.send(bind(&address, 1).is_err()));
-        let patience = std::time::Duration::from_secs(20);
-        assert_eq!(result.recv_timeout(patience), Ok(true), "fails without blocking");
+        let timeout = std::time::Duration::from_secs(20);
+        assert_eq!(result.recv_timeout(timeout), Ok(true), "fails without blocking");
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_file_that_is_no_socket_is_never_removed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("precious");
+    fn a_file_that_is_not_a_socket_is_never_removed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("precious");
         std::fs::write(&path, "data").expect("a new file");
-        let link = folder.path().join("link");
+        let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).expect("a new link");
-        for place in [&path, &link, &folder.path().to_path_buf()] {
-            let error = bind(&format!("unix:{}", place.display()), 2).expect_err("path is taken");
+        for path in [&path, &link, &directory.path().to_path_buf()] {
+            let error = bind(&format!("unix:{}", path.display()), 2).expect_err("path is taken");
             assert!(error.to_string().contains("is not a socket"), "{error}");
         }
         assert_eq!(std::fs::read_to_string(&link).expect("the file is unchanged"), "data");
@@ -514,9 +504,9 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_socket_of_a_successor_is_left_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("s");
+    fn the_socket_file_of_a_successor_is_not_removed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("s");
         let address = format!("unix:{}", path.display());
         let mut old = bind(&address, 1).expect("free");
         old.sockets.clear();
@@ -531,40 +521,44 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_file_of_an_inherited_socket_stays_while_the_predecessor_has_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("s");
+    fn the_file_of_an_inherited_socket_is_kept_while_the_predecessor_has_it() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("s");
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");
-        let file = file_id(&std::fs::symlink_metadata(&path).expect("the file exists"));
-        for is_own in [false, true] {
+        let file_id = file_id(&std::fs::symlink_metadata(&path).expect("the file exists"));
+        for is_exclusive in [false, true] {
             let socket = Socket::Unix(listener.try_clone().expect("free descriptors"));
-            let shared = SocketSharing::from(!is_own);
-            let (sockets, secrets) = (vec![socket], TicketSecrets::default());
-            let one = InheritedListener {
+            let sharing = SocketSharing::from(!is_exclusive);
+            let (sockets, ticket_secrets) = (vec![socket], TicketSecrets::default());
+            let inherited = InheritedListener {
                 sockets,
-                file_id: Some(file),
-                sharing: shared,
+                file_id: Some(file_id),
+                sharing,
                 is_external: false,
-                ticket_secrets: secrets,
+                ticket_secrets,
             };
-            drop(BoundSockets::inherited(one).expect("a bound socket"));
-            assert_eq!(path.exists(), !is_own);
+            drop(BoundSockets::inherited(inherited).expect("a bound socket"));
+            assert_eq!(path.exists(), !is_exclusive);
         }
     }
 
     #[cfg(unix)]
     #[test]
-    fn the_file_of_a_socket_is_whose_and_for_whom_it_is_to_be() {
+    fn a_socket_file_has_the_requested_mode_owner_and_group() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("s");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("s");
         let address = format!("unix:{}", path.display());
         let bind =
             |owner: SocketFileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
-        let own = std::fs::metadata(folder.path()).expect("a directory");
-        let is_root = own.uid() == 0;
+        let directory_metadata = std::fs::metadata(directory.path()).expect("a directory");
+        let is_root = directory_metadata.uid() == 0;
         // Only root can change the owner of a file.
-        let (user, group) = if is_root { (12_345, 54_321) } else { (own.uid(), own.gid()) };
+        let (user, group) = if is_root {
+            (12_345, 54_321)
+        } else {
+            (directory_metadata.uid(), directory_metadata.gid())
+        };
         for mode in [0o600, 0o660, 0o777, 0] {
             let owner = SocketFileOwner {
                 mode: Some(mode),
@@ -572,9 +566,9 @@ mod tests {
                 group: Some(group.to_string()),
             };
             let _bound = bind(owner).expect("permitted");
-            let found = std::fs::symlink_metadata(&path).expect("a socket file");
-            assert_eq!(found.permissions().mode() & 0o7777, mode);
-            assert_eq!((found.uid(), found.gid()), (user, group));
+            let metadata = std::fs::symlink_metadata(&path).expect("a socket file");
+            assert_eq!(metadata.permissions().mode() & 0o7777, mode);
+            assert_eq!((metadata.uid(), metadata.gid()), (user, group));
         }
         for (user, group, expected) in [
             (Some("no-such-user"), None, "has no user `no-such-user`"),

@@ -79,8 +79,8 @@ impl Listener {
         Self::new(ListenSource::Activated(name.into(), None))
     }
 
-    /// Like [`activated`](Self::activated), but listens at `address` if this process was given no
-    /// sockets at all.
+    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
+    /// passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::new(ListenSource::Activated(name.into(), Some(address.into())))
@@ -88,8 +88,9 @@ impl Listener {
 
     /// The current `transfer_rate_grace` of this listener's own limits, if it has any.
     pub(crate) fn transfer_rate_grace(&self) -> Option<Duration> {
-        let live = self.updates.as_ref().map(|live| live.borrow().limits.transfer_rate_grace);
-        live.or_else(|| self.limits.as_ref().map(|limits| limits.transfer_rate_grace))
+        let current =
+            self.updates.as_ref().map(|updates| updates.borrow().limits.transfer_rate_grace);
+        current.or_else(|| self.limits.as_ref().map(|limits| limits.transfer_rate_grace))
     }
 
     fn new(source: ListenSource) -> Self {
@@ -160,15 +161,15 @@ impl Listener {
 
     /// Takes limits and trusted proxies from the latest value of this channel.
     #[cfg(feature = "config")]
-    pub(crate) fn with_updates(mut self, live: watch::Receiver<ReloadableConfig>) -> Self {
-        self.set_updates(live);
+    pub(crate) fn with_updates(mut self, updates: watch::Receiver<ReloadableConfig>) -> Self {
+        self.set_updates(updates);
         self
     }
 
     /// Like [`with_updates`](Self::with_updates), on a reference.
     #[cfg(feature = "config")]
-    pub(crate) fn set_updates(&mut self, live: watch::Receiver<ReloadableConfig>) {
-        self.updates = Some(live);
+    pub(crate) fn set_updates(&mut self, updates: watch::Receiver<ReloadableConfig>) {
+        self.updates = Some(updates);
     }
 
     /// The limits and trusted proxies that the program set for this listener; `None` if they come
@@ -188,39 +189,33 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// Checks the settings and separates them from the source. `proxies` are those of the server.
+    /// Checks the settings and separates them from the source. `trusted_proxies` are those of the
+    /// server.
     pub(crate) fn into_parts(
         self,
-        proxies: Option<&TrustedProxies>,
+        trusted_proxies: Option<&TrustedProxies>,
     ) -> Result<(ListenSource, ListenerSettings), Error> {
-        let proxies = self.trusted_proxies.or_else(|| proxies.cloned());
-        let place = || match &self.source {
+        let trusted_proxies = self.trusted_proxies.or_else(|| trusted_proxies.cloned());
+        let name = || match &self.source {
             ListenSource::Address(address) => address.clone(),
             ListenSource::Bound(_) => "(a listener bound elsewhere)".to_owned(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
-            ListenSource::Activated(name, _) => name.clone(),
+            ListenSource::Activated(socket_name, _) => socket_name.clone(),
         };
-        let faults = [
+        let errors = [
             ("PROXY protocol", self.proxy_protocol.as_ref().and_then(ProxyProtocol::config_error)),
-            ("trusted proxies", proxies.as_ref().and_then(TrustedProxies::config_error)),
+            ("trusted proxies", trusted_proxies.as_ref().and_then(TrustedProxies::config_error)),
         ];
-        for (what, fault) in faults {
-            if let Some(fault) = fault {
-                return Err(Error::Config(format!("{what} of {}: {fault}", place())));
+        for (setting, error) in errors {
+            if let Some(error) = error {
+                return Err(Error::Config(format!("{setting} of {}: {error}", name())));
             }
         }
         self.owner.validate(self.source.own_address())?;
-        let Self { source, owner, tls, limits, proxy_protocol, updates: live, .. } = self;
+        let Self { source, owner, tls, limits, proxy_protocol, updates, .. } = self;
         Ok((
             source,
-            ListenerSettings {
-                owner,
-                tls,
-                limits,
-                proxy_protocol,
-                trusted_proxies: proxies,
-                updates: live,
-            },
+            ListenerSettings { owner, tls, limits, proxy_protocol, trusted_proxies, updates },
         ))
     }
 }
@@ -241,7 +236,7 @@ impl ListenerSettings {
         self.tls.is_some()
     }
 
-    /// Lets clients resume TLS sessions that they started with the previous process.
+    /// Adds the previous process's ticket keys, so that clients can resume their TLS sessions.
     pub(crate) fn inherit_ticket_secrets(&self, TicketSecrets(secrets): &TicketSecrets) {
         #[cfg(feature = "tls")]
         if let (Some(keys), false) = (self.ticket_keys(), secrets.is_empty())
@@ -261,10 +256,10 @@ impl ListenerSettings {
     }
 
     /// The listener of one worker on this socket.
-    pub fn bound_listener<S>(&self, socket: S, shared: SocketSharing) -> BoundListener<S> {
+    pub fn bound_listener<S>(&self, socket: S, sharing: SocketSharing) -> BoundListener<S> {
         BoundListener {
             tls: self.tls.clone(),
-            sharing: shared,
+            sharing,
             limits: self.limits.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
             trusted_proxies: self.trusted_proxies.clone(),
@@ -328,42 +323,47 @@ mod tests {
     use peregrine_driver::SocketOptions;
     use peregrine_web::App;
 
-    fn fault(server: crate::Server) -> String {
-        let started = server.quiet().start(App::new);
-        started.map(|_| ()).expect_err("the settings are wrong").to_string()
+    fn start_error(server: crate::Server) -> String {
+        let result = server.quiet().start(App::new);
+        result.map(|_| ()).expect_err("the settings are wrong").to_string()
     }
 
     #[test]
-    fn settings_that_cannot_be_meant_are_told_at_the_start_with_their_place() {
-        let at = |settings| Listener::bind("127.0.0.1:0").proxy_protocol(settings);
+    fn invalid_settings_are_rejected_at_the_start_with_their_address() {
+        let with_proxy_protocol = |settings| Listener::bind("127.0.0.1:0").proxy_protocol(settings);
         for (listener, expected) in [
-            (at(ProxyProtocol::optional()), ".trust("),
-            (at(ProxyProtocol::required().trust([""; 0])), ".trust("),
-            (at(ProxyProtocol::required().trust(["10.0.0.0/33"])), "`10.0.0.0/33`"),
+            (with_proxy_protocol(ProxyProtocol::optional()), ".trust("),
+            (with_proxy_protocol(ProxyProtocol::required().trust([""; 0])), ".trust("),
+            (
+                with_proxy_protocol(ProxyProtocol::required().trust(["10.0.0.0/33"])),
+                "`10.0.0.0/33`",
+            ),
             (Listener::bind("127.0.0.1:0").trusted_proxies(["proxy.local"]), "`proxy.local`"),
             (Listener::bind("127.0.0.1:0").trusted_proxies(TrustedProxies::hops(0)), "0 hops"),
             (Listener::bind("127.0.0.1:0").unix_mode(0o600), "is not a Unix domain socket"),
             (Listener::bind("127.0.0.1:0").unix_group("www"), "is not a Unix domain socket"),
         ] {
-            let text = fault(crate::Server::bind(listener));
+            let text = start_error(crate::Server::bind(listener));
             assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
         }
-        let text = fault(crate::Server::bind("127.0.0.1:0").trusted_proxies(["10.0.0/8"]));
+        let text = start_error(crate::Server::bind("127.0.0.1:0").trusted_proxies(["10.0.0/8"]));
         assert!(text.contains("trusted proxies") && text.contains("`10.0.0/8`"), "{text}");
     }
 
     #[test]
-    fn a_place_is_whatever_can_be_listened_at() {
+    fn listeners_convert_from_addresses_and_sockets() {
         let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let bound = TcpListener::bind(address).expect("a free port");
-        let text = "127.0.0.1:0".to_owned();
-        let all = [Listener::from("127.0.0.1:0"), (&text).into(), address.into(), bound.into()];
-        for (listener, is_shared) in all.into_iter().zip([false, false, false, true]) {
-            let all =
+        let std_listener = TcpListener::bind(address).expect("a free port");
+        let string = "127.0.0.1:0".to_owned();
+        let listeners =
+            [Listener::from("127.0.0.1:0"), (&string).into(), address.into(), std_listener.into()];
+        for (listener, is_shared) in listeners.into_iter().zip([false, false, false, true]) {
+            let bound =
                 Listeners::bind(vec![listener], None, 2, &SocketOptions::default(), &mut None)
                     .expect("the port is free");
-            for plan in all.per_worker {
-                let shared: Vec<_> = plan.iter().map(|listen| listen.sharing.is_shared()).collect();
+            for listeners in bound.per_worker {
+                let shared: Vec<_> =
+                    listeners.iter().map(|listener| listener.sharing.is_shared()).collect();
                 assert_eq!(shared, [is_shared], "each worker has one listener");
             }
         }

@@ -24,7 +24,7 @@ pub(crate) struct Listeners {
     pub(crate) listener_fds: Vec<ListenerFds>,
 }
 
-/// The sockets of one listen address, in the form in which a successor gets them.
+/// The sockets of one listen address, in the form that is passed to a successor.
 fn listener_fds(key: &str, bound: &mut BoundSockets) -> ListenerFds {
     ListenerFds {
         key: key.to_owned(),
@@ -43,7 +43,7 @@ pub(crate) struct AdminListener {
     pub(crate) listeners: Vec<BoundListener<Socket>>,
     pub(crate) address: ListenAddr,
     pub(crate) sharing: SocketSharing,
-    /// Whether the previous process answers on these sockets until it stops accepting.
+    /// Whether the previous process still accepts on these sockets, until it hands over.
     pub(crate) is_inherited: bool,
 }
 
@@ -55,19 +55,20 @@ impl Listeners {
         proxies: Option<&TrustedProxies>,
         workers: usize,
         sockets: &SocketOptions,
-        heir: &mut Option<InheritedListeners>,
+        inherited: &mut Option<InheritedListeners>,
     ) -> Result<Self, Error> {
-        let mut all =
+        let mut bound_listeners =
             Self { per_worker: (0..workers).map(|_| Vec::new()).collect(), ..Self::default() };
         for listener in listeners {
             let (source, settings) = listener.into_parts(proxies)?;
             let key = source.key();
-            let (bound, _) = source.bind_or_inherit(&settings.owner, workers, sockets, heir)?;
+            let (bound, _) =
+                source.bind_or_inherit(&settings.owner, workers, sockets, inherited)?;
             for bound in bound {
-                all.add(&key, bound, &settings)?;
+                bound_listeners.add(&key, bound, &settings)?;
             }
         }
-        Ok(all)
+        Ok(bound_listeners)
     }
 
     /// Opens or inherits the sockets of the admin listener.
@@ -75,24 +76,25 @@ impl Listeners {
         &mut self,
         source: ListenSource,
         owner: &SocketFileOwner,
-        heir: &mut Option<InheritedListeners>,
+        inherited: &mut Option<InheritedListeners>,
     ) -> Result<AdminListener, Error> {
         let (key, sockets) = (source.key(), SocketOptions::default());
-        let (all, is_inherited) = source.bind_or_inherit(owner, 1, &sockets, heir)?;
-        let first = all.first().expect("a source has at least one socket");
-        let (place, shared) = (first.address.clone(), first.sharing.clone());
-        let mut listens = Vec::new();
-        for mut bound in all {
+        let (bound_sockets, is_inherited) =
+            source.bind_or_inherit(owner, 1, &sockets, inherited)?;
+        let first = bound_sockets.first().expect("a source has at least one socket");
+        let (address, sharing) = (first.address.clone(), first.sharing.clone());
+        let mut listeners = Vec::new();
+        for mut bound in bound_sockets {
             let sockets = distribute(&bound, 1)?.into_iter().flatten();
-            let listen = |socket| BoundListener {
+            let to_listener = |socket| BoundListener {
                 sharing: bound.sharing.clone(),
                 ..BoundListener::new(socket)
             };
-            listens.extend(sockets.map(listen));
+            listeners.extend(sockets.map(to_listener));
             self.listener_fds.push(listener_fds(&key, &mut bound));
             self.socket_files.extend(bound.socket_file);
         }
-        Ok(AdminListener { listeners: listens, address: place, sharing: shared, is_inherited })
+        Ok(AdminListener { listeners, address, sharing, is_inherited })
     }
 
     fn add(
@@ -102,10 +104,10 @@ impl Listeners {
         settings: &ListenerSettings,
     ) -> Result<(), Error> {
         settings.inherit_ticket_secrets(&bound.ticket_secrets);
-        let dealt = distribute(&bound, self.per_worker.len())?;
-        for (plan, sockets) in self.per_worker.iter_mut().zip(dealt) {
-            let listen = |socket| settings.bound_listener(socket, bound.sharing.clone());
-            plan.extend(sockets.into_iter().map(listen));
+        let distributed = distribute(&bound, self.per_worker.len())?;
+        for (listeners, sockets) in self.per_worker.iter_mut().zip(distributed) {
+            let to_listener = |socket| settings.bound_listener(socket, bound.sharing.clone());
+            listeners.extend(sockets.into_iter().map(to_listener));
         }
         self.listener_fds.push(ListenerFds {
             #[cfg(feature = "tls")]
@@ -119,8 +121,8 @@ impl Listeners {
 }
 
 fn distribute(bound: &BoundSockets, workers: usize) -> Result<Vec<Vec<Socket>>, Error> {
-    let dealt = bound.distribute(workers);
-    dealt.map_err(|cause| Error::Bind { address: bound.address.to_string(), cause })
+    let distributed = bound.distribute(workers);
+    distributed.map_err(|cause| Error::Bind { address: bound.address.to_string(), cause })
 }
 
 impl ListenSource {
@@ -128,23 +130,23 @@ impl ListenSource {
     fn key(&self) -> String {
         match self {
             Self::Address(address) => format!("address {address}"),
-            Self::Bound(listener) => {
-                let place = bind::local_addr(listener).map(|place| place.to_string());
-                format!("listener {}", place.unwrap_or_default())
+            Self::Bound(socket) => {
+                let address = bind::local_addr(socket).map(|address| address.to_string());
+                format!("listener {}", address.unwrap_or_default())
             }
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, _) => format!("activated {name}"),
         }
     }
 
-    /// Takes the sockets of this source that the previous process handed over. Sockets that the
-    /// program bound itself are not inherited.
-    fn inherit(&self, heir: &mut InheritedListeners) -> Vec<InheritedListener> {
+    /// Takes the sockets of this source from those that the previous process handed over. Sockets
+    /// that the program bound itself are not inherited.
+    fn inherit(&self, inherited: &mut InheritedListeners) -> Vec<InheritedListener> {
         match self {
-            Self::Address(address) => heir.take(&self.key(), Some(address)),
+            Self::Address(address) => inherited.take(&self.key(), Some(address)),
             Self::Bound(_) => Vec::new(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
-            Self::Activated(..) => heir.take(&self.key(), None),
+            Self::Activated(..) => inherited.take(&self.key(), None),
         }
     }
 
@@ -154,14 +156,15 @@ impl ListenSource {
         owner: &SocketFileOwner,
         workers: usize,
         sockets: &SocketOptions,
-        heir: &mut Option<InheritedListeners>,
+        inherited: &mut Option<InheritedListeners>,
     ) -> Result<(Vec<BoundSockets>, bool), Error> {
-        let inherited = heir.as_mut().map(|heir| self.inherit(heir)).unwrap_or_default();
-        if inherited.is_empty() {
+        let listeners =
+            inherited.as_mut().map(|inherited| self.inherit(inherited)).unwrap_or_default();
+        if listeners.is_empty() {
             return self.bind(owner, workers, sockets).map(|bound| (bound, false));
         }
         let bound: io::Result<Vec<_>> =
-            inherited.into_iter().map(BoundSockets::inherited).collect();
+            listeners.into_iter().map(BoundSockets::inherited).collect();
         Ok((bound.map_err(Error::Handover)?, true))
     }
 
@@ -173,14 +176,15 @@ impl ListenSource {
     ) -> Result<Vec<BoundSockets>, Error> {
         let bound = match self {
             Self::Address(address) => bind::bind(&address, owner, workers, sockets)?,
-            Self::Bound(listener) => bind::from_socket(listener)?,
+            Self::Bound(socket) => bind::from_socket(socket)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
-                let given = activated(&name, address.is_some());
-                let given = given.map_err(|error| Error::Config(error.to_string()))?;
-                match address.filter(|_| given.is_empty()) {
+                let sockets_passed = activated(&name, address.is_some());
+                let sockets_passed =
+                    sockets_passed.map_err(|error| Error::Config(error.to_string()))?;
+                match address.filter(|_| sockets_passed.is_empty()) {
                     Some(address) => bind::bind(&address, owner, workers, sockets)?,
-                    None => return given.into_iter().map(bind::from_socket).collect(),
+                    None => return sockets_passed.into_iter().map(bind::from_socket).collect(),
                 }
             }
         };

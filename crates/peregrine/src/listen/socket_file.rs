@@ -26,9 +26,9 @@ impl SocketFileOwner {
         if is_unix || *self == Self::default() {
             return Ok(());
         }
-        let place = address.unwrap_or("a listener that was bound elsewhere");
+        let name = address.unwrap_or("a listener that was bound elsewhere");
         Err(Error::Config(format!(
-            "a mode, an owner or a group is set for {place}, which is not a Unix domain socket \
+            "a mode, an owner or a group is set for {name}, which is not a Unix domain socket \
              created by this server: remove these settings, or listen at `unix:/run/app.sock`"
         )))
     }
@@ -48,27 +48,27 @@ impl SocketFileOwner {
     /// Looks up the names of the user and the group.
     pub(crate) fn resolve(&self, path: &Path) -> Result<ResolvedOwner, Error> {
         use nix::unistd::{Group, User};
-        let place = path.display();
-        let number = |what: &str, name: &String, found: nix::Result<Option<u32>>| match found {
+        let path = path.display();
+        let to_id = |kind: &str, name: &String, lookup: nix::Result<Option<u32>>| match lookup {
             // A numeric id needs no entry in the user database.
             _ if name.parse::<u32>().is_ok() => Ok(name.parse().ok()),
-            Ok(Some(number)) => Ok(Some(number)),
+            Ok(Some(id)) => Ok(Some(id)),
             Ok(None) => Err(Error::Config(format!(
-                "the {what} of unix:{place}: this system has no {what} `{name}`: create it, or use \
+                "the {kind} of unix:{path}: this system has no {kind} `{name}`: create it, or use \
                  an existing name or a number"
             ))),
             Err(cause) => Err(Error::Config(format!(
-                "the {what} of unix:{place}: `{name}` cannot be looked up: {}; use its number",
+                "the {kind} of unix:{path}: `{name}` cannot be looked up: {}; use its number",
                 std::io::Error::from(cause)
             ))),
         };
         let user = |name: &String| {
-            let found = User::from_name(name).map(|user| user.map(|user| user.uid.as_raw()));
-            number("user", name, found)
+            let lookup = User::from_name(name).map(|user| user.map(|user| user.uid.as_raw()));
+            to_id("user", name, lookup)
         };
         let group = |name: &String| {
-            let found = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
-            number("group", name, found)
+            let lookup = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
+            to_id("group", name, lookup)
         };
         Ok(ResolvedOwner {
             mode: self.mode,
@@ -84,11 +84,11 @@ impl ResolvedOwner {
     /// listens, it refuses all connections, whatever the file's mode is.
     pub(crate) fn apply(self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{PermissionsExt, lchown};
-        let place = path.display();
+        let path = path.display();
         if self.user.is_some() || self.group.is_some() {
             lchown(path, self.user, self.group).map_err(|cause| {
                 Error::Config(format!(
-                    "cannot set the owner or group of unix:{place}: {cause}; only root may change \
+                    "cannot set the owner or group of unix:{path}: {cause}; only root may change \
                      owners, and other users may only choose a group that they are in"
                 ))
             })?;
@@ -96,7 +96,7 @@ impl ResolvedOwner {
         let Some(mode) = self.mode else { return Ok(()) };
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(|cause| {
-            Error::Config(format!("the mode of unix:{place} cannot be set: {cause}"))
+            Error::Config(format!("the mode of unix:{path} cannot be set: {cause}"))
         })
     }
 }

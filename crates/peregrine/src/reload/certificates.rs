@@ -56,16 +56,16 @@ pub(crate) struct CertificateReloader {
 }
 
 impl CertificateReloader {
-    /// A thread for these certificates. Duplicates are dropped.
+    /// A reloader of these certificates. Duplicates are dropped.
     pub(crate) fn new<'t>(listeners: impl Iterator<Item = &'t TlsConfig>) -> Self {
-        let mut all: Vec<TlsConfig> = Vec::new();
+        let mut tls_configs: Vec<TlsConfig> = Vec::new();
         for tls in listeners {
-            if !all.iter().any(|known| known.ptr_eq(tls)) {
-                all.push(tls.clone());
+            if !tls_configs.iter().any(|known| known.ptr_eq(tls)) {
+                tls_configs.push(tls.clone());
             }
         }
         Self {
-            tls_configs: all,
+            tls_configs,
             #[cfg(feature = "tls-watch")]
             watches_files: false,
             #[cfg(feature = "tls-watch")]
@@ -90,37 +90,37 @@ impl CertificateReloader {
             return Ok(None);
         }
         self.warn(Instant::now());
-        let (sender, wakes) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         #[cfg(feature = "tls-watch")]
         if self.watches_files {
-            let touched = sender.clone();
-            let touch = move || {
-                let _ = touched.send(ReloaderEvent::FilesChanged);
+            let event_sender = sender.clone();
+            let on_change = move || {
+                let _ = event_sender.send(ReloaderEvent::FilesChanged);
             };
-            self.file_watcher = Some(FileWatcher::watch(touch));
+            self.file_watcher = Some(FileWatcher::watch(on_change));
             self.check_files();
             // The files may have changed between the first read and the start of the watch.
             self.reload();
         }
-        let end = StopOnDrop(Mutex::new(sender));
-        let keep = move || self.run(&wakes);
-        thread::Builder::new().name("peregrine-certs".to_owned()).spawn(keep)?;
-        Ok(Some(Arc::new(move |one| end.send(ReloaderEvent::Reload(one)))))
+        let stop_on_drop = StopOnDrop(Mutex::new(sender));
+        let body = move || self.run(&events);
+        thread::Builder::new().name("peregrine-certs".to_owned()).spawn(body)?;
+        Ok(Some(Arc::new(move |guard| stop_on_drop.send(ReloaderEvent::Reload(guard)))))
     }
 
-    fn run(mut self, wakes: &mpsc::Receiver<ReloaderEvent>) {
-        let mut next_look = Instant::now() + EXPIRY_CHECK_INTERVAL;
+    fn run(mut self, events: &mpsc::Receiver<ReloaderEvent>) {
+        let mut next_check = Instant::now() + EXPIRY_CHECK_INTERVAL;
         loop {
-            let pause = next_look.saturating_duration_since(Instant::now());
-            match wakes.recv_timeout(pause.min(self.wait_timeout())) {
-                // Dropping `_one` reports that the reload is complete.
-                Ok(ReloaderEvent::Reload(_one)) => catch_log_panic(|| self.reload()),
+            let until_check = next_check.saturating_duration_since(Instant::now());
+            match events.recv_timeout(until_check.min(self.wait_timeout())) {
+                // Dropping `_guard` reports that the reload is complete.
+                Ok(ReloaderEvent::Reload(_guard)) => catch_log_panic(|| self.reload()),
                 #[cfg(feature = "tls-watch")]
                 Ok(ReloaderEvent::FilesChanged) => {
-                    let asked = debounce(wakes);
+                    let requests = debounce(events);
                     catch_log_panic(|| self.check_files());
-                    match asked {
-                        Some(asked) if !asked.is_empty() => catch_log_panic(|| self.reload()),
+                    match requests {
+                        Some(requests) if !requests.is_empty() => catch_log_panic(|| self.reload()),
                         Some(_) => {}
                         None => return,
                     }
@@ -130,8 +130,8 @@ impl CertificateReloader {
                     #[cfg(feature = "tls-watch")]
                     catch_log_panic(|| self.check_files());
                     let now = Instant::now();
-                    if now >= next_look {
-                        next_look = now + EXPIRY_CHECK_INTERVAL;
+                    if now >= next_check {
+                        next_check = now + EXPIRY_CHECK_INTERVAL;
                         catch_log_panic(|| self.check_due_reloads(now));
                     }
                 }
@@ -152,11 +152,11 @@ impl CertificateReloader {
         for tls in &self.tls_configs {
             let _ = tls.reload();
         }
-        // Updates the stamps, so that the changes just read do not cause another reload.
+        // Updates the watcher's stamps, so that the changes just read do not cause another reload.
         #[cfg(feature = "tls-watch")]
-        if let Some(files) = &mut self.file_watcher {
+        if let Some(file_watcher) = &mut self.file_watcher {
             for tls in &self.tls_configs {
-                files.have_changed(&tls.files());
+                file_watcher.have_changed(&tls.files());
             }
         }
         self.warn(Instant::now());
@@ -173,10 +173,10 @@ impl CertificateReloader {
 
     #[cfg(feature = "tls-watch")]
     fn check_files(&mut self) {
-        let Some(files) = &mut self.file_watcher else { return };
-        files.set_files(self.tls_configs.iter().flat_map(TlsConfig::files));
+        let Some(file_watcher) = &mut self.file_watcher else { return };
+        file_watcher.set_files(self.tls_configs.iter().flat_map(TlsConfig::files));
         for tls in &self.tls_configs {
-            if files.have_changed(&tls.files()) {
+            if file_watcher.have_changed(&tls.files()) {
                 let _ = tls.reload();
             }
         }
@@ -184,7 +184,8 @@ impl CertificateReloader {
 
     /// Logs each warning, unless it was logged within [`WARNING_INTERVAL`].
     fn warn(&mut self, now: Instant) {
-        self.warned_at.retain(|_, told| now.saturating_duration_since(*told) < WARNING_INTERVAL);
+        self.warned_at
+            .retain(|_, warned_at| now.saturating_duration_since(*warned_at) < WARNING_INTERVAL);
         for warning in self.tls_configs.iter().flat_map(|tls| tls.status().warnings) {
             self.warned_at.entry(warning.to_string()).or_insert_with_key(|warning| {
                 catch_log_panic(|| tracing::warn!(target: "peregrine", "{warning}"));
@@ -197,25 +198,25 @@ impl CertificateReloader {
 /// Waits until the files have not changed for [`DEBOUNCE`]. Returns the reloads that were requested
 /// in the meantime, or `None` if the server has ended.
 #[cfg(feature = "tls-watch")]
-fn debounce(wakes: &mpsc::Receiver<ReloaderEvent>) -> Option<Vec<ReloadGuard>> {
-    let (began, mut asked) = (Instant::now(), Vec::new());
-    while began.elapsed() < DEBOUNCE_MAX {
-        match wakes.recv_timeout(DEBOUNCE) {
+fn debounce(events: &mpsc::Receiver<ReloaderEvent>) -> Option<Vec<ReloadGuard>> {
+    let (start, mut requests) = (Instant::now(), Vec::new());
+    while start.elapsed() < DEBOUNCE_MAX {
+        match events.recv_timeout(DEBOUNCE) {
             Ok(ReloaderEvent::FilesChanged) => {}
-            Ok(ReloaderEvent::Reload(one)) => asked.push(one),
+            Ok(ReloaderEvent::Reload(guard)) => requests.push(guard),
             Ok(ReloaderEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => break,
         }
     }
-    Some(asked)
+    Some(requests)
 }
 
-/// Ends the thread when the server does.
+/// Sends events to the certificate thread, and stops it when dropped.
 struct StopOnDrop(Mutex<mpsc::Sender<ReloaderEvent>>);
 
 impl StopOnDrop {
-    fn send(&self, wake: ReloaderEvent) {
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(wake);
+    fn send(&self, event: ReloaderEvent) {
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(event);
     }
 }
 

@@ -107,13 +107,16 @@ impl ConfigReloader {
         }
     }
 
-    /// Calls `follow` with the configuration each time a reload has changed something.
-    pub(crate) fn set_on_reload(&mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) {
-        self.on_reload = Some(Box::new(follow));
+    /// Calls `callback` with the configuration each time a reload has changed something.
+    pub(crate) fn set_on_reload(
+        &mut self,
+        callback: impl Fn(&ServerConfig) + Send + Sync + 'static,
+    ) {
+        self.on_reload = Some(Box::new(callback));
     }
 
-    pub(crate) fn add_listener(&mut self, name: &str, live: watch::Sender<ReloadableConfig>) {
-        self.listeners.push((name.to_owned(), live));
+    pub(crate) fn add_listener(&mut self, name: &str, updates: watch::Sender<ReloadableConfig>) {
+        self.listeners.push((name.to_owned(), updates));
     }
 
     /// Whether the configuration was read from a source that can be read again.
@@ -136,7 +139,7 @@ impl ConfigReloader {
         Arc::clone(&self.metrics)
     }
 
-    /// Sets where the patterns of the application's routes will be found.
+    /// Sets the cell that will contain the patterns of the application's routes.
     pub(crate) fn set_route_patterns(&mut self, patterns: &RoutePatterns) {
         self.route_patterns = Arc::clone(patterns);
     }
@@ -144,15 +147,15 @@ impl ConfigReloader {
     /// Makes the access log follow the configuration, unless it was set in code.
     pub(crate) fn attach_access_log(&mut self, log: &mut AccessLogOptions) {
         if self.can_reload() && !self.is_set_in_code("access_log") {
-            let (change, style) = watch::channel(self.config.access_log.style());
-            log.set_style_updates(style);
-            self.log_style = Some(change);
+            let (sender, updates) = watch::channel(self.config.access_log.style());
+            log.set_style_updates(updates);
+            self.log_style = Some(sender);
         }
     }
 
-    /// Stores the target of the access log, which has started.
-    pub(crate) fn with_log_control(mut self, place: Option<LogControl>) -> Self {
-        self.log_control = place.filter(|_| self.log_style.is_some());
+    /// Sets the control with which a reload switches the target of the started access log.
+    pub(crate) fn with_log_control(mut self, control: Option<LogControl>) -> Self {
+        self.log_control = control.filter(|_| self.log_style.is_some());
         self
     }
 
@@ -161,31 +164,32 @@ impl ConfigReloader {
         if !self.can_reload() || self.is_set_in_code("traces") {
             return traces;
         }
-        let (change, live) = watch::channel(traces.clone());
-        self.traces = Some(change);
-        traces.updates(live)
+        let (sender, updates) = watch::channel(traces.clone());
+        self.traces = Some(sender);
+        traces.updates(updates)
     }
 
-    /// Takes over the server's actual settings. What was set in code after loading is not reloaded.
-    pub(crate) fn initialize(&mut self, began: &InitialSettings<'_>) {
+    /// Stores the server's actual settings. Settings that differ from the configuration were set in
+    /// code, and are not reloaded.
+    pub(crate) fn initialize(&mut self, initial: &InitialSettings<'_>) {
         let InitialSettings {
             limits,
-            trusted_proxies: proxies,
+            trusted_proxies,
             workers,
-            worker_count: count,
+            worker_count,
             pin_workers,
             driver,
             sockets,
             quiet,
-        } = *began;
+        } = *initial;
         if *limits != self.config.limits {
             self.config.limits = limits.clone();
             self.mark_set_in_code("limits");
         }
-        if self.config.to_trusted_proxies().ok().flatten().as_ref() != proxies {
+        if self.config.to_trusted_proxies().ok().flatten().as_ref() != trusted_proxies {
             self.mark_set_in_code("trusted_proxies");
         }
-        self.trusted_proxies = proxies.cloned();
+        self.trusted_proxies = trusted_proxies.cloned();
         if self.config.workers != workers {
             self.config.workers = workers;
             self.set_in_code.push("workers");
@@ -207,8 +211,9 @@ impl ConfigReloader {
             self.set_in_code.push("quiet");
         }
         self.quiet = quiet;
-        self.worker_count = count;
-        self.overload.send_replace(memory_limits::resolve(&self.config.limits.overload, count));
+        self.worker_count = worker_count;
+        self.overload
+            .send_replace(memory_limits::resolve(&self.config.limits.overload, worker_count));
         self.publish();
     }
 
@@ -220,16 +225,16 @@ impl ConfigReloader {
         }
     }
 
-    /// Makes a listener that the program added follow all settings that the program has not set for
-    /// it. Call it after [`initialize`](Self::initialize).
+    /// Subscribes a listener that the program added to all settings that the program has not set
+    /// for it. Call it after [`initialize`](Self::initialize).
     pub(crate) fn attach_listener(&mut self, listener: &mut Listener) {
         let Some((limits, proxies)) = listener.own_settings() else { return };
-        let present = limits.as_ref().unwrap_or(&self.config.limits).clone();
-        let trusted = proxies.clone().or_else(|| self.trusted_proxies.clone());
-        let (live, changes) =
-            watch::channel(ReloadableConfig { limits: present, trusted_proxies: trusted });
-        listener.set_updates(changes);
-        self.program_listeners.push((limits, proxies, live));
+        let current = limits.as_ref().unwrap_or(&self.config.limits).clone();
+        let trusted_proxies = proxies.clone().or_else(|| self.trusted_proxies.clone());
+        let (sender, updates) =
+            watch::channel(ReloadableConfig { limits: current, trusted_proxies });
+        listener.set_updates(updates);
+        self.program_listeners.push((limits, proxies, sender));
     }
 
     /// Starts the reload thread, and returns the function that requests a reload. Dropping the
@@ -241,41 +246,41 @@ impl ConfigReloader {
         if !self.can_reload() {
             return Ok(certificates);
         }
-        let (sender, wakes) = mpsc::channel::<ReloadGuard>();
-        let keep = move || {
-            while let Ok(mut reloading) = wakes.recv() {
+        let (sender, requests) = mpsc::channel::<ReloadGuard>();
+        let body = move || {
+            while let Ok(mut guard) = requests.recv() {
                 // One reload serves all requests received until now.
-                wakes.try_iter().for_each(|other| reloading.join(other));
+                requests.try_iter().for_each(|other| guard.join(other));
                 catch_log_panic(|| {
                     if let Err(error) = self.reload() {
-                        let why = format!("serving; the configuration is unchanged: {error}");
-                        reloading.set_failed(why);
+                        let message = format!("serving; the configuration is unchanged: {error}");
+                        guard.set_failed(message);
                     }
                 });
-                // The reload is complete when `reloading` is dropped.
+                // The reload is complete when `guard` is dropped.
                 if let Some(reload) = &certificates {
-                    reload(reloading);
+                    reload(guard);
                 }
             }
         };
-        thread::Builder::new().name("peregrine-config".to_owned()).spawn(keep)?;
-        let wake = move |one| {
-            let _ = sender.send(one);
+        thread::Builder::new().name("peregrine-config".to_owned()).spawn(body)?;
+        let send_request = move |guard| {
+            let _ = sender.send(guard);
         };
-        Ok(Some(Arc::new(wake)))
+        Ok(Some(Arc::new(send_request)))
     }
 
     fn reload(&mut self) -> Result<(), Error> {
-        let read = self.wait_until_stable().and_then(|()| self.reread());
-        self.metrics.record_reload(read.is_ok());
-        match &read {
-            Ok(told) => report(told, self.quiet),
+        let result = self.wait_until_stable().and_then(|()| self.reread());
+        self.metrics.record_reload(result.is_ok());
+        match &result {
+            Ok(message) => report(message, self.quiet),
             Err(error) => {
                 let text = format!("peregrine: the configuration is unchanged: {error}");
                 report_error(&text, self.quiet);
             }
         }
-        read.map(drop)
+        result.map(drop)
     }
 
     /// Waits until the file has stopped changing.
@@ -295,17 +300,17 @@ impl ConfigReloader {
         };
         let read = ServerConfig::from_layers((*source.defaults).clone(), source.layers.clone())?;
         let next = self.merge_reloadable(&read);
-        let effect = self.plan(&next)?;
-        let changed = diff(&self.config, &next)?;
-        let mut waiting = diff(&next, &read)?;
-        waiting.retain(|change| !self.is_set_in_code(&change.setting));
-        // Nothing can fail from here on.
-        self.apply(effect);
+        let plan = self.plan(&next)?;
+        let changes = diff(&self.config, &next)?;
+        let mut needs_restart = diff(&next, &read)?;
+        needs_restart.retain(|change| !self.is_set_in_code(&change.setting));
+        // From here on nothing can fail, so the changes are applied together or not at all.
+        self.apply(plan);
         self.config = next;
         self.publish();
-        if let (Some(follower), false) = (&self.on_reload, changed.is_empty()) {
-            let follow = AssertUnwindSafe(|| follower(&self.config));
-            if let Err(panic) = catch_unwind(follow) {
+        if let (Some(callback), false) = (&self.on_reload, changes.is_empty()) {
+            let call = AssertUnwindSafe(|| callback(&self.config));
+            if let Err(panic) = catch_unwind(call) {
                 drop_panic_payload(panic);
                 report_error(
                     "peregrine: the function that follows the configuration panicked",
@@ -313,65 +318,66 @@ impl ConfigReloader {
                 );
             }
         }
-        Ok(summary(&changed, &waiting))
+        Ok(summary(&changes, &needs_restart))
     }
 
     /// Prepares what a reload will apply, without changing anything.
     fn plan(&self, next: &ServerConfig) -> Result<ReloadPlan<'_>, Error> {
-        let mut lives = Vec::new();
-        for (name, live) in &self.listeners {
-            let Some(of) = next.listeners.get(name) else { continue };
-            let mut value = next.to_reloadable(name, of)?;
-            if of.trusted_proxies.is_none() && self.is_set_in_code("trusted_proxies") {
+        let mut listener_updates = Vec::new();
+        for (name, sender) in &self.listeners {
+            let Some(listener) = next.listeners.get(name) else { continue };
+            let mut value = next.to_reloadable(name, listener)?;
+            if listener.trusted_proxies.is_none() && self.is_set_in_code("trusted_proxies") {
                 value.trusted_proxies = self.trusted_proxies.clone();
             }
-            lives.push((live, value));
+            listener_updates.push((sender, value));
         }
-        for (limits, own, live) in &self.program_listeners {
-            let proxies = match own {
-                Some(own) => Some(own.clone()),
+        for (limits, listener_proxies, sender) in &self.program_listeners {
+            let proxies = match listener_proxies {
+                Some(proxies) => Some(proxies.clone()),
                 None if self.is_set_in_code("trusted_proxies") => self.trusted_proxies.clone(),
                 None => next.to_trusted_proxies()?,
             };
             let limits = limits.as_ref().unwrap_or(&next.limits).clone();
-            lives.push((live, ReloadableConfig { limits, trusted_proxies: proxies }));
+            listener_updates.push((sender, ReloadableConfig { limits, trusted_proxies: proxies }));
         }
         let (style, traces) = (next.access_log.style(), next.traces.to_trace_config());
-        if let Some(known) = self.route_patterns.get() {
+        if let Some(patterns) = self.route_patterns.get() {
             if self.log_style.is_some() {
-                style.validate(known).map_err(Error::Config)?;
+                style.validate(patterns).map_err(Error::Config)?;
             }
             if let (Some(traces), true) = (&traces, self.traces.is_some()) {
-                traces.validate(known).map_err(Error::Config)?;
+                traces.validate(patterns).map_err(Error::Config)?;
             }
         }
-        let is_elsewhere = next.access_log.target != self.config.access_log.target;
-        let opens = self.log_control.is_some() && is_elsewhere;
-        let sink = if opens { open(&next.access_log)? } else { None };
+        let has_moved = next.access_log.target != self.config.access_log.target;
+        let reopens = self.log_control.is_some() && has_moved;
+        let sink = if reopens { open(&next.access_log)? } else { None };
         let overload = memory_limits::resolve(&next.limits.overload, self.worker_count);
-        Ok(ReloadPlan { listener_updates: lives, overload, sink, style, traces })
+        Ok(ReloadPlan { listener_updates, overload, sink, style, traces })
     }
 
-    fn apply(&self, next: ReloadPlan<'_>) {
-        for (live, value) in next.listener_updates {
-            send_if_changed(live, value);
+    fn apply(&self, plan: ReloadPlan<'_>) {
+        for (sender, value) in plan.listener_updates {
+            send_if_changed(sender, value);
         }
-        send_if_changed(&self.overload, next.overload);
+        send_if_changed(&self.overload, plan.overload);
         if let Some(style) = &self.log_style {
-            send_if_changed(style, next.style);
+            send_if_changed(style, plan.style);
         }
-        if let (Some(place), Some(sink)) = (&self.log_control, next.sink) {
-            place.switch_sink(sink);
+        if let (Some(control), Some(sink)) = (&self.log_control, plan.sink) {
+            control.switch_sink(sink);
         }
-        if let (Some(change), Some(traces)) = (&self.traces, next.traces) {
-            change.send_replace(traces);
+        if let (Some(sender), Some(traces)) = (&self.traces, plan.traces) {
+            sender.send_replace(traces);
         }
     }
 
     /// Whether the program has overridden this setting or the section that contains it.
     fn is_set_in_code(&self, setting: &str) -> bool {
-        let mut rests = self.set_in_code.iter().filter_map(|own| setting.strip_prefix(*own));
-        rests.any(|rest| rest.is_empty() || rest.starts_with('.'))
+        let mut suffixes =
+            self.set_in_code.iter().filter_map(|section| setting.strip_prefix(*section));
+        suffixes.any(|suffix| suffix.is_empty() || suffix.starts_with('.'))
     }
 
     /// The current settings with all changes in `read` that can be applied without a restart.
@@ -394,14 +400,14 @@ impl ConfigReloader {
         if self.traces.is_some() {
             next.traces = self.config.traces.merge_reloadable(&read.traces);
         }
-        let of_server = &next.limits;
+        let server_limits = &next.limits;
         for (name, listener) in &mut next.listeners {
             let Some(read) = read.listeners.get(name) else { continue };
-            let before = listener.limits.as_ref().unwrap_or(of_server).clone();
+            let current = listener.limits.as_ref().unwrap_or(server_limits).clone();
             // Overload limits apply to the whole server: a listener's copy only follows them.
             listener.limits = read.limits.as_ref().map(|new| Limits {
                 overload: new.overload.clone(),
-                ..connection_limits(new, &before)
+                ..connection_limits(new, &current)
             });
             listener.trusted_proxies = read.trusted_proxies.clone();
         }
@@ -437,21 +443,21 @@ fn open(log: &AccessLogConfig) -> Result<Option<Sink>, Error> {
 }
 
 fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
-    sender.send_if_modified(|present| {
-        let is_new = *present != value;
-        *present = value;
-        is_new
+    sender.send_if_modified(|current| {
+        let has_changed = *current != value;
+        *current = value;
+        has_changed
     });
 }
 
-/// The limits of `new` that apply per connection, with the process-wide limits of `began`.
-fn connection_limits(new: &Limits, began: &Limits) -> Limits {
+/// The limits of `new` that apply per connection, with the process-wide limits of `initial`.
+fn connection_limits(new: &Limits, initial: &Limits) -> Limits {
     Limits {
-        blocking_poll_threshold: began.blocking_poll_threshold,
-        lame_duck_period: began.lame_duck_period,
-        shutdown_timeout: began.shutdown_timeout,
-        background_task_timeout: began.background_task_timeout,
-        overload: began.overload.clone(),
+        blocking_poll_threshold: initial.blocking_poll_threshold,
+        lame_duck_period: initial.lame_duck_period,
+        shutdown_timeout: initial.shutdown_timeout,
+        background_task_timeout: initial.background_task_timeout,
+        overload: initial.overload.clone(),
         ..new.clone()
     }
 }

@@ -34,15 +34,15 @@ struct FileStamp {
 }
 
 impl FileWatcher {
-    /// Calls `wake` when a watched directory changes.
-    pub(crate) fn watch(wake: impl Fn() + Send + 'static) -> Self {
-        let notice = move |event: notify::Result<notify::Event>| {
+    /// Calls `on_change` when a watched directory changes.
+    pub(crate) fn watch(on_change: impl Fn() + Send + 'static) -> Self {
+        let on_event = move |event: notify::Result<notify::Event>| {
             // Reading a file is an event too, but not a change. An error may hide a change.
             if !event.is_ok_and(|event| is_access(event.kind)) {
-                wake();
+                on_change();
             }
         };
-        let watcher = notify::recommended_watcher(notice)
+        let watcher = notify::recommended_watcher(on_event)
             .inspect_err(|error| {
                 catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
@@ -57,22 +57,23 @@ impl FileWatcher {
     /// Watches the directories of these files, and stops watching all others.
     pub(crate) fn set_files(&mut self, files: impl Iterator<Item = PathBuf>) {
         let Some(watcher) = &mut self.watcher else { return };
-        let wanted: BTreeSet<_> = files.flat_map(|file| watched_directories(&file)).collect();
-        for folder in self.directories.difference(&wanted) {
+        let directories: BTreeSet<_> = files.flat_map(|file| watched_directories(&file)).collect();
+        for directory in self.directories.difference(&directories) {
             // Fails if the directory was removed, and its watch with it.
-            let _ = watcher.unwatch(folder);
+            let _ = watcher.unwatch(directory);
         }
         let mut watched = BTreeSet::new();
-        for folder in wanted {
+        for directory in directories {
             // The watch is renewed, because another directory may now have this path.
-            if self.directories.contains(&folder) {
-                let _ = watcher.unwatch(&folder);
+            if self.directories.contains(&directory) {
+                let _ = watcher.unwatch(&directory);
             }
-            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(watched.insert(folder)),
+            match watcher.watch(&directory, RecursiveMode::NonRecursive) {
+                Ok(()) => drop(watched.insert(directory)),
                 Err(error) => {
                     catch_log_panic(|| {
-                        tracing::warn!(target: "peregrine", directory = %folder.display(), %error,
+                        tracing::warn!(target: "peregrine",
+                        directory = %directory.display(), %error,
                         "changed certificates are noticed up to a minute late, because their \
                          directory cannot be watched")
                     });
@@ -87,9 +88,9 @@ impl FileWatcher {
     pub(crate) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
         let mut have_changed = false;
         for file in files {
-            let stamp = fs::metadata(file).ok().map(|found| FileStamp::new(&found));
-            let before = self.stamps.insert(file.clone(), stamp);
-            have_changed |= before.is_some_and(|before| before != stamp);
+            let stamp = fs::metadata(file).ok().map(|metadata| FileStamp::new(&metadata));
+            let previous = self.stamps.insert(file.clone(), stamp);
+            have_changed |= previous.is_some_and(|previous| previous != stamp);
         }
         have_changed
     }
@@ -104,40 +105,41 @@ fn is_access(kind: EventKind) -> bool {
 }
 
 impl FileStamp {
-    fn new(found: &Metadata) -> Self {
+    fn new(metadata: &Metadata) -> Self {
         #[cfg(unix)]
-        let identity = {
+        let file_id = {
             use std::os::unix::fs::MetadataExt;
-            (found.dev(), found.ino())
+            (metadata.dev(), metadata.ino())
         };
         #[cfg(not(unix))]
-        let identity = (0, 0);
-        Self { modified: found.modified().ok(), len: found.len(), file_id: identity }
+        let file_id = (0, 0);
+        Self { modified: metadata.modified().ok(), len: metadata.len(), file_id }
     }
 }
 
-/// The directories in which an entry changes when the file is replaced.
+/// The directories in which an entry changes when the file, or a link on the path to it, is
+/// replaced.
 fn watched_directories(file: &Path) -> BTreeSet<PathBuf> {
-    let mut folders = BTreeSet::new();
-    let mut places = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
-    let mut links = 0;
-    while let Some(place) = places.pop() {
-        folders.extend(place.parent().map(Path::to_owned));
+    let mut directories = BTreeSet::new();
+    let mut pending = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
+    let mut link_count = 0;
+    while let Some(path) = pending.pop() {
+        directories.extend(path.parent().map(Path::to_owned));
         // The file may be a link, and so may each directory on the path to it.
-        for part in place.ancestors() {
-            let Ok(target) = fs::read_link(part) else { continue };
-            links += 1;
-            if links > LINKS_MAX {
-                return folders;
+        for ancestor in path.ancestors() {
+            let Ok(target) = fs::read_link(ancestor) else { continue };
+            link_count += 1;
+            if link_count > LINKS_MAX {
+                return directories;
             }
-            let Some(folder) = part.parent() else { continue };
-            folders.insert(folder.to_owned());
-            let rest = place.strip_prefix(part).unwrap_or(Path::new(""));
-            let next = folder.join(target);
-            places.push(if rest.as_os_str().is_empty() { next } else { next.join(rest) });
+            let Some(parent) = ancestor.parent() else { continue };
+            directories.insert(parent.to_owned());
+            let suffix = path.strip_prefix(ancestor).unwrap_or(Path::new(""));
+            let next = parent.join(target);
+            pending.push(if suffix.as_os_str().is_empty() { next } else { next.join(suffix) });
         }
     }
-    folders
+    directories
 }
 
 #[cfg(all(test, unix))]
@@ -148,7 +150,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn the_folders_of_all_links_on_the_way_are_watched() {
+    fn the_directories_of_all_links_on_the_path_are_watched() {
         let root = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(root.path()).unwrap();
         // Like Kubernetes: mount/tls.crt -> ..data/tls.crt, and ..data -> ..2026.
@@ -157,15 +159,18 @@ mod tests {
         fs::write(mount.join("..2026/tls.crt"), "").unwrap();
         symlink("..2026", mount.join("..data")).unwrap();
         symlink("..data/tls.crt", mount.join("tls.crt")).unwrap();
-        let found = watched_directories(&mount.join("tls.crt"));
-        assert!(found.contains(&mount) && found.contains(&mount.join("..2026")), "{found:?}");
+        let directories = watched_directories(&mount.join("tls.crt"));
+        assert!(
+            directories.contains(&mount) && directories.contains(&mount.join("..2026")),
+            "{directories:?}"
+        );
         // Like certbot: live/a.pem -> ../archive/a1.pem.
-        for folder in ["live", "archive"] {
-            fs::create_dir(root.join(folder)).unwrap();
+        for name in ["live", "archive"] {
+            fs::create_dir(root.join(name)).unwrap();
         }
         symlink("../archive/a1.pem", root.join("live/a.pem")).unwrap();
-        let found = watched_directories(&root.join("live/a.pem"));
-        assert!(found.contains(&root.join("live")), "{found:?}");
+        let directories = watched_directories(&root.join("live/a.pem"));
+        assert!(directories.contains(&root.join("live")), "{directories:?}");
         // A cycle of links is not followed forever.
         symlink("b", root.join("a")).unwrap();
         symlink("a", root.join("b")).unwrap();
@@ -173,18 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_written_replaced_or_removed_has_changed_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.pem");
-        let mut files = FileWatcher::watch(|| {});
-        let mut has_changed = || files.have_changed(std::slice::from_ref(&path));
+    fn each_change_of_a_file_is_reported_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.pem");
+        let mut watcher = FileWatcher::watch(|| {});
+        let mut has_changed = || watcher.have_changed(std::slice::from_ref(&path));
         assert!(!has_changed(), "the first check of a file, which does not exist yet");
         fs::write(&path, "one").unwrap();
         assert!(has_changed() && !has_changed());
         fs::write(&path, "longer").unwrap();
         assert!(has_changed() && !has_changed());
-        fs::write(folder.path().join("other"), "longer").unwrap();
-        fs::rename(folder.path().join("other"), &path).unwrap();
+        fs::write(directory.path().join("other"), "longer").unwrap();
+        fs::rename(directory.path().join("other"), &path).unwrap();
         assert!(has_changed() && !has_changed());
         fs::remove_file(&path).unwrap();
         assert!(has_changed() && !has_changed());

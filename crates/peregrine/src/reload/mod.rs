@@ -38,11 +38,11 @@ impl Reloaders {
         None
     }
 
-    /// Lets a reload change this access log.
+    /// Enables the configuration's reloads to change the access log's target.
     #[cfg(feature = "config")]
-    pub(crate) fn with_log_control(mut self, logging: Option<&StartedAccessLog>) -> Self {
-        let place = || logging.and_then(StartedAccessLog::control);
-        self.config = self.config.map(|configured| configured.with_log_control(place()));
+    pub(crate) fn with_log_control(mut self, log: Option<&StartedAccessLog>) -> Self {
+        let control = || log.and_then(StartedAccessLog::control);
+        self.config = self.config.map(|config| config.with_log_control(control()));
         self
     }
 
@@ -63,7 +63,7 @@ impl Reloaders {
         let reload = None;
         #[cfg(feature = "config")]
         let reload = match self.config {
-            Some(configured) => configured.start(reload)?,
+            Some(config) => config.start(reload)?,
             None => reload,
         };
         Ok(reload)

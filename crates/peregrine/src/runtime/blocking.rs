@@ -8,33 +8,33 @@ use std::sync::Weak;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The thread must sleep even if the budget is zero.
+/// The minimum time between checks: the thread must sleep even if the threshold is zero.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// Logs a warning for each handler that blocks its thread for longer than `budget`, until all
+/// Logs a warning for each handler that blocks its thread for longer than `threshold`, until all
 /// workers have ended. While no handler is running, the thread sleeps.
 pub(crate) fn start_blocking_watchdog(
-    pulses: Vec<Weak<Heartbeat>>,
-    budget: Duration,
+    heartbeats: Vec<Weak<Heartbeat>>,
+    threshold: Duration,
 ) -> io::Result<()> {
     let start = Instant::now();
-    let look = move || {
-        let mut watch = PollWatchdog::new(pulses, budget, thread::current());
-        while let Some(blocked) = watch.check(start.elapsed()) {
-            for found in blocked {
-                let (worker, route, time) = (found.worker, found.route, found.time);
+    let body = move || {
+        let mut watchdog = PollWatchdog::new(heartbeats, threshold, thread::current());
+        while let Some(blocked) = watchdog.check(start.elapsed()) {
+            for poll in blocked {
+                let (worker, route, time) = (poll.worker, poll.route, poll.time);
                 catch_log_panic(|| {
-                    tracing::warn!(target: "peregrine", route, worker, ?time, ?budget,
+                    tracing::warn!(target: "peregrine", route, worker, ?time, budget = ?threshold,
                     "a handler blocks its thread, and all connections of the worker with it; use \
-                     peregrine::spawn_blocking or tokio::task::spawn_blocking for blocking calls and \
-                     long computations")
+                    peregrine::spawn_blocking or tokio::task::spawn_blocking for blocking calls \
+                    and long computations")
                 });
             }
-            match watch.next_check_in() {
-                Some(pause) => thread::park_timeout(pause.max(INTERVAL_MIN)),
+            match watchdog.next_check_in() {
+                Some(interval) => thread::park_timeout(interval.max(INTERVAL_MIN)),
                 None => thread::park(),
             }
         }
     };
-    threads::spawn_thread("peregrine-watch", Box::new(look)).map(drop)
+    threads::spawn_thread("peregrine-watch", Box::new(body)).map(drop)
 }

@@ -32,20 +32,20 @@ pub(crate) fn report_error(text: &str, quiet: bool) {
 }
 
 /// Reports the final counters. Returns an error if a worker did not end.
-pub(crate) fn report_shutdown(stopped: &ShutdownReport, quiet: bool) -> Result<(), Error> {
-    report(&stopped.to_string(), quiet);
-    let numbered = stopped.workers.iter().enumerate();
-    let blocked: Vec<_> = numbered.filter(|(_, worker)| worker.is_none()).collect();
+pub(crate) fn report_shutdown(shutdown_report: &ShutdownReport, quiet: bool) -> Result<(), Error> {
+    report(&shutdown_report.to_string(), quiet);
+    let workers = shutdown_report.workers.iter().enumerate();
+    let blocked: Vec<_> = workers.filter(|(_, worker)| worker.is_none()).collect();
     if blocked.is_empty() {
         return Ok(());
     }
-    Err(Error::WorkersBlocked(blocked.into_iter().map(|(number, _)| number).collect()))
+    Err(Error::WorkersBlocked(blocked.into_iter().map(|(worker, _)| worker).collect()))
 }
 
 /// A listen address as a URL; `is_tls` selects the scheme.
-pub(crate) fn url(place: &ListenAddr, is_tls: bool) -> String {
+pub(crate) fn url(listen_addr: &ListenAddr, is_tls: bool) -> String {
     let scheme = if is_tls { "https" } else { "http" };
-    match place {
+    match listen_addr {
         ListenAddr::Tcp(address) => format!("{scheme}://{address}"),
         ListenAddr::Unix(path) => format!("{scheme}+unix:{}", path.display()),
     }

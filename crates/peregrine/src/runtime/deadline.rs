@@ -26,13 +26,18 @@ pub(crate) struct ShutdownDeadline {
 
 impl ShutdownDeadline {
     /// Updates the deadlines for a new lifecycle state. Deadlines only ever move earlier.
-    pub(crate) fn update(&mut self, order: Lifecycle, shutdown_timeout: Duration, now: Instant) {
-        if order <= self.lifecycle {
+    pub(crate) fn update(
+        &mut self,
+        lifecycle: Lifecycle,
+        shutdown_timeout: Duration,
+        now: Instant,
+    ) {
+        if lifecycle <= self.lifecycle {
             return;
         }
         let was_draining = self.lifecycle > Lifecycle::Serving;
-        self.lifecycle = order;
-        match order {
+        self.lifecycle = lifecycle;
+        match lifecycle {
             Lifecycle::Standby | Lifecycle::Serving | Lifecycle::LameDuck => return,
             Lifecycle::HandingOver | Lifecycle::Draining if was_draining => return,
             Lifecycle::HandingOver | Lifecycle::Draining => {
@@ -44,23 +49,24 @@ impl ShutdownDeadline {
                 self.is_force_close_requested = self.force_close_at.is_none_or(|at| now < at);
             }
         }
-        let patience = if order == Lifecycle::ForceClosing {
+        let timeout = if lifecycle == Lifecycle::ForceClosing {
             FORCE_CLOSE_GRACE
         } else {
             shutdown_timeout.saturating_add(FORCE_CLOSE_GRACE)
         };
         // A time beyond the range of `Instant` means no deadline.
-        self.abandon_at = self.abandon_at.into_iter().chain(now.checked_add(patience)).min();
+        self.abandon_at = self.abandon_at.into_iter().chain(now.checked_add(timeout)).min();
     }
 
     /// How long the caller may wait: `Some(None)` means without a limit, `None` that the deadline
     /// has passed.
     pub(crate) fn next_wait(&self, now: Instant) -> Option<Option<Duration>> {
-        let Some(at) = self.abandon_at else {
+        let Some(abandon_at) = self.abandon_at else {
             return Some(self.report_at.map(|at| at.saturating_duration_since(now)));
         };
-        let left = at.checked_duration_since(now)?;
-        Some(Some(self.report_at.map_or(left, |at| at.saturating_duration_since(now).min(left))))
+        let remaining = abandon_at.checked_duration_since(now)?;
+        let until_report = self.report_at.map(|at| at.saturating_duration_since(now));
+        Some(Some(until_report.map_or(remaining, |report| report.min(remaining))))
     }
 
     /// True once, when a shutdown has taken long enough to need an explanation.
@@ -74,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_has_no_end_before_an_order_and_none_is_left_after_the_deadline() {
+    fn waits_are_unlimited_before_a_shutdown_and_end_at_its_deadline() {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         let mut deadline = ShutdownDeadline::default();
         assert_eq!(deadline.next_wait(now), Some(None));
@@ -86,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_shutdown_is_told_of_once() {
+    fn a_long_shutdown_is_reported_once() {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         let mut deadline = ShutdownDeadline::default();
         assert!(!deadline.take_report_due(now + hour));
@@ -97,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_to_cut_brings_the_end_nearer_and_nothing_moves_it_away() {
+    fn a_force_close_moves_the_deadline_earlier_and_never_later() {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         let mut deadline = ShutdownDeadline::default();
         deadline.update(Lifecycle::Serving, hour, now);
@@ -110,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_may_take_for_ever_until_it_is_cut() {
+    fn an_unlimited_shutdown_ends_when_it_is_force_closed() {
         let now = Instant::now();
         let mut deadline = ShutdownDeadline::default();
         deadline.update(Lifecycle::Draining, Duration::MAX, now);

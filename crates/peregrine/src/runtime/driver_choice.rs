@@ -1,4 +1,4 @@
-//! Chooses the driver of all workers, and gives the reason.
+//! Chooses the driver of all workers, and records the reason.
 
 use crate::error::Error;
 use peregrine_driver::Options;
@@ -42,18 +42,18 @@ impl DriverChoice {
     /// Chooses by the environment variable, else by `self` and by what the kernel allows.
     pub(crate) fn choose(self, workers: &[Options]) -> Result<SelectedDriver, Error> {
         match env::var(ENV_VAR) {
-            Ok(word) => Self::parse(&word)?.prepare(workers),
+            Ok(value) => Self::parse(&value)?.prepare(workers),
             Err(_) => self.prepare(workers),
         }
     }
 
-    fn parse(word: &str) -> Result<Self, Error> {
-        match word {
+    fn parse(name: &str) -> Result<Self, Error> {
+        match name {
             "uring" => Ok(Self::Uring),
             "tokio" => Ok(Self::Tokio),
             "auto" | "" => Ok(Self::Auto),
             _ => Err(Error::Config(format!(
-                "{ENV_VAR}={word} is not a driver: use uring, tokio or auto"
+                "{ENV_VAR}={name} is not a driver: use uring, tokio or auto"
             ))),
         }
     }
@@ -62,7 +62,7 @@ impl DriverChoice {
         let refusal = match self {
             Self::Tokio => None,
             Self::Auto | Self::Uring => match uring(workers) {
-                Ok(chosen) => return Ok(chosen),
+                Ok(selected) => return Ok(selected),
                 Err(refusal) => Some(refusal),
             },
         };
@@ -84,9 +84,9 @@ impl DriverChoice {
 #[cfg(all(target_os = "linux", feature = "uring"))]
 fn uring(workers: &[Options]) -> Result<SelectedDriver, String> {
     let (features, rings) =
-        peregrine_driver_uring::prepare(workers).map_err(|refusal| refusal.to_string())?;
-    let seats = rings.into_iter().map(|ring| PreparedDriver::Uring(Box::new(ring))).collect();
-    Ok(SelectedDriver { drivers: seats, reason: format!("io_uring ({features})") })
+        peregrine_driver_uring::prepare(workers).map_err(|error| error.to_string())?;
+    let drivers = rings.into_iter().map(|ring| PreparedDriver::Uring(Box::new(ring))).collect();
+    Ok(SelectedDriver { drivers, reason: format!("io_uring ({features})") })
 }
 
 #[cfg(all(not(target_os = "linux"), feature = "uring"))]
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_that_does_not_exist_is_named_with_those_that_do() {
+    fn an_unknown_driver_name_is_rejected_with_the_valid_ones() {
         let text = DriverChoice::parse("epoll").expect_err("no such driver").to_string();
         assert_eq!(text, "PEREGRINE_DRIVER=epoll is not a driver: use uring, tokio or auto");
         assert_eq!(DriverChoice::parse("tokio").expect("a driver"), DriverChoice::Tokio);
@@ -112,23 +112,23 @@ mod tests {
 
     #[cfg(not(feature = "uring"))]
     #[test]
-    fn without_the_feature_the_reason_and_the_error_name_it() {
+    fn without_the_uring_feature_the_reason_and_the_error_say_so() {
         let workers = [Options::default()];
-        let chosen = DriverChoice::Auto.seat(&workers).expect("tokio is available");
-        assert!(chosen.reason.contains("feature `uring`"), "{}", chosen.reason);
+        let selected = DriverChoice::Auto.prepare(&workers).expect("tokio is available");
+        assert!(selected.reason.contains("feature `uring`"), "{}", selected.reason);
         let error =
-            DriverChoice::Uring.seat(&workers).err().expect("no feature `uring`").to_string();
+            DriverChoice::Uring.prepare(&workers).err().expect("no feature `uring`").to_string();
         assert!(error.contains("feature `uring`"), "{error}");
     }
 
     #[test]
-    fn tokio_runs_wherever_it_is_asked_for() {
+    fn tokio_is_always_available() {
         let workers = [Options::default(), Options::default()];
-        let chosen = DriverChoice::Tokio.prepare(&workers).expect("always possible");
+        let selected = DriverChoice::Tokio.prepare(&workers).expect("always possible");
         assert!(
-            matches!(chosen.drivers[..], [PreparedDriver::Tokio, PreparedDriver::Tokio]),
+            matches!(selected.drivers[..], [PreparedDriver::Tokio, PreparedDriver::Tokio]),
             "{}",
-            chosen.reason
+            selected.reason
         );
     }
 }

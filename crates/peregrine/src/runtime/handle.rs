@@ -11,7 +11,7 @@ use peregrine_server::{Lifecycle, WorkerReport};
 use peregrine_web::panic::catch_log_panic;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
-use tokio::sync::watch as watched;
+use tokio::sync::watch;
 
 /// Shuts down or reloads a running server, from any thread.
 #[doc(alias = "Handle")]
@@ -19,7 +19,7 @@ use tokio::sync::watch as watched;
 #[doc(alias = "graceful")]
 #[derive(Clone)]
 pub struct ServerHandle {
-    lifecycle: watched::Sender<Lifecycle>,
+    lifecycle: watch::Sender<Lifecycle>,
     events: mpsc::Sender<ServerEvent>,
     /// Reloads certificates and settings, if there are any.
     reload: Arc<OnceLock<Weak<ReloadFn>>>,
@@ -55,17 +55,12 @@ pub(crate) struct ControlChannel {
 
 impl ControlChannel {
     pub(crate) fn new() -> Self {
-        let (orders, (sender, news)) = (watched::Sender::new(Lifecycle::Serving), mpsc::channel());
-        let (restart, reload, logs) = (Arc::default(), Arc::default(), Arc::default());
+        let (lifecycle, (event_sender, events)) =
+            (watch::Sender::new(Lifecycle::Serving), mpsc::channel());
+        let (restart, reload, access_log) = (Arc::default(), Arc::default(), Arc::default());
         Self {
-            handle: ServerHandle {
-                lifecycle: orders,
-                events: sender,
-                reload,
-                access_log: logs,
-                restart,
-            },
-            events: news,
+            handle: ServerHandle { lifecycle, events: event_sender, reload, access_log, restart },
+            events,
         }
     }
 }
@@ -73,8 +68,8 @@ impl ControlChannel {
 impl ServerHandle {
     /// Shuts the server down gracefully: it stops accepting connections, closes idle ones, closes
     /// the others after their response, and waits for tasks and blocking functions that are still
-    /// running. Whatever is left after
-    /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is cut.
+    /// running. After [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) it cuts the
+    /// remaining connections and aborts the remaining tasks.
     #[doc(alias = "stop")]
     #[doc(alias = "shutdown")]
     #[doc(alias = "graceful_stop")]
@@ -119,7 +114,7 @@ impl ServerHandle {
     /// lines are in one of the two files.
     pub fn reopen_logs(&self) {
         match self.access_log.get() {
-            Some(place) => place.reopen(),
+            Some(control) => control.reopen(),
             None => catch_log_panic(
                 || tracing::warn!(target: "peregrine", "there is no log file to reopen"),
             ),
@@ -127,8 +122,8 @@ impl ServerHandle {
     }
 
     /// Sets the access log that can be reopened.
-    pub(crate) fn set_access_log(&self, place: LogControl) {
-        let _ = self.access_log.set(place);
+    pub(crate) fn set_access_log(&self, control: LogControl) {
+        let _ = self.access_log.set(control);
     }
 
     /// Whether there is an access log that can be reopened.
@@ -146,8 +141,8 @@ impl ServerHandle {
 
     /// Shuts down on the first call, cuts on the second.
     fn escalate(&self) {
-        self.advance_lifecycle(|present| {
-            if present < Lifecycle::Draining {
+        self.advance_lifecycle(|current| {
+            if current < Lifecycle::Draining {
                 Lifecycle::Draining
             } else {
                 Lifecycle::ForceClosing
@@ -155,12 +150,12 @@ impl ServerHandle {
         });
     }
 
-    fn advance_lifecycle(&self, order: impl FnOnce(Lifecycle) -> Lifecycle) {
-        let is_new = self.lifecycle.send_if_modified(|present| {
-            let next = order(*present).max(*present);
-            std::mem::replace(present, next) < next
+    fn advance_lifecycle(&self, next_after: impl FnOnce(Lifecycle) -> Lifecycle) {
+        let has_changed = self.lifecycle.send_if_modified(|current| {
+            let next = next_after(*current).max(*current);
+            std::mem::replace(current, next) < next
         });
-        if is_new {
+        if has_changed {
             self.restart.on_lifecycle_change(self.lifecycle());
             self.send_event(ServerEvent::LifecycleChanged);
         }
@@ -172,22 +167,22 @@ impl ServerHandle {
         self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);
     }
 
-    fn replace_lifecycle(&self, present: Lifecycle, next: Lifecycle) {
-        self.lifecycle.send_if_modified(|order| {
-            let is_so = *order == present;
-            if is_so {
-                *order = next;
+    fn replace_lifecycle(&self, from: Lifecycle, to: Lifecycle) {
+        self.lifecycle.send_if_modified(|lifecycle| {
+            let has_changed = *lifecycle == from;
+            if has_changed {
+                *lifecycle = to;
             }
-            is_so
+            has_changed
         });
     }
 
     /// Handles signals until the returned value is dropped: SIGTERM and Ctrl-C shut down, and cut
     /// the second time. If they are enabled, SIGHUP reloads, SIGUSR1 reopens the log and SIGUSR2
     /// upgrades.
-    pub(crate) fn handle_signals(&self, hears: HandledSignals) -> Result<Signals, Error> {
+    pub(crate) fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();
-        let obey = move |wish| match wish {
+        let on_action = move |action| match action {
             SignalAction::Shutdown => handle.escalate(),
             SignalAction::Reload => handle.run_reload(),
             #[cfg(unix)]
@@ -195,7 +190,7 @@ impl ServerHandle {
             #[cfg(unix)]
             SignalAction::Upgrade => handle.spawn_upgrade(),
         };
-        Signals::register(hears, obey).map_err(Error::Signals)
+        Signals::register(handled, on_action).map_err(Error::Signals)
     }
 
     /// Whether there is anything to reload.
@@ -211,13 +206,13 @@ impl ServerHandle {
         *self.lifecycle.borrow()
     }
 
-    pub(crate) fn subscribe(&self) -> watched::Receiver<Lifecycle> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Lifecycle> {
         self.lifecycle.subscribe()
     }
 
     /// Sends an event to the thread that waits for the server to end, if there is one.
-    pub(crate) fn send_event(&self, news: ServerEvent) {
-        let _ = self.events.send(news);
+    pub(crate) fn send_event(&self, event: ServerEvent) {
+        let _ = self.events.send(event);
     }
 }
 
@@ -249,7 +244,7 @@ impl UpgradeHost for ServerHandle {
 
 impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerHandle").field("order", &self.lifecycle()).finish_non_exhaustive()
+        f.debug_struct("ServerHandle").field("lifecycle", &self.lifecycle()).finish_non_exhaustive()
     }
 }
 
@@ -259,8 +254,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn who_has_left_reads_nothing_again() {
-        let ControlChannel { handle, events: _news } = ControlChannel::new();
+    fn reload_does_nothing_after_handing_over() {
+        let ControlChannel { handle, events: _events } = ControlChannel::new();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
         let reload: Arc<ReloadFn> = Arc::new(move |_| {

@@ -15,8 +15,7 @@ const ROUNDING_BYTES: u64 = 1 << 20;
 const LIMITS_V2: [&str; 2] = ["memory.max", "memory.high"];
 const LIMITS_V1: [&str; 1] = ["memory.limit_in_bytes"];
 
-/// Replaces `auto` by the share of one of `workers`, if the system reports how much memory there
-/// is.
+/// Replaces `auto` by the share of one of `workers`, if the system reports the amount of memory.
 pub(crate) fn resolve(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
     resolve_under(Path::new("/"), limits, workers)
 }
@@ -24,9 +23,9 @@ pub(crate) fn resolve(limits: &OverloadLimits, workers: usize) -> OverloadLimits
 fn resolve_under(root: &Path, limits: &OverloadLimits, workers: usize) -> OverloadLimits {
     let mut limits = limits.clone();
     if limits.memory_max == MemoryMax::Auto
-        && let Some(usable) = available_memory(root)
+        && let Some(available) = available_memory(root)
     {
-        limits.memory_max = MemoryMax::Bytes(share(usable, workers));
+        limits.memory_max = MemoryMax::Bytes(share(available, workers));
     }
     limits
 }
@@ -42,9 +41,9 @@ pub(crate) fn describe(limits: &OverloadLimits) -> String {
     }
 }
 
-/// A worker's share. All workers together get half of the usable memory.
-fn share(usable: u64, workers: usize) -> u64 {
-    let share = usable / 2 / u64::try_from(workers).unwrap_or(u64::MAX).max(1);
+/// A worker's share. All workers together get half of the available memory.
+fn share(available: u64, workers: usize) -> u64 {
+    let share = available / 2 / u64::try_from(workers).unwrap_or(u64::MAX).max(1);
     (share / ROUNDING_BYTES * ROUNDING_BYTES).max(WORKER_BYTES_MIN)
 }
 
@@ -71,11 +70,11 @@ fn limits_of(root: &Path, group: &str) -> Vec<u64> {
     let base = root.join(base);
     // In a container the path may be the one on the host, which does not exist here. The
     // container's own cgroup is then `base` itself, which is an ancestor of every path.
-    let inside: PathBuf =
+    let relative: PathBuf =
         Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    let above = inside.ancestors().map(|path| base.join(path));
-    above
-        .flat_map(|folder| files.iter().filter_map(move |file| limit(&folder.join(file))))
+    let cgroups = relative.ancestors().map(|path| base.join(path));
+    cgroups
+        .flat_map(|directory| files.iter().filter_map(move |file| limit(&directory.join(file))))
         .collect()
 }
 
@@ -86,8 +85,8 @@ fn limit(file: &Path) -> Option<u64> {
 
 fn total_memory(root: &Path) -> Option<u64> {
     let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
@@ -109,8 +108,9 @@ mod tests {
             let root = Self(std::env::temp_dir().join(name));
             for (file, text) in files {
                 let file = root.0.join(file);
-                fs::create_dir_all(file.parent().expect("a parent")).expect("a new directory");
-                fs::write(file, text).expect("a new file");
+                fs::create_dir_all(file.parent().expect("the file is below the root"))
+                    .expect("the temporary directory is writable");
+                fs::write(file, text).expect("the directory is writable");
             }
             root
         }
@@ -124,12 +124,12 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "it is a table")]
-    fn the_least_of_what_limits_the_process_counts() {
+    fn the_smallest_memory_limit_applies() {
         let v2 = "sys/fs/cgroup";
         let v1 = "sys/fs/cgroup/memory";
         type Files = Vec<(String, &'static str)>;
         let file =
-            |folder: &str, name: &str, text: &'static str| (format!("{folder}/{name}"), text);
+            |directory: &str, name: &str, text: &'static str| (format!("{directory}/{name}"), text);
         let groups = |text: &'static str| ("proc/self/cgroup".to_owned(), text);
         let machine = (MACHINE.0.to_owned(), MACHINE.1);
         let table: [(&str, Files, Option<u64>); 11] = [
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_share_half_of_it_and_none_has_next_to_nothing() {
+    fn workers_share_half_the_memory_with_a_minimum_each() {
         let table = [
             (8192, 2, 2048),
             (8192, 3, 1365),
@@ -221,25 +221,32 @@ mod tests {
             (1, 1, 16),
             (8192, 0, 4096),
         ];
-        for (usable, workers, expected) in table {
-            assert_eq!(share(usable * MIB, workers), expected * MIB, "{usable} for {workers}");
+        for (available, workers, expected) in table {
+            assert_eq!(
+                share(available * MIB, workers),
+                expected * MIB,
+                "{available} for {workers}"
+            );
         }
     }
 
     #[test]
-    fn only_auto_is_looked_up() {
+    fn only_auto_reads_the_limits_of_the_system() {
         let root = Root::with("only-auto", &[MACHINE]);
-        let settled = |memory_max, root: &Path| {
+        let resolve_and_describe = |memory_max, root: &Path| {
             let limits = OverloadLimits { memory_max, ..OverloadLimits::default() };
-            let settled = resolve_under(root, &limits, 4);
-            (settled.memory_max, describe(&settled))
+            let resolved = resolve_under(root, &limits, 4);
+            (resolved.memory_max, describe(&resolved))
         };
-        let (auto, nowhere) = (MemoryMax::Auto, Path::new("/nowhere"));
+        let (auto, missing) = (MemoryMax::Auto, Path::new("/nowhere"));
         let share = MemoryMax::Bytes(1024 * MIB);
-        assert_eq!(settled(auto, &root.0), (share, "1024 MiB".to_owned()));
-        assert_eq!(settled(auto, nowhere), (auto, "1024 MiB".to_owned()));
-        let own = MemoryMax::Bytes(300 << 10);
-        assert_eq!(settled(own, &root.0), (own, "300 KiB".to_owned()));
-        assert_eq!(settled(MemoryMax::Unlimited, &root.0), (MemoryMax::Unlimited, String::new()));
+        assert_eq!(resolve_and_describe(auto, &root.0), (share, "1024 MiB".to_owned()));
+        assert_eq!(resolve_and_describe(auto, missing), (auto, "1024 MiB".to_owned()));
+        let explicit = MemoryMax::Bytes(300 << 10);
+        assert_eq!(resolve_and_describe(explicit, &root.0), (explicit, "300 KiB".to_owned()));
+        assert_eq!(
+            resolve_and_describe(MemoryMax::Unlimited, &root.0),
+            (MemoryMax::Unlimited, String::new())
+        );
     }
 }

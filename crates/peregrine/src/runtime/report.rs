@@ -22,10 +22,10 @@ pub struct ShutdownReport {
 #[must_use]
 pub fn stopped(
     workers: Vec<Option<WorkerStats>>,
-    cut: Vec<ForceClosed>,
-    is_cut_ordered: bool,
+    force_closed: Vec<ForceClosed>,
+    is_force_close_requested: bool,
 ) -> ShutdownReport {
-    ShutdownReport { workers, force_closed: cut, is_force_close_requested: is_cut_ordered }
+    ShutdownReport { workers, force_closed, is_force_close_requested }
 }
 
 impl ShutdownReport {
@@ -75,10 +75,10 @@ impl fmt::Display for ShutdownReport {
             write!(f, "\n  {tasks} tasks and {functions} blocking functions did not end in time")?;
             write!(f, " (tasks that run forever should stop on peregrine::Shutdown)")?;
         }
-        for (number, _) in self.workers.iter().enumerate().filter(|(_, worker)| worker.is_none()) {
+        for (id, _) in self.workers.iter().enumerate().filter(|(_, worker)| worker.is_none()) {
             write!(
                 f,
-                "\n  worker {number} did not end: a handler blocks its thread; its requests and "
+                "\n  worker {id} did not end: a handler blocks its thread; its requests and "
             )?;
             f.write_str("cut connections are not counted here")?;
         }

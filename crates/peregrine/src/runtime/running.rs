@@ -57,22 +57,22 @@ pub struct RunningServer {
 impl RunningServer {
     pub(crate) fn start(
         workers: Vec<Worker>,
-        makes: &mut dyn FnMut() -> BoxedMakeApp,
-        places: Vec<(ListenAddr, bool)>,
+        make_app: &mut dyn FnMut() -> BoxedMakeApp,
+        addresses: Vec<(ListenAddr, bool)>,
         files: UnixSocketFiles,
         settings: &RunSettings,
-        orders: ControlChannel,
+        control: ControlChannel,
     ) -> Result<Self, Error> {
-        let ControlChannel { handle, events: news } = orders;
+        let ControlChannel { handle, events } = control;
         let count = workers.len();
         // If anything below fails, dropping it stops the workers that have started.
         let mut running = Self {
             handle,
-            events: news,
+            events,
             running_workers: BTreeSet::new(),
             report: ShutdownReport { workers: vec![None; count], ..ShutdownReport::default() },
             first_error: None,
-            addresses: places,
+            addresses,
             shutdown_timeout: settings.limits.shutdown_timeout,
             quiet: settings.quiet,
             admin: None,
@@ -82,22 +82,22 @@ impl RunningServer {
             #[cfg(feature = "acme")]
             acme_threads: Vec::new(),
         };
-        let mut pulses = Vec::with_capacity(count);
+        let mut heartbeats = Vec::with_capacity(count);
         let mut watchdog = running.handle.restart().watchdog();
         for worker in workers {
-            let pulse = Arc::new(Heartbeat::default());
-            pulses.push(Arc::downgrade(&pulse));
-            if let Some(shown) = &worker.reporter {
-                shown.view().set_heartbeat(&pulse);
+            let heartbeat = Arc::new(Heartbeat::default());
+            heartbeats.push(Arc::downgrade(&heartbeat));
+            if let Some(reporter) = &worker.reporter {
+                reporter.view().set_heartbeat(&heartbeat);
             }
             let name = format!("peregrine-{}", worker.id);
-            let answering = watchdog.as_mut().map(|watchdog| watchdog.responder());
-            let body = worker.into_thread_body(makes(), &running.handle, pulse, answering);
+            let responder = watchdog.as_mut().map(|watchdog| watchdog.responder());
+            let body = worker.into_thread_body(make_app(), &running.handle, heartbeat, responder);
             threads::spawn_thread(name, Box::new(body)).map_err(Error::Worker)?;
         }
         running.wait_until_ready(count)?;
-        if let Some(budget) = settings.limits.blocking_poll_threshold {
-            blocking::start_blocking_watchdog(pulses, budget).map_err(Error::Worker)?;
+        if let Some(threshold) = settings.limits.blocking_poll_threshold {
+            blocking::start_blocking_watchdog(heartbeats, threshold).map_err(Error::Worker)?;
         }
         if let Some(watchdog) = watchdog {
             watchdog.start(running.handle()).map_err(Error::Worker)?;
@@ -111,22 +111,22 @@ impl RunningServer {
     fn wait_until_ready(&mut self, count: usize) -> Result<(), Error> {
         let mut ready = 0;
         while ready < count {
-            let news = self.events.recv().expect("`self.handle` holds a sender");
-            match news {
+            let event = self.events.recv().expect("`self.handle` holds a sender");
+            match event {
                 ServerEvent::LifecycleChanged => break,
-                ServerEvent::WorkerReady(number) => {
+                ServerEvent::WorkerReady(worker) => {
                     ready += 1;
-                    self.running_workers.insert(number);
+                    self.running_workers.insert(worker);
                 }
                 ServerEvent::WorkerExited(WorkerExit { result: Err(error), .. }) => {
                     return Err(error);
                 }
-                ServerEvent::WorkerExited(ended) => self.record_exit(ended),
+                ServerEvent::WorkerExited(exit) => self.record_exit(exit),
             }
         }
-        for (number, worker) in self.report.workers.iter_mut().enumerate() {
-            if !self.running_workers.contains(&number) && worker.is_none() {
-                *worker = Some(WorkerStats::default());
+        for (worker, stats) in self.report.workers.iter_mut().enumerate() {
+            if !self.running_workers.contains(&worker) && stats.is_none() {
+                *stats = Some(WorkerStats::default());
             }
         }
         Ok(())
@@ -152,10 +152,10 @@ impl RunningServer {
     #[doc(alias = "admin_addr")]
     #[must_use]
     pub fn admin_address(&self) -> Option<&ListenAddr> {
-        self.admin.as_ref().map(|(_, place)| place)
+        self.admin.as_ref().map(|(_, address)| address)
     }
 
-    /// Lets this reload certificates and settings, until the server has ended.
+    /// Enables reloads of certificates and settings until the server has ended.
     pub(crate) fn set_reload_fn(&mut self, reload: Option<Arc<ReloadFn>>) {
         if let Some(reload) = &reload {
             self.handle.set_reload_fn(reload);
@@ -163,19 +163,19 @@ impl RunningServer {
         self._reload = reload;
     }
 
-    /// Starts to obtain certificates through ACME, until a shutdown is requested.
+    /// Attaches the threads that obtain certificates through ACME until a shutdown is requested.
     #[cfg(feature = "acme")]
-    pub(crate) fn start_acme(&mut self, supplying: Vec<AcmeClientThread>) {
-        self.acme_threads = supplying;
+    pub(crate) fn start_acme(&mut self, threads: Vec<AcmeClientThread>) {
+        self.acme_threads = threads;
     }
 
     /// Takes over from the previous process: serves as soon as that process stops accepting.
-    pub(crate) fn take_over(&mut self, heir: &mut InheritedListeners) -> Result<(), Error> {
+    pub(crate) fn take_over(&mut self, inherited: &mut InheritedListeners) -> Result<(), Error> {
         let handle = self.handle();
-        heir.take_over(&handle, || {
-            while let Ok(news) = self.events.try_recv() {
-                if let ServerEvent::WorkerExited(ended) = news {
-                    self.record_exit(ended);
+        inherited.take_over(&handle, || {
+            while let Ok(event) = self.events.try_recv() {
+                if let ServerEvent::WorkerExited(exit) = event {
+                    self.record_exit(exit);
                 }
             }
             self.first_error.take().map_or(Ok(()), Err)
@@ -191,12 +191,12 @@ impl RunningServer {
     #[doc(alias = "addrs")]
     #[doc(alias = "local_addr")]
     pub fn addresses(&self) -> impl Iterator<Item = &ListenAddr> {
-        self.addresses.iter().map(|(place, _)| place)
+        self.addresses.iter().map(|(address, _)| address)
     }
 
     /// The addresses as URLs.
     pub fn urls(&self) -> impl Iterator<Item = String> {
-        self.addresses.iter().map(|(place, is_tls)| url(place, *is_tls))
+        self.addresses.iter().map(|(address, is_tls)| url(address, *is_tls))
     }
 
     /// The first TCP address that speaks HTTP.
@@ -212,7 +212,7 @@ impl RunningServer {
     }
 
     fn address(&self, tls: bool) -> Option<SocketAddr> {
-        self.addresses.iter().find_map(|(place, is_tls)| match place {
+        self.addresses.iter().find_map(|(listen_addr, is_tls)| match listen_addr {
             ListenAddr::Tcp(address) if *is_tls == tls => Some(*address),
             _ => None,
         })
@@ -244,12 +244,10 @@ impl RunningServer {
     }
 
     /// Waits until the server has ended. If that takes long, prints a message that ends with
-    /// `way_out`.
-    fn wait_with(mut self, way_out: &str) -> Result<ShutdownReport, Error> {
+    /// `hint`.
+    fn wait_with(mut self, hint: &str) -> Result<ShutdownReport, Error> {
         let mut deadline = ShutdownDeadline::default();
-        while !self.running_workers.is_empty() && self.next_event(&mut deadline, way_out).is_some()
-        {
-        }
+        while !self.running_workers.is_empty() && self.next_event(&mut deadline, hint).is_some() {}
         self.handle.restart().finish();
         self.report.is_force_close_requested = deadline.is_force_close_requested;
         if let Some(log) = self.access_log.take() {
@@ -260,51 +258,51 @@ impl RunningServer {
         if let Some((admin, _)) = self.admin.take() {
             admin.shutdown();
         }
-        let failed = self.first_error.take();
-        failed.map_or_else(|| Ok(std::mem::take(&mut self.report)), Err)
+        let first_error = self.first_error.take();
+        first_error.map_or_else(|| Ok(std::mem::take(&mut self.report)), Err)
     }
 
     /// Waits for and handles the next event. Returns `None` if none arrives before the deadline of
     /// a shutdown.
-    fn next_event(&mut self, deadline: &mut ShutdownDeadline, way_out: &str) -> Option<()> {
+    fn next_event(&mut self, deadline: &mut ShutdownDeadline, hint: &str) -> Option<()> {
         let now = Instant::now();
         deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
         if deadline.take_report_due(now) {
-            let patience = self.shutdown_timeout;
+            let timeout = self.shutdown_timeout;
             let text = format!(
-                "peregrine: shutting down; waiting up to {patience:?} for requests and tasks in \
-                 progress{way_out}"
+                "peregrine: shutting down; waiting up to {timeout:?} for requests and tasks in \
+                 progress{hint}"
             );
             report(&text, self.quiet);
         }
-        let news = match deadline.next_wait(now)? {
+        let event = match deadline.next_wait(now)? {
             None => self.events.recv().ok()?,
-            Some(patience) => match self.events.recv_timeout(patience) {
-                Ok(news) => news,
+            Some(timeout) => match self.events.recv_timeout(timeout) {
+                Ok(event) => event,
                 Err(mpsc::RecvTimeoutError::Timeout) => return Some(()),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             },
         };
-        if let ServerEvent::WorkerExited(ended) = news {
+        if let ServerEvent::WorkerExited(exit) = event {
             // A forced close may have been requested just before this event, which may be the last
             // one.
             deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
-            self.record_exit(ended);
+            self.record_exit(exit);
         }
         Some(())
     }
 
     /// Records that a worker has ended. If it failed, the other workers are shut down too.
-    fn record_exit(&mut self, WorkerExit { worker: number, result }: WorkerExit) {
-        self.running_workers.remove(&number);
+    fn record_exit(&mut self, WorkerExit { worker, result }: WorkerExit) {
+        self.running_workers.remove(&worker);
         match result {
             Ok(report) => {
-                self.report.workers[number] = Some(report.stats);
+                self.report.workers[worker] = Some(report.stats);
                 self.report.force_closed.extend(report.force_closed);
             }
             Err(error) => {
                 catch_log_panic(|| {
-                    tracing::error!(target: "peregrine", worker = number, %error,
+                    tracing::error!(target: "peregrine", worker, %error,
                     "a worker failed; the server shuts down")
                 });
                 self.handle.graceful_shutdown();
@@ -322,8 +320,8 @@ impl RunningServer {
     pub fn wait_for_signal(self) -> Result<ShutdownReport, Error> {
         let upgrade = self.handle.restart().upgrades_on_sigusr2();
         let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
-        let hears = HandledSignals { reload, upgrade, reopen };
-        let _signals = self.handle.handle_signals(hears)?;
+        let handled = HandledSignals { reload, upgrade, reopen };
+        let _signals = self.handle.handle_signals(handled)?;
         self.wait_handling_signals()
     }
 
@@ -342,7 +340,7 @@ impl Drop for RunningServer {
 
 impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunningServer").field("places", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("RunningServer").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 
@@ -354,33 +352,29 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_did_not_end_is_in_the_last_line() {
-        let worker = |tasks_cut, functions_left| {
-            Some(WorkerStats {
-                aborted_tasks: tasks_cut,
-                abandoned_blocking_tasks: functions_left,
-                ..WorkerStats::default()
-            })
+    fn the_shutdown_report_lists_what_did_not_end() {
+        let worker = |aborted_tasks, abandoned_blocking_tasks| {
+            Some(WorkerStats { aborted_tasks, abandoned_blocking_tasks, ..WorkerStats::default() })
         };
-        let mut stopped =
+        let mut report =
             ShutdownReport { workers: vec![worker(0, 0)], ..ShutdownReport::default() };
-        let text = stopped.to_string();
+        let text = report.to_string();
         assert!(!text.contains("did not end") && text.contains("none was cut"), "{text}");
-        stopped.workers = vec![worker(2, 1), None, worker(1, 0)];
-        let text = stopped.to_string();
+        report.workers = vec![worker(2, 1), None, worker(1, 0)];
+        let text = report.to_string();
         assert!(!text.contains("none was cut"), "unknown for worker 1: {text}");
         assert!(text.contains("3 tasks and 1 blocking functions did not end in time"), "{text}");
         assert!(text.contains("worker 1 did not end"), "{text}");
     }
 
     #[test]
-    fn a_worker_that_dies_in_the_middle_ends_the_others_in_order_and_the_wait_with_its_error() {
-        let ControlChannel { handle, events: news } = ControlChannel::new();
+    fn a_worker_panic_shuts_the_others_down_gracefully_and_is_returned_by_wait() {
+        let ControlChannel { handle, events } = ControlChannel::new();
         let running = RunningServer {
             admin: None,
             access_log: None,
             handle: handle.clone(),
-            events: news,
+            events,
             running_workers: BTreeSet::from([0, 1]),
             report: ShutdownReport { workers: vec![None; 2], ..ShutdownReport::default() },
             first_error: None,
@@ -403,12 +397,12 @@ mod tests {
             {
                 thread::yield_now();
             }
-            let order = handle.lifecycle();
+            let lifecycle = handle.lifecycle();
             handle.send_event(ServerEvent::WorkerExited(WorkerExit {
                 worker: 1,
                 result: Ok(WorkerReport::default()),
             }));
-            order
+            lifecycle
         });
         let error = running.wait().expect_err("a worker panicked").to_string();
         assert!(error.starts_with("worker 0 panicked: on purpose"), "{error}");
@@ -416,34 +410,34 @@ mod tests {
     }
 
     #[test]
-    fn the_report_says_whether_connections_were_cut_by_the_clock_or_by_an_order() {
+    fn the_report_tells_a_requested_force_close_from_the_deadline() {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
-        for (drained, cut, expected) in [
+        for (drain_at, force_close_at, expected) in [
             (Some(now), None, "1 cut at the deadline"),
             (Some(now), Some(now), "1 cut before the deadline, as ordered"),
             (None, Some(now), "1 cut before the deadline, as ordered"),
             (Some(now), Some(now + hour), "1 cut at the deadline"),
         ] {
             let mut deadline = ShutdownDeadline::default();
-            for (order, at) in [(Lifecycle::Draining, drained), (Lifecycle::ForceClosing, cut)] {
-                at.into_iter().for_each(|at| deadline.update(order, hour, at));
+            for (lifecycle, at) in
+                [(Lifecycle::Draining, drain_at), (Lifecycle::ForceClosing, force_close_at)]
+            {
+                at.into_iter().for_each(|at| deadline.update(lifecycle, hour, at));
             }
-            let unfinished = peregrine_server::InFlightStage::Head;
-            let peer = "a".to_owned();
-            let peer = ForceClosed {
-                peer,
+            let stage = peregrine_server::InFlightStage::Head;
+            let force_closed = ForceClosed {
+                peer: "a".to_owned(),
                 request: None,
-                stage: unfinished,
+                stage,
                 in_flight_for: None,
                 connection_age: hour,
             };
-            let is_cut_ordered = deadline.is_force_close_requested;
-            let stopped = ShutdownReport {
-                force_closed: vec![peer],
-                is_force_close_requested: is_cut_ordered,
+            let report = ShutdownReport {
+                force_closed: vec![force_closed],
+                is_force_close_requested: deadline.is_force_close_requested,
                 ..ShutdownReport::default()
             };
-            assert!(stopped.to_string().contains(expected), "{stopped}");
+            assert!(report.to_string().contains(expected), "{report}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct HandledSignals {
     pub(crate) reopen: bool,
 }
 
-/// The number of [`Signals`] that exist.
+/// The [`Signals`] that exist, and the handlers that are installed.
 static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
     active: 0,
     #[cfg(unix)]
@@ -68,40 +68,41 @@ impl Signals {
     /// # Errors
     /// The process is out of descriptors or threads, or the system does not deliver signals.
     pub(crate) fn register(
-        hears: HandledSignals,
-        mut obey: impl FnMut(SignalAction) + Send + 'static,
+        handled: HandledSignals,
+        mut on_action: impl FnMut(SignalAction) + Send + 'static,
     ) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-        let mut count = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the program had its own handlers for these before, they stay the only ones.
-        let [upgrade, reopen] = &mut count.may_handle;
-        let may_upgrade = hears.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
-        let may_reopen = hears.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
-        let further = [(hears.reload, SIGHUP), (may_upgrade, SIGUSR2), (may_reopen, SIGUSR1)];
-        let further =
-            further.into_iter().filter_map(|(is_heard, signal)| is_heard.then_some(signal));
-        let wanted = [SIGINT, SIGTERM].into_iter().chain(further);
+        let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        // If the program already handles these two, its handlers stay the only ones.
+        let [upgrade, reopen] = &mut registrations.may_handle;
+        let may_upgrade = handled.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
+        let may_reopen = handled.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
+        let optional = [(handled.reload, SIGHUP), (may_upgrade, SIGUSR2), (may_reopen, SIGUSR1)];
+        let optional =
+            optional.into_iter().filter_map(|(is_enabled, signal)| is_enabled.then_some(signal));
+        let all_signals = [SIGINT, SIGTERM].into_iter().chain(optional);
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
-        let listener = signals.handle();
-        for signal in wanted {
-            if !count.with_default_action.contains(&signal) {
-                // Before our first handler is installed, to recognize the program's own handlers.
+        let handle = signals.handle();
+        for signal in all_signals {
+            if !registrations.with_default_action.contains(&signal) {
+                // Before `add_signal` installs our handler, which `is_default` would mistake for
+                // one of the program's own.
                 register_default_action(signal)?;
-                count.with_default_action.push(signal);
+                registrations.with_default_action.push(signal);
             }
-            listener.add_signal(signal)?;
+            handle.add_signal(signal)?;
         }
-        let wish = |signal| match signal {
+        let to_action = |signal| match signal {
             SIGHUP => SignalAction::Reload,
             SIGUSR1 => SignalAction::ReopenLogs,
             SIGUSR2 => SignalAction::Upgrade,
             _ => SignalAction::Shutdown,
         };
-        let obey = move || signals.forever().for_each(|signal| obey(wish(signal)));
-        crate::runtime::threads::spawn_thread("peregrine-signals", Box::new(obey))?;
-        count.active += 1;
+        let body = move || signals.forever().for_each(|signal| on_action(to_action(signal)));
+        crate::runtime::threads::spawn_thread("peregrine-signals", Box::new(body))?;
+        registrations.active += 1;
         USE_DEFAULT_ACTION.store(false, Ordering::SeqCst);
-        Ok(Self { handle: listener })
+        Ok(Self { handle })
     }
 }
 
@@ -129,9 +130,9 @@ fn is_default(signal: i32) -> bool {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        let mut count = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        count.active -= 1;
-        USE_DEFAULT_ACTION.store(count.active == 0, Ordering::SeqCst);
+        let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        registrations.active -= 1;
+        USE_DEFAULT_ACTION.store(registrations.active == 0, Ordering::SeqCst);
         #[cfg(unix)]
         self.handle.close();
     }
@@ -141,11 +142,11 @@ impl Drop for Signals {
 impl Signals {
     /// # Errors
     /// The system cannot start another thread.
-    pub(crate) fn listen(
+    pub(crate) fn register(
         _: HandledSignals,
-        mut obey: impl FnMut(SignalAction) + Send + 'static,
+        mut on_action: impl FnMut(SignalAction) + Send + 'static,
     ) -> io::Result<Self> {
-        let mut count = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Where the system does not deliver signals, only a `Handle` can end the server.
         let listen = move || {
@@ -153,11 +154,11 @@ impl Signals {
                 if USE_DEFAULT_ACTION.load(Ordering::SeqCst) {
                     std::process::exit(130);
                 }
-                obey(SignalAction::Shutdown);
+                on_action(SignalAction::Shutdown);
             }
         };
         std::thread::Builder::new().name("peregrine-signals".to_owned()).spawn(listen)?;
-        count.now += 1;
+        registrations.active += 1;
         USE_DEFAULT_ACTION.store(false, Ordering::SeqCst);
         Ok(Self {})
     }

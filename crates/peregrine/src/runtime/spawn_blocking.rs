@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_goes_on_in_the_caller() {
+    fn a_panic_propagates_to_the_caller() {
         let caller = || block_on(spawn_blocking(|| resume_unwind(Box::new("on purpose"))));
         let panic = std::panic::catch_unwind(caller).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));

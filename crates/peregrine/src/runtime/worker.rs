@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use tokio::sync::watch as watched;
+use tokio::sync::watch;
 
 /// The patterns of the application's routes, set by the first worker that builds it.
 pub(crate) type RoutePatterns = Arc<OnceLock<Vec<String>>>;
@@ -41,75 +41,70 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Returns the body of the worker's thread, which reports its end whatever the cause.
+    /// Returns the body of the worker's thread, which reports the thread's end even after a panic.
     pub(crate) fn into_thread_body(
         self,
         make: BoxedMakeApp,
         handle: &ServerHandle,
-        pulse: Arc<Heartbeat>,
-        answering: Option<WatchdogResponder>,
+        heartbeat: Arc<Heartbeat>,
+        watchdog: Option<WatchdogResponder>,
     ) -> impl FnOnce() + Send + use<> {
-        let (number, handle, orders) = (self.id, handle.clone(), handle.subscribe());
+        let (worker, handle, lifecycle) = (self.id, handle.clone(), handle.subscribe());
         move || {
-            let started = || handle.send_event(ServerEvent::WorkerReady(number));
+            let on_ready = || handle.send_event(ServerEvent::WorkerReady(worker));
             // Unwind safe, because nothing of the worker is used after a panic.
-            let run = AssertUnwindSafe(|| self.run(make, orders, pulse, answering, &started));
+            let run =
+                AssertUnwindSafe(|| self.run(make, lifecycle, heartbeat, watchdog, &on_ready));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
-                Err(Error::WorkerPanicked { worker: number, cause: panic_message(&*panic) })
+                Err(Error::WorkerPanicked { worker, cause: panic_message(&*panic) })
             });
-            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker: number, result }));
+            handle.send_event(ServerEvent::WorkerExited(WorkerExit { worker, result }));
         }
     }
 
-    /// Runs the worker until it ends. Calls `make` inside the worker's runtime, and `started` when
+    /// Runs the worker until it ends. Calls `make` inside the worker's runtime, and `on_ready` when
     /// the worker has its application and listens.
     fn run(
         self,
         make: BoxedMakeApp,
-        orders: watched::Receiver<Lifecycle>,
-        pulse: Arc<Heartbeat>,
-        answering: Option<WatchdogResponder>,
-        started: &dyn Fn(),
+        lifecycle: watch::Receiver<Lifecycle>,
+        heartbeat: Arc<Heartbeat>,
+        watchdog: Option<WatchdogResponder>,
+        on_ready: &dyn Fn(),
     ) -> Result<WorkerReport, Error> {
-        let Self {
-            listeners,
-            limits,
-            options,
-            driver: seat,
-            reporter: shown,
-            access_log: log,
-            traces,
-            ..
-        } = self;
-        let (patterns, member) = (self.patterns, self.balancer);
-        let style = log.as_ref().map(|log| log.style.clone());
-        let observed = match &shown {
-            Some(shown) => Instrumentation::with_metrics(pulse, Arc::clone(&shown.view().metrics)),
-            None => Instrumentation::new(pulse),
+        let Self { listeners, limits, options, driver, reporter, access_log, traces, .. } = self;
+        let (patterns, balancer) = (self.patterns, self.balancer);
+        let log_style = access_log.as_ref().map(|access_log| access_log.style.clone());
+        let instrumentation = match &reporter {
+            Some(reporter) => {
+                Instrumentation::with_metrics(heartbeat, Arc::clone(&reporter.view().metrics))
+            }
+            None => Instrumentation::new(heartbeat),
         };
-        let observed = Rc::new(observed.with_access_log(log).with_tracing(traces.clone()));
-        let counts = Rc::clone(&observed);
-        let begin = WorkerStart {
+        let instrumentation =
+            Rc::new(instrumentation.with_access_log(access_log).with_tracing(traces.clone()));
+        let final_stats = Rc::clone(&instrumentation);
+        let start = WorkerStart {
             make,
-            on_ready: started,
+            on_ready,
             listeners,
             limits,
-            instrumentation: observed,
-            lifecycle: orders,
-            reporter: shown,
-            watchdog: answering,
-            log_style: style,
+            instrumentation,
+            lifecycle,
+            reporter,
+            watchdog,
+            log_style,
             traces,
             patterns,
-            balancer: member,
+            balancer,
         };
-        let report = match seat {
-            PreparedDriver::Tokio => Tokio::run(&options, |driver| begin.run(driver)),
+        let report = match driver {
+            PreparedDriver::Tokio => Tokio::run(&options, |driver| start.run(driver)),
             #[cfg(all(target_os = "linux", feature = "uring"))]
-            PreparedDriver::Uring(ring) => ring.run(&options, |driver| begin.run(driver)),
+            PreparedDriver::Uring(ring) => ring.run(&options, |driver| start.run(driver)),
         };
-        // Taken again, because the driver has waited for blocking functions after the worker ended.
-        Ok(WorkerReport { stats: counts.stats(), ..report.map_err(Error::Worker)?? })
+        // Read again, because the driver has waited for blocking functions after the worker ended.
+        Ok(WorkerReport { stats: final_stats.stats(), ..report.map_err(Error::Worker)?? })
     }
 }
 
@@ -120,10 +115,10 @@ struct WorkerStart<'a> {
     listeners: Vec<BoundListener<Socket>>,
     limits: WorkerLimits,
     instrumentation: Rc<Instrumentation>,
-    lifecycle: watched::Receiver<Lifecycle>,
+    lifecycle: watch::Receiver<Lifecycle>,
     reporter: Option<WorkerReporter>,
     watchdog: Option<WatchdogResponder>,
-    log_style: Option<watched::Receiver<AccessLogStyle>>,
+    log_style: Option<watch::Receiver<AccessLogStyle>>,
     traces: Option<TraceConfig>,
     patterns: RoutePatterns,
     balancer: Option<Balancer<Handoff>>,
@@ -137,61 +132,61 @@ impl WorkerStart<'_> {
     ) -> Result<WorkerReport, Error> {
         let Self {
             make,
-            on_ready: started,
+            on_ready,
             listeners,
             limits,
-            instrumentation: observed,
-            lifecycle: mut orders,
-            reporter: shown,
+            instrumentation,
+            mut lifecycle,
+            reporter,
             ..
         } = self;
-        let (answering, member) = (self.watchdog, self.balancer);
-        if let Some(shown) = &shown {
-            shown.on_thread_start();
+        let (watchdog, balancer) = (self.watchdog, self.balancer);
+        if let Some(reporter) = &reporter {
+            reporter.on_thread_start();
         }
         let application = {
             // An `async` `make` may wait for events that the driver does not know.
             let _hold = driver.keep_awake();
-            let (mut made, mut ended) =
-                (pin!(make()), pin!(orders.wait_for(|o| *o > Lifecycle::Serving)));
-            let made = poll_fn(|cx| match made.as_mut().poll(cx) {
+            let (mut build, mut shutdown) =
+                (pin!(make()), pin!(lifecycle.wait_for(|state| *state > Lifecycle::Serving)));
+            let application = poll_fn(|cx| match build.as_mut().poll(cx) {
                 Poll::Ready(application) => Poll::Ready(Some(application)),
-                Poll::Pending => ended.as_mut().poll(cx).map(|_| None),
+                Poll::Pending => shutdown.as_mut().poll(cx).map(|_| None),
             });
-            match made.await {
+            match application.await {
                 Some(application) => application.map_err(Error::Build)?,
                 None => return Ok(WorkerReport::default()),
             }
         };
-        let known = self.patterns.get_or_init(|| peregrine_server::route_patterns(&application));
+        let patterns = self.patterns.get_or_init(|| peregrine_server::route_patterns(&application));
         if let Some(traces) = self.traces {
-            traces.validate(known).map_err(Error::Config)?;
+            traces.validate(patterns).map_err(Error::Config)?;
         }
         if let Some(style) = self.log_style {
-            style.borrow().validate(known).map_err(Error::Config)?;
+            style.borrow().validate(patterns).map_err(Error::Config)?;
         }
-        if let Some(shown) = &shown {
-            shown.on_serve(&application);
+        if let Some(reporter) = &reporter {
+            reporter.on_serve(&application);
         }
-        if let Some(answering) = answering {
-            driver.spawn_boxed(Box::pin(answering.run(orders.clone())));
+        if let Some(watchdog) = watchdog {
+            driver.spawn_boxed(Box::pin(watchdog.run(lifecycle.clone())));
         }
         let running = peregrine_server::run_worker(
             driver,
             listeners,
             application,
             limits,
-            observed,
-            orders,
-            member,
+            instrumentation,
+            lifecycle,
+            balancer,
         );
         let mut running = pin!(running);
         // The first poll starts listening.
-        let ended = poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
-        if ended.is_pending() {
-            started();
+        let first_poll = poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
+        if first_poll.is_pending() {
+            on_ready();
         }
-        match ended {
+        match first_poll {
             Poll::Ready(report) => report,
             Poll::Pending => running.await,
         }

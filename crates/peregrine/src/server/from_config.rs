@@ -71,30 +71,30 @@ impl Server {
             server = server.with_otlp(otlp);
         }
         server = with_watch(with_restart(server, &config), &config)?;
-        let mut configured = ConfigReloader::new(config.clone());
+        let mut config_reloader = ConfigReloader::new(config.clone());
         #[cfg(feature = "tls")]
-        let mut of_server = None;
-        for (name, of) in &config.listeners {
-            let listener = listener(name, of)?;
+        let mut server_tls = None;
+        for (name, listener_config) in &config.listeners {
+            let listener = listener(name, listener_config)?;
             #[cfg(feature = "tls")]
-            let listener = match tls(&config, name, of, &mut of_server)? {
+            let listener = match tls(&config, name, listener_config, &mut server_tls)? {
                 Some(tls) => listener.tls(tls),
                 None => listener,
             };
-            let (live, changes) = watch::channel(config.to_reloadable(name, of)?);
-            configured.add_listener(name, live);
-            server = server.listen(listener.with_updates(changes));
+            let (sender, updates) = watch::channel(config.to_reloadable(name, listener_config)?);
+            config_reloader.add_listener(name, sender);
+            server = server.listen(listener.with_updates(updates));
         }
-        Ok(server.with_config_reloader(configured))
+        Ok(server.with_config_reloader(config_reloader))
     }
 
-    /// Calls `follow` with the configuration each time a reload has changed something, on the
+    /// Calls `callback` with the configuration each time a reload has changed something, on the
     /// reload thread. Use it to apply the log level and the program's own settings. It has an
     /// effect only on a server [built from a configuration](Server::from_config); without it, a
     /// change of `logging.level` needs a restart.
-    pub fn on_reload(mut self, follow: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
-        if let Some(configured) = self.config_reloader_mut() {
-            configured.set_on_reload(follow);
+    pub fn on_reload(mut self, callback: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
+        if let Some(reloader) = self.config_reloader_mut() {
+            reloader.set_on_reload(callback);
         }
         self
     }
@@ -102,15 +102,15 @@ impl Server {
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
 fn with_restart(server: Server, config: &ServerConfig) -> Server {
-    let of = &config.restart;
-    let mut successor = peregrine_restart::UpgradeOptions::new().timeout(of.upgrade_timeout);
-    if let Some(program) = &of.program {
-        successor = successor.program(program);
+    let restart = &config.restart;
+    let mut options = peregrine_restart::UpgradeOptions::new().timeout(restart.upgrade_timeout);
+    if let Some(program) = &restart.program {
+        options = options.program(program);
     }
-    if !of.upgrade_on_sigusr2 {
-        successor = successor.ignore_sigusr2();
+    if !restart.upgrade_on_sigusr2 {
+        options = options.ignore_sigusr2();
     }
-    server.upgrade_options(successor)
+    server.upgrade_options(options)
 }
 
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
@@ -119,8 +119,8 @@ fn with_restart(server: Server, _: &ServerConfig) -> Server {
 }
 
 fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
-    let own = config.listeners.values().filter_map(|listener| listener.tls.as_ref());
-    let is_watched = config.tls.watch_files || own.into_iter().any(|tls| tls.watch_files);
+    let tls_sections = config.listeners.values().filter_map(|listener| listener.tls.as_ref());
+    let is_watched = config.tls.watch_files || tls_sections.into_iter().any(|tls| tls.watch_files);
     #[cfg(feature = "tls-watch")]
     return Ok(if is_watched { server.watch_certificates() } else { server });
     #[cfg(not(feature = "tls-watch"))]
@@ -130,34 +130,34 @@ fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
     }
 }
 
-fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
-    let section = |section: &str| format!("listeners.{name}.{section}");
+fn listener(name: &str, config: &ListenerConfig) -> Result<Listener, Error> {
+    let path_of = |key: &str| format!("listeners.{name}.{key}");
     let mut listener =
-        base_listener(of).ok_or_else(|| missing_feature(&section("activated"), "restart"))?;
-    if let Some(limits) = &of.limits {
+        base_listener(config).ok_or_else(|| missing_feature(&path_of("activated"), "restart"))?;
+    if let Some(limits) = &config.limits {
         listener = listener.limits(limits.clone());
     }
-    if let Some(mode) = of.unix_mode {
+    if let Some(mode) = config.unix_mode {
         listener = listener.unix_mode(mode);
     }
-    if let Some(user) = &of.unix_owner {
+    if let Some(user) = &config.unix_owner {
         listener = listener.unix_owner(user);
     }
-    if let Some(group) = &of.unix_group {
+    if let Some(group) = &config.unix_group {
         listener = listener.unix_group(group);
     }
-    if let Some(proxies) = &of.trusted_proxies {
+    if let Some(proxies) = &config.trusted_proxies {
         // An empty section trusts no proxies.
-        let proxies = proxies.to_trusted_proxies(&section("trusted_proxies"))?;
+        let proxies = proxies.to_trusted_proxies(&path_of("trusted_proxies"))?;
         listener = listener.trusted_proxies(
             proxies.unwrap_or_else(|| TrustedProxies::from_networks(Vec::<String>::new())),
         );
     }
-    if let Some(settings) = of.proxy_protocol.to_proxy_protocol(&section("proxy_protocol"))? {
+    if let Some(settings) = config.proxy_protocol.to_proxy_protocol(&path_of("proxy_protocol"))? {
         listener = listener.proxy_protocol(settings);
     }
-    if of.https && cfg!(not(feature = "tls")) {
-        return Err(missing_feature(&section("https"), "tls"));
+    if config.https && cfg!(not(feature = "tls")) {
+        return Err(missing_feature(&path_of("https"), "tls"));
     }
     Ok(listener)
 }
@@ -167,24 +167,26 @@ fn listener(name: &str, of: &ListenerConfig) -> Result<Listener, Error> {
 fn tls(
     config: &ServerConfig,
     name: &str,
-    of: &ListenerConfig,
-    of_server: &mut Option<TlsConfig>,
+    listener: &ListenerConfig,
+    server_tls: &mut Option<TlsConfig>,
 ) -> Result<Option<TlsConfig>, Error> {
-    match (&of.tls, of.https) {
+    match (&listener.tls, listener.https) {
         (_, false) => Ok(None),
-        (Some(own), true) => tls_config::make(own, &format!("listeners.{name}.tls")).map(Some),
+        (Some(section), true) => {
+            tls_config::build(section, &format!("listeners.{name}.tls")).map(Some)
+        }
         (None, true) => {
-            if of_server.is_none() {
-                *of_server = Some(tls_config::make(&config.tls, "tls")?);
+            if server_tls.is_none() {
+                *server_tls = Some(tls_config::build(&config.tls, "tls")?);
             }
-            Ok(of_server.clone())
+            Ok(server_tls.clone())
         }
     }
 }
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
-fn base_listener(of: &ListenerConfig) -> Option<Listener> {
-    Some(match (&of.activated, &of.address) {
+fn base_listener(config: &ListenerConfig) -> Option<Listener> {
+    Some(match (&config.activated, &config.address) {
         (Some(name), Some(address)) => Listener::activated_or(name, address),
         (Some(name), None) => Listener::activated(name),
         (None, address) => Listener::bind(address.clone().unwrap_or_default()),
@@ -192,30 +194,31 @@ fn base_listener(of: &ListenerConfig) -> Option<Listener> {
 }
 
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
-fn base_listener(of: &ListenerConfig) -> Option<Listener> {
-    of.activated.is_none().then(|| Listener::bind(of.address.clone().unwrap_or_default()))
+fn base_listener(config: &ListenerConfig) -> Option<Listener> {
+    config.activated.is_none().then(|| Listener::bind(config.address.clone().unwrap_or_default()))
 }
 
 /// Returns `None` if the admin listener is off.
-fn admin(of: &AdminConfig) -> Option<Admin> {
-    let mut admin = Admin::bind(of.address.as_deref()?).liveness_threshold(of.liveness_threshold);
-    if let Some(mode) = of.unix_mode {
+fn admin(config: &AdminConfig) -> Option<Admin> {
+    let mut admin =
+        Admin::bind(config.address.as_deref()?).liveness_threshold(config.liveness_threshold);
+    if let Some(mode) = config.unix_mode {
         admin = admin.unix_mode(mode);
     }
-    if let Some(user) = &of.unix_owner {
+    if let Some(user) = &config.unix_owner {
         admin = admin.unix_owner(user);
     }
-    if let Some(group) = &of.unix_group {
+    if let Some(group) = &config.unix_group {
         admin = admin.unix_group(group);
     }
     Some(admin)
 }
 
 /// Builds the log, unless it is off.
-fn log(of: &AccessLogConfig) -> Option<AccessLogOptions> {
-    let log = AccessLogOptions::from_target(of.target.as_ref()?);
-    let log = log.with_style(of.style()).queue_bytes_max(of.queue_bytes_max);
-    Some(log.flush_timeout(of.flush_timeout))
+fn log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
+    let log = AccessLogOptions::from_target(config.target.as_ref()?);
+    let log = log.with_style(config.style()).queue_bytes_max(config.queue_bytes_max);
+    Some(log.flush_timeout(config.flush_timeout))
 }
 
 impl From<DriverKind> for DriverChoice {
@@ -245,15 +248,15 @@ mod tests {
     use peregrine_settings::internal::layers;
 
     fn read(text: &str, variables: &[(&str, &str)]) -> Result<ServerConfig, ConfigError> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("app.toml");
-        std::fs::write(&path, text).expect("a new file");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("app.toml");
+        std::fs::write(&path, text).expect("the directory is writable");
         let layers = layers().file(path).env_vars(variables.iter().copied());
         ServerConfig::from_layers(ServerConfig::default(), layers)
     }
 
     #[test]
-    fn the_defaults_of_the_tree_are_those_of_the_types_that_it_stands_for() {
+    fn config_defaults_match_the_defaults_of_the_option_types() {
         let ServerConfig { access_log, admin, .. } = ServerConfig::default();
         assert_eq!(admin.liveness_threshold, crate::listen::admin::DEFAULT_LIVENESS_THRESHOLD);
         assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::DEFAULT_QUEUE_BYTES_MAX);
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table of cases")]
-    fn what_cannot_be_meant_is_told_with_its_name() {
+    fn invalid_settings_are_rejected_by_name() {
         let listen = "[listeners.a]\naddress = '127.0.0.1:0'\n";
         let https = format!("{listen}https = true\n");
         for (text, expected) in [
@@ -387,8 +390,8 @@ mod tests {
                 "`tls`: `default_certificate = \"b\"` matches no label",
             ),
         ] {
-            let made = read(text, &[]).map_err(Error::from).and_then(Server::from_config);
-            let error = made.map(|_| ()).expect_err(text).to_string();
+            let result = read(text, &[]).map_err(Error::from).and_then(Server::from_config);
+            let error = result.map(|_| ()).expect_err(text).to_string();
             assert!(error.contains(expected), "{text}\n{error}");
         }
     }

@@ -77,8 +77,8 @@ impl Server {
     /// Creates a server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`,
     /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes any free port. For listeners with
     /// other settings, pass a [`Listener`].
-    pub fn bind(place: impl Into<Listener>) -> Self {
-        Self::new().listen(place)
+    pub fn bind(listener: impl Into<Listener>) -> Self {
+        Self::new().listen(listener)
     }
 
     /// Creates a server without listeners.
@@ -109,8 +109,8 @@ impl Server {
 
     /// Adds a listener: an address, a socket bound elsewhere, or a [`Listener`] with its own
     /// settings.
-    pub fn listen(mut self, place: impl Into<Listener>) -> Self {
-        self.listeners.push(place.into());
+    pub fn listen(mut self, listener: impl Into<Listener>) -> Self {
+        self.listeners.push(listener.into());
         self
     }
 
@@ -135,8 +135,8 @@ impl Server {
     #[doc(alias = "bind_rustls")]
     #[doc(alias = "listen_rustls")]
     #[cfg(feature = "tls")]
-    pub fn listen_tls(self, place: impl Into<Listener>, tls: TlsConfig) -> Self {
-        self.listen(place.into().tls(tls))
+    pub fn listen_tls(self, listener: impl Into<Listener>, tls: TlsConfig) -> Self {
+        self.listen(listener.into().tls(tls))
     }
 
     /// Adds an HTTP listener on a Unix domain socket at `path`. The file is removed on shutdown.
@@ -218,8 +218,8 @@ impl Server {
     /// no client is refused while the next process starts. The manager determines their number and
     /// kind, TCP or Unix. On Linux.
     ///
-    /// A single socket without a name is given to the first caller, whatever `name` is: watchexec
-    /// and systemfd set no name, and systemd sets that of the unit. Several sockets need names.
+    /// A single socket without a name is used for the first call, whatever `name` is: watchexec and
+    /// systemfd set no name, and systemd sets that of the unit. Several sockets need names.
     ///
     /// It is an error if there are no such sockets;
     /// [`listen_activated_or`](Self::listen_activated_or) has a fallback.
@@ -271,8 +271,8 @@ impl Server {
     #[doc(alias = "binary_upgrade")]
     #[doc(alias = "USR2")]
     #[cfg(all(target_os = "linux", feature = "restart"))]
-    pub fn upgrade_options(mut self, successor: UpgradeOptions) -> Self {
-        self.upgrade_options = successor;
+    pub fn upgrade_options(mut self, options: UpgradeOptions) -> Self {
+        self.upgrade_options = options;
         self
     }
 
@@ -319,8 +319,8 @@ impl Server {
     /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
     #[doc(alias = "backlog")]
     #[doc(alias = "tcp_nodelay")]
-    pub fn socket_options(mut self, sockets: SocketOptions) -> Self {
-        self.driver_options.socket_options = sockets;
+    pub fn socket_options(mut self, options: SocketOptions) -> Self {
+        self.driver_options.socket_options = options;
         self
     }
 
@@ -368,20 +368,20 @@ impl Server {
     /// See [`Error`].
     pub fn serve<Via, M: MakeApp<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
-        let orders = ControlChannel::new();
-        // Handle signals before the start: it may take long, and a signal may arrive as soon as the
-        // startup line is printed.
-        let _signals = orders.handle.handle_signals(self.handled_signals())?;
-        orders.handle.restart().enable_notifications();
-        let stopped = self.start_with(&mut box_make_app(make), orders)?.wait_handling_signals()?;
-        report_shutdown(&stopped, quiet)
+        let control = ControlChannel::new();
+        // Install the handlers before the start, which may take long. A supervisor may also send a
+        // signal as soon as the startup line is printed.
+        let _signals = control.handle.handle_signals(self.handled_signals())?;
+        control.handle.restart().enable_notifications();
+        let report = self.start_with(&mut box_make_app(make), control)?.wait_handling_signals()?;
+        report_shutdown(&report, quiet)
     }
 
     /// Marks a section as set in code, so that the configuration no longer applies to it.
     fn mark_set_in_code(&mut self, section: &'static str) {
         #[cfg(feature = "config")]
-        if let Some(configured) = &mut self.config_reloader {
-            configured.mark_set_in_code(section);
+        if let Some(reloader) = &mut self.config_reloader {
+            reloader.mark_set_in_code(section);
         }
         #[cfg(not(feature = "config"))]
         let _ = section;
@@ -395,8 +395,8 @@ impl Server {
     }
 
     #[cfg(feature = "config")]
-    pub(crate) fn with_config_reloader(mut self, configured: ConfigReloader) -> Self {
-        self.config_reloader = Some(configured);
+    pub(crate) fn with_config_reloader(mut self, reloader: ConfigReloader) -> Self {
+        self.config_reloader = Some(reloader);
         self
     }
 
@@ -424,8 +424,8 @@ impl Server {
         self.quiet
     }
 
-    /// Starts serving, and blocks until all sockets are bound and all workers are ready. Signals
-    /// and the service manager are left to the caller.
+    /// Starts serving, and blocks until all sockets are bound and all workers are ready. Does not
+    /// handle signals and does not notify the service manager.
     ///
     /// # Errors
     /// See [`Error`].
@@ -438,6 +438,6 @@ impl Server {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn serve<Via, M: MakeApp<Via>>(place: impl Into<Listener>, make: M) -> Result<(), Error> {
-    Server::bind(place).serve(make)
+pub fn serve<Via, M: MakeApp<Via>>(listener: impl Into<Listener>, make: M) -> Result<(), Error> {
+    Server::bind(listener).serve(make)
 }

@@ -14,8 +14,9 @@ use std::thread;
 use tokio::sync::oneshot;
 
 impl Server {
-    /// Serves from within an `async` program until `end` completes, then shuts down gracefully. The
-    /// server installs no signal handlers: a signal has an effect only if it completes `end`.
+    /// Serves from within an `async` program until `shutdown` completes, then shuts down
+    /// gracefully. The server installs no signal handlers: a signal has an effect only if it
+    /// completes `shutdown`.
     ///
     /// The workers have their own threads, each with its own runtime. The caller's runtime, of
     /// whatever kind, only waits and is never blocked. Dropping the future cuts all connections.
@@ -34,13 +35,13 @@ impl Server {
     /// # Errors
     /// See [`Error`].
     #[doc(alias = "with_graceful_shutdown")]
-    pub async fn serve_until<Via, M, F>(self, make: M, end: F) -> Result<(), Error>
+    pub async fn serve_until<Via, M, F>(self, make: M, shutdown: F) -> Result<(), Error>
     where
         Via: 'static,
         M: MakeApp<Via>,
         F: Future<Output = ()>,
     {
-        serve(self, box_make_app(make), Some(end)).await
+        serve(self, box_make_app(make), Some(shutdown)).await
     }
 }
 
@@ -52,68 +53,68 @@ impl RunningServer {
     /// A worker failed or panicked; the other workers are then shut down.
     #[doc(alias = "closed")]
     pub async fn stopped(self) -> Result<ShutdownReport, Error> {
-        let _cut = ForceCloseOnDrop(self.handle());
-        run_on_thread(move || self.wait())?.await.expect(SENT)
+        let _guard = ForceCloseOnDrop(self.handle());
+        run_on_thread(move || self.wait())?.await.expect(SENDS_BEFORE_EXIT)
     }
 }
 
 /// Why the receiver that [`run_on_thread`] returns never fails.
-const SENT: &str = "the thread sends before it ends";
+const SENDS_BEFORE_EXIT: &str = "the thread sends before it ends";
 
-/// Serves until `end` completes or, if `end` is `None`, until a signal.
+/// Serves until `shutdown` completes or, if it is `None`, until a signal.
 pub(crate) async fn serve(
     server: Server,
-    mut makes: impl FnMut() -> BoxedMakeApp + Send + 'static,
-    end: Option<impl Future<Output = ()>>,
+    mut make_app: impl FnMut() -> BoxedMakeApp + Send + 'static,
+    shutdown: Option<impl Future<Output = ()>>,
 ) -> Result<(), Error> {
     let quiet = server.is_quiet();
-    let orders = ControlChannel::new();
-    let handle = orders.handle.clone();
-    let signals = match end {
+    let control = ControlChannel::new();
+    let handle = control.handle.clone();
+    let signals = match shutdown {
         None => {
             handle.restart().enable_notifications();
             Some(handle.handle_signals(server.handled_signals())?)
         }
         Some(_) => None,
     };
-    let _cut = ForceCloseOnDrop(handle.clone());
-    let mut ended = run_on_thread(move || {
-        // On the other thread too, because building the application may take long and may depend on
-        // the caller's runtime.
-        let running = server.start_with(&mut makes, orders)?;
+    let _guard = ForceCloseOnDrop(handle.clone());
+    let mut receiver = run_on_thread(move || {
+        // Starting blocks until each worker has built its application, which may need the caller's
+        // runtime.
+        let running = server.start_with(&mut make_app, control)?;
         match signals {
             Some(_) => running.wait_handling_signals(),
             None => running.wait(),
         }
     })?;
-    if let Some(end) = end {
-        let mut end = pin!(end);
-        let early = poll_fn(|cx| {
-            if let Poll::Ready(stopped) = Pin::new(&mut ended).poll(cx) {
-                return Poll::Ready(Some(stopped));
+    if let Some(shutdown) = shutdown {
+        let mut shutdown = pin!(shutdown);
+        let finished_early = poll_fn(|cx| {
+            if let Poll::Ready(result) = Pin::new(&mut receiver).poll(cx) {
+                return Poll::Ready(Some(result));
             }
-            end.as_mut().poll(cx).map(|()| None)
+            shutdown.as_mut().poll(cx).map(|()| None)
         });
-        if let Some(stopped) = early.await {
-            return report_shutdown(&stopped.expect(SENT)?, quiet);
+        if let Some(result) = finished_early.await {
+            return report_shutdown(&result.expect(SENDS_BEFORE_EXIT)?, quiet);
         }
         handle.graceful_shutdown();
     }
-    report_shutdown(&ended.await.expect(SENT)?, quiet)
+    report_shutdown(&receiver.await.expect(SENDS_BEFORE_EXIT)?, quiet)
 }
 
 /// Runs blocking `work` on its own thread and sends its result.
 fn run_on_thread(
     work: impl FnOnce() -> Result<ShutdownReport, Error> + Send + 'static,
 ) -> Result<oneshot::Receiver<Result<ShutdownReport, Error>>, Error> {
-    let (sender, ended) = oneshot::channel();
-    let wait = move || {
+    let (sender, receiver) = oneshot::channel();
+    let body = move || {
         // Fails if the receiving future was dropped.
         let _ = sender.send(work());
     };
     let name = "peregrine-wait".to_owned();
-    thread::Builder::new().name(name).spawn(wait).map_err(Error::Worker)?;
-    Ok(ended)
+    thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
+    Ok(receiver)
 }
 
 /// Cuts a server's connections when its future is dropped.

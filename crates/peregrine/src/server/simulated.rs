@@ -37,11 +37,12 @@ impl Server {
         }
         self.validate()?;
         let proxies = self.trusted_proxies.as_ref();
-        let settings = |listener: Listener| Ok(listener.into_parts(proxies)?.1);
-        let listeners = self.listeners.into_iter().map(settings).collect::<Result<_, Error>>()?;
+        let to_settings = |listener: Listener| Ok(listener.into_parts(proxies)?.1);
+        let listeners =
+            self.listeners.into_iter().map(to_settings).collect::<Result<_, Error>>()?;
         let memory_max = match self.limits.overload.memory_max {
             MemoryMax::Auto => MemoryMax::Bytes(DEFAULT_MEMORY_BYTES_MAX),
-            told => told,
+            explicit => explicit,
         };
         let overload = OverloadLimits { memory_max, ..self.limits.overload };
         let limits = Limits { overload, ..self.limits };

@@ -33,15 +33,15 @@ impl Server {
     /// early.
     pub(crate) fn start_with(
         self,
-        makes: &mut dyn FnMut() -> BoxedMakeApp,
-        orders: ControlChannel,
+        make_app: &mut dyn FnMut() -> BoxedMakeApp,
+        control: ControlChannel,
     ) -> Result<RunningServer, Error> {
-        let mut heir = InheritedListeners::from_env()?;
-        let running = self.start_from(&mut heir, makes, orders);
-        if let (Err(error), Some(heir)) = (&running, &heir) {
-            heir.report_failure(error);
+        let mut inherited = InheritedListeners::from_env()?;
+        let running = self.start_from(&mut inherited, make_app, control);
+        if let (Err(error), Some(inherited)) = (&running, &inherited) {
+            inherited.report_failure(error);
         }
-        if let Some(unused) = heir.filter(|heir| !heir.is_used()) {
+        if let Some(unused) = inherited.filter(|inherited| !inherited.is_used()) {
             unused.put_back();
         }
         running
@@ -53,15 +53,15 @@ impl Server {
             let cause = "the server has no listeners: call `Server::bind(address)`";
             return Err(Error::Config(cause.to_owned()));
         }
-        self.limits.overload.config_error().map_or(Ok(()), |fault| Err(Error::Config(fault)))
+        self.limits.overload.config_error().map_or(Ok(()), |error| Err(Error::Config(error)))
     }
 
     /// Installs the exporter for spans, if the configuration has one.
     fn install_otlp(&mut self) -> Result<(), Error> {
         #[cfg(all(feature = "otlp", feature = "config"))]
         if let Some(otlp) = self.otlp.take() {
-            let wrong = |error| Error::Config(format!("`traces.otlp.endpoint`: {error}"));
-            otlp.install_if_absent().map_err(wrong)?;
+            let config_error = |error| Error::Config(format!("`traces.otlp.endpoint`: {error}"));
+            otlp.install_if_absent().map_err(config_error)?;
         }
         #[cfg(not(all(feature = "otlp", feature = "config")))]
         let _ = self;
@@ -70,17 +70,17 @@ impl Server {
 
     /// The data shown by the admin listener, if there is one.
     fn admin_state(&self, workers: usize, handle: &ServerHandle) -> Option<Arc<AdminState>> {
-        let views = self.admin.as_ref()?.new_state(workers, handle.subscribe());
+        let state = self.admin.as_ref()?.new_state(workers, handle.subscribe());
         #[cfg(feature = "tls")]
-        views.set_certificates(self.listeners.iter().filter_map(Listener::certificates));
-        Some(views)
+        state.set_certificates(self.listeners.iter().filter_map(Listener::certificates));
+        Some(state)
     }
 
     /// The driver options of one worker.
-    fn worker_driver_options(&self, number: usize, shown: Option<&WorkerReporter>) -> Options {
+    fn worker_driver_options(&self, worker: usize, reporter: Option<&WorkerReporter>) -> Options {
         Options {
-            cpu: if self.pin_workers { Some(number) } else { self.driver_options.cpu },
-            metrics: shown.map(|shown| Arc::clone(&shown.view().driver_metrics)),
+            cpu: if self.pin_workers { Some(worker) } else { self.driver_options.cpu },
+            metrics: reporter.map(|reporter| Arc::clone(&reporter.view().driver_metrics)),
             socket_options: SocketOptions {
                 tcp_user_timeout: self.tcp_user_timeout(),
                 ..self.driver_options.socket_options.clone()
@@ -93,48 +93,48 @@ impl Server {
     /// also counts the time in which a client keeps its receive window closed, so it would close
     /// connections of slow readers that the server's own limit tolerates.
     fn tcp_user_timeout(&self) -> Option<Duration> {
-        let own = self.listeners.iter().filter_map(Listener::transfer_rate_grace);
-        let slack = own.fold(self.limits.transfer_rate_grace, Duration::max);
-        let least = slack.saturating_add(slack / 4);
-        self.driver_options.socket_options.tcp_user_timeout.map(|time| time.max(least))
+        let grace_periods = self.listeners.iter().filter_map(Listener::transfer_rate_grace);
+        let longest_grace = grace_periods.fold(self.limits.transfer_rate_grace, Duration::max);
+        let timeout_min = longest_grace.saturating_add(longest_grace / 4);
+        self.driver_options.socket_options.tcp_user_timeout.map(|timeout| timeout.max(timeout_min))
     }
 
     fn start_from(
         mut self,
-        heir: &mut Option<InheritedListeners>,
-        makes: &mut dyn FnMut() -> BoxedMakeApp,
-        orders: ControlChannel,
+        inherited: &mut Option<InheritedListeners>,
+        make_app: &mut dyn FnMut() -> BoxedMakeApp,
+        control: ControlChannel,
     ) -> Result<RunningServer, Error> {
         self.validate().and_then(|()| self.install_otlp())?;
         let count = self.workers.map_or_else(cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
-        let suppliers = AcmeClients::new(self.listeners.iter().filter_map(Listener::certificates));
+        let acme = AcmeClients::new(self.listeners.iter().filter_map(Listener::certificates));
         #[cfg(feature = "acme")]
-        let mut answering = suppliers.intercepting_challenges(makes);
+        let mut intercepting = acme.intercepting_challenges(make_app);
         #[cfg(feature = "acme")]
-        let makes = &mut *answering;
-        let views = self.admin_state(count, &orders.handle);
+        let make_app = &mut *intercepting;
+        let state = self.admin_state(count, &control.handle);
         let patterns = Arc::default();
-        let readers = self.reloaders(count, views.as_deref(), &patterns);
-        let limits = self.limits_of_worker(count, &readers);
-        let reporter = |worker| Some(WorkerReporter { state: Arc::clone(views.as_ref()?), worker });
+        let reloaders = self.reloaders(count, state.as_deref(), &patterns);
+        let limits = self.limits_of_worker(count, &reloaders);
+        let reporter = |worker| Some(WorkerReporter { state: Arc::clone(state.as_ref()?), worker });
         let options = |worker| self.worker_driver_options(worker, reporter(worker).as_ref());
         let options: Vec<_> = (0..count).map(options).collect();
         init_tokio().map_err(Error::Worker)?;
         let SelectedDriver { drivers, reason } = self.driver.choose(&options)?;
         let (proxies, sockets) =
             (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
-        let mut all = Listeners::bind(self.listeners, proxies, count, sockets, heir)?;
-        let admin =
-            self.admin.map(|admin| admin.bind_listener(&mut all, heir)).transpose()?.flatten();
+        let mut listeners = Listeners::bind(self.listeners, proxies, count, sockets, inherited)?;
+        let admin = self.admin.map(|admin| admin.bind_listener(&mut listeners, inherited));
+        let admin = admin.transpose()?.flatten();
         // Started before the workers, so that probes respond during startup.
         let admin =
-            admin.zip(views.as_ref()).map(|(admin, views)| admin.start(views)).transpose()?;
-        let Listeners { per_worker, addresses, socket_files, listener_fds } = all;
+            admin.zip(state.as_ref()).map(|(admin, state)| admin.start(state)).transpose()?;
+        let Listeners { per_worker, addresses, socket_files, listener_fds } = listeners;
         let traces = self.traces.map(trace::with_recorder);
-        let logging = self.access_log.map(|log| log.start(count)).transpose()?;
-        let reload = start_reloaders(readers.with_log_control(logging.as_ref()), &orders.handle)?;
-        let (logs, log) = distribute_log(logging, count, &orders.handle, views.as_deref());
+        let log = self.access_log.map(|log| log.start(count)).transpose()?;
+        let reload = start_reloaders(reloaders.with_log_control(log.as_ref()), &control.handle)?;
+        let (logs, flush) = distribute_log(log, count, &control.handle, state.as_deref());
         let balancers = balancers(&per_worker);
         let parts = per_worker.into_iter().zip(options).zip(drivers).zip(logs).zip(balancers);
         let workers: Vec<_> = parts
@@ -152,23 +152,23 @@ impl Server {
                 balancer,
             })
             .collect();
-        let heir = heir.as_mut().filter(|heir| heir.is_used());
-        if heir.is_some() {
-            orders.handle.stand_by();
+        let inherited = inherited.as_mut().filter(|inherited| inherited.is_used());
+        if inherited.is_some() {
+            control.handle.stand_by();
         }
         if self.notifies_service_manager {
-            orders.handle.restart().enable_notifications();
+            control.handle.restart().enable_notifications();
         }
         let settings = RunSettings { limits: self.limits.clone(), quiet: self.quiet };
         let mut running =
-            RunningServer::start(workers, makes, addresses, socket_files, &settings, orders)?;
+            RunningServer::start(workers, make_app, addresses, socket_files, &settings, control)?;
         running.set_admin(admin);
         running.set_reload_fn(ensure_spare_thread(reload).map_err(Error::Worker)?);
-        running.set_access_log(log);
+        running.set_access_log(flush);
         #[cfg(feature = "acme")]
-        running.start_acme(suppliers.start(&running.handle())?);
-        if let Some(heir) = heir {
-            running.take_over(heir)?;
+        running.start_acme(acme.start(&running.handle())?);
+        if let Some(inherited) = inherited {
+            running.take_over(inherited)?;
             running.start_admin();
         }
         let line = startup_line(&running, &reason, count, &limits);
@@ -177,61 +177,64 @@ impl Server {
     }
 
     /// The limits of each worker, and the channel with their changes.
-    fn limits_of_worker(&self, workers: usize, readers: &Reloaders) -> WorkerLimits {
+    fn limits_of_worker(&self, workers: usize, reloaders: &Reloaders) -> WorkerLimits {
         let overload = memory_limits::resolve(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
-        WorkerLimits { overload_updates: readers.overload(), ..limits.into() }
+        WorkerLimits { overload_updates: reloaders.overload(), ..limits.into() }
     }
 
-    /// Creates the readers of files that can be reloaded, with the server's current settings.
+    /// Creates the reloaders of the configuration and the certificates. They compare new values
+    /// with the server's current settings.
     fn reloaders(
         &mut self,
-        count: usize,
-        views: Option<&AdminState>,
-        patterns: &RoutePatterns,
+        worker_count: usize,
+        admin_state: Option<&AdminState>,
+        route_patterns: &RoutePatterns,
     ) -> Reloaders {
         #[cfg(feature = "config")]
-        let configured = self.config_reloader.take().map(|mut configured| {
-            configured.initialize(&InitialSettings {
+        let config_reloader = self.config_reloader.take().map(|mut config_reloader| {
+            config_reloader.initialize(&InitialSettings {
                 limits: &self.limits,
                 trusted_proxies: self.trusted_proxies.as_ref(),
                 workers: self.workers,
-                worker_count: count,
+                worker_count,
                 pin_workers: self.pin_workers,
                 driver: self.driver,
                 sockets: &self.driver_options.socket_options,
                 quiet: self.quiet,
             });
-            self.listeners.iter_mut().for_each(|listener| configured.attach_listener(listener));
+            self.listeners
+                .iter_mut()
+                .for_each(|listener| config_reloader.attach_listener(listener));
             if let Some(log) = &mut self.access_log {
-                configured.attach_access_log(log);
+                config_reloader.attach_access_log(log);
             }
-            self.traces = self.traces.take().map(|traces| configured.attach_traces(traces));
-            configured.set_route_patterns(patterns);
-            if let Some(views) = views {
-                let _ = views.config.set(configured.text());
-                let _ = views.reload_metrics.set(configured.metrics());
+            self.traces = self.traces.take().map(|traces| config_reloader.attach_traces(traces));
+            config_reloader.set_route_patterns(route_patterns);
+            if let Some(admin_state) = admin_state {
+                let _ = admin_state.config.set(config_reloader.text());
+                let _ = admin_state.reload_metrics.set(config_reloader.metrics());
             }
-            configured
+            config_reloader
         });
         #[cfg(not(feature = "config"))]
-        let _ = (count, views, patterns);
+        let _ = (worker_count, admin_state, route_patterns);
         Reloaders {
             #[cfg(feature = "tls")]
             certificates: self.certificate_reloader(),
             #[cfg(feature = "config")]
-            config: configured,
+            config: config_reloader,
         }
     }
 
     /// Creates the reloader of the certificates of all listeners.
     #[cfg(feature = "tls")]
     fn certificate_reloader(&self) -> CertificateReloader {
-        let keeper =
+        let reloader =
             CertificateReloader::new(self.listeners.iter().filter_map(Listener::certificates));
         #[cfg(feature = "tls-watch")]
-        let keeper = if self.watches_certificates { keeper.watch_files() } else { keeper };
-        keeper
+        let reloader = if self.watches_certificates { reloader.watch_files() } else { reloader };
+        reloader
     }
 }
 
@@ -270,7 +273,7 @@ fn startup_line(
         if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
     let admin = running
         .admin_address()
-        .map_or_else(String::new, |place| format!("; admin {}", url(place, false)));
+        .map_or_else(String::new, |address| format!("; admin {}", url(address, false)));
     format!(
         "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
         env!("CARGO_PKG_VERSION"),
@@ -278,12 +281,15 @@ fn startup_line(
     )
 }
 
-/// Creates each worker's part in balancing connections, if there are several workers. All workers
-/// have the same listeners in the same order.
-fn balancers(plans: &[Vec<BoundListener<Socket>>]) -> Vec<Option<Balancer<Handoff>>> {
-    let (workers, listeners) = (plans.len(), plans.first().map_or(0, Vec::len));
-    let members = Balancer::for_workers(workers, listeners).into_iter();
-    members.map(|member| (workers > 1).then_some(member)).collect()
+/// Creates the workers' balancers, which move connections between workers. A single worker has
+/// none. All workers have the same listeners in the same order.
+fn balancers(
+    listeners_per_worker: &[Vec<BoundListener<Socket>>],
+) -> Vec<Option<Balancer<Handoff>>> {
+    let (workers, listeners) =
+        (listeners_per_worker.len(), listeners_per_worker.first().map_or(0, Vec::len));
+    let balancers = Balancer::for_workers(workers, listeners).into_iter();
+    balancers.map(|balancer| (workers > 1).then_some(balancer)).collect()
 }
 
 /// The number of cores that this process may use.
@@ -293,10 +299,10 @@ fn cores() -> usize {
 
 /// Enables reloads, which may be requested as soon as the server is ready.
 fn start_reloaders(
-    readers: Reloaders,
+    reloaders: Reloaders,
     handle: &ServerHandle,
 ) -> Result<Option<Arc<ReloadFn>>, Error> {
-    let reload = readers.start().map_err(Error::Worker)?;
+    let reload = reloaders.start().map_err(Error::Worker)?;
     if let Some(reload) = &reload {
         handle.set_reload_fn(reload);
     }
@@ -306,28 +312,28 @@ fn start_reloaders(
 /// Distributes the log to the workers, and registers it with the server's handle, which can reopen
 /// it, and with the admin listener. The returned [`AccessLogFlush`] ends the log.
 fn distribute_log(
-    logging: Option<StartedAccessLog>,
+    started_log: Option<StartedAccessLog>,
     workers: usize,
     handle: &ServerHandle,
-    views: Option<&AdminState>,
+    admin_state: Option<&AdminState>,
 ) -> (Vec<Option<WorkerAccessLog>>, Option<AccessLogFlush>) {
-    if let Some(logging) = &logging {
-        if let Some(place) = logging.control() {
-            handle.set_access_log(place);
+    if let Some(started_log) = &started_log {
+        if let Some(control) = started_log.control() {
+            handle.set_access_log(control);
         }
-        if let Some(views) = views {
-            views.set_access_log(logging.metrics());
+        if let Some(admin_state) = admin_state {
+            admin_state.set_access_log(started_log.metrics());
         }
     }
-    StartedAccessLog::distribute(logging, workers)
+    StartedAccessLog::distribute(started_log, workers)
 }
 
-/// Returns `begun`, or an error if no further thread can be started: tokio would then panic in the
+/// Returns `value`, or an error if no further thread can be started: tokio would then panic in the
 /// first caller that needs a thread for a blocking function.
-fn ensure_spare_thread<T>(begun: T) -> std::io::Result<T> {
+fn ensure_spare_thread<T>(value: T) -> std::io::Result<T> {
     let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
     drop(thread.join());
-    Ok(begun)
+    Ok(value)
 }
 
 /// Initializes the parts that all tokio runtimes share. They need descriptors, and tokio panics
@@ -349,20 +355,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_ends_no_reader_before_the_server_does() {
+    fn the_tcp_user_timeout_exceeds_every_transfer_rate_grace() {
         let limits = |seconds| Limits {
             transfer_rate_grace: Duration::from_secs(seconds),
             ..Limits::default()
         };
-        let kept =
+        let tcp_user_timeout =
             |server: &Server| server.worker_driver_options(0, None).socket_options.tcp_user_timeout;
         let server = Server::bind("127.0.0.1:0");
-        assert_eq!(kept(&server), SocketOptions::default().tcp_user_timeout);
+        assert_eq!(tcp_user_timeout(&server), SocketOptions::default().tcp_user_timeout);
         let server = server.limits(limits(400));
-        assert_eq!(kept(&server), Some(Duration::from_secs(500)));
+        assert_eq!(tcp_user_timeout(&server), Some(Duration::from_secs(500)));
         let server = server.listen(Listener::bind("127.0.0.1:0").limits(limits(800)));
-        assert_eq!(kept(&server), Some(Duration::from_secs(1000)));
+        assert_eq!(tcp_user_timeout(&server), Some(Duration::from_secs(1000)));
         let none = SocketOptions { tcp_user_timeout: None, ..SocketOptions::default() };
-        assert_eq!(kept(&server.socket_options(none)), None);
+        assert_eq!(tcp_user_timeout(&server.socket_options(none)), None);
     }
 }

@@ -12,15 +12,16 @@ use peregrine_tls::{Certificate, ClientAuth, TicketKeys, TlsConfig, TlsVersion};
 
 /// Builds the TLS settings from the files. `section` is the path of the section, for error
 /// messages.
-pub(super) fn make(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
-    let wrong = |text: String| Error::Config(format!("`{section}`: {text}"));
-    let known = |label: &String| config.certificates.contains_key(label);
-    if let Some(label) = config.default_certificate.as_ref().filter(|label| !known(label)) {
-        return Err(wrong(format!("`default_certificate = \"{label}\"` matches no label")));
+pub(super) fn build(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
+    let config_error = |text: String| Error::Config(format!("`{section}`: {text}"));
+    let has_certificate = |label: &String| config.certificates.contains_key(label);
+    if let Some(label) = config.default_certificate.as_ref().filter(|label| !has_certificate(label))
+    {
+        return Err(config_error(format!("`default_certificate = \"{label}\"` matches no label")));
     }
     let mut tls = with_certificates(config, section)?;
-    if let Some(clients) = client_auth(config).map_err(wrong)? {
-        tls = tls.with_client_auth(clients)?;
+    if let Some(auth) = client_auth(config).map_err(config_error)? {
+        tls = tls.with_client_auth(auth)?;
     }
     if let Some(path) = &config.ticket_keys {
         tls = tls.with_ticket_keys(TicketKeys::from_file(path)?);
@@ -29,10 +30,10 @@ pub(super) fn make(config: &TlsSection, section: &str) -> Result<TlsConfig, Erro
         tls = tls.with_min_version(TlsVersion::Tls13)?;
     }
     if !config.cipher_suites.is_empty() {
-        tls = tls.with_cipher_suites(&texts(&config.cipher_suites))?;
+        tls = tls.with_cipher_suites(&as_strs(&config.cipher_suites))?;
     }
     if !config.key_exchange_groups.is_empty() {
-        tls = tls.with_key_exchange_groups(&texts(&config.key_exchange_groups))?;
+        tls = tls.with_key_exchange_groups(&as_strs(&config.key_exchange_groups))?;
     }
     if config.alpn != TlsSection::default().alpn {
         let alpn: Vec<&[u8]> = config.alpn.iter().map(String::as_bytes).collect();
@@ -50,7 +51,7 @@ pub(super) fn make(config: &TlsSection, section: &str) -> Result<TlsConfig, Erro
 /// Builds TLS settings with all certificates and otherwise defaults.
 fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     let first = config.default_certificate.as_ref().or(config.certificates.keys().next());
-    let (mut tls, rest) = match (config.acme.domains.is_empty(), first) {
+    let (mut tls, loaded) = match (config.acme.domains.is_empty(), first) {
         (false, _) => (with_acme(config, section)?, None),
         (true, Some(first)) => {
             (TlsConfig::from_certificate(certificate(config, first))?, Some(first))
@@ -62,7 +63,7 @@ fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Er
             )));
         }
     };
-    for label in config.certificates.keys().filter(|label| Some(*label) != rest) {
+    for label in config.certificates.keys().filter(|label| Some(*label) != loaded) {
         tls = tls.with_certificate(certificate(config, label))?;
     }
     Ok(tls)
@@ -79,18 +80,18 @@ fn with_acme(_: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
 }
 
 fn certificate(config: &TlsSection, label: &str) -> Certificate {
-    let of = &config.certificates[label];
-    let certificate = Certificate::from_files(&of.certificate, &of.key).label(label);
-    match &of.ocsp_response {
+    let files = &config.certificates[label];
+    let certificate = Certificate::from_files(&files.certificate, &files.key).label(label);
+    match &files.ocsp_response {
         Some(path) => certificate.ocsp_response_file(path),
         None => certificate,
     }
 }
 
 fn client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
-    let of = &config.client_auth;
-    let clients = match of.mode {
-        ClientAuthMode::Off if !of.ca_files.is_empty() => {
+    let section = &config.client_auth;
+    let auth = match section.mode {
+        ClientAuthMode::Off if !section.ca_files.is_empty() => {
             let text = "`client_auth.ca_files` is set, but `client_auth.mode` is `off`: \
                         write `required` or `optional`";
             return Err(text.to_owned());
@@ -99,16 +100,16 @@ fn client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
         ClientAuthMode::Required => ClientAuth::required(),
         ClientAuthMode::Optional => ClientAuth::optional(),
     };
-    let clients = of.ca_files.iter().fold(clients, ClientAuth::roots_file);
-    let clients = of.crl_files.iter().fold(clients, ClientAuth::crl_file);
-    Ok(Some(match of.only_check_end_entity_revocation {
-        true => clients.only_check_end_entity_revocation(),
-        false => clients,
+    let auth = section.ca_files.iter().fold(auth, ClientAuth::roots_file);
+    let auth = section.crl_files.iter().fold(auth, ClientAuth::crl_file);
+    Ok(Some(match section.only_check_end_entity_revocation {
+        true => auth.only_check_end_entity_revocation(),
+        false => auth,
     }))
 }
 
-fn texts(all: &[String]) -> Vec<&str> {
-    all.iter().map(String::as_str).collect()
+fn as_strs(strings: &[String]) -> Vec<&str> {
+    strings.iter().map(String::as_str).collect()
 }
 
 /// Builds the TLS settings with the certificates already stored. `section` is the path of
@@ -128,16 +129,16 @@ fn acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
     if let Some(profile) = &config.profile {
         acme = acme.profile(profile);
     }
-    let account = &config.external_account_binding;
-    if let Some(key_id) = &account.key_id {
-        acme = acme.external_account_binding(key_id, account.mac_key.expose_secret());
+    let binding = &config.external_account_binding;
+    if let Some(key_id) = &binding.key_id {
+        acme = acme.external_account_binding(key_id, binding.mac_key.expose_secret());
     }
-    let kind = |kind: &ChallengeKind| match kind {
+    let to_challenge = |kind: &ChallengeKind| match kind {
         ChallengeKind::TlsAlpn01 => Challenge::TlsAlpn01,
         ChallengeKind::Http01 => Challenge::Http01,
     };
-    let kinds: Vec<_> = config.challenges.iter().map(kind).collect();
-    acme.challenges(&kinds).build().map_err(|error| match Error::from(error) {
+    let challenges: Vec<_> = config.challenges.iter().map(to_challenge).collect();
+    acme.challenges(&challenges).build().map_err(|error| match Error::from(error) {
         Error::Config(text) => Error::Config(format!("`{section}.acme`: {text}")),
         error => error,
     })

@@ -24,7 +24,7 @@ fn a_handler_may_have_any_name() {
 }
 
 #[test]
-fn a_handlers_name_stands_in_nobodys_way() {
+fn a_handler_name_does_not_clash_with_local_names() {
     struct Handler {
         handler: u8,
     }

@@ -16,30 +16,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 #[test]
-fn the_compiler_names_the_culprit_and_the_remedy() {
+fn compile_errors_name_the_cause_and_the_fix() {
     let libraries = Libraries::check_all();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_errors");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_errors");
     let mut cases = Vec::new();
-    for entry in fs::read_dir(folder).expect("the directory of the cases") {
+    for entry in fs::read_dir(directory).expect("the directory of the cases") {
         let case = entry.expect("readable").path();
         if case.extension().is_some_and(|extension| extension == "rs") {
             cases.push(case);
         }
     }
     assert!(cases.len() >= 20, "only {} cases were found", cases.len());
-    let (next, complaints) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, problems) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let complaint = libraries.check(case);
-                    complaints.lock().expect("no thread panicked").extend(complaint);
+                    let problem = libraries.check(case);
+                    problems.lock().expect("no thread panicked").extend(problem);
                 }
             });
         }
     });
-    let complaints = complaints.into_inner().expect("no thread panicked");
-    assert!(complaints.is_empty(), "{}", complaints.join("\n\n"));
+    let problems = problems.into_inner().expect("no thread panicked");
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
 }
 
 /// The libraries that the cases are compiled against.
@@ -51,9 +51,9 @@ struct Libraries {
 }
 
 impl Libraries {
-    /// Lets Cargo type-check the libraries and report their files. This is quick, because it
-    /// generates no code and enables only the features that the cases use: `config` is here for the
-    /// derive macros of serde.
+    /// Type-checks the libraries with Cargo and collects the paths of their files. This is quick,
+    /// because it generates no code and enables only the features that the cases use: `config` is
+    /// enabled for the derive macros of serde.
     fn check_all() -> Self {
         // The test is `<target>/<profile>/deps/<name>`.
         let test = env::current_exe().expect("a test is a file");
@@ -89,16 +89,16 @@ impl Libraries {
             rustc.arg("--extern").arg(format!("{name}={}", self.named[name].display()));
         }
         let output = rustc.arg(case).output().expect("the compiler runs");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let Ok(phrases) = fs::read_to_string(case.with_extension("stderr")) else {
-            return (!output.status.success()).then(|| format!("{name} should compile:\n{said}"));
+            return (!output.status.success()).then(|| format!("{name} should compile:\n{stderr}"));
         };
         if output.status.success() {
             return Some(format!("{name} compiles, but must not"));
         }
-        let absent: Vec<_> = phrases.lines().filter(|phrase| !said.contains(phrase)).collect();
-        let absent = absent.join("\n");
-        (!absent.is_empty()).then(|| format!("{name} lacks the phrases\n{absent}\nin\n{said}"))
+        let missing: Vec<_> = phrases.lines().filter(|phrase| !stderr.contains(phrase)).collect();
+        let missing = missing.join("\n");
+        (!missing.is_empty()).then(|| format!("{name} lacks the phrases\n{missing}\nin\n{stderr}"))
     }
 }
 

@@ -21,7 +21,7 @@ fn features() -> BTreeSet<String> {
 }
 
 #[test]
-fn each_feature_has_a_line_in_the_documentation_of_the_crate() {
+fn each_feature_is_documented_in_the_crate_docs() {
     let source = read("src/lib.rs").expect("the source");
     let lines = source.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once("` | "));
     let documented: BTreeSet<_> = lines.map(|(name, _)| name.to_owned()).collect();

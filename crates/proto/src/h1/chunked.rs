@@ -5,23 +5,24 @@ use crate::field::{QUOTED, TOKEN, VALUE, has_class};
 
 /// The position of the next byte in the chunked coding.
 ///
-/// | phase | next byte, and the phase it leads to |
+/// | state | next byte, and the state after it |
 /// |---|---|
-/// | `Size` | hex digit: `Size` |
-/// | `Size` | hex digit: the same; `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
-/// | `SizeWs` | space: the same; `;`: `Name` |
-/// | `Name` | space: the same; token: `ExtNameMore` |
-/// | `ExtNameMore` | token: the same; `=`: `Value`; `;`: `Name`; space: `ExtNameWs`; CR: `SizeLf` |
-/// | `ExtNameWs` | space: the same; `=`: `Value`; `;`: `Name` |
-/// | `Value` | space: the same; token: `ExtValueMore`; `"`: `ExtQuoted` |
-/// | `ExtValueMore` | token: the same; `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
+/// | `Start` | hex digit: `Size` |
+/// | `Size` | hex digit: the same; `;`: `ExtName`; space: `SizeWs`; CR: `SizeLf` |
+/// | `SizeWs` | space: the same; `;`: `ExtName` |
+/// | `ExtName` | space: the same; token: `ExtNameMore` |
+/// | `ExtNameMore` | token: same; `=`: `ExtValue`; `;`: `ExtName`; space: `ExtNameWs`; CR: `SizeLf`
+/// |
+/// | `ExtNameWs` | space: the same; `=`: `ExtValue`; `;`: `ExtName` |
+/// | `ExtValue` | space: the same; token: `ExtValueMore`; `"`: `ExtQuoted` |
+/// | `ExtValueMore` | token: the same; `;`: `ExtName`; space: `SizeWs`; CR: `SizeLf` |
 /// | `ExtQuoted` | `"`: `ExtQuotedEnd`; `\`: `ExtQuotedPair`; another quoted byte: the same |
 /// | `ExtQuotedPair` | a byte of a field value: `ExtQuoted` |
-/// | `ExtQuotedEnd` | `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
+/// | `ExtQuotedEnd` | `;`: `ExtName`; space: `SizeWs`; CR: `SizeLf` |
 /// | `SizeLf` | LF: `Data`, or `Trailer` if the size was 0 |
 /// | `Data` | not inspected; after the last: `DataCr` |
 /// | `DataCr` | CR: `DataLf` |
-/// | `DataLf` | LF: `Size` |
+/// | `DataLf` | LF: `Start` |
 /// | `Trailer` | parsed line by line; the empty line ends the content |
 ///
 /// Any other byte is rejected. A space is SP or HTAB.
@@ -47,11 +48,11 @@ pub(super) enum ChunkedState {
 }
 
 impl ChunkedState {
-    /// The phase after a byte. The caller tracks the size: `Data` is returned for a chunk of any
+    /// The state after a byte. The caller tracks the size: `Data` is returned for a chunk of any
     /// size. Must not be called for `Data` and `Trailer`, whose bytes are not processed one by one.
     #[inline]
     pub(super) fn next(self, byte: u8) -> Result<Self, RequestError> {
-        let space = byte == b' ' || byte == b'\t';
+        let is_space = byte == b' ' || byte == b'\t';
         let next = match (self, byte) {
             (Self::Start | Self::Size, _) if byte.is_ascii_hexdigit() => Self::Size,
             (Self::Start, _) => return Err(RequestError::ChunkSizeInvalid),
@@ -60,11 +61,13 @@ impl ChunkedState {
             }
             (Self::Size | Self::SizeWs | Self::ExtNameMore | Self::ExtNameWs, b';')
             | (Self::ExtValueMore | Self::ExtQuotedEnd, b';') => Self::ExtName,
-            (Self::Size | Self::ExtValueMore | Self::ExtQuotedEnd, _) if space => Self::SizeWs,
+            (Self::Size | Self::ExtValueMore | Self::ExtQuotedEnd, _) if is_space => Self::SizeWs,
             (Self::Size, _) => return Err(RequestError::ChunkSizeInvalid),
-            (Self::SizeWs | Self::ExtName | Self::ExtNameWs | Self::ExtValue, _) if space => self,
+            (Self::SizeWs | Self::ExtName | Self::ExtNameWs | Self::ExtValue, _) if is_space => {
+                self
+            }
             (Self::ExtName | Self::ExtNameMore, _) if has_class(byte, TOKEN) => Self::ExtNameMore,
-            (Self::ExtNameMore, _) if space => Self::ExtNameWs,
+            (Self::ExtNameMore, _) if is_space => Self::ExtNameWs,
             (Self::ExtNameMore | Self::ExtNameWs, b'=') => Self::ExtValue,
             (Self::ExtValue | Self::ExtValueMore, _) if has_class(byte, TOKEN) => {
                 Self::ExtValueMore

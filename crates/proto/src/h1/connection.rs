@@ -45,43 +45,43 @@ pub struct Connection {
     send: SendPath,
     /// Trailers of the current request, from its end to the next head.
     trailers: Option<Box<Trailers>>,
-    /// How many more bytes of content are discarded after the response.
+    /// How many more bytes of content may be discarded after the response.
     drain_left: u32,
     /// How many more bytes of chunk extensions are accepted.
     chunk_extension_bytes_left: u32,
-    /// The current request's method is HEAD.
+    /// Whether the current request's method is HEAD.
     is_head_request: bool,
-    /// The current request's version is HTTP/1.0.
+    /// Whether the current request's version is HTTP/1.0.
     is_http10: bool,
-    /// The current request asks for another protocol.
+    /// Whether the current request requests an upgrade to another protocol.
     wants_upgrade: bool,
-    /// The client waits for a 100 response before it sends content.
+    /// Whether the client waits for a 100 response before it sends content.
     expects_continue: bool,
-    /// Another request may follow the current one.
+    /// Whether another request may follow the current one.
     keep_alive: bool,
-    /// The server does not accept further requests.
+    /// Whether the server does not accept further requests.
     draining: bool,
-    /// Whether the rest of the current request's content is wanted.
+    /// What is done with the rest of the current request's content.
     body_demand: BodyDemand,
-    /// A head was already received.
+    /// Whether a head was already received.
     has_received_head: bool,
 }
 
-/// Whether the rest of a request's content is wanted.
+/// What is done with the rest of a request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyDemand {
-    /// It may be, until the response is complete.
+    /// It is yielded until the response is complete, then discarded.
     Undecided,
-    /// It is, however long that takes.
+    /// It is yielded even after the response is complete.
     Keep,
-    /// It is not.
+    /// It is discarded.
     Discard,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 64, "every idle connection holds one");
 
 impl Connection {
-    /// Creates a connection on which nothing was received.
+    /// Creates a connection.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {
@@ -103,10 +103,11 @@ impl Connection {
 
     /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
-    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`],
-    /// call again when there is more. While a head is incomplete, pass the same `head` to every
-    /// call: it contains the result so far, and is written only between requests. The events do not
-    /// depend on how the bytes are cut, except that adjacent data may be cut as well.
+    /// `unread` holds all received bytes that were not used yet. After [`Event::NeedInput`], call
+    /// again when there are more. While a head is incomplete, pass the same `head` to every call:
+    /// it contains the result so far, and is written only between requests. The events do not
+    /// depend on how the bytes are split between calls, except that content is split in the same
+    /// way.
     #[inline]
     pub fn receive(
         &mut self,
@@ -121,8 +122,8 @@ impl Connection {
                 let (used, event) = self.receive.read_head(limits, unread, head, &mut framing);
                 match event {
                     Event::NeedInput => {}
-                    Event::RequestError(reject) => {
-                        framing.keep_alive &= !reject.closes_connection();
+                    Event::RequestError(error) => {
+                        framing.keep_alive &= !error.closes_connection();
                         self.begin_exchange(limits, head, &framing);
                     }
                     _ => self.begin_exchange(limits, head, &framing),
@@ -136,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Applies a head to the state of its response.
+    /// Sets the state that the response depends on, from a complete head.
     #[inline]
     fn begin_exchange(&mut self, limits: &Limits, head: &HeadIndex, framing: &Framing) {
         self.trailers = None;
@@ -152,9 +153,9 @@ impl Connection {
     }
 
     fn receive_body(&mut self, limits: &Limits, unread: &[u8]) -> (usize, Event) {
-        let thrown_away =
+        let is_discarding =
             self.send.state() == send::State::Done && self.body_demand != BodyDemand::Keep;
-        let chunk_max = if thrown_away { u64::from(self.drain_left) } else { u64::MAX };
+        let chunk_max = if is_discarding { u64::from(self.drain_left) } else { u64::MAX };
         let extensions = &mut self.chunk_extension_bytes_left;
         let (used, event) = match self.receive.state() {
             receive::State::Exact => self.receive.read_exact_body(unread),
@@ -169,8 +170,9 @@ impl Connection {
         match &event {
             Event::Data(range) => {
                 self.expects_continue = false;
-                if thrown_away {
-                    let bytes = u32::try_from(range.len()).expect("a drain fits 32 bits");
+                if is_discarding {
+                    let bytes =
+                        u32::try_from(range.len()).expect("a chunk is at most `drain_left` bytes");
                     self.drain_left -= bytes;
                 }
             }
@@ -194,7 +196,7 @@ impl Connection {
     /// - `Transfer-Encoding` is omitted: the framing follows from `length`;
     /// - `Content-Length` is omitted, but in a response to HEAD and in a 304 the first valid one is
     ///   written instead of `length`;
-    /// - of `Connection`, the options `close` and `upgrade` count, all others are omitted;
+    /// - of `Connection`, the options `close` and `upgrade` are kept, all others are omitted;
     /// - the first `Date` replaces `date`.
     ///
     /// Panics if a response has begun.
@@ -225,20 +227,20 @@ impl Connection {
             is_http10: self.is_http10,
             keep_alive: self.keep_alive && !self.draining,
         };
-        let (mode, keep_alive) =
+        let (framing, keep_alive) =
             self.send.send_response(status, fields, length, request, date, out);
         self.keep_alive = keep_alive;
-        mode
+        framing
     }
 
-    /// Writes content of the response, framed. Returns how many bytes of `data` belong to the
-    /// response: fewer than given if they exceed its length, 0 if it has no content.
+    /// Writes content of the response, framed. Returns how many bytes of `data` were written: the
+    /// rest exceeds the length of the response. A response without content takes 0 bytes.
     #[inline]
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) -> usize {
-        let announced = self.begin_external_data(data.len(), out);
-        out.extend_from_slice(&data[..announced.accepted]);
-        out.extend_from_slice(announced.suffix);
-        announced.accepted
+        let external = self.begin_external_data(data.len(), out);
+        out.extend_from_slice(&data[..external.accepted]);
+        out.extend_from_slice(external.suffix);
+        external.accepted
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
@@ -260,13 +262,13 @@ impl Connection {
         trailers: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
     ) {
-        let whole = self.send.finish(trailers, out);
-        self.keep_alive &= whole;
+        let is_complete = self.send.finish(trailers, out);
+        self.keep_alive &= is_complete;
         self.join_directions();
     }
 
-    /// Returns whether it is already known that the content is not read to its end: the rest is
-    /// unwanted, and too long to be discarded, or comes in an unknown number of chunks.
+    /// Returns whether it is already known that the content will not be read to its end: the rest
+    /// is to be discarded, but it exceeds the limit for that or has an unknown length.
     // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its
     // response.
     fn will_abandon_body(&self) -> bool {
@@ -274,14 +276,14 @@ impl Connection {
         self.body_demand == BodyDemand::Discard && (is_chunked || self.exceeds_drain_limit())
     }
 
-    /// Returns whether more content is known to come than may be discarded.
+    /// Returns whether more content is announced than may be discarded.
     #[inline]
     fn exceeds_drain_limit(&self) -> bool {
         self.receive.body_bytes_left() > u64::from(self.drain_left)
     }
 
-    /// Combines the machines after one of them has finished: once both have, either the next
-    /// request may arrive or the connection closes.
+    /// Called after either direction has made progress. Once both are done, the connection is ready
+    /// for the next request, or closes.
     #[inline]
     fn join_directions(&mut self) {
         if self.send.state() != send::State::Done {
@@ -309,7 +311,7 @@ impl Connection {
 
     /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if
     /// none is allowed: to an HTTP/1.0 client, before a head is complete, after the final response
-    /// has begun; nor a 100 that the client does not wait for. Fields are handled as by
+    /// has begun, or a 100 if the client does not wait for it. Fields are handled as by
     /// [`send_response`](Self::send_response).
     pub fn send_interim<'a>(
         &mut self,
@@ -319,43 +321,44 @@ impl Connection {
     ) {
         use receive::State;
         // RFC 9110 §15.2: a server must not send a 1xx response to an HTTP/1.0 client.
-        let right_time = !self.is_http10
+        let is_allowed = !self.is_http10
             && self.send.state() == send::State::Waiting
             && matches!(self.receive.state(), State::Exact | State::Chunked | State::Done);
-        let right_status = match status {
+        let is_allowed_status = match status {
             100 => self.expects_continue,
             _ => (102..200).contains(&status),
         };
-        if right_time && right_status {
-            send::interim(status, fields, out);
+        if is_allowed && is_allowed_status {
+            send::write_interim(status, fields, out);
             self.expects_continue &= status != 100;
         }
     }
 
-    /// Writes the 101 response to a request with `head.upgrade` whose content was received. From
-    /// then on all unread bytes belong to the other protocol. The fields must name it in `Upgrade`;
-    /// `Connection` is written here. Returns `false`, and writes nothing, without such a request.
+    /// Writes the 101 response to a request with [`Framing::upgrade`] whose content was received.
+    /// From then on all unread bytes belong to the other protocol. The fields must name it in
+    /// `Upgrade`; `Connection` is written here. Returns `false`, and writes nothing, if there is no
+    /// such request.
     pub fn switch_protocols<'a>(
         &mut self,
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
     ) -> bool {
         // RFC 9110 §7.8: a server must not switch to a protocol that the client did not ask for.
-        let ready = self.wants_upgrade
+        let can_switch = self.wants_upgrade
             && self.receive.state() == receive::State::Done
             && self.send.state() == send::State::Waiting;
-        if ready {
-            send::interim(101, fields, out);
+        if can_switch {
+            send::write_interim(101, fields, out);
             self.receive.transition(receive::Transition::Switch);
             self.send.transition(send::Transition::Switch);
         }
-        ready
+        can_switch
     }
 
     /// Must be called when the peer has closed its direction, after all earlier bytes were passed
     /// to [`receive`](Self::receive), which returned [`Event::NeedInput`].
     ///
-    /// Returns `Closed` between requests, `Reject` within one, and `Paused` if one waits for
+    /// Returns `Closed` between requests, `RequestError` within one, and `Paused` if one waits for
     /// its response, which can still be sent: the peer may have closed only its own direction.
     pub fn receive_eof(&mut self) -> Event {
         use receive::State;
@@ -391,20 +394,21 @@ impl Connection {
     }
 
     /// Makes the current request the last one; its response contains `connection: close`. Between
-    /// requests, [`next_action`](Self::next_action) is `Close`; requests that have arrived can
-    /// still be answered.
+    /// requests, [`next_action`](Self::next_action) is `Close`; a response to a request that has
+    /// arrived can still be sent.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Declares that the rest of the current request's content is unwanted. Call it as soon as that
-    /// is known, at the latest before [`send_response`](Self::send_response), whose head then
-    /// contains `connection: close` unless the rest is known to be short enough to be discarded.
-    /// Content received after the call counts like any other.
+    /// Discards the rest of the current request's content. Call it as soon as that is known, at the
+    /// latest before [`send_response`](Self::send_response), whose head then contains
+    /// `connection: close` unless the rest is known to be short enough to be discarded. Content
+    /// that arrives after the call is still yielded.
     ///
-    /// Without the call, the response leaves the connection open, for content that is read while
-    /// the response is sent. If it turns out later that more is left than may be discarded, the
-    /// connection closes without notice, and a request that the client has already sent is lost.
+    /// Without the call, the response leaves the connection open, because the content may be read
+    /// while the response is sent. If the rest then turns out to exceed the limit for discarded
+    /// content, the connection closes without notice, and a request that the client has already
+    /// sent is lost.
     ///
     /// After [`keep_reading_body`](Self::keep_reading_body) and a complete response, this call may
     /// change [`next_action`](Self::next_action).
@@ -413,9 +417,9 @@ impl Connection {
         self.join_directions();
     }
 
-    /// Declares that the rest of the current request's content may be read after its response is
-    /// complete. Call it before [`finish`](Self::finish). Until `discard_body` is called, received
-    /// bytes count as content: its end is awaited, even if the connection closes then.
+    /// Allows the rest of the current request's content to be read after its response is complete.
+    /// Call it before [`finish`](Self::finish). Until [`discard_body`](Self::discard_body) is
+    /// called, content is yielded up to its end, even if the connection closes afterwards.
     pub fn keep_reading_body(&mut self) {
         self.body_demand = BodyDemand::Keep;
     }
@@ -424,15 +428,15 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn next_action(&self) -> NextAction {
-        use {receive::State, send::State as Sent};
+        use {receive::State, send::State as SendState};
         match (self.send.state(), self.receive.state()) {
-            (Sent::Upgraded, _) => NextAction::Upgraded,
-            (Sent::Done, State::Exact | State::Chunked) => NextAction::DiscardBody,
-            (Sent::Done, _) | (Sent::Waiting, State::Closed) => NextAction::Close,
-            (Sent::Waiting, State::Head) if self.draining && !self.receive.is_in_head() => {
+            (SendState::Upgraded, _) => NextAction::Upgraded,
+            (SendState::Done, State::Exact | State::Chunked) => NextAction::DiscardBody,
+            (SendState::Done, _) | (SendState::Waiting, State::Closed) => NextAction::Close,
+            (SendState::Waiting, State::Head) if self.draining && !self.receive.is_in_head() => {
                 NextAction::Close
             }
-            (Sent::Waiting, State::Head) => NextAction::Request,
+            (SendState::Waiting, State::Head) => NextAction::Request,
             _ => NextAction::Respond,
         }
     }
@@ -445,18 +449,18 @@ impl Connection {
 
     /// Checks all invariants.
     pub fn assert_invariants(&self) {
-        use {receive::State, send::State as Sent};
+        use {receive::State, send::State as SendState};
         self.receive.assert_invariants();
         self.send.assert_invariants();
         let (receive, send) = (self.receive.state(), self.send.state());
-        let upgraded = (receive == State::Upgraded, send == Sent::Upgraded);
-        assert!(upgraded.0 == upgraded.1, "the two directions switch together");
+        let is_upgraded = (receive == State::Upgraded, send == SendState::Upgraded);
+        assert!(is_upgraded.0 == is_upgraded.1, "the two directions switch together");
         if receive == State::Head {
-            assert!(send == Sent::Waiting, "the next head is read after the response");
+            assert!(send == SendState::Waiting, "the next head is read after the response");
         }
-        if send == Sent::Done {
-            assert!(receive != State::Done, "finished machines were joined");
-            assert!(receive != State::Failed, "a refused connection closes after the response");
+        if send == SendState::Done {
+            assert!(receive != State::Done, "`join_directions` was called after both were done");
+            assert!(receive != State::Failed, "a failed connection closes after the response");
         }
     }
 }

@@ -23,25 +23,25 @@ pub enum Event {
     Upgraded,
     /// The peer violated a rule. Respond with its status, unless a response has begun;
     /// [`Connection::next_action`](super::Connection::next_action) returns the next step. After
-    /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue; after
-    /// all others it closes.
+    /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue;
+    /// after any other error it closes.
     RequestError(RequestError),
     /// The connection is over; nothing more is read.
     Closed,
 }
 
-/// The event that the connection is waiting for; the server owns the clock.
+/// The event that the connection is waiting for. The caller sets the timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
-    /// For the first byte of the first request.
+    /// The first byte of the first request.
     FirstByte,
-    /// For the rest of a head.
+    /// The rest of a head.
     Head,
-    /// For the rest of a request's content.
+    /// The rest of a request's content.
     Body,
-    /// For the first byte of a request after the first.
+    /// The first byte of a later request.
     Idle,
-    /// For nothing from the peer.
+    /// Nothing from the peer.
     Nothing,
 }
 
@@ -53,7 +53,7 @@ pub enum NextAction {
     /// A request is received, in whole or in part, and its response is not complete.
     Respond,
     /// The response is complete and the request's content is not. Receive until this becomes
-    /// `Request` or `Close`, and ignore unwanted data; or close immediately.
+    /// `Request` or `Close`, and ignore the content; or close immediately.
     DiscardBody,
     /// Close, once all output is sent.
     Close,

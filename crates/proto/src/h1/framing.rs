@@ -21,7 +21,8 @@ pub struct Framing {
     pub upgrade: bool,
 }
 
-/// Derives the framing from a complete head, or rejects it. `framing` is the default before.
+/// Derives the framing from a complete head, or rejects it. The caller passes the default
+/// `framing`.
 #[inline]
 pub(super) fn determine_framing(
     head: &[u8],
@@ -63,7 +64,7 @@ fn body_length(
             // RFC 9112 §6.1: a server may reject a request with both, and must close in any case.
             return Err(RequestError::ContentLengthWithTransferEncoding);
         }
-        transfer_encoding(head, index)?;
+        check_transfer_encoding(head, index)?;
         return Ok(BodyLength::Chunked);
     }
     if let Some(value) = index.get(KnownField::ContentLength) {
@@ -94,8 +95,8 @@ pub(crate) fn parse_decimal(text: &[u8]) -> Result<u64, RequestError> {
 }
 
 // RFC 9112 §6.1: a sender must not apply chunked more than once, and applies it last.
-fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), RequestError> {
-    let (mut unknown, mut chunked) = (false, false);
+fn check_transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), RequestError> {
+    let (mut has_unknown, mut is_last_chunked) = (false, false);
     for value in index.values(KnownField::TransferEncoding) {
         for element in value.slice(head).split(|byte| *byte == b',') {
             let coding = field::trim_ows(element);
@@ -106,19 +107,19 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), RequestError>
                 return Err(RequestError::TransferEncodingInvalid);
             }
             let is_chunked = coding.eq_ignore_ascii_case(b"chunked");
-            if chunked {
-                let reject = if is_chunked {
+            if is_last_chunked {
+                let error = if is_chunked {
                     RequestError::ChunkedRepeated
                 } else {
                     RequestError::ChunkedNotLast
                 };
-                return Err(reject);
+                return Err(error);
             }
-            chunked = is_chunked;
-            unknown |= !is_chunked;
+            is_last_chunked = is_chunked;
+            has_unknown |= !is_chunked;
         }
     }
-    match (chunked, unknown) {
+    match (is_last_chunked, has_unknown) {
         (true, false) => Ok(()),
         // RFC 9112 §6.1: 501 is for a transfer coding that the server does not understand.
         (true, true) => Err(RequestError::TransferCodingUnsupported),
@@ -131,14 +132,14 @@ fn transfer_encoding(head: &[u8], index: &HeadIndex) -> Result<(), RequestError>
 // RFC 9112 §9.3: `close` ends the connection; otherwise HTTP/1.1 persists, and so does HTTP/1.0
 // with `keep-alive`.
 fn wants_keep_alive(head: &[u8], index: &HeadIndex) -> bool {
-    let (mut close, mut keep_alive) = (false, false);
+    let (mut has_close, mut has_keep_alive) = (false, false);
     for value in index.values(KnownField::Connection) {
         for option in field::split_list(value.slice(head)) {
-            close |= option.eq_ignore_ascii_case(b"close");
-            keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            has_close |= option.eq_ignore_ascii_case(b"close");
+            has_keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
         }
     }
-    !close && (index.version == Version::Http11 || keep_alive)
+    !has_close && (index.version == Version::Http11 || has_keep_alive)
 }
 
 // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
@@ -148,8 +149,9 @@ fn check_expect(head: &[u8], index: &HeadIndex, framing: &mut Framing) -> Result
         return Ok(());
     }
     framing.expect_continue = framing.body != BodyLength::None;
-    let mut all =
+    let mut expectations =
         index.values(KnownField::Expect).flat_map(|value| field::split_list(value.slice(head)));
-    let is_unknown = all.any(|one| !one.eq_ignore_ascii_case(b"100-continue"));
+    let is_unknown =
+        expectations.any(|expectation| !expectation.eq_ignore_ascii_case(b"100-continue"));
     if is_unknown { Err(RequestError::ExpectationUnknown) } else { Ok(()) }
 }

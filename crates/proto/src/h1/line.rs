@@ -2,7 +2,7 @@
 
 use crate::{FieldIndex, RequestError};
 
-/// A line after the request line, and where the next one begins.
+/// A line after the request line, with the offset of the next line.
 pub(super) enum Line {
     Field(FieldIndex, usize),
     Empty(usize),
@@ -17,12 +17,12 @@ pub(super) enum ParseError {
     Invalid(RequestError),
 }
 
-/// How far an incomplete head was parsed: `line <= scanned <= 65,535`.
+/// How far an incomplete head was scanned: `line <= scanned <= 65,535`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ParseProgress {
-    /// Where the first incomplete line begins.
+    /// The offset of the first incomplete line.
     pub(super) line: u16,
-    /// Before this offset no line feed ends that line.
+    /// The offset up to which that line was searched for its end.
     pub(super) scanned: u16,
 }
 
@@ -32,8 +32,8 @@ impl ParseProgress {
         Self { line, scanned: u16::try_from(scanned).expect("a head is at most 65,535 bytes") }
     }
 
-    /// Returns whether the incomplete line still has no end, judging only by the new bytes and the
-    /// last old one, which may be a carriage return.
+    /// Returns whether the incomplete line still has no end. Searches only the new bytes and the
+    /// one before them, which may be a carriage return.
     #[inline]
     pub(super) fn has_no_line_end(self, window: &[u8]) -> bool {
         self.scanned > self.line && line_end(&window[usize::from(self.scanned) - 1..]).is_none()
@@ -44,40 +44,41 @@ impl ParseProgress {
 pub(super) struct LineLimits {
     /// The longest line with its end, in bytes.
     pub(super) line_max: usize,
-    /// The reject for a longer line.
+    /// The error for a longer line.
     pub(super) too_long: RequestError,
-    /// The reject if no byte may follow the current ones; `None` if more may arrive.
+    /// The error if the head already has its maximum length; `None` if more bytes may arrive.
     pub(super) head_full: Option<RequestError>,
 }
 
 impl LineLimits {
-    /// The outcome of a stop in a line, independent of how the bytes are cut: an error counts only
-    /// in a complete line that is not too long, and a line without its end is too long as soon as
-    /// it must be. `rest` begins with the line; `again` parses the given number of its bytes.
+    /// Makes the error in a line independent of how the bytes were split: `error` counts only in a
+    /// complete line that is not too long, and a line without its end is too long as soon as it
+    /// reaches the limit. `bytes` begins with the line; `parse_line` parses a prefix of it with the
+    /// given length.
     #[cold]
     pub(super) fn resolve(
         &self,
-        rest: &[u8],
-        stop: ParseError,
-        again: impl FnOnce(usize) -> Option<ParseError>,
+        bytes: &[u8],
+        error: ParseError,
+        parse_line: impl FnOnce(usize) -> Option<ParseError>,
     ) -> ParseError {
-        let within = &rest[..rest.len().min(self.line_max)];
-        match line_end(within) {
-            None => self.incomplete_line(rest.len()),
-            Some(LineEnd::Lf) => stop,
+        let prefix = &bytes[..bytes.len().min(self.line_max)];
+        match line_end(prefix) {
+            None => self.incomplete_line(bytes.len()),
+            Some(LineEnd::Lf) => error,
             // Bytes after the line must not matter, because they may not have arrived yet.
-            Some(LineEnd::BareCr(end)) => match again(end) {
-                Some(ParseError::Invalid(reject)) => ParseError::Invalid(reject),
+            Some(LineEnd::BareCr(end)) => match parse_line(end) {
+                Some(ParseError::Invalid(error)) => ParseError::Invalid(error),
                 Some(ParseError::Incomplete) | None => ParseError::Invalid(RequestError::BareCr),
             },
         }
     }
 
-    /// The outcome if `length` bytes of a line hold no end.
+    /// The error if the first `length` bytes of a line contain no line end.
     pub(super) fn incomplete_line(&self, length: usize) -> ParseError {
         match self.head_full {
             _ if length >= self.line_max => ParseError::Invalid(self.too_long),
-            Some(overfull) => ParseError::Invalid(overfull),
+            Some(error) => ParseError::Invalid(error),
             None => ParseError::Incomplete,
         }
     }

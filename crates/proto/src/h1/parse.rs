@@ -1,13 +1,13 @@
 //! Parses bytes into the lines of a head.
 //!
-//! The usual case is one pass over a complete head. An incomplete line is abandoned and parsed
-//! again when its end has arrived; until then only the new bytes are searched for that end, so a
-//! head in many pieces costs at most twice its length.
+//! The usual case is one pass over a complete head. Parsing stops at an incomplete line and starts
+//! again at its first byte when its end has arrived. Until then only the new bytes are searched for
+//! that end, so parsing a head in many pieces costs at most twice its length.
 //!
 //! An error is reported only when the end of its line has arrived (or the line is too long), so the
-//! result does not depend on how the bytes were cut. A carriage return without a line feed also
-//! ends a line, which is rejected at once: a peer that ends its lines this way never sends another
-//! end. A method that is too long needs no line end either.
+//! result does not depend on how the bytes were split. A bare carriage return also ends a line, and
+//! that line is rejected at once, because the peer may never send a line feed. A method that is too
+//! long is rejected without waiting for the line end.
 
 use super::framing::{self, Framing};
 use super::line::{Line, LineLimits, ParseError, ParseProgress};
@@ -32,26 +32,26 @@ pub(super) fn parse_head(
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let window = &bytes[..bytes.len().min(bytes_max)];
     let mut at = usize::from(progress.line);
-    let ended = !progress.has_no_line_end(window);
-    let outcome = if ended {
+    let has_line_end = !progress.has_no_line_end(window);
+    let result = if has_line_end {
         parse_lines(window, &mut at, limits, index, framing)
     } else {
         Err(ParseError::Incomplete)
     };
-    outcome.map_err(|stop| {
+    result.map_err(|error| {
         *progress = ParseProgress::new(at, window.len());
-        let stop = if ended { Some(stop) } else { None };
-        stop_reason(window, at, stop, limits, index)
+        let error = if has_line_end { Some(error) } else { None };
+        resolve_error(window, at, error, limits, index)
     })
 }
 
-/// The outcome if `window` contains no complete head. The current line begins at `at`; it was
-/// parsed up to the stop, or not at all because it has no end yet.
+/// Returns the error if `window` contains no complete head. The current line begins at `at`;
+/// `error` is the one found in it, or `None` if it was not parsed because it has no end yet.
 #[cold]
-fn stop_reason(
+fn resolve_error(
     window: &[u8],
     at: usize,
-    stop: Option<ParseError>,
+    error: Option<ParseError>,
     limits: &Limits,
     index: &mut HeadIndex,
 ) -> ParseError {
@@ -64,16 +64,16 @@ fn stop_reason(
         return ParseError::Invalid(RequestError::MethodUnknown);
     }
     let bytes_max = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
-    let overfull = (window.len() == bytes_max).then_some(RequestError::HeadTooLong);
-    let bound = LineLimits { line_max, too_long, head_full: overfull };
-    let Some(stop) = stop else { return bound.incomplete_line(window.len() - at) };
-    bound.resolve(&window[at..], stop, |end| match at {
+    let head_full = (window.len() == bytes_max).then_some(RequestError::HeadTooLong);
+    let line_limits = LineLimits { line_max, too_long, head_full };
+    let Some(error) = error else { return line_limits.incomplete_line(window.len() - at) };
+    line_limits.resolve(&window[at..], error, |end| match at {
         0 => parse_request_line(&window[..end], index).err(),
         _ => parse_field_line(&window[..at + end], at).err(),
     })
 }
 
-/// Parses line after line from `at`, which stays at the start of the current line.
+/// Parses lines from `at`. After an error, `at` is the start of the current line.
 #[inline]
 fn parse_lines(
     window: &[u8],
@@ -134,16 +134,16 @@ pub(super) fn parse_field_line(window: &[u8], at: usize) -> Result<Line, ParseEr
     while let Some(b' ' | b'\t') = window.get(start) {
         start += 1;
     }
-    let stop = field::value_end(window, start);
-    if window.get(stop..stop + 2) != Some(b"\r\n") {
-        return Err(field_value_error(window, stop));
+    let value_end = field::value_end(window, start);
+    if window.get(value_end..value_end + 2) != Some(b"\r\n") {
+        return Err(field_value_error(window, value_end));
     }
-    let mut end = stop;
+    let mut end = value_end;
     while end > start && matches!(window[end - 1], b' ' | b'\t') {
         end -= 1;
     }
     let (name, value) = (Span::new(at, colon), Span::new(start, end));
-    Ok(Line::Field(FieldIndex { name, value, known }, stop + 2))
+    Ok(Line::Field(FieldIndex { name, value, known }, value_end + 2))
 }
 
 /// The error in the name of the line at `at`, if that line is complete. The next colon is at
@@ -152,11 +152,11 @@ pub(super) fn parse_field_line(window: &[u8], at: usize) -> Result<Line, ParseEr
 fn field_name_error(window: &[u8], at: usize, colon: usize) -> ParseError {
     let line = window[at..].split(|byte| *byte == b'\n').next().unwrap_or_default();
     let name = &window[at..colon.min(at + line.len())];
-    let reject = if let [b' ' | b'\t', ..] = line {
+    let error = if let [b' ' | b'\t', ..] = line {
         // RFC 9112 §5.2: a server that receives obs-fold must reject the message or replace it.
         RequestError::ObsFold
-    } else if let Some(carriage) = name.iter().position(|byte| *byte == b'\r') {
-        let ends_line = carriage + 1 == line.len();
+    } else if let Some(cr) = name.iter().position(|byte| *byte == b'\r') {
+        let ends_line = cr + 1 == line.len();
         if ends_line { RequestError::FieldColonMissing } else { RequestError::BareCr }
     } else if name.len() == line.len() {
         RequestError::BareLf
@@ -168,7 +168,7 @@ fn field_name_error(window: &[u8], at: usize, colon: usize) -> ParseError {
     } else {
         RequestError::FieldNameInvalid
     };
-    ParseError::Invalid(reject)
+    ParseError::Invalid(error)
 }
 
 /// The error in a value at `at`, where a line end should be.
@@ -186,32 +186,32 @@ fn field_value_error(window: &[u8], at: usize) -> ParseError {
     })
 }
 
-/// Parses the request line at the start of `window` and returns where the next line begins.
+/// Parses the request line at the start of `window` and returns the offset of the next line.
 #[inline]
 fn parse_request_line(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
-    let version = until_version(window, index)?;
-    if window.get(version..version + 10) == Some(b"HTTP/1.1\r\n") {
+    let version_start = parse_until_version(window, index)?;
+    if window.get(version_start..version_start + 10) == Some(b"HTTP/1.1\r\n") {
         index.version = Version::Http11;
-        return Ok(version + 10);
+        return Ok(version_start + 10);
     }
-    parse_other_version(window, version, index)
+    parse_other_version(window, version_start, index)
 }
 
-/// Parses the method and the target at the start of `line`, which continues after them.
+/// Parses the method and the target at the start of `line`; the rest of it is ignored.
 pub(crate) fn parse_method_and_target(
     line: &[u8],
     index: &mut HeadIndex,
 ) -> Result<(), RequestError> {
-    match until_version(line, index) {
-        Ok(_version) => Ok(()),
-        Err(ParseError::Invalid(reject)) => Err(reject),
+    match parse_until_version(line, index) {
+        Ok(_version_start) => Ok(()),
+        Err(ParseError::Invalid(error)) => Err(error),
         Err(ParseError::Incomplete) => Err(RequestError::RequestLineInvalid),
     }
 }
 
-/// Parses the method and the target, and returns where the version begins.
+/// Parses the method and the target, and returns the offset of the version.
 #[inline]
-fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
+fn parse_until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
     let method_end = parse_method(window, index)?;
     let target = method_end + 1;
     let target_end = match window.get(target) {
@@ -231,7 +231,7 @@ fn until_version(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseErr
     Ok(target_end + 1)
 }
 
-/// Parses the method and returns where the space after it is.
+/// Parses the method and returns the offset of the space after it.
 #[inline]
 fn parse_method(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseError> {
     if window.starts_with(b"GET ") {
@@ -262,10 +262,10 @@ fn parse_method(window: &[u8], index: &mut HeadIndex) -> Result<usize, ParseErro
     Ok(end)
 }
 
-/// Returns whether the line begins with a method that is too long, whatever follows it.
+/// Returns whether the line begins with a method that is too long.
 fn begins_with_long_method(line: &[u8]) -> bool {
-    let begin = line.get(..=METHOD_BYTES_MAX);
-    begin.is_some_and(|begin| begin.iter().all(|byte| field::has_class(*byte, TOKEN)))
+    let prefix = line.get(..=METHOD_BYTES_MAX);
+    prefix.is_some_and(|prefix| prefix.iter().all(|byte| field::has_class(*byte, TOKEN)))
 }
 
 /// Parses a path, which may be empty, and a query from `at`; returns where they end.
@@ -286,7 +286,7 @@ fn parse_path_and_query(
     Ok(end)
 }
 
-/// How many bytes at the start are in a class.
+/// The number of bytes at the start that are in a class.
 #[inline]
 fn class_prefix_len(bytes: &[u8], class: u8) -> usize {
     bytes.iter().position(|byte| !field::has_class(*byte, class)).unwrap_or(bytes.len())
@@ -395,10 +395,10 @@ fn parse_other_version(
     index: &mut HeadIndex,
 ) -> Result<usize, ParseError> {
     let rest = &window[at..];
-    let Some(feed) = rest.iter().position(|byte| *byte == b'\n') else {
+    let Some(lf) = rest.iter().position(|byte| *byte == b'\n') else {
         return Err(ParseError::Incomplete);
     };
-    let reject = match &rest[..feed] {
+    let error = match &rest[..lf] {
         [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r']
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
@@ -409,7 +409,7 @@ fn parse_other_version(
                 (b'1', _) => index.version = Version::Http11,
                 _ => return Err(ParseError::Invalid(RequestError::VersionUnsupported)),
             }
-            return Ok(at + feed + 1);
+            return Ok(at + lf + 1);
         }
         [text @ .., b'\r'] if text.contains(&b'\r') => RequestError::BareCr,
         // RFC 9112 §3.2: no white space is allowed in the request target, and an invalid request
@@ -420,7 +420,7 @@ fn parse_other_version(
         [_text @ .., b'\r'] => RequestError::VersionInvalid,
         _ => RequestError::BareLf,
     };
-    Err(ParseError::Invalid(reject))
+    Err(ParseError::Invalid(error))
 }
 
 #[cfg(test)]
@@ -429,15 +429,16 @@ mod tests {
     use crate::{HeadIndex, Limits};
 
     #[test]
-    fn bytes_that_were_searched_for_a_line_end_are_not_searched_again() {
+    fn scanned_bytes_are_not_searched_again_for_a_line_end() {
         let bytes = [b"GET / HTTP/1.1\r\nHost: ".as_slice(), &[b'a'; 5000]].concat();
         let (mut progress, mut index) = (ParseProgress::default(), HeadIndex::new());
         for end in 0..bytes.len() {
             let (limits, mut framing) = (Limits::DEFAULT, Framing::default());
-            let stop = parse_head(&bytes[..end], &mut progress, &limits, &mut index, &mut framing);
-            assert_eq!(stop, Err(ParseError::Incomplete));
+            let result =
+                parse_head(&bytes[..end], &mut progress, &limits, &mut index, &mut framing);
+            assert_eq!(result, Err(ParseError::Incomplete));
             let line = if end < 16 { 0 } else { 16 };
-            assert_eq!(progress, ParseProgress::new(line, end), "all bytes are behind");
+            assert_eq!(progress, ParseProgress::new(line, end), "all bytes were scanned");
         }
     }
 }

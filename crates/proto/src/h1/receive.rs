@@ -9,7 +9,7 @@ use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, RequestError};
 
-/// The state of the receiving machine. [`State::on`] lists the legal moves.
+/// The state of the receiving machine. [`State::on`] lists the legal transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -29,7 +29,7 @@ pub(super) enum State {
     Closed,
 }
 
-/// A move of the receiving machine.
+/// An event that changes the state of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     /// A head without content is complete.
@@ -51,17 +51,17 @@ pub(super) enum Transition {
 }
 
 impl State {
-    /// The state after a move, or `None` if the move is illegal.
+    /// The state after a transition, or `None` if it is illegal.
     ///
-    /// | from | move | to |
+    /// | from | transition | to |
     /// |---|---|---|
     /// | Head | HeadWithoutBody, HeadWithLength, HeadWithChunked | Done, Exact, Chunked |
     /// | Exact, Chunked | End | Done |
-    /// | Done | Again, Switch | Head, Upgraded |
-    /// | Head, Exact, Chunked | Refuse | Refused |
+    /// | Done | NextRequest, Switch | Head, Upgraded |
+    /// | Head, Exact, Chunked | Reject | Failed |
     /// | all but Upgraded | Close | Closed |
-    pub(super) const fn on(self, step: Transition) -> Option<Self> {
-        Some(match (self, step) {
+    pub(super) const fn on(self, transition: Transition) -> Option<Self> {
+        Some(match (self, transition) {
             (Self::Head, Transition::HeadWithoutBody) => Self::Done,
             (Self::Head, Transition::HeadWithLength) => Self::Exact,
             (Self::Head, Transition::HeadWithChunked) => Self::Chunked,
@@ -80,15 +80,15 @@ impl State {
 /// trailers.
 #[derive(Debug)]
 pub(super) struct ReceivePath {
-    /// Bytes until the end of the content (`Exact`) or of the chunk (`Chunked`); the chunk's size
-    /// while that is read.
+    /// Bytes until the end of the content (`Exact`) or of the chunk (`Chunked`). While a chunk size
+    /// is read: its value so far.
     bytes_left: u64,
     /// How many more bytes of content are accepted (`Chunked`).
     body_bytes_allowed: u64,
-    /// How far an incomplete head or trailer line was parsed.
+    /// How far an incomplete head or trailer line was scanned.
     progress: ParseProgress,
-    /// Empty lines before the head; then digits of a chunk size, then bytes of its extensions; then
-    /// bytes of the trailer section.
+    /// A counter whose meaning depends on the position: empty lines before the head, digits of a
+    /// chunk size, bytes of its extensions, or bytes of the trailer section.
     count: u16,
     state: State,
     phase: ChunkedState,
@@ -111,12 +111,12 @@ impl ReceivePath {
         self.state
     }
 
-    /// Whether a byte of a head was seen. An empty line before it does not count.
+    /// Returns whether a byte of a head was received. An empty line before it does not count.
     pub(super) fn is_in_head(&self) -> bool {
         self.state == State::Head && self.progress.scanned > 0
     }
 
-    /// How much content is known to follow: all of it, or the rest of the current chunk.
+    /// How much content is known to follow: the rest of it, or of the current chunk.
     #[inline]
     pub(super) fn body_bytes_left(&self) -> u64 {
         match (self.state, self.phase) {
@@ -125,15 +125,16 @@ impl ReceivePath {
         }
     }
 
-    /// Makes a move: the only place that changes the state. Panics if the move is illegal, which is
-    /// a bug in the connection.
+    /// Changes the state; nothing else does. Panics if the transition is illegal, which is a bug in
+    /// the connection.
     #[inline]
-    pub(super) fn transition(&mut self, step: Transition) {
-        self.state = self.state.on(step).expect("the connection makes only legal moves");
+    pub(super) fn transition(&mut self, transition: Transition) {
+        self.state =
+            self.state.on(transition).expect("the connection makes only legal transitions");
     }
 
-    /// Reads a head. `framing` is the default before; the result is valid for a complete head, and
-    /// for one that is valid but rejected. Only in `Head`.
+    /// Reads a head into `index` and `framing`, which is the default before. `framing` is valid if
+    /// the head is complete, and for [`RequestError::ExpectationUnknown`]. Only in `Head`.
     #[inline]
     pub(super) fn read_head(
         &mut self,
@@ -172,7 +173,7 @@ impl ReceivePath {
                 self.begin_body(limits, framing.body);
                 (skip + length, Event::RequestError(RequestError::ExpectationUnknown))
             }
-            Err(ParseError::Invalid(reject)) => (skip, self.fail(reject)),
+            Err(ParseError::Invalid(error)) => (skip, self.fail(error)),
         }
     }
 
@@ -201,12 +202,12 @@ impl ReceivePath {
             self.transition(Transition::End);
             return (0, Event::End);
         }
-        let taken = min_len(unread.len(), self.bytes_left);
-        if taken == 0 {
+        let len = min_len(unread.len(), self.bytes_left);
+        if len == 0 {
             return (0, Event::NeedInput);
         }
-        self.bytes_left -= taken as u64;
-        (taken, Event::Data(0..taken))
+        self.bytes_left -= len as u64;
+        (len, Event::Data(0..len))
     }
 
     /// Reads content in chunks, and stops before a chunk of more than `chunk_max` bytes.
@@ -225,21 +226,21 @@ impl ReceivePath {
             match self.phase {
                 ChunkedState::Trailer => return self.read_trailers(limits, unread, at, trailers),
                 ChunkedState::Data => {
-                    let taken = min_len(unread.len() - at, self.bytes_left);
-                    if taken == 0 || self.bytes_left > chunk_max {
+                    let len = min_len(unread.len() - at, self.bytes_left);
+                    if len == 0 || self.bytes_left > chunk_max {
                         return (at, Event::NeedInput);
                     }
-                    self.bytes_left -= taken as u64;
+                    self.bytes_left -= len as u64;
                     if self.bytes_left == 0 {
                         self.phase = ChunkedState::DataCr;
                     }
-                    return (at + taken, Event::Data(at..at + taken));
+                    return (at + len, Event::Data(at..at + len));
                 }
                 _ => {}
             }
             let Some(byte) = unread.get(at) else { return (at, Event::NeedInput) };
-            if let Err(reject) = self.read_chunk_byte(limits, *byte, extensions_left) {
-                return (at, self.fail(reject));
+            if let Err(error) = self.read_chunk_byte(limits, *byte, extensions_left) {
+                return (at, self.fail(error));
             }
             at += 1;
         }
@@ -257,7 +258,8 @@ impl ReceivePath {
         if next == ChunkedState::Size {
             self.bytes_left = chunked::push_hex_digit(self.bytes_left, byte)?;
             self.count += 1;
-            // Leading zeros are legal; more digits than the largest number has serve no purpose.
+            // Leading zeros are legal, but no honest client needs more digits than the largest
+            // number has.
             if self.count > CHUNK_SIZE_DIGITS_MAX {
                 return Err(RequestError::ChunkSizeOverflow);
             }
@@ -269,12 +271,12 @@ impl ReceivePath {
             }
             // RFC 9112 §7.1.1: a server ought to limit the total length of chunk extensions.
             // Otherwise many small chunks could carry an unlimited amount.
-            let rest = extensions_left.checked_sub(1);
-            *extensions_left = rest.ok_or(RequestError::ChunkExtensionsTooLong)?;
+            let remaining = extensions_left.checked_sub(1);
+            *extensions_left = remaining.ok_or(RequestError::ChunkExtensionsTooLong)?;
         } else if next == ChunkedState::Data {
             self.count = 0;
-            let more = u32::try_from(self.bytes_left).unwrap_or(u32::MAX);
-            *extensions_left = extensions_left.saturating_add(more);
+            let chunk_bytes = u32::try_from(self.bytes_left).unwrap_or(u32::MAX);
+            *extensions_left = extensions_left.saturating_add(chunk_bytes);
             self.body_bytes_allowed = self
                 .body_bytes_allowed
                 .checked_sub(self.bytes_left)
@@ -297,15 +299,15 @@ impl ReceivePath {
     ) -> (usize, Event) {
         let section_max = limits.trailer_bytes_max.min(HEAD_BYTES_CEILING);
         loop {
-            let room = section_max - usize::from(self.count);
-            let window = &unread[at..unread.len().min(at + room)];
-            let ended = !self.progress.has_no_line_end(window);
-            let line = if ended {
+            let window_max = section_max - usize::from(self.count);
+            let window = &unread[at..unread.len().min(at + window_max)];
+            let has_line_end = !self.progress.has_no_line_end(window);
+            let line = if has_line_end {
                 parse::parse_field_line(window, 0)
             } else {
                 Err(ParseError::Incomplete)
             };
-            let taken = match line {
+            let line_len = match line {
                 Ok(Line::Empty(end)) => {
                     self.progress = ParseProgress::default();
                     self.transition(Transition::End);
@@ -318,47 +320,51 @@ impl ReceivePath {
                 // trailer section, and a recipient may discard them.
                 Ok(Line::Field(field, end)) if !field.known.is_allowed_in_trailers() => end,
                 Ok(Line::Field(field, end)) => {
-                    let kept = trailers.get_or_insert_default();
-                    if kept.len() >= limits.fields_max {
+                    let section = trailers.get_or_insert_default();
+                    if section.len() >= limits.fields_max {
                         return (at, self.fail(RequestError::FieldsTooMany));
                     }
-                    kept.push(field.name.slice(window), field.value.slice(window));
+                    section.push(field.name.slice(window), field.value.slice(window));
                     end
                 }
-                Err(stop) => {
+                Err(error) => {
                     self.progress = ParseProgress::new(0, window.len());
-                    let bound = LineLimits {
+                    let line_limits = LineLimits {
                         line_max: limits.field_bytes_max,
                         too_long: RequestError::FieldTooLong,
-                        head_full: (window.len() == room).then_some(RequestError::TrailersTooLong),
+                        head_full: (window.len() == window_max)
+                            .then_some(RequestError::TrailersTooLong),
                     };
-                    let stop = if ended {
-                        bound.resolve(window, stop, |end| {
+                    let error = if has_line_end {
+                        line_limits.resolve(window, error, |end| {
                             parse::parse_field_line(&window[..end], 0).err()
                         })
                     } else {
-                        bound.incomplete_line(window.len())
+                        line_limits.incomplete_line(window.len())
                     };
-                    return match stop {
+                    return match error {
                         ParseError::Incomplete => (at, Event::NeedInput),
-                        ParseError::Invalid(reject) => (at, self.fail(reject)),
+                        ParseError::Invalid(error) => (at, self.fail(error)),
                     };
                 }
             };
             self.progress = ParseProgress::default();
-            self.count += u16::try_from(taken).expect("a line fits in the section");
-            at += taken;
+            self.count += u16::try_from(line_len).expect("a line fits in the section");
+            at += line_len;
         }
     }
 
-    pub(super) fn fail(&mut self, reject: RequestError) -> Event {
+    pub(super) fn fail(&mut self, error: RequestError) -> Event {
         self.transition(Transition::Reject);
-        Event::RequestError(reject)
+        Event::RequestError(error)
     }
 
     /// Checks all invariants.
     pub(super) fn assert_invariants(&self) {
-        assert!(self.progress.line <= self.progress.scanned, "a line begins where bytes were seen");
+        assert!(
+            self.progress.line <= self.progress.scanned,
+            "the current line begins within the scanned bytes"
+        );
         match self.state {
             State::Head => {}
             State::Chunked => {
@@ -370,7 +376,10 @@ impl ReceivePath {
                 assert!(self.phase != ChunkedState::DataCr || self.bytes_left == 0);
             }
             State::Exact | State::Done | State::Upgraded => {
-                assert!(self.progress.scanned == 0, "only heads and trailers are read by lines");
+                assert!(
+                    self.progress.scanned == 0,
+                    "only heads and trailers are parsed line by line"
+                );
             }
             State::Failed | State::Closed => {}
         }
@@ -380,7 +389,7 @@ impl ReceivePath {
 /// The number of hexadecimal digits in the largest 64-bit number.
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
-/// By how much the extensions of all chunks may exceed the content.
+/// How many bytes longer than the content the extensions of all chunks may be.
 pub(super) const EXTENSION_BYTES_SLACK: u32 = 16 * 1024;
 
 /// The length of an empty line, CR and LF; at most one is skipped.

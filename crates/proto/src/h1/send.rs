@@ -36,7 +36,7 @@ pub struct ExternalData {
     pub suffix: &'static [u8],
 }
 
-/// The state of the sending machine. [`State::on`] lists the legal moves.
+/// The state of the sending machine. [`State::on`] lists the legal transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -56,7 +56,7 @@ pub(super) enum State {
     Upgraded,
 }
 
-/// A move of the sending machine.
+/// An event that changes the state of the sending machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     /// The head of a response without content was written.
@@ -76,17 +76,17 @@ pub(super) enum Transition {
 }
 
 impl State {
-    /// The state after a move, or `None` if the move is illegal.
+    /// The state after a transition, or `None` if it is illegal.
     ///
-    /// | from | move | to |
+    /// | from | transition | to |
     /// |---|---|---|
     /// | Waiting | BeginEmpty, BeginExact | Empty, Exact |
     /// | Waiting | BeginChunked, BeginCloseDelimited | Chunked, CloseDelimited |
     /// | Waiting | Switch | Upgraded |
     /// | Empty, Exact, Chunked, CloseDelimited | Finish | Done |
     /// | Done | Finish, NextRequest | Done, Waiting |
-    pub(super) const fn on(self, step: Transition) -> Option<Self> {
-        Some(match (self, step) {
+    pub(super) const fn on(self, transition: Transition) -> Option<Self> {
+        Some(match (self, transition) {
             (Self::Waiting, Transition::BeginEmpty) => Self::Empty,
             (Self::Waiting, Transition::BeginExact) => Self::Exact,
             (Self::Waiting, Transition::BeginChunked) => Self::Chunked,
@@ -103,15 +103,15 @@ impl State {
 /// The properties of the request on which the response depends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestInfo {
-    /// The request's method was HEAD.
+    /// Whether the request's method is HEAD.
     pub(super) is_head_request: bool,
-    /// The request's version was HTTP/1.0.
+    /// Whether the request's version is HTTP/1.0.
     pub(super) is_http10: bool,
-    /// Another request may follow.
+    /// Whether another request may follow.
     pub(super) keep_alive: bool,
 }
 
-/// The sending machine. `left > 0` only in `Exact`.
+/// The sending machine. `bytes_left > 0` only in `Exact`.
 #[derive(Debug)]
 pub(super) struct SendPath {
     /// Announced bytes of content that were not sent yet.
@@ -129,11 +129,11 @@ impl SendPath {
         self.state
     }
 
-    /// Makes a move: the only place that changes the state. Panics if the move is illegal, because
-    /// the caller wrote the parts of a response in the wrong order.
+    /// Changes the state; nothing else does. Panics if the transition is illegal, because the
+    /// caller wrote the parts of a response in the wrong order.
     #[inline]
-    pub(super) fn transition(&mut self, step: Transition) {
-        self.state = self.state.on(step).expect("a response is a head, content, and its end");
+    pub(super) fn transition(&mut self, transition: Transition) {
+        self.state = self.state.on(transition).expect("a response is a head, content, and its end");
         if self.state != State::Exact {
             self.bytes_left = 0;
         }
@@ -155,15 +155,15 @@ impl SendPath {
         // caller.
         let status = if (200..=999).contains(&status) { status } else { 500 };
         write::write_status_line(status, out);
-        let own = write_fields(fields, out);
-        if !own.date {
+        let caller_fields = write_fields(fields, out);
+        if !caller_fields.date {
             // RFC 9110 §6.6.1: an origin server with a clock must generate Date.
             out.extend_from_slice(b"date: ");
             out.extend_from_slice(date.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        let mode = body_mode(status, length, request);
-        match (mode, length) {
+        let framing = body_framing(status, length, request);
+        match (framing, length) {
             (BodyFraming::Exact(bytes), _) => write_content_length(bytes, out),
             (BodyFraming::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
             (BodyFraming::CloseDelimited, _) => {}
@@ -171,7 +171,7 @@ impl SendPath {
                 // RFC 9110 §8.6: in a response to HEAD and in a 304, Content-Length is the length
                 // that the content of a 200 to GET would have; a handler may know it without the
                 // content.
-                match (own.content_length, length) {
+                match (caller_fields.content_length, length) {
                     _ if status == 204 => {}
                     // A 205 has no content for GET either.
                     _ if status == 205 => write_content_length(0, out),
@@ -183,8 +183,9 @@ impl SendPath {
                 }
             }
         }
-        let keep_alive = request.keep_alive && !own.close && mode != BodyFraming::CloseDelimited;
-        out.extend_from_slice(match (keep_alive, own.upgrade, request.is_http10) {
+        let keep_alive =
+            request.keep_alive && !caller_fields.close && framing != BodyFraming::CloseDelimited;
+        out.extend_from_slice(match (keep_alive, caller_fields.upgrade, request.is_http10) {
             // RFC 9112 §9.6: a server that will close sends the close connection option.
             (false, false, _) => b"connection: close\r\n\r\n",
             (false, true, _) => b"connection: close, upgrade\r\n\r\n",
@@ -194,26 +195,27 @@ impl SendPath {
             (true, false, true) => b"connection: keep-alive\r\n\r\n",
             (true, true, true) => b"connection: keep-alive, upgrade\r\n\r\n",
         });
-        self.transition(match mode {
+        self.transition(match framing {
             BodyFraming::None => Transition::BeginEmpty,
             BodyFraming::Exact(_) => Transition::BeginExact,
             BodyFraming::Chunked => Transition::BeginChunked,
             BodyFraming::CloseDelimited => Transition::BeginCloseDelimited,
         });
-        if let BodyFraming::Exact(bytes) = mode {
+        if let BodyFraming::Exact(bytes) = framing {
             self.bytes_left = bytes;
         }
-        (mode, keep_alive)
+        (framing, keep_alive)
     }
 
-    /// Writes the framing before this many bytes of content, and returns the framing after them.
+    /// Writes the framing before this many bytes of content, and returns the framing that follows.
     #[inline]
     pub(super) fn begin_external_data(&mut self, bytes: usize, out: &mut Vec<u8>) -> ExternalData {
         match self.state {
             State::Exact => {
-                let taken = usize::try_from(self.bytes_left).map_or(bytes, |left| left.min(bytes));
-                self.bytes_left -= taken as u64;
-                ExternalData { accepted: taken, suffix: b"" }
+                let accepted = usize::try_from(self.bytes_left)
+                    .map_or(bytes, |bytes_left| bytes_left.min(bytes));
+                self.bytes_left -= accepted as u64;
+                ExternalData { accepted, suffix: b"" }
             }
             // RFC 9112 §7.1: a chunk of no bytes would end the content.
             State::Chunked if bytes == 0 => ExternalData { accepted: 0, suffix: b"" },
@@ -247,22 +249,22 @@ impl SendPath {
             }
             out.extend_from_slice(b"\r\n");
         }
-        let whole = self.bytes_left == 0;
+        let is_complete = self.bytes_left == 0;
         self.transition(Transition::Finish);
-        whole
+        is_complete
     }
 
     /// Checks all invariants.
     pub(super) fn assert_invariants(&self) {
         assert!(
             self.bytes_left == 0 || self.state == State::Exact,
-            "`left` is only for a known length"
+            "`bytes_left` is only for a known length"
         );
     }
 }
 
 /// How the content is framed.
-fn body_mode(status: u16, length: ResponseLength, request: RequestInfo) -> BodyFraming {
+fn body_framing(status: u16, length: ResponseLength, request: RequestInfo) -> BodyFraming {
     match (status, length) {
         // RFC 9112 §6.3: a response to HEAD, and any with status 204 or 304, ends with its head.
         _ if request.is_head_request => BodyFraming::None,
@@ -276,7 +278,7 @@ fn body_mode(status: u16, length: ResponseLength, request: RequestInfo) -> BodyF
     }
 }
 
-/// The caller's values of fields that this machine controls.
+/// The fields among the caller's that affect the framing or replace a default.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallerFields {
     date: bool,
@@ -285,38 +287,40 @@ struct CallerFields {
     content_length: Option<u64>,
 }
 
-/// Writes the caller's fields, except those that this machine controls.
+/// Writes the caller's fields, except those for framing and for the connection.
 #[inline]
 fn write_fields<'a>(
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
     out: &mut Vec<u8>,
 ) -> CallerFields {
-    let mut own = CallerFields::default();
+    let mut caller_fields = CallerFields::default();
     for (name, value) in fields {
         match KnownField::from_name(name) {
             KnownField::TransferEncoding => continue,
             KnownField::ContentLength => {
-                own.content_length = own.content_length.or_else(|| decimal(value));
+                caller_fields.content_length =
+                    caller_fields.content_length.or_else(|| parse_decimal(value));
                 continue;
             }
             KnownField::Connection => {
-                own.close |= split_list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
-                own.upgrade |=
+                caller_fields.close |=
+                    split_list(value).any(|option| option.eq_ignore_ascii_case(b"close"));
+                caller_fields.upgrade |=
                     split_list(value).any(|option| option.eq_ignore_ascii_case(b"upgrade"));
                 continue;
             }
-            KnownField::Date if own.date => continue,
-            KnownField::Date => own.date = true,
+            KnownField::Date if caller_fields.date => continue,
+            KnownField::Date => caller_fields.date = true,
             KnownField::Other if !write::is_writable_name(name) => continue,
             _ => {}
         }
         write::write_field(name, value, out);
     }
-    own
+    caller_fields
 }
 
 /// Writes the head of an interim response.
-pub(super) fn interim<'a>(
+pub(super) fn write_interim<'a>(
     status: u16,
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
     out: &mut Vec<u8>,
@@ -337,7 +341,7 @@ fn write_content_length(bytes: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn decimal(text: &[u8]) -> Option<u64> {
+fn parse_decimal(text: &[u8]) -> Option<u64> {
     if !text.iter().all(u8::is_ascii_digit) {
         return None;
     }

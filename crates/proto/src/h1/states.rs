@@ -1,5 +1,5 @@
-//! Prints the moves of every state as text, compared with `states.txt`: a changed move shows in
-//! review.
+//! Prints the transitions of every state and compares them with `states.txt`, so that every change
+//! is visible in review.
 
 use super::chunked::ChunkedState;
 use super::{receive, send};
@@ -46,7 +46,7 @@ const SEND_TRANSITIONS: [send::Transition; 7] = [
     send::Transition::Switch,
 ];
 
-/// The phases that take single bytes.
+/// The states that process single bytes.
 const CHUNKED_STATES: [ChunkedState; 14] = [
     ChunkedState::Start,
     ChunkedState::Size,
@@ -64,35 +64,35 @@ const CHUNKED_STATES: [ChunkedState; 14] = [
     ChunkedState::DataLf,
 ];
 
-fn line<From: Debug, Step: Debug, To: Debug>(
+fn write_transition<From: Debug, Transition: Debug, To: Debug>(
     text: &mut String,
     from: From,
-    step: Step,
+    transition: Transition,
     to: Option<To>,
 ) {
     let to = to.map_or("illegal".to_owned(), |to| format!("{to:?}"));
-    writeln!(text, "{from:?} + {step:?} = {to}").unwrap();
+    writeln!(text, "{from:?} + {transition:?} = {to}").unwrap();
 }
 
 fn table() -> String {
     let mut text = String::from("# The receiving machine\n");
     for state in RECEIVE_STATES {
-        for step in RECEIVE_TRANSITIONS {
-            line(&mut text, state, step, state.on(step));
+        for transition in RECEIVE_TRANSITIONS {
+            write_transition(&mut text, state, transition, state.on(transition));
         }
     }
     text.push_str("\n# The sending machine\n");
     for state in SEND_STATES {
-        for step in SEND_TRANSITIONS {
-            line(&mut text, state, step, state.on(step));
+        for transition in SEND_TRANSITIONS {
+            write_transition(&mut text, state, transition, state.on(transition));
         }
     }
     text.push_str("\n# The chunked coding: a phase, and bytes from the first to the last\n");
-    for phase in CHUNKED_STATES {
+    for state in CHUNKED_STATES {
         let mut first = 0_u8;
         for byte in 0..=255_u8 {
-            if byte == 255 || phase.next(byte) != phase.next(byte + 1) {
-                writeln!(text, "{phase:?} + {first:02x}..{byte:02x} = {:?}", phase.next(byte))
+            if byte == 255 || state.next(byte) != state.next(byte + 1) {
+                writeln!(text, "{state:?} + {first:02x}..{byte:02x} = {:?}", state.next(byte))
                     .unwrap();
                 first = byte.wrapping_add(1);
             }
@@ -102,7 +102,7 @@ fn table() -> String {
 }
 
 #[test]
-fn every_move_in_every_state_is_as_the_snapshot_has_it() {
+fn transitions_match_the_snapshot() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/h1/states.txt");
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     if std::env::var_os("PEREGRINE_SNAPSHOT").is_some() {

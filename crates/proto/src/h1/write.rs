@@ -21,15 +21,15 @@ pub(super) fn write_status_line(status: u16, out: &mut Vec<u8>) {
 pub(super) fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    let mut rest = value;
+    let mut remaining = value;
     loop {
-        let clean = value_end(rest, 0);
-        out.extend_from_slice(&rest[..clean]);
-        if clean == rest.len() {
+        let valid_len = value_end(remaining, 0);
+        out.extend_from_slice(&remaining[..valid_len]);
+        if valid_len == remaining.len() {
             break;
         }
         out.push(b' ');
-        rest = &rest[clean + 1..];
+        remaining = &remaining[valid_len + 1..];
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -44,12 +44,12 @@ pub(super) fn is_writable_name(name: &[u8]) -> bool {
 #[inline]
 pub(crate) fn write_decimal(number: u64, out: &mut Vec<u8>) {
     let mut digits = [0; DECIMAL_DIGITS_MAX];
-    let (mut at, mut rest) = (DECIMAL_DIGITS_MAX, number);
+    let (mut at, mut remaining) = (DECIMAL_DIGITS_MAX, number);
     loop {
         at -= 1;
-        digits[at] = b'0' + low_byte(rest % 10);
-        rest /= 10;
-        if rest == 0 {
+        digits[at] = b'0' + low_byte(remaining % 10);
+        remaining /= 10;
+        if remaining == 0 {
             break;
         }
     }
@@ -60,12 +60,12 @@ pub(crate) fn write_decimal(number: u64, out: &mut Vec<u8>) {
 #[inline]
 pub(super) fn write_chunk_header(bytes: u64, out: &mut Vec<u8>) {
     let mut line = [0; HEXADECIMAL_DIGITS_MAX];
-    let (mut at, mut rest) = (HEXADECIMAL_DIGITS_MAX, bytes);
+    let (mut at, mut remaining) = (HEXADECIMAL_DIGITS_MAX, bytes);
     loop {
         at -= 1;
-        line[at] = b"0123456789abcdef"[usize::from(low_byte(rest % 16))];
-        rest /= 16;
-        if rest == 0 {
+        line[at] = b"0123456789abcdef"[usize::from(low_byte(remaining % 16))];
+        remaining /= 16;
+        if remaining == 0 {
             break;
         }
     }
@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_written_as_the_standard_library_writes_them(number: u64) {
+        fn numbers_are_written_as_by_the_standard_library(number: u64) {
             let mut out = Vec::new();
             write_decimal(number, &mut out);
             prop_assert_eq!(out, number.to_string().into_bytes());

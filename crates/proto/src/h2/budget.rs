@@ -1,14 +1,15 @@
-//! The budget that limits the work a peer can cause without a benefit.
+//! The abuse budget: limits the wasted work that a peer can cause.
 //!
-//! Each action that costs the server work without a benefit for the peer is charged; completed
-//! responses, content transferred, and time are credited. Honest clients earn more than they spend,
-//! however active they are; an attacker uses up the initial amount and gets ENHANCE_YOUR_CALM. RFC
-//! 9113 §10.5.
+//! Each action that makes the server work without a result for the peer is charged; completed
+//! responses, transferred content, and time are credited. The credits of an honest client exceed
+//! its costs, however active it is; an attacker uses up the initial amount and gets
+//! ENHANCE_YOUR_CALM. RFC 9113 §10.5.
 //!
 //! One budget covers all attacks. Streams that end early are also charged to a second budget, which
-//! earns less. The first one only weighs frames: a ping, or a refused request, costs the server no
-//! more than the request that pays for it. A handler that was called for nothing may cost far more,
-//! or leave work behind that outlives it, so cheap requests must not pay for it one by one.
+//! is credited less. The first budget weighs frames only: a ping or a refused request costs the
+//! server no more than the request whose credit pays for it. A handler that was called for nothing
+//! may cost far more, or leave work behind that outlives it, so one cheap request must not pay for
+//! one such call.
 
 use super::error::Http2Error;
 use super::limits::Limits;
@@ -22,7 +23,7 @@ pub(super) enum Cost {
     StreamResetDuringResponse,
     /// The client violated a rule so that the server had to reset a stream (CVE-2025-8671).
     StreamError,
-    /// A request was refused: too many streams, too long, or malformed.
+    /// A request was rejected: too many streams, too long, or malformed.
     RequestRefused,
     /// A frame on a closed stream, except for content in transit when the server ended the stream.
     FrameOnClosedStream,
@@ -44,7 +45,7 @@ pub(super) enum Cost {
     Priority,
     /// A new priority.
     PriorityUpdate,
-    /// More window.
+    /// A WINDOW_UPDATE.
     WindowUpdate,
     /// GOAWAY.
     GoAway,
@@ -53,7 +54,7 @@ pub(super) enum Cost {
 }
 
 impl Cost {
-    /// The action's cost. A completed response earns 10, and content 1 for each 256 bytes.
+    /// The action's cost. A completed response is credited with 10, content with 1 per 256 bytes.
     fn units(self) -> u32 {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         match self {
@@ -66,15 +67,15 @@ impl Cost {
             Self::Padding(bytes) => bytes.div_ceil(64),
             Self::Ping | Self::PriorityUpdate | Self::Fragment | Self::Unknown => 2,
             Self::EmptyFragment => 10,
-            // The largest head allowed by default costs less than a response earns.
+            // The largest head allowed by default costs less than a response is credited.
             Self::Fields(bytes) => count(bytes) / 4096,
             Self::Settings(settings) => count(settings),
             Self::GoAway => 10,
         }
     }
 
-    /// The cost for the budget of streams that end early. A completed response earns 2 there, and
-    /// sent content 1 for each 4 KiB.
+    /// The cost for the budget of streams that end early. There, a completed response is credited
+    /// with 2, sent content with 1 per 4 KiB.
     const fn reset_units(self) -> u32 {
         match self {
             Self::StreamReset => 10,
@@ -88,36 +89,39 @@ impl Cost {
 
 /// The credit for a completed response.
 const RESPONSE_CREDIT: u32 = 10;
-/// The same for streams that end early: a client may permanently reset one of six requests.
+/// The credit in the budget of streams that end early. As a reset costs 10, a client may reset one
+/// of six requests indefinitely.
 const RESPONSE_RESET_CREDIT: u32 = 2;
 /// The credit for a sent DATA frame: a client may answer it with a PING, to measure the round trip.
 const DATA_SENT_CREDIT: u32 = 2;
-/// The number of WINDOW_UPDATE frames that may answer it: for the stream, and for the connection.
+/// The number of free WINDOW_UPDATE frames per sent DATA frame: one for the stream, and one for the
+/// connection.
 const FREE_WINDOW_UPDATES: u32 = 2;
-/// The number of content bytes that earn 1.
+/// The number of content bytes that are credited with 1.
 const BYTES_PER_UNIT: u32 = 256;
-/// The number of sent content bytes that earn 1 for streams that end early: downloads that are
-/// cancelled half-way pay for themselves.
+/// The number of sent content bytes that are credited with 1 in the budget of streams that end
+/// early, so that a download pays for its own cancellation.
 const SENT_PER_UNIT: u32 = 4096;
 
 /// The budgets. Each is limited to `limits.abuse_budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
     units_left: u32,
-    /// Content bytes that have not earned anything yet.
+    /// Content bytes that were not credited yet.
     uncredited_bytes: u32,
     /// The remaining budget for streams that end early.
     reset_units_left: u32,
-    /// Sent content bytes that have not earned anything there yet.
+    /// Sent content bytes that were not credited to that budget yet.
     uncredited_sent_bytes: u32,
-    /// WINDOW_UPDATE frames that are free, because they may answer DATA frames. They are counted
-    /// separately: during a burst of DATA frames the budget is full, and the answers come later.
+    /// WINDOW_UPDATE frames that are free, because they may acknowledge DATA frames. They are
+    /// counted separately, because credits earned during a burst of DATA frames are lost when the
+    /// budget is full, and the acknowledgements arrive later.
     free_window_updates: u32,
     /// Bytes that may still arrive on streams that the server has ended.
     late_bytes_allowed: u32,
-    /// Answers written since the peer last read its output.
+    /// Acknowledgements and resets written since the output was last flushed.
     pending_control_frames: u16,
-    /// The time up to which credit was given.
+    /// The time up to which elapsed time was credited.
     last_refill_ms: Option<u64>,
 }
 
@@ -135,17 +139,17 @@ impl Budget {
         }
     }
 
-    /// Charges an action, or rejects it because too little is left.
+    /// Charges an action. Fails if a budget is too small for it.
     #[inline]
-    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), Http2Error> {
-        let left = self.units_left.checked_sub(deed.units());
-        let early_ends = self.reset_units_left.checked_sub(deed.reset_units());
+    pub(super) fn charge(&mut self, cost: Cost) -> Result<(), Http2Error> {
+        let units_left = self.units_left.checked_sub(cost.units());
+        let reset_units_left = self.reset_units_left.checked_sub(cost.reset_units());
         (self.units_left, self.reset_units_left) =
-            left.zip(early_ends).ok_or(Http2Error::AbuseBudgetExhausted)?;
+            units_left.zip(reset_units_left).ok_or(Http2Error::AbuseBudgetExhausted)?;
         Ok(())
     }
 
-    /// Charges a WINDOW_UPDATE, unless it may answer a DATA frame.
+    /// Charges a WINDOW_UPDATE, unless it may acknowledge a DATA frame.
     #[inline]
     pub(super) fn charge_window_update(&mut self) -> Result<(), Http2Error> {
         match self.free_window_updates.checked_sub(1) {
@@ -155,8 +159,8 @@ impl Budget {
         Ok(())
     }
 
-    /// The server has ended a stream on which the peer may send as much as the stream's window
-    /// before it notices. All content in transit fits into the connection's window.
+    /// Records that the server has reset a stream. Until the peer receives the reset, it may send
+    /// as much as the stream's window; all content in transit fits into the connection's window.
     pub(super) fn on_stream_reset(
         &mut self,
         initial_stream_window: u32,
@@ -172,13 +176,13 @@ impl Budget {
     /// ended the stream. Empty ones are always charged: they are not limited by a window.
     pub(super) fn charge_late_data(&mut self, length: u32) -> Result<(), Http2Error> {
         match self.late_bytes_allowed.checked_sub(length).filter(|_| length > 0) {
-            Some(late) => self.late_bytes_allowed = late,
+            Some(allowed) => self.late_bytes_allowed = allowed,
             None => self.charge(Cost::FrameOnClosedStream)?,
         }
         Ok(())
     }
 
-    /// Counts an answer that the peer must read.
+    /// Counts an acknowledgement or a reset that the peer has to read.
     pub(super) fn count_control_frame(&mut self, limits: &Limits) -> Result<(), Http2Error> {
         if self.pending_control_frames >= limits.pending_control_frames_max {
             return Err(Http2Error::PendingControlFramesExceeded);
@@ -187,7 +191,7 @@ impl Budget {
         Ok(())
     }
 
-    /// The peer has read all answers.
+    /// Records that all output was flushed.
     pub(super) fn control_frames_flushed(&mut self) {
         self.pending_control_frames = 0;
     }
@@ -199,7 +203,7 @@ impl Budget {
         self.credit_resets(limits, RESPONSE_RESET_CREDIT);
     }
 
-    /// Credits content that was transferred.
+    /// Credits transferred content.
     #[inline]
     pub(super) fn credit_received(&mut self, limits: &Limits, bytes: u32) {
         let bytes = self.uncredited_bytes + bytes;
@@ -207,10 +211,10 @@ impl Budget {
         self.credit(limits, bytes / BYTES_PER_UNIT);
     }
 
-    /// Credits a sent DATA frame, whatever its size: a client may acknowledge each of them. A small
-    /// fragment earns only for its bytes, unless it was held back before (`hold.rs`): it is sent at
-    /// once only if the client's whole window is small, and a client that opens such a window byte
-    /// by byte pays for each update.
+    /// Credits a sent DATA frame, whatever its size: a client may acknowledge each of them. For a
+    /// small fragment only the bytes are credited, unless it was held back before (`hold.rs`): it
+    /// is sent at once only if the client's whole window is small, and a client that opens such a
+    /// window byte by byte is charged for each update.
     #[inline]
     pub(super) fn credit_sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
         self.credit_received(limits, bytes);

@@ -80,7 +80,7 @@ pub struct Connection {
     pub(super) flow: ReceiveFlow,
     /// How much content the client lets the server send; never below 0.
     pub(super) send_window: i32,
-    /// Bytes sent for which the client has not opened the connection's window yet.
+    /// Bytes sent that no WINDOW_UPDATE for the connection has covered yet.
     pub(super) unacknowledged: u32,
     /// The streams whose next DATA frame waits for a larger window.
     pub(super) held_fragments: HeldFragments,
@@ -98,15 +98,15 @@ pub struct Connection {
     /// Priorities of streams that are not open yet; identifier 0 marks a free entry.
     pub(super) early_priorities: [(u32, Priority); EARLY_PRIORITIES],
     pub(super) goaway: GoAwayState,
-    /// The client has sent GOAWAY.
+    /// Whether the client has sent GOAWAY.
     pub(super) peer_goaway: bool,
-    /// The client has acknowledged the settings.
+    /// Whether the client has acknowledged the settings.
     pub(super) settings_acked: bool,
     /// How many streams have a complete response and an incomplete request.
     pub(super) unfinished_requests: u16,
-    /// A PING that gives such streams time to end was not answered yet.
+    /// Whether the PING that gives such streams time to end has not been acknowledged yet.
     pub(super) responses_seen_ping_pending: bool,
-    /// A PING that checks whether the client is there was not answered yet.
+    /// Whether the keep-alive PING has not been acknowledged yet.
     pub(super) keep_alive_ping_pending: bool,
 }
 
@@ -120,24 +120,23 @@ const EARLY_PRIORITIES: usize = 4;
 pub(super) enum GoAwayState {
     /// Not begun: requests are served.
     NotSent,
-    /// GOAWAY was sent, but the client may have sent requests before it arrived.
+    /// GOAWAY was sent; requests that the client sent before receiving it are still served.
     Sent,
     /// Streams above this one are not served.
     Final(u32),
 }
 
 impl Connection {
-    /// Creates a connection on which nothing was received. Writes the server's preface, which need
-    /// not wait for the client's.
+    /// Creates a connection. Writes the server's preface, which need not wait for the client's.
     // RFC 9113 §3.4: the server connection preface is a SETTINGS frame, the first one that it
     // sends.
     #[must_use]
     pub fn new(limits: &Limits, out: &mut Vec<u8>) -> Self {
         use setting_id::{ENABLE_CONNECT_PROTOCOL, HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE};
         use setting_id::{MAX_CONCURRENT_STREAMS, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE};
-        let table = limits.hpack_decoder_table_bytes_max;
+        let table_bytes = limits.hpack_decoder_table_bytes_max;
         let settings = [
-            (HEADER_TABLE_SIZE, table, table != TABLE_BYTES_DEFAULT),
+            (HEADER_TABLE_SIZE, table_bytes, table_bytes != TABLE_BYTES_DEFAULT),
             (MAX_CONCURRENT_STREAMS, limits.concurrent_streams_max.min(STREAMS_CEILING), true),
             (
                 INITIAL_WINDOW_SIZE,
@@ -155,8 +154,11 @@ impl Connection {
             // RFC 9218 §2.1: a server that does not use the priority tree announces it.
             (setting_id::NO_RFC7540_PRIORITIES, 1, true),
         ];
-        let told = settings.iter().filter(|(_, _, told)| *told);
-        frame::write_settings(told.map(|(identifier, value, _)| (*identifier, *value)), out);
+        let sent_settings = settings.iter().filter(|(_, _, must_send)| *must_send);
+        frame::write_settings(
+            sent_settings.map(|(identifier, value, _)| (*identifier, *value)),
+            out,
+        );
         let mut flow = ReceiveFlow::new(limits);
         if let Some(increment) = flow.take_window_update() {
             frame::write_window_update(0, increment, out);
@@ -186,8 +188,8 @@ impl Connection {
         }
     }
 
-    /// Content of a request was consumed, so the client may send as much more. A WINDOW_UPDATE is
-    /// sent as soon as half a window was consumed.
+    /// Reports that request content was consumed, so that the client may send as much again. A
+    /// WINDOW_UPDATE is sent as soon as half a window was consumed.
     pub fn release_capacity(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
         let target = self.flow.stream_target;
         let is_closed = self.receive.step == FrameReadState::Closed;
@@ -204,7 +206,7 @@ impl Connection {
         self.update_connection_window(out);
     }
 
-    /// Opens the connection's window if half of it was consumed.
+    /// Sends a WINDOW_UPDATE for the connection if half of its window was consumed.
     #[inline]
     pub(super) fn update_connection_window(&mut self, out: &mut Vec<u8>) {
         if self.receive.step != FrameReadState::Closed
@@ -223,25 +225,25 @@ impl Connection {
         self.update_connection_window(out);
     }
 
-    /// Resets a stream, for the server's own reasons.
+    /// Resets a stream for a reason other than an error of the client.
     pub fn reset(&mut self, stream: StreamKey, code: ErrorCode, out: &mut Vec<u8>) {
         let Some(_) = self.streams.get(stream) else { return };
         frame::write_rst_stream(stream.id, code, out);
         self.close_stream(stream, Transition::Reset, out);
     }
 
-    /// Ends a stream because the client violated a rule.
+    /// Resets a stream because the client violated a rule.
     pub(super) fn stream_error(
         &mut self,
         limits: &Limits,
         stream: StreamKey,
-        reject: Http2Error,
+        error: Http2Error,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Http2Error> {
-        self.write_peer_caused_reset(limits, stream.id, reject, out)?;
-        let is_known = !self.streams.at(stream.slot).is_closing;
+        self.write_peer_caused_reset(limits, stream.id, error, out)?;
+        let should_report = !self.streams.at(stream.slot).is_closing;
         self.close_stream(stream, Transition::Reset, out);
-        Ok(is_known.then_some(Event::Reset { stream, cause: ResetCause::StreamError(reject) }))
+        Ok(should_report.then_some(Event::Reset { stream, cause: ResetCause::StreamError(error) }))
     }
 
     /// Writes a reset that the client has caused, and charges it.
@@ -250,48 +252,57 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
-        reject: Http2Error,
+        error: Http2Error,
         out: &mut Vec<u8>,
     ) -> Result<(), Http2Error> {
         self.budget.charge(Cost::StreamError)?;
         self.budget.count_control_frame(limits)?;
-        frame::write_rst_stream(id, reject.code(), out);
+        frame::write_rst_stream(id, error.code(), out);
         Ok(())
     }
 
-    /// Closes an open stream. Content held for it counts as consumed; after a reset, more may be in
-    /// transit.
+    /// Closes an open stream. Its unreleased content counts as consumed; after a reset by the
+    /// server, more content may be in transit.
     #[inline]
-    pub(super) fn close_stream(&mut self, key: StreamKey, step: Transition, out: &mut Vec<u8>) {
+    pub(super) fn close_stream(
+        &mut self,
+        key: StreamKey,
+        transition: Transition,
+        out: &mut Vec<u8>,
+    ) {
         self.queues.remove(&mut self.streams, key.slot);
         self.held_fragments.remove(self.streams.at_mut(key.slot));
         let stream = self.streams.at_mut(key.slot);
         self.flow.unreleased -= stream.unreleased;
         self.unfinished_requests -= u16::from(stream.has_unfinished_request());
-        if step == Transition::Reset && stream.is_receiving() {
+        if transition == Transition::Reset && stream.is_receiving() {
             self.budget
                 .on_stream_reset(stream.recv_window.max(0).cast_unsigned(), self.flow.target);
         }
-        stream.transition(step);
-        let closed = match step {
+        stream.transition(transition);
+        let close_kind = match transition {
             Transition::ReceiveEnd | Transition::SendEnd => CloseKind::EndStream,
             Transition::Reset => CloseKind::ResetByServer,
             Transition::ResetByPeer => CloseKind::ResetByPeer,
         };
-        self.streams.close(key, closed);
+        self.streams.close(key, close_kind);
         self.update_connection_window(out);
     }
 
-    /// Ends a turn: no more events are yielded for streams whose response is complete while content
-    /// of the request is still to come. Each of them is passed to `closed`.
+    /// Ends a turn: no more events are yielded for streams whose response is complete while the
+    /// request is not. Each of them is passed to `on_close`.
     ///
-    /// The client is given a round trip to see the response and to end the stream itself, because
-    /// some clients drop a response that is followed by a reset at once. A PING measures the round
-    /// trip; streams that have not ended by then are reset. If none of them receives content,
-    /// nothing needs to be stopped.
+    /// The client has one round trip to see the response and to end the stream itself, because some
+    /// clients drop a response that is followed by a reset at once. A PING measures the round trip;
+    /// streams that have not ended by then are reset. If none of them has received content, nothing
+    /// is done.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
-    pub fn close_answered_streams(&mut self, out: &mut Vec<u8>, mut closed: impl FnMut(StreamKey)) {
+    pub fn close_answered_streams(
+        &mut self,
+        out: &mut Vec<u8>,
+        mut on_close: impl FnMut(StreamKey),
+    ) {
         if self.unfinished_requests == 0
             || self.responses_seen_ping_pending
             || self.receive.step == FrameReadState::Closed
@@ -306,7 +317,7 @@ impl Connection {
             if stream.id != 0 && stream.has_unfinished_request() {
                 (stream.is_closing, stream.discarding) = (true, true);
                 self.flow.unreleased -= std::mem::take(&mut stream.unreleased);
-                closed(StreamKey { id: stream.id, slot });
+                on_close(StreamKey { id: stream.id, slot });
             }
         }
         self.update_connection_window(out);
@@ -314,7 +325,7 @@ impl Connection {
         frame::write_frame(FrameType::Ping, 0, 0, &RESPONSES_SEEN_PING, out);
     }
 
-    /// Resets streams whose response the client has seen without ending its request.
+    /// Resets the streams whose response the client has seen, but whose request it has not ended.
     pub(super) fn reset_answered_streams(&mut self, out: &mut Vec<u8>) {
         for slot in 0..self.streams.slots() {
             let stream = self.streams.at(slot);
@@ -345,7 +356,7 @@ impl Connection {
     }
 
     /// Returns whether the client may send content on a stream: neither the stream's window nor
-    /// that of the connection is used up, or content of an announced frame is missing.
+    /// that of the connection is exhausted, or a DATA frame has begun and is incomplete.
     #[must_use]
     pub fn can_receive_data(&self, stream: StreamKey) -> bool {
         if self.receive.expects_data(stream) {
@@ -378,21 +389,21 @@ impl Connection {
         self.trailers.iter().flat_map(|trailers| trailers.iter())
     }
 
-    /// All output was sent: the peer reads. Answers are counted from here, so a server that never
-    /// calls this ends the connection after
-    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
+    /// Reports that all output was sent, so the peer is reading. This resets the count of pending
+    /// acknowledgements and resets: a server that never calls this closes the connection after
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) of them.
     pub fn output_flushed(&mut self) {
         self.budget.control_frames_flushed();
     }
 
-    /// The remaining budget for work without a benefit.
+    /// The remaining abuse budget; see [`Limits::abuse_budget_max`].
     #[must_use]
     pub fn budget_left(&self) -> u32 {
         self.budget.units_left()
     }
 
-    /// Frees the memory of streams that have ended, if none is open. The client does not notice.
-    /// Call it when the connection has been idle for a moment.
+    /// Frees the scratch memory, and that of closed streams if none is open. This has no effect on
+    /// the wire. Call it when the connection has been idle for a moment.
     pub fn trim(&mut self) {
         self.streams.shrink();
         self.decoder.trim();
@@ -400,25 +411,24 @@ impl Connection {
         self.trailers = None;
     }
 
-    /// Also frees memory of the HPACK tables, after a long time without requests. The table for
-    /// response fields is emptied, which is signalled with the next response; the table that the
-    /// client fills keeps its entries, but no spare memory.
+    /// Like [`trim`](Self::trim), and also frees memory of the HPACK tables: call it after a long
+    /// time without requests. The encoder's table is emptied, which the next response signals; the
+    /// decoder's table keeps its entries, but no spare memory.
     pub fn shrink(&mut self) {
         self.trim();
         self.decoder.shrink();
         self.encoder.shrink();
     }
 
-    /// The memory held in addition to the connection's own size, in bytes: by the HPACK tables, and
-    /// the rest.
+    /// The heap memory in bytes: that of the HPACK tables, and all other.
     #[must_use]
     pub fn memory_bytes(&self) -> (usize, usize) {
-        let tables = self.decoder.memory_bytes() + self.encoder.memory_bytes();
-        let others = self.streams.memory_bytes()
+        let table_bytes = self.decoder.memory_bytes() + self.encoder.memory_bytes();
+        let other_bytes = self.streams.memory_bytes()
             + self.scratch.capacity()
             + self.receive.memory_bytes()
             + self.trailers.as_ref().map_or(0, |_| size_of::<Trailers>());
-        (tables, others)
+        (table_bytes, other_bytes)
     }
 
     /// Checks all invariants.
@@ -427,8 +437,12 @@ impl Connection {
         self.queues.assert_invariants(&self.streams);
         self.decoder.assert_invariants();
         self.encoder.assert_invariants();
-        let held: u64 = self.streams.all().map(|stream| u64::from(stream.unreleased)).sum();
-        assert_eq!(held, u64::from(self.flow.unreleased), "held content belongs to streams");
+        let unreleased: u64 = self.streams.all().map(|stream| u64::from(stream.unreleased)).sum();
+        assert_eq!(
+            unreleased,
+            u64::from(self.flow.unreleased),
+            "unreleased content belongs to streams"
+        );
         assert!(self.send_window >= 0, "no setting changes the connection's window");
         for stream in self.streams.all() {
             assert_eq!(stream.queued, stream.may_send(), "streams that can send are queued");

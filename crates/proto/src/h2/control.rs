@@ -15,11 +15,13 @@ use super::streams::{ResponseState, Slot, StreamKey, StreamLookup, Transition};
 
 /// The payload of a PING that measures the round trip.
 pub(super) const RTT_PING: [u8; 8] = *b"measure?";
-/// The payload of a PING whose answer shows that the client has seen the responses before it.
+/// The payload of a PING whose acknowledgement shows that the client has seen the responses before
+/// it.
 pub(super) const RESPONSES_SEEN_PING: [u8; 8] = *b"answered";
-/// The payload of a PING whose answer shows that the client has received the GOAWAY before it.
+/// The payload of a PING whose acknowledgement shows that the client has received the GOAWAY before
+/// it.
 pub(super) const SHUTDOWN_PING: [u8; 8] = *b"go away?";
-/// The payload of a PING that checks whether the client is there.
+/// The payload of a PING that checks whether the client is alive.
 pub(super) const KEEP_ALIVE_PING: [u8; 8] = *b"present?";
 
 impl Connection {
@@ -59,13 +61,13 @@ impl Connection {
     fn apply_own_settings(&mut self, limits: &Limits, out: &mut Vec<u8>) {
         self.decoder.set_size_max(limits.hpack_decoder_table_bytes_max);
         // RFC 9113 §6.9.3: a client may have used the larger window before it received the setting.
-        let less = WINDOW_DEFAULT.saturating_sub(limits.initial_stream_window);
-        if less == 0 {
+        let difference = WINDOW_DEFAULT.saturating_sub(limits.initial_stream_window);
+        if difference == 0 {
             return;
         }
         for key in self.streams.keys().collect::<Vec<_>>() {
             let stream = self.streams.at_mut(key.slot);
-            stream.recv_window -= less.cast_signed();
+            stream.recv_window -= difference.cast_signed();
             if !stream.discarding {
                 // Content sent with the larger window may already be consumed.
                 self.release_capacity(key, 0, out);
@@ -105,8 +107,8 @@ impl Connection {
     // RFC 9113 §6.9.2: a new initial window changes the windows of all streams by the difference,
     // which may make them negative; one that grows too large is a connection error.
     fn change_initial_window(&mut self, window: i32) -> Result<(), Http2Error> {
-        let before = std::mem::replace(&mut self.peer_initial_window, window);
-        let difference = window - before;
+        let previous = std::mem::replace(&mut self.peer_initial_window, window);
+        let difference = window - previous;
         for slot in 0..self.streams.slots() {
             let stream = self.streams.at_mut(slot);
             if stream.id == 0 {
@@ -156,7 +158,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Checks by PING whether the client is there. Anything it then sends counts as an answer.
+    /// Sends a PING to check whether the client is alive. Any bytes that arrive later prove it, not
+    /// only the acknowledgement.
     pub fn send_keep_alive_ping(&mut self, out: &mut Vec<u8>) {
         if self.receive.step != FrameReadState::Closed {
             self.keep_alive_ping_pending = true;
@@ -194,7 +197,7 @@ impl Connection {
             StreamLookup::Closed(_) => return Ok(None),
         };
         let state = self.streams.at_mut(slot);
-        let reject = match state.send_window.checked_add(increment) {
+        let error = match state.send_window.checked_add(increment) {
             _ if increment == 0 => Http2Error::StreamWindowZero,
             None => Http2Error::StreamWindowOverflow,
             Some(window) => {
@@ -206,7 +209,7 @@ impl Connection {
             }
         };
         let stream = StreamKey { id: header.stream_id, slot };
-        self.stream_error(limits, stream, reject, out)
+        self.stream_error(limits, stream, error, out)
     }
 
     /// Reads an RST_STREAM frame.
@@ -220,8 +223,8 @@ impl Connection {
         match self.streams.find(header.stream_id) {
             StreamLookup::Open(slot) => {
                 let state = self.streams.at(slot);
-                let is_known = !state.is_closing;
-                let deed = match state.sending {
+                let should_report = !state.is_closing;
+                let cost = match state.sending {
                     // After a complete response, a reset only means that the client sends no more.
                     _ if state.has_unfinished_request() => Cost::FrameOnClosedStream,
                     ResponseState::Waiting => Cost::StreamReset,
@@ -229,10 +232,11 @@ impl Connection {
                         Cost::StreamResetDuringResponse
                     }
                 };
-                self.budget.charge(deed)?;
+                self.budget.charge(cost)?;
                 let stream = StreamKey { id: header.stream_id, slot };
                 self.close_stream(stream, Transition::ResetByPeer, out);
-                Ok(is_known.then_some(Event::Reset { stream, cause: ResetCause::Remote(code) }))
+                Ok(should_report
+                    .then_some(Event::Reset { stream, cause: ResetCause::Remote(code) }))
             }
             // RFC 9113 §6.4: RST_STREAM on an idle stream is a connection error.
             StreamLookup::Idle => Err(Http2Error::StreamIdle),
@@ -248,16 +252,16 @@ impl Connection {
         header: FrameHeader,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Http2Error> {
-        let reject = Http2Error::PriorityLength;
+        let error = Http2Error::PriorityLength;
         self.budget.charge(Cost::Priority)?;
         match self.streams.find(header.stream_id) {
             _ if header.length == 5 => Ok(None),
             StreamLookup::Open(slot) => {
                 let stream = StreamKey { id: header.stream_id, slot };
-                self.stream_error(limits, stream, reject, out)
+                self.stream_error(limits, stream, error, out)
             }
             // Without an open stream, there is nothing to reset.
-            StreamLookup::Idle | StreamLookup::Closed(_) => Err(reject),
+            StreamLookup::Idle | StreamLookup::Closed(_) => Err(error),
         }
     }
 
@@ -281,10 +285,10 @@ impl Connection {
                 self.requeue(slot);
             }
             StreamLookup::Idle => {
-                let known = self.early_priorities.iter().position(|(early, _)| *early == id);
-                // The oldest priority is replaced.
-                let last = known.unwrap_or(self.early_priorities.len() - 1);
-                self.early_priorities[..=last].rotate_right(1);
+                let existing = self.early_priorities.iter().position(|(early, _)| *early == id);
+                // Newest first: the oldest priority is dropped.
+                let index = existing.unwrap_or(self.early_priorities.len() - 1);
+                self.early_priorities[..=index].rotate_right(1);
                 self.early_priorities[0] = (id, priority);
             }
             StreamLookup::Closed(_) => {}

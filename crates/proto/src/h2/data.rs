@@ -12,7 +12,8 @@ use super::recent::CloseKind;
 use super::streams::{StreamKey, StreamLookup};
 
 impl Connection {
-    /// Starts a DATA frame: counts all of it against the windows, and checks whether it is wanted.
+    /// Starts a DATA frame: counts all of it against the windows, and decides whether its content
+    /// is yielded.
     // RFC 9113 §6.9.1: flow control counts whole DATA payloads, padding included, also of frames
     // that are in error.
     pub(super) fn begin_data(
@@ -24,10 +25,10 @@ impl Connection {
     ) -> Result<Option<Event>, Http2Error> {
         let overhead = u32::from(header.has_flags(flags::PADDED)) + u32::from(padding);
         let length = header.length - overhead;
-        let ends = header.has_flags(flags::END_STREAM);
+        let end_stream = header.has_flags(flags::END_STREAM);
         self.flow.window =
             self.flow.window.checked_sub(header.length).ok_or(Http2Error::WindowExceeded)?;
-        if length == 0 && !ends {
+        if length == 0 && !end_stream {
             self.budget.charge(Cost::EmptyData)?;
         }
         if padding > 0 {
@@ -36,7 +37,7 @@ impl Connection {
         self.receive.step = FrameReadState::Data;
         self.receive.bytes_left = length;
         self.receive.padding = padding;
-        self.receive.end_stream = ends;
+        self.receive.end_stream = end_stream;
         self.receive.stream = None;
         let event = match self.streams.find(header.stream_id) {
             StreamLookup::Open(slot) => {
@@ -50,9 +51,9 @@ impl Connection {
                 return Err(Http2Error::StreamClosed);
             }
             StreamLookup::Closed(CloseKind::ResetByPeer) => {
-                let (id, reject) = (header.stream_id, Http2Error::StreamReset);
-                self.write_peer_caused_reset(limits, id, reject, out)?;
-                Some(Event::StreamError { id, error: reject })
+                let (id, error) = (header.stream_id, Http2Error::StreamReset);
+                self.write_peer_caused_reset(limits, id, error, out)?;
+                Some(Event::StreamError { id, error })
             }
             // RFC 9113 §5.1: after sending RST_STREAM, frames in transit are ignored.
             StreamLookup::Closed(CloseKind::ResetByServer) => {
@@ -64,7 +65,7 @@ impl Connection {
         Ok(event)
     }
 
-    /// Starts a DATA frame of `length` bytes of content, `total` with padding, on an open stream.
+    /// Starts a DATA frame on an open stream: `length` bytes of content, `total` with the padding.
     fn begin_stream_data(
         &mut self,
         limits: &Limits,
@@ -73,18 +74,18 @@ impl Connection {
         length: u32,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Http2Error> {
-        let ends = self.receive.end_stream;
+        let end_stream = self.receive.end_stream;
         let stream = self.streams.at_mut(key.slot);
         stream.expects_continue = false;
         let content = u64::from(length);
-        let reject = if !stream.is_receiving() {
+        let error = if !stream.is_receiving() {
             // RFC 9113 §5.1: frames on a half-closed (remote) stream are a STREAM_CLOSED error.
             Some(Http2Error::StreamHalfClosed)
         } else if total > 0 && total.cast_signed() > stream.recv_window {
             // RFC 9113 §6.9.1: frames without a payload need no window.
             Some(Http2Error::StreamWindowExceeded)
         } else if content > stream.content_length_left
-            || (ends
+            || (end_stream
                 && stream.content_length_left != u64::MAX
                 && content != stream.content_length_left)
         {
@@ -94,8 +95,8 @@ impl Connection {
         } else {
             None
         };
-        if let Some(reject) = reject {
-            return self.stream_error(limits, key, reject, out);
+        if let Some(error) = error {
+            return self.stream_error(limits, key, error, out);
         }
         stream.recv_window -= total.cast_signed();
         stream.has_content |= total > 0;
@@ -108,13 +109,13 @@ impl Connection {
         }
         if content > stream.body_bytes_allowed {
             (stream.discarding, stream.was_refused) = (true, true);
-            let reject = crate::RequestError::BodyTooLarge;
-            return Ok(Some(Event::RequestError { stream: key, error: reject }));
+            let error = crate::RequestError::BodyTooLarge;
+            return Ok(Some(Event::RequestError { stream: key, error }));
         }
         stream.body_bytes_allowed -= content;
         stream.unreleased += length;
         self.flow.unreleased += length;
-        if total > length && !ends {
+        if total > length && !end_stream {
             // The padding is consumed immediately.
             self.release_capacity(key, 0, out);
         }
@@ -128,32 +129,35 @@ impl Connection {
     /// Reads content, padding, or the end of a DATA frame.
     #[inline]
     pub(super) fn receive_data(&mut self, unread: &[u8], at: usize, out: &mut Vec<u8>) -> Outcome {
-        let rest = unread.len() - at;
+        let available = unread.len() - at;
         let padding = u32::from(self.receive.padding);
-        if rest == 0 && self.receive.bytes_left + padding > 0 {
+        if available == 0 && self.receive.bytes_left + padding > 0 {
             return Outcome::NeedInput;
         }
         if self.receive.bytes_left > 0 {
-            let taken = min_len(rest, self.receive.bytes_left);
-            self.receive.bytes_left -= len_u32(taken);
+            let len = min_len(available, self.receive.bytes_left);
+            self.receive.bytes_left -= len_u32(len);
             // The server may have reset the stream in the meantime, or may not want its content.
-            let wanted = self.receive.stream.filter(|key| self.wants_data(*key));
-            let range = at..at + taken;
-            return Outcome::from_event(taken, wanted.map(|stream| Event::Data { stream, range }));
+            let wanted_stream = self.receive.stream.filter(|key| self.wants_data(*key));
+            let range = at..at + len;
+            return Outcome::from_event(
+                len,
+                wanted_stream.map(|stream| Event::Data { stream, range }),
+            );
         }
         if padding > 0 {
-            let taken = min_len(rest, padding);
-            self.receive.padding -= u8::try_from(taken).expect("padding is counted in a byte");
-            return Outcome::Used(taken);
+            let len = min_len(available, padding);
+            self.receive.padding -= u8::try_from(len).expect("padding is counted in a byte");
+            return Outcome::Used(len);
         }
         self.receive.step = FrameReadState::Frame;
         let stream = self.receive.stream.take().filter(|_| self.receive.end_stream);
         let Some(key) = stream.filter(|key| self.streams.get(*key).is_some()) else {
             return Outcome::Used(0);
         };
-        let is_wanted = self.wants_data(key);
+        let should_report = self.wants_data(key);
         self.receive_end_stream(key, out);
-        Outcome::from_event(0, is_wanted.then_some(Event::End { stream: key }))
+        Outcome::from_event(0, should_report.then_some(Event::End { stream: key }))
     }
 
     #[inline]

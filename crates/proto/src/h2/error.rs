@@ -1,4 +1,4 @@
-//! Why a frame, a stream or a connection is rejected: one variant per rule.
+//! Errors of HTTP/2: one variant for each rule that a peer can violate.
 
 use super::frame::ErrorCode;
 use std::fmt;
@@ -12,12 +12,12 @@ pub enum ErrorScope {
     Stream,
 }
 
-macro_rules! rejects {
+macro_rules! http2_errors {
     ($($variant:ident: $scope:ident $code:ident $section:literal, $cause:literal;)*) => {
         /// A rule of HTTP/2 that the peer violated, or a limit that it exceeded.
         ///
-        /// Violations that apply to every HTTP version are a [`crate::Http2Error`] instead, which
-        /// is answered with its status.
+        /// Violations that apply to every HTTP version are a [`crate::RequestError`] instead, whose
+        /// status is sent in a response.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Http2Error {
@@ -31,7 +31,7 @@ macro_rules! rejects {
             /// Every variant, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            const fn facts(self) -> (ErrorScope, ErrorCode, &'static str, &'static str) {
+            const fn parts(self) -> (ErrorScope, ErrorCode, &'static str, &'static str) {
                 match self {
                     $(Self::$variant => (ErrorScope::$scope, ErrorCode::$code, $section, $cause),)*
                 }
@@ -40,7 +40,7 @@ macro_rules! rejects {
     };
 }
 
-rejects! {
+http2_errors! {
     PrefaceInvalid: Connection PROTOCOL_ERROR "RFC 9113 §3.4",
         "The connection does not begin with the preface";
     SettingsMissing: Connection PROTOCOL_ERROR "RFC 9113 §3.4",
@@ -180,26 +180,26 @@ impl Http2Error {
     #[inline]
     #[must_use]
     pub const fn scope(self) -> ErrorScope {
-        self.facts().0
+        self.parts().0
     }
 
     /// The error code sent to the peer.
     #[inline]
     #[must_use]
     pub const fn code(self) -> ErrorCode {
-        self.facts().1
+        self.parts().1
     }
 
     /// The section of the standard that contains the rule: `RFC 9113 §6.1`.
     #[must_use]
     pub const fn section(self) -> &'static str {
-        self.facts().2
+        self.parts().2
     }
 
     /// The violated rule, in one sentence without its full stop.
     #[must_use]
     pub const fn rule(self) -> &'static str {
-        self.facts().3
+        self.parts().3
     }
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 pub enum Event {
     /// More bytes are needed. Call again with the unused bytes and those after them.
     NeedInput,
-    /// A head is complete, in the given buffers.
+    /// A head is complete, in the buffers passed to `receive`.
     Request(Request),
     /// Content of a request: this range of the received bytes. Never empty. It counts against the
     /// client's windows until it is passed to
@@ -44,8 +44,8 @@ pub enum Event {
         /// How it was ended, and why.
         cause: ResetCause,
     },
-    /// The head of a request violated a rule of HTTP/2, or a frame arrived on a closed stream. It
-    /// was answered with a reset; no exchange is affected.
+    /// The head of a request violated a rule of HTTP/2, or a frame arrived on a closed stream.
+    /// RST_STREAM was written; no exchange is affected.
     StreamError {
         /// The stream's identifier.
         id: u32,
@@ -54,7 +54,8 @@ pub enum Event {
     },
     /// The client's settings have changed: more data may be ready to be sent.
     Settings,
-    /// The client opens no more streams; it closes the connection when the open ones have ended.
+    /// The client will open no more streams. It closes the connection when the open ones have
+    /// ended.
     GoAway {
         /// The reason.
         code: ErrorCode,
@@ -87,22 +88,22 @@ pub enum ResetCause {
     StreamError(Http2Error),
 }
 
-/// The event that the connection is waiting for; the server owns the clock.
+/// The event that the connection is waiting for. The caller sets the timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
-    /// For the preface and the first SETTINGS frame.
+    /// The preface and the first SETTINGS frame.
     Preface,
-    /// For the rest of a header block.
+    /// The rest of a header block.
     Head,
-    /// For the rest of another frame.
+    /// The rest of another frame.
     Frame,
-    /// For nothing in particular while streams are open. The caller knows what each of them waits
-    /// for: content until its `End`, and room if
+    /// Any frame, while streams are open. The caller knows what each stream waits for: content
+    /// until its `End`, and window if
     /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stream_window_exhausted).
     Streams,
-    /// For the next request.
+    /// The next request.
     Idle,
-    /// For nothing from the peer.
+    /// Nothing from the peer.
     Nothing,
 }
 
@@ -129,7 +130,7 @@ pub struct ReadyStream {
 pub enum MoreData {
     /// More content, which is available.
     Buffered,
-    /// More content, which will be offered when it is available.
+    /// More content, which will be marked as ready when it is available.
     Pending,
     /// Nothing: the response is complete.
     End,

@@ -2,23 +2,25 @@
 
 use super::limits::{Limits, WINDOW_DEFAULT};
 
-/// By how much to open a window: what was consumed of it plus what it has grown, as soon as that is
-/// half of it. `left` is how much the peer may still send (negative if the window has shrunk),
-/// `held` is how much arrived and was not consumed.
+/// The increment for a WINDOW_UPDATE: the content consumed since the last one plus the growth of
+/// the window, or `None` if that is less than half the window. `window` is how much the peer may
+/// still send (negative if the window has shrunk), `unreleased` is how much arrived and was not
+/// consumed.
 ///
-/// So an endpoint sends one WINDOW_UPDATE for each half window, whatever the pieces in which
-/// content arrives and is consumed.
+/// So an endpoint sends one WINDOW_UPDATE for each half window, no matter how content is split when
+/// it arrives and is consumed.
 #[inline]
-pub(super) fn window_increment(target: u32, left: i32, held: u32) -> Option<u32> {
-    let missing = i64::from(target) - i64::from(left) - i64::from(held);
-    let missing = u32::try_from(missing).ok()?;
-    if missing > 0 && missing >= target / 2 { Some(missing) } else { None }
+pub(super) fn window_increment(target: u32, window: i32, unreleased: u32) -> Option<u32> {
+    let increment = i64::from(target) - i64::from(window) - i64::from(unreleased);
+    let increment = u32::try_from(increment).ok()?;
+    if increment > 0 && increment >= target / 2 { Some(increment) } else { None }
 }
 
 /// The connection's own window, and the target sizes of it and of the streams' windows.
 ///
-/// A window that is filled within a round trip is too small. A round trip is measured without a
-/// clock, from a PING to its answer: the content that arrives in between is what fits on the path.
+/// A window that is filled within a round trip is too small. The round trip is measured without a
+/// clock, by a PING: the content that arrives until its acknowledgement is the bandwidth-delay
+/// product of the path.
 #[derive(Debug)]
 pub(super) struct ReceiveFlow {
     /// How much content the client may still send.
@@ -29,11 +31,11 @@ pub(super) struct ReceiveFlow {
     pub(super) target: u32,
     /// The target size of streams' windows.
     pub(super) stream_target: u32,
-    /// Content since the last measuring PING was sent, or answered.
+    /// Content received since the last measuring PING was sent or acknowledged.
     bdp_bytes: u32,
     /// How much content must arrive before the next measuring PING.
     bdp_interval: u32,
-    /// A measuring PING was not answered yet.
+    /// Whether a measuring PING has not been acknowledged yet.
     rtt_ping_pending: bool,
 }
 
@@ -50,7 +52,7 @@ impl ReceiveFlow {
         }
     }
 
-    /// Opens the window if that is due, and returns by how much.
+    /// Opens the window if half of it was consumed, and returns the increment.
     #[inline]
     pub(super) fn take_window_update(&mut self) -> Option<u32> {
         let increment = window_increment(self.target, self.window.cast_signed(), self.unreleased)?;
@@ -62,37 +64,37 @@ impl ReceiveFlow {
     #[inline]
     pub(super) fn on_data(&mut self, limits: &Limits, bytes: u32) -> bool {
         self.bdp_bytes = self.bdp_bytes.saturating_add(bytes);
-        let starts =
+        let sends_ping =
             !self.rtt_ping_pending && self.bdp_bytes >= self.bdp_interval && self.can_grow(limits);
-        if starts {
+        if sends_ping {
             self.rtt_ping_pending = true;
             self.bdp_bytes = 0;
         }
-        starts
+        sends_ping
     }
 
     fn can_grow(&self, limits: &Limits) -> bool {
         self.stream_target < limits.stream_window_max || self.target < limits.connection_window_max
     }
 
-    /// Returns whether a measuring PING was not answered yet.
+    /// Returns whether a measuring PING has not been acknowledged yet.
     pub(super) const fn is_measuring(&self) -> bool {
         self.rtt_ping_pending
     }
 
-    /// Processes the answer to the PING.
+    /// Processes the acknowledgement of the measuring PING.
     pub(super) fn on_rtt_pong(&mut self, limits: &Limits) {
         self.rtt_ping_pending = false;
         let bytes = std::mem::take(&mut self.bdp_bytes);
-        let grown = |window: u32, window_max: u32| match bytes >= window / 2 {
+        let grow = |window: u32, window_max: u32| match bytes >= window / 2 {
             true => window.saturating_mul(2).min(window_max.max(window)),
             false => window,
         };
-        let before = (self.target, self.stream_target);
-        self.stream_target = grown(self.stream_target, limits.stream_window_max);
-        self.target = grown(self.target, limits.connection_window_max);
+        let previous = (self.target, self.stream_target);
+        self.stream_target = grow(self.stream_target, limits.stream_window_max);
+        self.target = grow(self.target, limits.connection_window_max);
         // A path whose windows no longer grow is measured less and less often.
-        self.bdp_interval = match before == (self.target, self.stream_target) {
+        self.bdp_interval = match previous == (self.target, self.stream_target) {
             true => self.bdp_interval.saturating_mul(2),
             false => (self.stream_target / 2).max(BDP_INTERVAL_BYTES_MIN),
         };
@@ -108,7 +110,7 @@ mod tests {
     use crate::h2::Limits;
 
     #[test]
-    fn a_window_is_opened_when_half_of_it_was_consumed() {
+    fn a_window_update_is_sent_for_each_consumed_half() {
         assert_eq!(window_increment(100, 100, 0), None);
         assert_eq!(window_increment(100, 51, 0), None);
         assert_eq!(window_increment(100, 50, 0), Some(50));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_are_filled_within_a_round_trip_grow_to_their_limits_and_others_stay() {
+    fn only_windows_filled_within_a_round_trip_grow() {
         let limits = Limits::DEFAULT;
         let mut flow = ReceiveFlow::new(&limits);
         let mut pings = 0;

@@ -21,7 +21,7 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub enum PrefaceMatch {
     /// They begin with the preface: the peer speaks HTTP/2 by prior knowledge.
     Match,
-    /// They are the beginning of it: more bytes are needed to tell.
+    /// They are the beginning of it: more bytes are needed to decide.
     Partial,
     /// They differ: it is another protocol.
     No,
@@ -33,10 +33,10 @@ pub enum PrefaceMatch {
 /// the third byte is decisive in all practical cases.
 #[must_use]
 pub fn match_preface(prefix: &[u8]) -> PrefaceMatch {
-    let seen = prefix.len().min(PREFACE.len());
-    if prefix[..seen] != PREFACE[..seen] {
+    let compared = prefix.len().min(PREFACE.len());
+    if prefix[..compared] != PREFACE[..compared] {
         PrefaceMatch::No
-    } else if seen == PREFACE.len() {
+    } else if compared == PREFACE.len() {
         PrefaceMatch::Match
     } else {
         PrefaceMatch::Partial
@@ -58,7 +58,7 @@ pub enum FrameType {
     Settings,
     /// A push, which a client never sends.
     PushPromise,
-    /// A ping or its answer.
+    /// A ping or its acknowledgement.
     Ping,
     /// No more streams are accepted.
     GoAway,
@@ -118,7 +118,7 @@ impl FrameType {
 pub mod flags {
     /// The last frame of this direction of the stream, on DATA and HEADERS.
     pub const END_STREAM: u8 = 0x1;
-    /// An answer, on SETTINGS and PING.
+    /// An acknowledgement, on SETTINGS and PING.
     pub const ACK: u8 = 0x1;
     /// The block's last frame, on HEADERS and CONTINUATION.
     pub const END_HEADERS: u8 = 0x4;
@@ -175,7 +175,7 @@ impl ErrorCode {
     pub const COMPRESSION_ERROR: Self = Self(0x9);
     /// The other end of a tunnel failed.
     pub const CONNECT_ERROR: Self = Self(0xa);
-    /// The peer causes too much work.
+    /// The peer causes excessive load.
     pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
     /// The transport is not secure enough.
     pub const INADEQUATE_SECURITY: Self = Self(0xc);
@@ -336,7 +336,7 @@ pub fn write_go_away(last: u32, code: ErrorCode, out: &mut Vec<u8>) {
     set_length(start, out);
 }
 
-/// Corrects the length of the frame whose header begins at `start` and whose payload ends `out`.
+/// Sets the length of the frame that begins at `start` and extends to the end of `out`.
 #[inline]
 pub(super) fn set_length(start: usize, out: &mut [u8]) {
     let length = u32::try_from(out.len() - start - HEADER_BYTES).unwrap_or(u32::MAX);
@@ -351,7 +351,7 @@ mod tests {
     };
 
     #[test]
-    fn a_header_is_read_as_it_was_written_but_for_the_reserved_bit() {
+    fn headers_round_trip_and_the_reserved_bit_is_ignored() {
         for number in 0..=255_u8 {
             let kind = FrameType::from_u8(number);
             assert_eq!(kind.as_u8(), number);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preface_is_told_from_other_protocols_at_the_first_byte_that_differs() {
+    fn match_preface_decides_at_the_first_byte_that_differs() {
         for end in 0..PREFACE.len() {
             assert_eq!(match_preface(&PREFACE[..end]), PrefaceMatch::Partial);
             let mut other = PREFACE[..=end].to_vec();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_shorter_than_its_payload() {
+    fn strip_padding_rejects_padding_as_long_as_the_payload() {
         let header = FrameHeader {
             length: 4,
             frame_type: FrameType::Data,

@@ -61,14 +61,20 @@ impl Connection {
             true => payload.get(PRIORITY_BYTES..).ok_or(Http2Error::HeadersTooShort)?,
             false => payload,
         };
-        let ends = header.has_flags(flags::END_STREAM);
+        let end_stream = header.has_flags(flags::END_STREAM);
         if header.has_flags(flags::END_HEADERS) {
-            return self.receive_header_block(limits, header.stream_id, ends, fragment, buffers);
+            return self.receive_header_block(
+                limits,
+                header.stream_id,
+                end_stream,
+                fragment,
+                buffers,
+            );
         }
         self.charge_fragment(fragment)?;
         let mut block = Box::new(HeaderBlock {
             stream: header.stream_id,
-            end_stream: ends,
+            end_stream,
             continuations: 0,
             bytes: Vec::new(),
         });
@@ -113,35 +119,35 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
-        ends: bool,
+        end_stream: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Http2Error> {
         match self.streams.find(id) {
-            StreamLookup::Idle => self.receive_request(limits, id, ends, block, buffers),
+            StreamLookup::Idle => self.receive_request(limits, id, end_stream, block, buffers),
             StreamLookup::Open(slot) if self.streams.at(slot).is_receiving() => {
-                self.receive_trailers(limits, StreamKey { id, slot }, ends, block, buffers)
+                self.receive_trailers(limits, StreamKey { id, slot }, end_stream, block, buffers)
             }
-            found => self.header_block_on_closed_stream(limits, id, found, block, buffers),
+            lookup => self.header_block_on_closed_stream(limits, id, lookup, block, buffers),
         }
     }
 
-    /// Reads a block on a stream that cannot accept it.
+    /// Reads a block on a stream that the client must no longer send on.
     #[cold]
     fn header_block_on_closed_stream(
         &mut self,
         limits: &Limits,
         id: u32,
-        found: StreamLookup,
+        lookup: StreamLookup,
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Http2Error> {
         // RFC 9113 §4.3: a block is decoded even if it is discarded, to keep the tables in sync.
         self.decode(limits, block, &mut DiscardSink)?;
-        match found {
+        match lookup {
             StreamLookup::Open(slot) => {
-                let (stream, reject) = (StreamKey { id, slot }, Http2Error::StreamHalfClosed);
-                return self.stream_error(limits, stream, reject, buffers.out);
+                let (stream, error) = (StreamKey { id, slot }, Http2Error::StreamHalfClosed);
+                return self.stream_error(limits, stream, error, buffers.out);
             }
             // RFC 9113 §5.1: HEADERS on a stream that both sides ended is a connection error.
             StreamLookup::Closed(CloseKind::EndStream) => return Err(Http2Error::StreamClosed),
@@ -150,9 +156,9 @@ impl Connection {
                 return Err(Http2Error::StreamIdNotIncreasing);
             }
             StreamLookup::Closed(CloseKind::ResetByPeer) => {
-                let reject = Http2Error::StreamReset;
-                self.write_peer_caused_reset(limits, id, reject, buffers.out)?;
-                return Ok(Some(Event::StreamError { id, error: reject }));
+                let error = Http2Error::StreamReset;
+                self.write_peer_caused_reset(limits, id, error, buffers.out)?;
+                return Ok(Some(Event::StreamError { id, error }));
             }
             StreamLookup::Closed(CloseKind::ResetByServer) => {
                 self.budget.charge(Cost::FrameOnClosedStream)?
@@ -169,7 +175,8 @@ impl Connection {
         block: &[u8],
         sink: &mut impl FieldSink,
     ) -> Result<(), Http2Error> {
-        // Fields that a sink rejects are still decoded, up to a multiple of the limit of a head.
+        // Fields that a sink rejects are still decoded to keep the table in sync, so the limit is a
+        // multiple of that of a head.
         let bytes_max = limits.fields_bytes_max() as usize * DECODED_SIZE_FACTOR_MAX;
         let bytes = self.decoder.decode(block, bytes_max, sink)?;
         self.budget.charge(Cost::Fields(bytes))
@@ -181,7 +188,7 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
-        ends: bool,
+        end_stream: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Http2Error> {
@@ -193,39 +200,43 @@ impl Connection {
         if self.streams.count() >= limits.concurrent_streams_max.min(STREAMS_CEILING)
             || matches!(self.goaway, GoAwayState::Final(_))
         {
-            return self.refuse_stream(limits, id, ends, block, buffers);
+            return self.refuse_stream(limits, id, end_stream, block, buffers);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut sink = RequestSink::new(limits, buffers.bytes, buffers.head, &mut scratch);
         let decoded = self.decode(limits, block, &mut sink);
-        let accepted = sink.finish(ends);
+        let head_info = sink.finish(end_stream);
         self.scratch = scratch;
         decoded?;
-        let by_head = buffers.head.method == Method::Head;
-        match accepted {
-            Ok(accepted) => {
-                let stream = self.open_stream(limits, id, &accepted, by_head);
-                let HeadInfo { body, expects_continue: expecting, .. } = accepted;
-                Ok(Some(Event::Request(Request { stream, body, expect_continue: expecting })))
+        let is_head_request = buffers.head.method == Method::Head;
+        match head_info {
+            Ok(head_info) => {
+                let stream = self.open_stream(limits, id, &head_info, is_head_request);
+                let HeadInfo { body, expects_continue, .. } = head_info;
+                Ok(Some(Event::Request(Request {
+                    stream,
+                    body,
+                    expect_continue: expects_continue,
+                })))
             }
-            Err(HeadError::Request(reject)) => {
+            Err(HeadError::Request(error)) => {
                 self.budget.charge(Cost::RequestRefused)?;
-                let body = if ends { BodyLength::None } else { BodyLength::Chunked };
-                let accepted = HeadInfo { body, ..HeadInfo::REFUSED };
-                let stream = self.open_stream(limits, id, &accepted, by_head);
+                let body = if end_stream { BodyLength::None } else { BodyLength::Chunked };
+                let head_info = HeadInfo { body, ..HeadInfo::REFUSED };
+                let stream = self.open_stream(limits, id, &head_info, is_head_request);
                 let state = self.streams.at_mut(stream.slot);
                 (state.discarding, state.was_refused) = (true, true);
-                Ok(Some(Event::RequestError { stream, error: reject }))
+                Ok(Some(Event::RequestError { stream, error }))
             }
-            Err(HeadError::Stream(reject)) => {
+            Err(HeadError::Stream(error)) => {
                 // RFC 9113 §8.1.1: a malformed request is a stream error of type PROTOCOL_ERROR.
                 self.streams.mark_refused(id);
-                if !ends {
+                if !end_stream {
                     self.budget
                         .on_stream_reset(self.initial_stream_window(limits), self.flow.target);
                 }
-                self.write_peer_caused_reset(limits, id, reject, buffers.out)?;
-                Ok(Some(Event::StreamError { id, error: reject }))
+                self.write_peer_caused_reset(limits, id, error, buffers.out)?;
+                Ok(Some(Event::StreamError { id, error }))
             }
         }
     }
@@ -237,14 +248,14 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
-        ends: bool,
+        end_stream: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Http2Error> {
         self.decode(limits, block, &mut DiscardSink)?;
         self.streams.mark_refused(id);
         self.budget.charge(Cost::RequestRefused)?;
-        if !ends {
+        if !end_stream {
             self.budget.on_stream_reset(self.initial_stream_window(limits), self.flow.target);
         }
         if matches!(self.goaway, GoAwayState::Final(_)) {
@@ -252,10 +263,10 @@ impl Connection {
             return Ok(None);
         }
         // RFC 9113 §5.1.2: a stream that exceeds the limit is refused; the client may try again.
-        let reject = Http2Error::StreamsTooMany;
+        let error = Http2Error::StreamsTooMany;
         self.budget.count_control_frame(limits)?;
-        super::frame::write_rst_stream(id, reject.code(), buffers.out);
-        Ok(Some(Event::StreamError { id, error: reject }))
+        super::frame::write_rst_stream(id, error.code(), buffers.out);
+        Ok(Some(Event::StreamError { id, error }))
     }
 
     /// How much content a client may send immediately on a stream that it opens.
@@ -270,20 +281,20 @@ impl Connection {
         &mut self,
         limits: &Limits,
         id: u32,
-        accepted: &HeadInfo,
-        by_head: bool,
+        head_info: &HeadInfo,
+        is_head_request: bool,
     ) -> StreamKey {
-        let ends = accepted.body == BodyLength::None;
-        let early = self.early_priorities.iter_mut().find(|(early, _)| *early == id);
+        let end_stream = head_info.body == BodyLength::None;
+        let early_entry = self.early_priorities.iter_mut().find(|(entry_id, _)| *entry_id == id);
         // RFC 9218 §7.1: a PRIORITY_UPDATE that arrived before the request overrides its field.
-        let early = early.map(|early| std::mem::take(early).1);
+        let early_priority = early_entry.map(|entry| std::mem::take(entry).1);
         let window = self.initial_stream_window(limits).cast_signed();
         self.streams.open(Stream {
-            content_length_left: accepted
+            content_length_left: head_info
                 .content_length
-                .filter(|_| !accepted.is_tunnel)
+                .filter(|_| !head_info.is_tunnel)
                 .unwrap_or(u64::MAX),
-            body_bytes_allowed: if accepted.is_tunnel {
+            body_bytes_allowed: if head_info.is_tunnel {
                 u64::MAX
             } else {
                 limits.request.body_bytes_max
@@ -297,18 +308,18 @@ impl Connection {
             capacity_min: 0,
             previous: NO_SLOT,
             next: NO_SLOT,
-            state: if ends { State::HalfClosedRemote } else { State::Open },
+            state: if end_stream { State::HalfClosedRemote } else { State::Open },
             sending: ResponseState::Waiting,
-            priority: early.or(accepted.priority).unwrap_or(Priority::DEFAULT),
+            priority: early_priority.or(head_info.priority).unwrap_or(Priority::DEFAULT),
             has_data: false,
             queued: false,
-            is_head_request: by_head,
-            is_tunnel: accepted.is_tunnel,
+            is_head_request,
+            is_tunnel: head_info.is_tunnel,
             discarding: false,
             has_content: false,
             is_closing: false,
             was_refused: false,
-            expects_continue: accepted.expects_continue,
+            expects_continue: head_info.expects_continue,
         })
     }
 
@@ -317,42 +328,42 @@ impl Connection {
         &mut self,
         limits: &Limits,
         key: StreamKey,
-        ends: bool,
+        end_stream: bool,
         block: &[u8],
         buffers: &mut Buffers<'_>,
     ) -> Result<Option<Event>, Http2Error> {
         let mut sink = TrailerSink::new(&limits.request);
         self.decode(limits, block, &mut sink)?;
         let stream = self.streams.at_mut(key.slot);
-        let refusal = match sink.finish() {
+        let error = match sink.finish() {
             // RFC 9113 §8.1: a second block that does not end the stream is malformed.
-            _ if !ends => HeadError::Stream(Http2Error::TrailersWithoutEndStream),
+            _ if !end_stream => HeadError::Stream(Http2Error::TrailersWithoutEndStream),
             Ok(_) if !matches!(stream.content_length_left, 0 | u64::MAX) => {
                 HeadError::Stream(Http2Error::ContentLengthMismatch)
             }
             Ok(trailers) => {
-                let is_wanted = !stream.discarding;
-                self.trailers = trailers.filter(|_| is_wanted);
+                let should_report = !stream.discarding;
+                self.trailers = trailers.filter(|_| should_report);
                 self.receive_end_stream(key, buffers.out);
-                return Ok(is_wanted.then_some(Event::End { stream: key }));
+                return Ok(should_report.then_some(Event::End { stream: key }));
             }
-            Err(refusal) => refusal,
+            Err(error) => error,
         };
-        match refusal {
-            HeadError::Stream(reject) => self.stream_error(limits, key, reject, buffers.out),
-            HeadError::Request(reject) => {
+        match error {
+            HeadError::Stream(error) => self.stream_error(limits, key, error, buffers.out),
+            HeadError::Request(error) => {
                 self.budget.charge(Cost::RequestRefused)?;
                 let stream = self.streams.at_mut(key.slot);
-                let is_new = !std::mem::replace(&mut stream.discarding, true);
+                let should_report = !std::mem::replace(&mut stream.discarding, true);
                 stream.was_refused = true;
                 self.receive_end_stream(key, buffers.out);
-                Ok(is_new.then_some(Event::RequestError { stream: key, error: reject }))
+                Ok(should_report.then_some(Event::RequestError { stream: key, error }))
             }
         }
     }
 }
 
-/// A block may decode to this multiple of the limit of a head before the connection ends.
+/// A block whose decoded size exceeds this multiple of the limit of a head ends the connection.
 const DECODED_SIZE_FACTOR_MAX: usize = 16;
 
 /// The length of the deprecated priority in a HEADERS frame.

@@ -4,8 +4,8 @@
 //! time. A server that always fills the window would cut its content into ever smaller fragments,
 //! each of which is acknowledged separately (the silly window syndrome, RFC 9293 §3.8.6.2.1). So a
 //! fragment waits while the client still has bytes to acknowledge, which will open the window
-//! further. It is sent after [`HOLD_MS`] in any case, because a client may acknowledge nothing
-//! before it has more.
+//! further. It is sent after [`HOLD_MS`] in any case, because a client may not acknowledge anything
+//! before it has received more.
 //!
 //! Content that fits into the window is never held back.
 
@@ -38,13 +38,13 @@ impl FramePart {
     }
 }
 
-/// The streams whose next DATA frame waits for a larger window: those whose `room_min` is larger
-/// than [`RELEASED`].
+/// The streams whose next DATA frame waits for a larger window: those whose `capacity_min` is
+/// larger than [`RELEASED`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldFragments {
     /// The number of such streams.
     count: u16,
-    /// When all of them are released.
+    /// The time at which all of them are released.
     release_at_ms: u64,
     /// The time of the last call of `refill_budget`.
     now_ms: u64,
@@ -53,12 +53,12 @@ pub(super) struct HeldFragments {
 impl HeldFragments {
     pub(super) const NONE: Self = Self { count: 0, release_at_ms: 0, now_ms: 0 };
 
-    /// The stream no longer waits. Returns whether it was released before.
+    /// Removes a stream. Returns whether its fragment had been released after `HOLD_MS`.
     #[inline]
     pub(super) fn remove(&mut self, stream: &mut Stream) -> bool {
-        let room_min = std::mem::take(&mut stream.capacity_min);
-        self.count -= u16::from(room_min > RELEASED);
-        room_min == RELEASED
+        let capacity_min = std::mem::take(&mut stream.capacity_min);
+        self.count -= u16::from(capacity_min > RELEASED);
+        capacity_min == RELEASED
     }
 
     /// Checks all invariants.
@@ -69,12 +69,12 @@ impl HeldFragments {
 }
 
 impl Connection {
-    /// Sets the time, in milliseconds of a monotonic clock: the budget grows with time, and content
-    /// that is held back is sent. Call it once per turn or once per minute, and at
+    /// Sets the time, in milliseconds of a monotonic clock: refills the budget, and releases
+    /// content that was held back long enough. Call it once per turn or once per minute, and at
     /// [`Self::next_release_at`].
     pub fn refill_budget(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.refill(limits, now_ms);
-        self.release_due(now_ms);
+        self.release_if_due(now_ms);
     }
 
     /// When [`refill_budget`](Self::refill_budget) must be called because content is held back, by
@@ -115,32 +115,32 @@ impl Connection {
         if window <= 0 || unacknowledged == 0 || stream.capacity_min == RELEASED {
             return false;
         }
-        // Half of a window that is small as a whole, because it may never have more room.
-        let whole = window.cast_unsigned().saturating_add(unacknowledged);
-        let worthwhile = FRAGMENT_BYTES_MIN.min(whole / 2) as usize;
-        let room_min = part.unlimited_len.min(worthwhile);
-        if part.len >= room_min {
+        // A client with a small window may never open it further, so half of it is enough.
+        let full_window = window.cast_unsigned().saturating_add(unacknowledged);
+        let fragment_min = FRAGMENT_BYTES_MIN.min(full_window / 2) as usize;
+        let capacity_min = part.unlimited_len.min(fragment_min);
+        if part.len >= capacity_min {
             return false;
         }
-        let room_min = u16::try_from(room_min).expect("at most FRAGMENT_BYTES_MIN");
-        self.hold_stream(key, room_min);
+        let capacity_min = u16::try_from(capacity_min).expect("at most FRAGMENT_BYTES_MIN");
+        self.hold_stream(key, capacity_min);
         true
     }
 
-    fn hold_stream(&mut self, key: StreamKey, room_min: u16) {
+    fn hold_stream(&mut self, key: StreamKey, capacity_min: u16) {
         if self.held_fragments.count == 0 {
             self.held_fragments.release_at_ms = self.held_fragments.now_ms.saturating_add(HOLD_MS);
         }
         let stream = self.streams.at_mut(key.slot);
         self.held_fragments.remove(stream);
-        (stream.capacity_min, stream.has_data) = (room_min, true);
+        (stream.capacity_min, stream.has_data) = (capacity_min, true);
         self.held_fragments.count += 1;
         self.requeue(key.slot);
     }
 
     /// Releases the streams that are held back, once it is time.
     #[inline]
-    pub(super) fn release_due(&mut self, now_ms: u64) {
+    pub(super) fn release_if_due(&mut self, now_ms: u64) {
         self.held_fragments.now_ms = now_ms;
         if self.held_fragments.count > 0 && now_ms >= self.held_fragments.release_at_ms {
             self.release_all();

@@ -26,8 +26,8 @@ pub struct Limits {
     pub initial_connection_window: u32,
     /// The maximum size of the connection's window. Default 8 MiB.
     pub connection_window_max: u32,
-    /// The longest payload of a frame. Default 16 KiB, the minimum: longer frames would only delay
-    /// others.
+    /// The longest payload of a received frame. Default 16 KiB, the minimum: longer frames would
+    /// only delay other streams.
     pub frame_bytes_max: u32,
     /// The longest payload of a sent DATA frame. Default 16 KiB: it fits one TLS record, and limits
     /// how long a more urgent response has to wait.
@@ -38,22 +38,22 @@ pub struct Limits {
     /// The dynamic table for response fields. Default 2 KiB: about thirty fields. At most 65,535.
     pub hpack_encoder_table_bytes_max: u32,
     /// A header block with its continuations, before decoding. Default 64 KiB: twice the limit of a
-    /// head, so that a head that is too long can be answered with 431. Exceeding it ends the
+    /// head, so that a head that is too long can get a 431 response. Exceeding it ends the
     /// connection.
     pub header_block_bytes_max: u32,
     /// How many CONTINUATION frames a block may have. Default 32. Exceeding it ends the connection.
     pub continuation_frames_max: u16,
-    /// How many answers (acknowledgements, resets) may wait for a peer that does not read. Default
+    /// How many acknowledgements and resets may be pending for a peer that does not read. Default
     /// 1,000. Exceeding it ends the connection.
     pub pending_control_frames_max: u16,
     /// Whether requests for another protocol are accepted as extended CONNECT (RFC 8441). Default
     /// true.
     pub enable_connect_protocol: bool,
-    /// The budget for work that a peer causes without a benefit: the initial and the maximum
-    /// amount. Default 2,000, enough for 200 immediate resets. [`Limits::DEFAULT`] leaves room for
-    /// honest clients: a browser that leaves a page resets about 100 requests. `budget.rs` defines
-    /// the cost of each action. Resets have a separate budget of the same size, in which five
-    /// completed responses pay for one reset.
+    /// The budget for wasted work that a peer causes: the initial and the maximum amount. Default
+    /// 2,000, enough for 200 immediate resets. That leaves room for honest clients: a browser that
+    /// leaves a page resets about 100 requests. `budget.rs` defines the cost of each action. Resets
+    /// have a separate budget of the same size, in which five completed responses pay for one
+    /// reset.
     pub abuse_budget_max: u32,
     /// How much of the budget is restored per second. Default 50: five resets, or 25 pings.
     pub abuse_budget_per_second: u32,
@@ -124,7 +124,7 @@ const _: () = {
     assert!(limits.concurrent_streams_max <= STREAMS_CEILING);
     assert!(
         limits.initial_stream_window <= limits.initial_connection_window,
-        "one stream fills no connection"
+        "one stream does not exhaust the connection's window"
     );
     assert!(limits.connection_window_max <= WINDOW_CEILING);
     assert!(limits.header_block_bytes_max as usize >= limits.request.head_bytes_max);

@@ -2,10 +2,10 @@
 //!
 //! Start reading at [`Connection`]. Received bytes go from `receive.rs` (frames) to `data.rs`
 //! (content), `headers.rs` (requests and trailers, by the rules in `request.rs`) or `control.rs`
-//! (all other frames). Responses are written in `send.rs`; the queues in `priority.rs` decide whose
-//! content is next. `shutdown.rs` ends the connection. Open streams are in `streams.rs`, windows in
-//! `flow.rs`. `budget.rs` limits the work that a peer can cause without a benefit. `frame.rs` and
-//! `hpack/` do not depend on the others.
+//! (all other frames). Responses are written in `send.rs`; the queues in `priority.rs` decide which
+//! stream sends next. `shutdown.rs` ends the connection. Open streams are in `streams.rs`, windows
+//! in `flow.rs`. `budget.rs` limits the wasted work that a peer can cause. `frame.rs` and `hpack/`
+//! do not depend on the others.
 
 mod budget;
 mod connection;

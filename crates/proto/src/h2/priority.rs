@@ -16,8 +16,9 @@ pub struct Priority {
 impl Priority {
     /// The priority of a request without a Priority field.
     ///
-    /// RFC 9218 §4.2 makes it not incremental. But a client that sends no priority has not asked
-    /// for sequential responses, and a long one would block all others; so they share.
+    /// RFC 9218 §4.2 makes it not incremental. But a client that sends no priority has not
+    /// requested sequential responses, and a long response would block all others, so responses
+    /// share.
     pub const DEFAULT: Self = Self { urgency: 3, incremental: true };
 
     /// Reads the value of a Priority field. Missing parameters have the standard's defaults:
@@ -73,7 +74,7 @@ impl Queues {
         Self { queues: [[EMPTY; 2]; URGENCIES], next_queue: 0, nonempty: 0 }
     }
 
-    /// Returns whether a stream of this urgency, which is in no queue, would wait for others.
+    /// Returns whether a queued stream is at least as urgent as `urgency`.
     #[inline]
     pub(super) const fn has_more_urgent(&self, urgency: u8) -> bool {
         // The bits of this urgency and of all that are more urgent.
@@ -86,23 +87,23 @@ impl Queues {
         let (id, priority) = (stream.id, stream.priority);
         let queue =
             &mut self.queues[usize::from(priority.urgency)][usize::from(priority.incremental)];
-        let mut before = queue.last;
+        let mut previous = queue.last;
         if !priority.incremental {
             // Identifiers ascend, so the stream is nearly always the last.
-            while before != NO_SLOT && streams.at(before).id > id {
-                before = streams.at(before).previous;
+            while previous != NO_SLOT && streams.at(previous).id > id {
+                previous = streams.at(previous).previous;
             }
         }
-        let after = match before {
+        let next = match previous {
             NO_SLOT => std::mem::replace(&mut queue.first, slot),
-            before => std::mem::replace(&mut streams.at_mut(before).next, slot),
+            previous => std::mem::replace(&mut streams.at_mut(previous).next, slot),
         };
-        match after {
+        match next {
             NO_SLOT => queue.last = slot,
-            after => streams.at_mut(after).previous = slot,
+            next => streams.at_mut(next).previous = slot,
         }
         let stream = streams.at_mut(slot);
-        (stream.previous, stream.next, stream.queued) = (before, after, true);
+        (stream.previous, stream.next, stream.queued) = (previous, next, true);
         self.nonempty |= 1 << priority.urgency;
     }
 
@@ -137,9 +138,12 @@ impl Queues {
         }
         let urgency = self.nonempty.trailing_zeros() as usize;
         let pair = &self.queues[urgency];
-        let turn = usize::from(self.next_queue >> urgency & 1);
-        let first =
-            if pair[turn].first == NO_SLOT { pair[1 - turn].first } else { pair[turn].first };
+        let preferred = usize::from(self.next_queue >> urgency & 1);
+        let first = if pair[preferred].first == NO_SLOT {
+            pair[1 - preferred].first
+        } else {
+            pair[preferred].first
+        };
         Some(first)
     }
 
@@ -159,14 +163,15 @@ impl Queues {
     pub(super) fn assert_invariants(&self, streams: &Streams) {
         let mut count = 0;
         for (urgency, pair) in self.queues.iter().enumerate() {
-            for (at, queue) in pair.iter().enumerate() {
+            for (index, queue) in pair.iter().enumerate() {
                 let (mut previous, mut slot) = (NO_SLOT, queue.first);
                 while slot != NO_SLOT {
                     let stream = streams.at(slot);
-                    let place = (usize::from(stream.priority.urgency), stream.priority.incremental);
+                    let queue_of =
+                        (usize::from(stream.priority.urgency), stream.priority.incremental);
                     assert_eq!(
-                        place,
-                        (urgency, at == 1),
+                        queue_of,
+                        (urgency, index == 1),
                         "a stream is in the queue of its priority"
                     );
                     assert!(stream.queued && stream.previous == previous, "links go both ways");
@@ -189,7 +194,7 @@ mod tests {
     use super::Priority;
 
     #[test]
-    fn priorities_are_read_and_what_is_wrong_in_them_is_ignored() {
+    fn parse_ignores_unknown_and_invalid_parameters() {
         let cases: &[(&[u8], u8, bool)] = &[
             (b"", 3, false),
             (b"u=0", 0, false),

@@ -31,21 +31,21 @@ pub(super) enum FrameReadState {
 #[derive(Debug)]
 pub(super) struct ReceivePath {
     pub(super) step: FrameReadState,
-    /// Bytes of content (`Data`) or of anything (`Skip`) until the padding or the end of the frame.
+    /// The bytes before the padding (`Data`) or before the end of the frame (`Skip`).
     pub(super) bytes_left: u32,
     /// Padding after the content of a DATA frame.
     pub(super) padding: u8,
     /// Whether the DATA frame ends its stream.
     pub(super) end_stream: bool,
-    /// The stream of the content; `None` if the content is unwanted.
+    /// The stream of the content; `None` if the content is ignored.
     pub(super) stream: Option<StreamKey>,
     /// A header block that is not complete.
     pub(super) block: Option<Box<HeaderBlock>>,
-    /// How far a frame that is read as a whole had arrived.
+    /// What was incomplete when [`Event::NeedInput`] was returned.
     partial: Partial,
 }
 
-/// The incomplete part when more input was needed.
+/// What is incomplete when more input is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Partial {
     Nothing,
@@ -66,7 +66,7 @@ impl ReceivePath {
         }
     }
 
-    /// Whether a frame or a header block is incomplete.
+    /// Returns whether a frame or a header block is incomplete.
     pub(super) fn is_mid_frame(&self) -> bool {
         match self.step {
             FrameReadState::Data | FrameReadState::Skip => true,
@@ -117,7 +117,7 @@ impl Outcome {
     }
 }
 
-/// Buffers for a request's head and for answers.
+/// The caller's buffers: a request's head, and the output.
 pub(super) struct Buffers<'a> {
     pub(super) bytes: &'a mut Vec<u8>,
     pub(super) head: &'a mut HeadIndex,
@@ -127,13 +127,13 @@ pub(super) struct Buffers<'a> {
 impl Connection {
     /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
-    /// `unread` is all that arrived and was not used, as one slice. After [`Event::NeedInput`],
-    /// call again when there is more: content is yielded as it arrives, and all other frames are
-    /// read as a whole, so `unread` may have to hold
+    /// `unread` holds all received bytes that were not used yet. After [`Event::NeedInput`], call
+    /// again when there are more: content is yielded as it arrives, and all other frames are read
+    /// as a whole, so `unread` may have to hold
     /// [`receive_buffer_bytes_min`](Limits::receive_buffer_bytes_min). A request's head replaces
-    /// the contents of `bytes` and `head`; answers to the peer (acknowledgements, resets) are
-    /// appended to `out`. However the same bytes are cut, the events are the same, except that
-    /// adjacent data may be cut as the bytes are.
+    /// the contents of `bytes` and `head`; acknowledgements and resets are appended to `out`. The
+    /// events do not depend on how the bytes are split between calls, except that content is split
+    /// in the same way.
     #[inline]
     pub fn receive(
         &mut self,
@@ -162,7 +162,7 @@ impl Connection {
                 Ok(Outcome::Event(used, event)) => return (at + used, event),
                 Ok(Outcome::Used(used)) => at += used,
                 Ok(Outcome::NeedInput) => return (at, Event::NeedInput),
-                Err(reject) => return (at, self.connection_error(reject, buffers.out)),
+                Err(error) => return (at, self.connection_error(error, buffers.out)),
             }
         }
     }
@@ -180,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// More bytes than `unread`, which begins with something partial, are needed.
+    /// Records what is incomplete at the start of `unread`, for [`Self::waiting_for`].
     #[inline]
     fn need_input(&mut self, unread: &[u8], partial: Partial) -> Outcome {
         self.receive.partial = if unread.is_empty() { Partial::Nothing } else { partial };
@@ -315,23 +315,24 @@ impl Connection {
         }
     }
 
-    fn begin_skip(&mut self, left: u32) {
-        self.receive.bytes_left = left;
-        self.receive.step = if left == 0 { FrameReadState::Frame } else { FrameReadState::Skip };
+    fn begin_skip(&mut self, bytes_left: u32) {
+        self.receive.bytes_left = bytes_left;
+        self.receive.step =
+            if bytes_left == 0 { FrameReadState::Frame } else { FrameReadState::Skip };
     }
 
     /// Skips ignored bytes.
     fn skip_bytes(&mut self, bytes: usize) -> Outcome {
-        let taken = min_len(bytes, self.receive.bytes_left);
-        if taken == 0 {
+        let skipped = min_len(bytes, self.receive.bytes_left);
+        if skipped == 0 {
             return Outcome::NeedInput;
         }
-        self.begin_skip(self.receive.bytes_left - len_u32(taken));
-        Outcome::Used(taken)
+        self.begin_skip(self.receive.bytes_left - len_u32(skipped));
+        Outcome::Used(skipped)
     }
 }
 
-/// How much padding a DATA frame has; `None` if the length byte has not arrived.
+/// The length of a DATA frame's padding; `None` if the byte with it has not arrived.
 // RFC 9113 §6.1: padding that is as long as the payload or longer is a PROTOCOL_ERROR.
 #[inline]
 fn padding_length(header: FrameHeader, payload: &[u8]) -> Result<Option<u8>, Http2Error> {

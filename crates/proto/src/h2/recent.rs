@@ -9,11 +9,11 @@ pub(super) enum CloseKind {
     EndStream,
     /// The client reset it.
     ResetByPeer,
-    /// The server reset it, so frames that were under way may still arrive.
+    /// The server reset it, so frames in transit may still arrive.
     ResetByServer,
 }
 
-/// How the last streams were closed, two bits each, to distinguish late frames from wrong ones.
+/// How the last streams were closed, two bits each, to distinguish late frames from invalid ones.
 #[derive(Debug)]
 pub(super) struct RecentlyClosed {
     low: [u64; REMEMBERED_STREAMS as usize / 64],
@@ -52,7 +52,7 @@ impl RecentlyClosed {
     #[cold]
     fn skip(&mut self, highest: u32, id: u32) {
         let from = (highest + 1).max(id.saturating_sub(2 * REMEMBERED_STREAMS) + 1);
-        for skipped in (from..=id).filter(|one| one % 2 == 1) {
+        for skipped in (from..=id).filter(|skipped| skipped % 2 == 1) {
             let (word, bit) = Self::bit(skipped);
             self.low[word] &= !bit;
             self.high[word] &= !bit;
@@ -60,15 +60,15 @@ impl RecentlyClosed {
     }
 
     #[inline]
-    pub(super) fn set(&mut self, id: u32, highest: u32, closed: CloseKind) {
+    pub(super) fn set(&mut self, id: u32, highest: u32, close_kind: CloseKind) {
         if highest - id >= 2 * REMEMBERED_STREAMS {
             return;
         }
         let (word, bit) = Self::bit(id);
-        if matches!(closed, CloseKind::EndStream | CloseKind::ResetByServer) {
+        if matches!(close_kind, CloseKind::EndStream | CloseKind::ResetByServer) {
             self.low[word] |= bit;
         }
-        if matches!(closed, CloseKind::ResetByPeer | CloseKind::ResetByServer) {
+        if matches!(close_kind, CloseKind::ResetByPeer | CloseKind::ResetByServer) {
             self.high[word] |= bit;
         }
     }

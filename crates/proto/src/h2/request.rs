@@ -11,24 +11,24 @@ use crate::{
     Version, field, h1,
 };
 
-/// How a request that is not served is answered.
+/// Why the head or the trailers of a request are rejected; decides how the server responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadError {
     /// The request violates a rule of HTTP/2: the stream is reset.
     Stream(Http2Error),
-    /// The request violates a rule of every HTTP version: it is answered with a status.
+    /// The request violates a rule of every HTTP version: the response has a 4xx or 5xx status.
     Request(crate::RequestError),
 }
 
 impl From<Http2Error> for HeadError {
-    fn from(reject: Http2Error) -> Self {
-        Self::Stream(reject)
+    fn from(error: Http2Error) -> Self {
+        Self::Stream(error)
     }
 }
 
 impl From<crate::RequestError> for HeadError {
-    fn from(reject: crate::RequestError) -> Self {
-        Self::Request(reject)
+    fn from(error: crate::RequestError) -> Self {
+        Self::Request(error)
     }
 }
 
@@ -36,7 +36,7 @@ impl From<crate::RequestError> for HeadError {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadInfo {
     pub(super) body: BodyLength,
-    /// The content's length, if the head contains it.
+    /// The value of Content-Length, if the head contains it.
     pub(super) content_length: Option<u64>,
     pub(super) expects_continue: bool,
     pub(super) is_tunnel: bool,
@@ -45,7 +45,7 @@ pub(super) struct HeadInfo {
 }
 
 impl HeadInfo {
-    /// The values for a rejected head.
+    /// The properties of a stream whose head was rejected.
     pub(super) const REFUSED: Self = Self {
         body: BodyLength::None,
         content_length: None,
@@ -57,8 +57,8 @@ impl HeadInfo {
 
 /// Receives the fields of a request and writes its head.
 ///
-/// Pseudo-fields come first, in any order, and the head begins with the request line; so they are
-/// kept in `scratch` until the first field arrives.
+/// Pseudo-fields arrive first, in any order, while the head begins with the request line; so they
+/// are buffered in `scratch` until the first field arrives.
 pub(super) struct RequestSink<'a> {
     limits: &'a Limits,
     bytes: &'a mut Vec<u8>,
@@ -66,14 +66,14 @@ pub(super) struct RequestSink<'a> {
     scratch: &'a mut Vec<u8>,
     pseudo: [Option<Span>; PSEUDO_COUNT],
     request_line_written: bool,
-    /// Authority and path have the usual form: a host, and a path that begins with a slash.
+    /// Whether authority and path have the usual form: a host, and a path that begins with a slash.
     is_common_form: bool,
     /// The size of the fields, as defined by RFC 9113 §6.5.2.
     fields_bytes: usize,
     /// The index of the cookie field.
     cookie: Option<usize>,
-    /// Where in `scratch` the cookie crumbs begin that are separated from the cookie by other
-    /// fields.
+    /// The offset in `scratch` of the cookie crumbs that arrived after another field followed the
+    /// cookie.
     cookie_crumbs_at: usize,
     error: Option<HeadError>,
 }
@@ -90,8 +90,8 @@ impl FieldSink for RequestSink<'_> {
     fn field(&mut self, field: Field<'_>) -> bool {
         match self.accept_field(field) {
             Ok(()) => true,
-            Err(refusal) => {
-                self.error = Some(refusal);
+            Err(error) => {
+                self.error = Some(error);
                 false
             }
         }
@@ -164,11 +164,11 @@ impl<'a> RequestSink<'a> {
 
     // RFC 9113 §8.3: all pseudo-fields precede all fields, and none occurs more than once.
     #[inline]
-    fn store_pseudo(&mut self, which: usize, field: Field<'_>) -> Result<(), HeadError> {
+    fn store_pseudo(&mut self, pseudo_index: usize, field: Field<'_>) -> Result<(), HeadError> {
         if self.request_line_written {
             return Err(Http2Error::PseudoHeaderAfterField.into());
         }
-        if self.pseudo[which].is_some() {
+        if self.pseudo[pseudo_index].is_some() {
             return Err(Http2Error::PseudoHeaderRepeated.into());
         }
         if !field.info.value_is_valid {
@@ -179,22 +179,23 @@ impl<'a> RequestSink<'a> {
         }
         let start = self.scratch.len();
         self.scratch.extend_from_slice(field.value);
-        self.pseudo[which] = Some(Span::new(start, self.scratch.len()));
+        self.pseudo[pseudo_index] = Some(Span::new(start, self.scratch.len()));
         Ok(())
     }
 
     /// Writes the request line.
     fn write_request_line(&mut self) -> Result<(), HeadError> {
         self.request_line_written = true;
-        let text = |which: usize| self.pseudo[which].map(|span| span.slice(self.scratch));
+        let text =
+            |pseudo_index: usize| self.pseudo[pseudo_index].map(|span| span.slice(self.scratch));
         // RFC 9113 §8.3.1: a request has exactly one method, scheme and path, unless it is CONNECT.
         let method = text(METHOD).ok_or(Http2Error::PseudoHeaderMissing)?;
         let protocol = text(PROTOCOL);
         if method == b"CONNECT" && protocol.is_none() {
             // RFC 9113 §8.5: the scheme and the path must be omitted, and the authority is present.
-            let is_right = text(SCHEME).or(text(PATH)).is_none() && text(AUTHORITY).is_some();
-            let refused = HeadError::Request(crate::RequestError::ConnectUnsupported);
-            return Err(if is_right { refused } else { Http2Error::ConnectInvalid.into() });
+            let is_valid = text(SCHEME).or(text(PATH)).is_none() && text(AUTHORITY).is_some();
+            let unsupported = HeadError::Request(crate::RequestError::ConnectUnsupported);
+            return Err(if is_valid { unsupported } else { Http2Error::ConnectInvalid.into() });
         }
         if protocol.is_some() && !self.limits.enable_connect_protocol {
             // RFC 8441 §3: a client must not send it before the server's setting allows it.
@@ -216,17 +217,17 @@ impl<'a> RequestSink<'a> {
         };
         let line = RequestLine { method, scheme, authority, target, version: Version::Http2 };
         self.cookie_crumbs_at = self.scratch.len();
-        let known = Method::from_name(method);
+        let known_method = Method::from_name(method);
         if self.is_common_form
             && protocol.is_none()
-            && known != Method::Extension
+            && known_method != Method::Extension
             && !authority.is_empty()
         {
             let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
-            return Ok(HeadBuilder::begin_unchecked(limits, &line, known, bytes, index)?);
+            return Ok(HeadBuilder::begin_unchecked(limits, &line, known_method, bytes, index)?);
         }
         let (limits, bytes, index) = (&self.limits.request, &mut *self.bytes, &mut *self.index);
-        let _begun = match protocol {
+        let _builder = match protocol {
             None => HeadBuilder::new(limits, &line, bytes, index)?,
             Some(protocol) => HeadBuilder::new_upgrade(limits, &line, protocol, bytes, index)?,
         };
@@ -251,11 +252,11 @@ impl<'a> RequestSink<'a> {
         }
     }
 
-    /// Finishes the head. `ends` is whether the request is complete with it.
+    /// Finishes the head. `end_stream` is whether the request is complete with it.
     #[inline]
-    pub(super) fn finish(mut self, ends: bool) -> Result<HeadInfo, HeadError> {
-        if let Some(refusal) = self.error {
-            return Err(refusal);
+    pub(super) fn finish(mut self, end_stream: bool) -> Result<HeadInfo, HeadError> {
+        if let Some(error) = self.error {
+            return Err(error);
         }
         if !self.request_line_written {
             self.write_request_line()?;
@@ -274,12 +275,12 @@ impl<'a> RequestSink<'a> {
         const SPECIAL: u64 =
             KnownField::ContentLength.bit() | KnownField::Expect.bit() | KnownField::Priority.bit();
         let is_tunnel = self.pseudo[PROTOCOL].is_some();
-        let body = if ends { BodyLength::None } else { BodyLength::Chunked };
-        let mut accepted = HeadInfo { body, is_tunnel, ..HeadInfo::REFUSED };
+        let body = if end_stream { BodyLength::None } else { BodyLength::Chunked };
+        let mut info = HeadInfo { body, is_tunnel, ..HeadInfo::REFUSED };
         if self.index.present & SPECIAL != 0 {
-            self.apply_special_fields(ends, &mut accepted)?;
+            self.apply_special_fields(end_stream, &mut info)?;
         }
-        Ok(accepted)
+        Ok(info)
     }
 
     // RFC 9113 §8.3.1: the authority of a request for `*` can only be stored in Host.
@@ -338,35 +339,35 @@ impl<'a> RequestSink<'a> {
         if same { Ok(()) } else { Err(Http2Error::AuthorityMismatch.into()) }
     }
 
-    /// Evaluates fields that few requests have.
-    fn apply_special_fields(&self, ends: bool, accepted: &mut HeadInfo) -> Result<(), HeadError> {
+    /// Evaluates Content-Length, Expect and Priority, which few requests have.
+    fn apply_special_fields(&self, end_stream: bool, info: &mut HeadInfo) -> Result<(), HeadError> {
         if let Some(value) = self.index.get(KnownField::ContentLength) {
             let value = value.slice(self.bytes);
             if self.index.is_repeated(KnownField::ContentLength) || value.contains(&b',') {
                 return Err(crate::RequestError::ContentLengthRepeated.into());
             }
             let length = h1::parse_decimal(value)?;
-            if ends && length > 0 {
+            if end_stream && length > 0 {
                 // RFC 9113 §8.1.1: the length must equal the sum of the DATA frames' content.
                 return Err(Http2Error::ContentLengthMismatch.into());
             }
             if length > self.limits.request.body_bytes_max {
                 return Err(crate::RequestError::BodyTooLarge.into());
             }
-            accepted.content_length = Some(length);
+            info.content_length = Some(length);
             if length > 0 {
-                accepted.body = BodyLength::Exact(length);
+                info.body = BodyLength::Exact(length);
             }
         }
         // RFC 9110 §10.1.1: the only expectation is 100-continue; 417 may answer any other.
         let values = self.index.values(KnownField::Expect);
-        let mut all = values.flat_map(|value| field::split_list(value.slice(self.bytes)));
-        if all.any(|one| !one.eq_ignore_ascii_case(b"100-continue")) {
+        let mut expectations = values.flat_map(|value| field::split_list(value.slice(self.bytes)));
+        if expectations.any(|expectation| !expectation.eq_ignore_ascii_case(b"100-continue")) {
             return Err(crate::RequestError::ExpectationUnknown.into());
         }
-        accepted.expects_continue = !ends && self.index.contains(KnownField::Expect);
+        info.expects_continue = !end_stream && self.index.contains(KnownField::Expect);
         // RFC 9218 §5: the client's view of the priority is in the Priority field.
-        accepted.priority = self
+        info.priority = self
             .index
             .get(KnownField::Priority)
             .map(|value| Priority::parse(value.slice(self.bytes)));
@@ -374,14 +375,15 @@ impl<'a> RequestSink<'a> {
     }
 }
 
-/// Why a name that requests must not have is rejected. `begun` is whether a field came before it.
+/// The error for a name that requests must not have. `is_after_field` is whether a regular field
+/// precedes it.
 #[cold]
-fn name_error(class: NameClass, begun: bool) -> Http2Error {
+fn name_error(class: NameClass, is_after_field: bool) -> Http2Error {
     match class {
         NameClass::Connection => Http2Error::ConnectionSpecificField,
         NameClass::Uppercase => Http2Error::FieldNameUppercase,
         NameClass::Invalid | NameClass::Field => Http2Error::FieldNameInvalid,
-        _ if begun => Http2Error::PseudoHeaderAfterField,
+        _ if is_after_field => Http2Error::PseudoHeaderAfterField,
         _ => Http2Error::PseudoHeaderUnknown,
     }
 }
@@ -389,7 +391,7 @@ fn name_error(class: NameClass, begun: bool) -> Http2Error {
 /// The overhead of a field in addition to its bytes. RFC 9113 §6.5.2.
 const FIELD_OVERHEAD: usize = 32;
 
-/// Receives the fields that follow content.
+/// Receives the trailers of a request.
 pub(super) struct TrailerSink<'a> {
     limits: &'a crate::Limits,
     trailers: Option<Box<Trailers>>,
@@ -399,7 +401,7 @@ pub(super) struct TrailerSink<'a> {
 
 impl FieldSink for TrailerSink<'_> {
     fn field(&mut self, field: Field<'_>) -> bool {
-        self.error = self.take(field).err();
+        self.error = self.accept_field(field).err();
         self.error.is_none()
     }
 }
@@ -409,7 +411,7 @@ impl<'a> TrailerSink<'a> {
         Self { limits, trailers: None, bytes: 0, error: None }
     }
 
-    fn take(&mut self, field: Field<'_>) -> Result<(), HeadError> {
+    fn accept_field(&mut self, field: Field<'_>) -> Result<(), HeadError> {
         match field.info.name {
             NameClass::Field => {}
             class @ (NameClass::Connection | NameClass::Uppercase | NameClass::Invalid) => {
@@ -429,18 +431,18 @@ impl<'a> TrailerSink<'a> {
         // RFC 9110 §6.5.1: fields for framing, routing and similar have no meaning in a trailer
         // section, and a recipient may discard them.
         if field.info.known.is_allowed_in_trailers() {
-            let kept = self.trailers.get_or_insert_default();
-            if kept.len() >= self.limits.fields_max {
+            let trailers = self.trailers.get_or_insert_default();
+            if trailers.len() >= self.limits.fields_max {
                 return Err(crate::RequestError::FieldsTooMany.into());
             }
-            kept.push(field.name, field.value);
+            trailers.push(field.name, field.value);
         }
         Ok(())
     }
 
     pub(super) fn finish(self) -> Result<Option<Box<Trailers>>, HeadError> {
         match self.error {
-            Some(refusal) => Err(refusal),
+            Some(error) => Err(error),
             None => Ok(self.trailers),
         }
     }

@@ -35,21 +35,21 @@ impl Connection {
         let Some(state) = self.streams.get_mut(stream) else { return BodyFraming::None };
         assert!(state.sending == ResponseState::Waiting, "a response has begun");
         let status = if (200..=999).contains(&status) { status } else { 500 };
-        let mode = body_mode(status, length, state.is_head_request, state.is_tunnel);
+        let framing = body_framing(status, length, state.is_head_request, state.is_tunnel);
         state.expects_continue = false;
-        (state.sending, state.send_bytes_left) = match mode {
+        (state.sending, state.send_bytes_left) = match framing {
             BodyFraming::Exact(bytes) => (ResponseState::Exact, bytes),
             _ => (ResponseState::Unknown, 0),
         };
-        let ends = matches!(mode, BodyFraming::None | BodyFraming::Exact(0));
+        let end_stream = matches!(framing, BodyFraming::None | BodyFraming::Exact(0));
         let start = self.begin_block(out);
         self.encoder.status(status, out);
-        let own = self.write_fields(fields, out);
-        if !own.date {
+        let caller_fields = self.write_fields(fields, out);
+        if !caller_fields.date {
             // RFC 9110 §6.6.1: an origin server with a clock must generate Date.
             self.encoder.field(KnownField::Date, b"date", date.as_bytes(), out);
         }
-        let content_length = match (mode, own.content_length, length) {
+        let content_length = match (framing, caller_fields.content_length, length) {
             // RFC 9113 §8.1: a head with END_STREAM already announces an empty response.
             // Trailers-only responses, which gRPC uses for errors, are such a head.
             (BodyFraming::Exact(0), None, _) => None,
@@ -68,15 +68,15 @@ impl Connection {
             h1::write_decimal(bytes, &mut self.scratch);
             self.encoder.field(KnownField::ContentLength, b"content-length", &self.scratch, out);
         }
-        self.end_block(stream.id, ends, start, out);
-        if ends {
+        self.end_block(stream.id, end_stream, start, out);
+        if end_stream {
             self.send_end_stream(limits, stream, out);
         }
-        mode
+        framing
     }
 
     /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing after
-    /// the final response has begun, nor a 100 that the client does not wait for.
+    /// the final response has begun, and no 100 unless the client waits for it.
     // RFC 9113 §8.6: HTTP/2 removes support for the 101 status.
     pub fn send_interim<'a>(
         &mut self,
@@ -86,11 +86,11 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         let Some(state) = self.streams.get_mut(stream) else { return };
-        let is_right = match status {
+        let is_allowed = match status {
             100 => std::mem::take(&mut state.expects_continue),
             _ => (102..200).contains(&status),
         };
-        if is_right && state.sending == ResponseState::Waiting {
+        if is_allowed && state.sending == ResponseState::Waiting {
             let start = self.begin_block(out);
             self.encoder.status(status, out);
             self.write_fields(fields, out);
@@ -98,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// How many bytes of content can be sent at once without overtaking waiting streams: as many as
-    /// a DATA frame and the windows allow, or 0.
+    /// How many bytes of content can be sent at once: as many as a DATA frame and the windows
+    /// allow, or 0 if another stream comes first.
     #[inline]
     #[must_use]
     pub fn send_capacity(&self, limits: &Limits, stream: StreamKey) -> usize {
@@ -126,8 +126,8 @@ impl Connection {
         self.peer_frame_bytes_max.min(limits.data_frame_bytes_max) as usize
     }
 
-    /// Offers available content of a response. [`next_ready`](Self::next_ready) returns the stream
-    /// when it may send.
+    /// Reports that content of a response is available. [`next_ready`](Self::next_ready) returns
+    /// the stream when it may send.
     pub fn mark_ready(&mut self, stream: StreamKey) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         if matches!(state.sending, ResponseState::Exact | ResponseState::Unknown) {
@@ -137,7 +137,7 @@ impl Connection {
     }
 
     /// The stream whose content is sent next, if the windows have room for any: the most urgent of
-    /// those that were offered.
+    /// those that were marked as ready.
     // RFC 9218 §10: responses are sent by urgency; those that are not incremental in the order of
     // their requests, and incremental ones by sharing.
     #[inline]
@@ -155,12 +155,12 @@ impl Connection {
         Some(ReadyStream { stream: StreamKey { id: stream.id, slot }, bytes_max })
     }
 
-    /// Writes one DATA frame; `after` is what follows `data`. Returns how many bytes of `data` were
-    /// taken: as many as a frame and the windows have [`send_capacity`](Self::send_capacity) for,
-    /// and as belong to the response. If not all, the rest counts as [`MoreData::Buffered`], unless
-    /// the response is complete. None are taken if the content is held back for a moment, because
-    /// the window has room only for a small part of it; [`next_ready`](Self::next_ready) returns
-    /// the stream again.
+    /// Writes one DATA frame; `more_data` is what follows `data`. Returns how many bytes of `data`
+    /// were written: at most [`send_capacity`](Self::send_capacity), and at most the remaining
+    /// length of the response. If not all were written, the rest counts as [`MoreData::Buffered`],
+    /// unless the response is complete. Nothing is written if the content is held back for a
+    /// moment, because the window has room only for a small part of it;
+    /// [`next_ready`](Self::next_ready) returns the stream again.
     ///
     /// A response of known length is complete with its last byte, unless [`MoreData::Pending`]
     /// announces possible trailers; with [`MoreData::End`] before that, the stream is reset.
@@ -170,27 +170,27 @@ impl Connection {
         limits: &Limits,
         stream: StreamKey,
         data: &[u8],
-        after: MoreData,
+        more_data: MoreData,
         out: &mut Vec<u8>,
     ) -> usize {
         let Some(state) = self.streams.get(stream) else { return 0 };
         let part = self.frame_part(limits, state, data.len());
-        let taken = part.len;
-        let after = if taken < data.len() { MoreData::Buffered } else { after };
+        let frame_len = part.len;
+        let more_data = if frame_len < data.len() { MoreData::Buffered } else { more_data };
         if self.hold_back_fragment(stream, part) {
             return 0;
         }
         let state = self.streams.at(stream.slot);
-        let ends = self.is_last_frame(state, taken, after);
-        if taken > 0 || ends {
-            let flags = if ends { flags::END_STREAM } else { 0 };
-            frame::write_frame(FrameType::Data, flags, stream.id, &data[..taken], out);
+        let end_stream = self.is_last_frame(state, frame_len, more_data);
+        if frame_len > 0 || end_stream {
+            let flags = if end_stream { flags::END_STREAM } else { 0 };
+            frame::write_frame(FrameType::Data, flags, stream.id, &data[..frame_len], out);
         }
-        self.on_data_sent(limits, stream, part, after, ends, out);
-        if after == MoreData::End && !ends {
+        self.on_data_sent(limits, stream, part, more_data, end_stream, out);
+        if more_data == MoreData::End && !end_stream {
             self.finish(limits, stream, [], out);
         }
-        taken
+        frame_len
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
@@ -208,25 +208,27 @@ impl Connection {
     ) -> usize {
         let Some(state) = self.streams.get(stream) else { return 0 };
         let part = self.frame_part(limits, state, bytes);
-        let taken = part.len;
-        let after = if more || taken < bytes { MoreData::Buffered } else { MoreData::Pending };
+        let frame_len = part.len;
+        let more_data =
+            if more || frame_len < bytes { MoreData::Buffered } else { MoreData::Pending };
         if self.hold_back_fragment(stream, part) {
             return 0;
         }
         let state = self.streams.at(stream.slot);
-        let ends = state.sending == ResponseState::Exact && state.send_bytes_left == taken as u64;
-        if taken > 0 {
-            let flags = if ends { flags::END_STREAM } else { 0 };
-            frame::write_header(FrameType::Data, flags, stream.id, taken, out);
+        let end_stream =
+            state.sending == ResponseState::Exact && state.send_bytes_left == frame_len as u64;
+        if frame_len > 0 {
+            let flags = if end_stream { flags::END_STREAM } else { 0 };
+            frame::write_header(FrameType::Data, flags, stream.id, frame_len, out);
         }
-        self.on_data_sent(limits, stream, part, after, ends, out);
-        taken
+        self.on_data_sent(limits, stream, part, more_data, end_stream, out);
+        frame_len
     }
 
     /// How many of `bytes` bytes go into the next DATA frame.
     #[inline]
     fn frame_part(&self, limits: &Limits, stream: &Stream, bytes: usize) -> FramePart {
-        let wanted = match stream.sending {
+        let available = match stream.sending {
             ResponseState::Waiting | ResponseState::Done => 0,
             ResponseState::Exact => {
                 bytes.min(usize::try_from(stream.send_bytes_left).unwrap_or(usize::MAX))
@@ -234,32 +236,32 @@ impl Connection {
             ResponseState::Unknown => bytes,
         };
         FramePart {
-            len: wanted.min(self.send_capacity_of(limits, stream)),
-            unlimited_len: wanted.min(self.payload_max(limits)),
+            len: available.min(self.send_capacity_of(limits, stream)),
+            unlimited_len: available.min(self.payload_max(limits)),
         }
     }
 
-    /// Returns whether `taken` bytes, considering `after`, complete a response.
+    /// Returns whether a frame of `frame_len` bytes, followed by `more_data`, completes a response.
     #[inline]
-    fn is_last_frame(&self, stream: &Stream, taken: usize, after: MoreData) -> bool {
+    fn is_last_frame(&self, stream: &Stream, frame_len: usize, more_data: MoreData) -> bool {
         match stream.sending {
             ResponseState::Waiting | ResponseState::Done => false,
             ResponseState::Exact => {
-                stream.send_bytes_left == taken as u64 && after != MoreData::Pending
+                stream.send_bytes_left == frame_len as u64 && more_data != MoreData::Pending
             }
-            ResponseState::Unknown => after == MoreData::End,
+            ResponseState::Unknown => more_data == MoreData::End,
         }
     }
 
-    /// Updates the state after sending.
+    /// Updates windows, budget and queue after a DATA frame was written.
     #[inline]
     fn on_data_sent(
         &mut self,
         limits: &Limits,
         key: StreamKey,
         part: FramePart,
-        after: MoreData,
-        ends: bool,
+        more_data: MoreData,
+        end_stream: bool,
         out: &mut Vec<u8>,
     ) {
         let bytes = u32::try_from(part.len).expect("a frame's length has 24 bits");
@@ -269,7 +271,7 @@ impl Connection {
         }
         stream.send_window -= bytes.cast_signed();
         stream.unacknowledged = stream.unacknowledged.saturating_add(bytes);
-        stream.has_data = after == MoreData::Buffered
+        stream.has_data = more_data == MoreData::Buffered
             && matches!(stream.sending, ResponseState::Exact | ResponseState::Unknown);
         self.send_window -= bytes.cast_signed();
         self.unacknowledged = self.unacknowledged.saturating_add(bytes);
@@ -277,7 +279,7 @@ impl Connection {
             let is_released = self.held_fragments.remove(stream);
             self.budget.credit_sent(limits, bytes, part.is_fragment() && !is_released);
         }
-        if ends {
+        if end_stream {
             return self.send_end_stream(limits, key, out);
         }
         self.requeue(key.slot);
@@ -324,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// The response is complete.
+    /// Ends the server's side of a stream, whose response is complete.
     #[inline]
     fn send_end_stream(&mut self, limits: &Limits, key: StreamKey, out: &mut Vec<u8>) {
         let stream = self.streams.at_mut(key.slot);
@@ -353,20 +355,20 @@ impl Connection {
 
     /// Ends the HEADERS frame that begins at `start`.
     #[inline]
-    fn end_block(&self, id: u32, ends: bool, start: usize, out: &mut Vec<u8>) {
+    fn end_block(&self, id: u32, end_stream: bool, start: usize, out: &mut Vec<u8>) {
         let length = out.len() - start - HEADER_BYTES;
         let length_max = self.peer_frame_bytes_max as usize;
         if length > length_max {
-            return split_block(id, ends, start, length_max, out);
+            return split_block(id, end_stream, start, length_max, out);
         }
-        let flags = flags::END_HEADERS | if ends { flags::END_STREAM } else { 0 };
+        let flags = flags::END_HEADERS | if end_stream { flags::END_STREAM } else { 0 };
         let length = u32::try_from(length).expect("a frame's length has 24 bits");
         let header =
             frame::FrameHeader { length, frame_type: FrameType::Headers, flags, stream_id: id };
         out[start..start + HEADER_BYTES].copy_from_slice(&header.to_bytes());
     }
 
-    /// Writes the caller's fields, except those that this side controls.
+    /// Writes the caller's fields, except those that HTTP/2 does not allow and Content-Length.
     // RFC 9113 §8.2.2: an endpoint must not generate connection-specific fields.
     #[inline]
     fn write_fields<'a>(
@@ -374,7 +376,7 @@ impl Connection {
         fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         out: &mut Vec<u8>,
     ) -> CallerFields {
-        let mut own = CallerFields::default();
+        let mut caller_fields = CallerFields::default();
         for (name, value) in fields {
             let known = KnownField::from_name(name);
             let value = field::trim_ows(value);
@@ -385,21 +387,21 @@ impl Connection {
                 | KnownField::KeepAlive
                 | KnownField::Te => {}
                 KnownField::ContentLength => {
-                    own.content_length =
-                        own.content_length.or_else(|| h1::parse_decimal(value).ok());
+                    caller_fields.content_length =
+                        caller_fields.content_length.or_else(|| h1::parse_decimal(value).ok());
                 }
-                KnownField::Date if own.date => {}
-                KnownField::Other => self.write_other(name, value, out),
+                KnownField::Date if caller_fields.date => {}
+                KnownField::Other => self.write_other_field(name, value, out),
                 _ => {
-                    own.date |= known == KnownField::Date;
+                    caller_fields.date |= known == KnownField::Date;
                     self.encoder.field(known, known.name().as_bytes(), value, out);
                 }
             }
         }
-        own
+        caller_fields
     }
 
-    fn write_other(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    fn write_other_field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         if !field::is_token(name) || name.eq_ignore_ascii_case(b"proxy-connection") {
             return;
         }
@@ -411,7 +413,7 @@ impl Connection {
     }
 }
 
-/// The caller's values of fields that this side controls.
+/// The fields among the caller's that [`Connection::send_response`] otherwise writes itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallerFields {
     date: bool,
@@ -421,27 +423,32 @@ struct CallerFields {
 /// Splits a block that is too long for one frame.
 // RFC 9113 §4.3: a block that does not fit into HEADERS continues in CONTINUATION frames.
 #[cold]
-fn split_block(id: u32, ends: bool, start: usize, length_max: usize, out: &mut Vec<u8>) {
+fn split_block(id: u32, end_stream: bool, start: usize, length_max: usize, out: &mut Vec<u8>) {
     let block = out.split_off(start + HEADER_BYTES);
     out.truncate(start);
     let count = block.len().div_ceil(length_max);
-    for (at, fragment) in block.chunks(length_max).enumerate() {
-        let (kind, mut flags) = match at {
-            0 => (FrameType::Headers, if ends { flags::END_STREAM } else { 0 }),
+    for (index, fragment) in block.chunks(length_max).enumerate() {
+        let (frame_type, mut flags) = match index {
+            0 => (FrameType::Headers, if end_stream { flags::END_STREAM } else { 0 }),
             _ => (FrameType::Continuation, 0),
         };
-        if at + 1 == count {
+        if index + 1 == count {
             flags |= flags::END_HEADERS;
         }
-        frame::write_frame(kind, flags, id, fragment, out);
+        frame::write_frame(frame_type, flags, id, fragment, out);
     }
 }
 
 /// How the content is framed.
-fn body_mode(status: u16, length: ResponseLength, by_head: bool, is_tunnel: bool) -> BodyFraming {
+fn body_framing(
+    status: u16,
+    length: ResponseLength,
+    is_head_request: bool,
+    is_tunnel: bool,
+) -> BodyFraming {
     match (status, length) {
         // RFC 9110 §6.4.1: responses to HEAD, and those with status 204 or 304, have no content.
-        _ if by_head => BodyFraming::None,
+        _ if is_head_request => BodyFraming::None,
         (204 | 304, _) => BodyFraming::None,
         // RFC 9110 §9.3.6: a 2xx response to CONNECT has no Content-Length; the tunnel follows.
         (200..=299, _) if is_tunnel => BodyFraming::Chunked,

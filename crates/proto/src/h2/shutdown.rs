@@ -8,9 +8,9 @@ use super::frame::{self, ErrorCode, FrameType, WINDOW_CEILING};
 use super::receive::FrameReadState;
 
 impl Connection {
-    /// Stops accepting requests, in two steps: GOAWAY is sent, and requests that the client sent
-    /// before receiving it are still served; when it answers the PING that follows, the last stream
-    /// is fixed. If the answer does not arrive in time, call
+    /// Stops accepting requests, in two steps: GOAWAY and a PING are sent, and requests that the
+    /// client sent before receiving them are still served; when the PING is acknowledged, a second
+    /// GOAWAY fixes the last stream. If the acknowledgement does not arrive in time, call
     /// [`go_away_now`](Self::go_away_now).
     // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier,
     // and after a round trip another one with the last stream that it serves.
@@ -34,8 +34,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection for the server's own reasons, such as a deadline. Nothing more is
-    /// received, and nothing more may be written.
+    /// Ends the connection for a reason other than an error of the client, such as a deadline.
+    /// Nothing more is received, and nothing more may be written.
     pub fn close(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
         if self.receive.step != FrameReadState::Closed {
             frame::write_go_away(self.last_stream(), code, out);
@@ -47,22 +47,22 @@ impl Connection {
     // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with
     // the last stream that it processed, and must then close the connection.
     #[cold]
-    pub(super) fn connection_error(&mut self, reject: Http2Error, out: &mut Vec<u8>) -> Event {
-        self.close(reject.code(), out);
-        Event::ConnectionError(reject)
+    pub(super) fn connection_error(&mut self, error: Http2Error, out: &mut Vec<u8>) -> Event {
+        self.close(error.code(), out);
+        Event::ConnectionError(error)
     }
 
     /// Must be called when the peer has closed its direction, after all earlier bytes were passed
     /// to [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests
-    /// fail; complete ones can still be answered, because the peer may have closed only its own
-    /// direction.
+    /// fail; responses to complete ones can still be sent, because the peer may have closed only
+    /// its own direction.
     pub fn receive_eof(&mut self) -> Event {
         if self.receive.step == FrameReadState::Closed {
             return Event::Closed;
         }
-        let within = self.receive.is_mid_frame();
+        let is_mid_frame = self.receive.is_mid_frame();
         self.receive.step = FrameReadState::Closed;
-        if within { Event::ConnectionError(Http2Error::UnexpectedEof) } else { Event::Closed }
+        if is_mid_frame { Event::ConnectionError(Http2Error::UnexpectedEof) } else { Event::Closed }
     }
 
     fn last_stream(&self) -> u32 {

@@ -1,5 +1,5 @@
-//! Prints the moves of a stream, and the effect of each frame in each state of its stream, as text,
-//! compared with `states.txt`: a changed move shows in review.
+//! Prints the transitions of a stream, and the effect of each frame in each state of its stream,
+//! and compares them with `states.txt`, so that every change is visible in review.
 
 use super::frame::{self, ErrorCode, FrameType, flags};
 use super::streams::{State, Transition};
@@ -97,7 +97,7 @@ fn receive(
             Event::Data { .. } => "data".to_owned(),
             Event::End { .. } => "end".to_owned(),
             Event::Reset { cause, .. } => format!("reset, {cause:?}"),
-            Event::StreamError { error: reject, .. } => format!("rejected, {reject:?}"),
+            Event::StreamError { error, .. } => format!("rejected, {error:?}"),
             other => format!("{other:?}"),
         });
         if let Event::Request(_) = event {
@@ -131,9 +131,9 @@ fn situation(frames: &[&str], server: Option<Server>) -> Connection {
 fn table() -> String {
     let mut text = String::from("# Streams\n");
     for state in STATES {
-        for step in TRANSITIONS {
-            let to = state.on(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
-            writeln!(text, "{state:?} + {step:?} = {to}").unwrap();
+        for transition in TRANSITIONS {
+            let to = state.on(transition).map_or("illegal".to_owned(), |to| format!("{to:?}"));
+            writeln!(text, "{state:?} + {transition:?} = {to}").unwrap();
         }
     }
     text.push_str("\n# Frames in each state of stream 1\n");
@@ -143,18 +143,18 @@ fn table() -> String {
                 (situation(frames, server), Vec::new(), Vec::new());
             write_frame(frame, &mut bytes);
             let (events, _) = receive(&mut connection, &bytes, &mut out);
-            let answers = match frame::FrameHeader::parse(&out).map(|header| header.frame_type) {
+            let answer = match frame::FrameHeader::parse(&out).map(|header| header.frame_type) {
                 None => "no answer".to_owned(),
                 Some(kind) => format!("{kind:?}"),
             };
-            writeln!(text, "{name} + {frame} = {events}; {answers}").unwrap();
+            writeln!(text, "{name} + {frame} = {events}; {answer}").unwrap();
         }
     }
     text
 }
 
 #[test]
-fn every_frame_in_every_state_is_as_the_snapshot_has_it() {
+fn transitions_and_effects_of_frames_match_the_snapshot() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/h2/states.txt");
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     if std::env::var_os("PEREGRINE_SNAPSHOT").is_some() {

@@ -47,7 +47,7 @@ pub(super) enum State {
     Closed,
 }
 
-/// A move of a stream.
+/// An event that changes the state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     /// The client ends its side.
@@ -61,16 +61,16 @@ pub(super) enum Transition {
 }
 
 impl State {
-    /// The state after a move, or `None` if the move is illegal.
+    /// The state after a transition, or `None` if it is illegal.
     ///
-    /// | from | move | to |
+    /// | from | transition | to |
     /// |---|---|---|
     /// | Open | ReceiveEnd, SendEnd | HalfClosedRemote, HalfClosedLocal |
     /// | HalfClosedRemote | SendEnd | Closed |
     /// | HalfClosedLocal | ReceiveEnd | Closed |
     /// | all but Closed | Reset, ResetByPeer | Closed |
-    pub(super) const fn on(self, step: Transition) -> Option<Self> {
-        Some(match (self, step) {
+    pub(super) const fn on(self, transition: Transition) -> Option<Self> {
+        Some(match (self, transition) {
             (Self::Open, Transition::ReceiveEnd) => Self::HalfClosedRemote,
             (Self::Open, Transition::SendEnd) => Self::HalfClosedLocal,
             (Self::HalfClosedRemote, Transition::SendEnd)
@@ -98,8 +98,7 @@ pub(super) enum ResponseState {
     Done,
 }
 
-/// An open stream.
-/// A free slot has the identifier 0, and `next` is the next free one.
+/// An open stream, or a free slot: then `id` is 0, and `next` is the next free slot.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// Content that was announced and has not arrived; `u64::MAX` if the length is unknown.
@@ -115,32 +114,33 @@ pub(super) struct Stream {
     pub(super) recv_window: i32,
     /// Content that arrived and was not consumed yet.
     pub(super) unreleased: u32,
-    /// Bytes sent for which the client has not opened the stream's window yet.
+    /// Bytes sent that no WINDOW_UPDATE for the stream has covered yet.
     pub(super) unacknowledged: u32,
-    /// How much room the next DATA frame waits for; see `hold.rs`.
+    /// The window that the next DATA frame waits for; see `hold.rs`.
     pub(super) capacity_min: u16,
     pub(super) previous: Slot,
     pub(super) next: Slot,
     pub(super) state: State,
     pub(super) sending: ResponseState,
     pub(super) priority: Priority,
-    /// There is content to send.
+    /// Whether there is content to send.
     pub(super) has_data: bool,
-    /// The stream is in a queue.
+    /// Whether the stream is in a queue.
     pub(super) queued: bool,
-    /// The request's method was HEAD.
+    /// Whether the request's method is HEAD.
     pub(super) is_head_request: bool,
-    /// The stream is a tunnel, by extended CONNECT.
+    /// Whether the stream is a tunnel, by extended CONNECT.
     pub(super) is_tunnel: bool,
-    /// The rest of the request's content is unwanted.
+    /// Whether the rest of the request's content is discarded.
     pub(super) discarding: bool,
-    /// The caller was notified that the request yields nothing more; the response is complete.
+    /// Whether `close_answered_streams` has reported the stream to the caller, so that no more
+    /// events are yielded for it.
     pub(super) is_closing: bool,
-    /// The request was refused, so its response is not useful work.
+    /// Whether the request was refused: its response then earns no credit in the abuse budget.
     pub(super) was_refused: bool,
-    /// The client waits for a 100 response.
+    /// Whether the client waits for a 100 response.
     pub(super) expects_continue: bool,
-    /// Content has arrived.
+    /// Whether content has arrived.
     pub(super) has_content: bool,
 }
 
@@ -153,7 +153,7 @@ impl Stream {
         matches!(self.state, State::Open | State::HalfClosedLocal)
     }
 
-    /// Whether there is content to send, and the stream's window has room for it.
+    /// Returns whether there is content to send, and the stream's window has room for it.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         self.has_data && self.fits(self.send_window)
@@ -165,22 +165,23 @@ impl Stream {
         window >= i32::from(self.capacity_min.max(1))
     }
 
-    /// Returns whether the response is complete and the request is not. Except in a tunnel, both
-    /// then end.
+    /// Returns whether the response is complete and the request is not. The stream is then closed,
+    /// unless it is a tunnel.
     #[inline]
     pub(super) const fn has_unfinished_request(&self) -> bool {
         matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel
     }
 
-    /// Makes a move: the only place that changes the state. Panics if the move is illegal, which is
-    /// a bug in the connection.
+    /// Changes the state; nothing else does. Panics if the transition is illegal, which is a bug in
+    /// the connection.
     #[inline]
-    pub(super) fn transition(&mut self, step: Transition) {
-        self.state = self.state.on(step).expect("the connection makes only legal moves");
+    pub(super) fn transition(&mut self, transition: Transition) {
+        self.state =
+            self.state.on(transition).expect("the connection makes only legal transitions");
     }
 }
 
-/// The state of an identifier's stream.
+/// The state of the stream with some identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamLookup {
     /// It is open.
@@ -257,7 +258,7 @@ impl Streams {
 
     /// The number of slots; a free one has the identifier 0.
     pub(super) fn slots(&self) -> Slot {
-        Slot::try_from(self.slab.len()).expect("places have 16 bits")
+        Slot::try_from(self.slab.len()).expect("slot numbers have 16 bits")
     }
 
     /// The keys of all open streams.
@@ -272,13 +273,13 @@ impl Streams {
         if id > self.highest {
             return StreamLookup::Idle;
         }
-        match self.find_slot(id) {
+        match self.table_position(id) {
             Some(at) => StreamLookup::Open(self.table[at]),
             None => StreamLookup::Closed(self.recent.get(id, self.highest)),
         }
     }
 
-    /// The client has used an identifier that was idle.
+    /// Records that the client has used an idle identifier.
     #[inline]
     pub(super) fn mark_used(&mut self, id: u32) {
         debug_assert!(id > self.highest, "the identifier was idle");
@@ -286,36 +287,37 @@ impl Streams {
         self.highest = id;
     }
 
-    /// Opens a stream whose identifier has begun. There are fewer open streams than the ceiling.
+    /// Opens a stream whose identifier was marked as used. The caller ensures that fewer than
+    /// `STREAMS_CEILING` streams are open.
     #[inline]
     pub(super) fn open(&mut self, stream: Stream) -> StreamKey {
-        debug_assert!(self.count() < STREAMS_CEILING, "the connection counts them");
+        debug_assert!(self.count() < STREAMS_CEILING, "the connection limits the count");
         let id = stream.id;
         let slot = if self.free == NO_SLOT {
             self.slab.push(stream);
-            Slot::try_from(self.slab.len() - 1).expect("places have 16 bits")
+            Slot::try_from(self.slab.len() - 1).expect("slot numbers have 16 bits")
         } else {
             let slot = self.free;
-            let place = self.at_mut(slot);
-            let next = place.next;
-            *place = stream;
+            let entry = self.at_mut(slot);
+            let next = entry.next;
+            *entry = stream;
             self.free = next;
             slot
         };
         self.count += 1;
         if self.table.len() < 2 * usize::from(self.count) {
-            self.grow();
+            self.grow_table();
         } else {
-            self.link(slot, id);
+            self.insert_into_table(slot, id);
         }
         StreamKey { id, slot }
     }
 
     /// Closes a stream that is in no queue.
     #[inline]
-    pub(super) fn close(&mut self, key: StreamKey, closed: CloseKind) {
-        self.unlink(key.id);
-        self.recent.set(key.id, self.highest, closed);
+    pub(super) fn close(&mut self, key: StreamKey, close_kind: CloseKind) {
+        self.remove_from_table(key.id);
+        self.recent.set(key.id, self.highest, close_kind);
         self.count -= 1;
         let free = self.free;
         let stream = self.at_mut(key.slot);
@@ -324,7 +326,7 @@ impl Streams {
         self.free = key.slot;
     }
 
-    /// A stream was begun and never opened, because it was refused.
+    /// Records that a stream was refused and never opened.
     pub(super) fn mark_refused(&mut self, id: u32) {
         self.recent.set(id, self.highest, CloseKind::ResetByServer);
     }
@@ -348,7 +350,7 @@ impl Streams {
 
     /// The position of an open stream in the table.
     #[inline]
-    fn find_slot(&self, id: u32) -> Option<usize> {
+    fn table_position(&self, id: u32) -> Option<usize> {
         if self.table.is_empty() {
             return None;
         }
@@ -363,7 +365,7 @@ impl Streams {
     }
 
     #[inline]
-    fn link(&mut self, slot: Slot, id: u32) {
+    fn insert_into_table(&mut self, slot: Slot, id: u32) {
         let mut at = self.bucket(id);
         while self.table[at] != NO_SLOT {
             at = (at + 1) & (self.table.len() - 1);
@@ -371,11 +373,12 @@ impl Streams {
         self.table[at] = slot;
     }
 
-    /// Removes an identifier from the table, and moves back those that were displaced by it.
+    /// Removes an identifier from the table. Later entries of its probe sequence move back, so that
+    /// no tombstone is needed.
     #[inline]
-    fn unlink(&mut self, id: u32) {
+    fn remove_from_table(&mut self, id: u32) {
         let mask = self.table.len() - 1;
-        let mut hole = self.find_slot(id).expect("an open stream is in the table");
+        let mut hole = self.table_position(id).expect("an open stream is in the table");
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
@@ -393,36 +396,44 @@ impl Streams {
     }
 
     #[cold]
-    fn grow(&mut self) {
+    fn grow_table(&mut self) {
         let length = (2 * usize::from(self.count)).next_power_of_two().max(TABLE_MIN);
         self.table = vec![NO_SLOT; length];
         let open: Vec<_> = self.keys().collect();
         for key in open {
-            self.link(key.slot, key.id);
+            self.insert_into_table(key.slot, key.id);
         }
     }
 
     /// Checks all invariants.
     pub(super) fn assert_invariants(&self) {
         let open = self.all().count();
-        assert_eq!(open, usize::from(self.count), "the count is that of the open streams");
+        assert_eq!(open, usize::from(self.count), "`count` is the number of open streams");
         assert!(self.table.is_empty() || self.table.len().is_power_of_two());
         assert!(self.table.len() >= 2 * open, "the table has room");
         assert_eq!(self.table.iter().filter(|slot| **slot != NO_SLOT).count(), open);
         for key in self.keys() {
-            assert_eq!(self.find(key.id), StreamLookup::Open(key.slot), "the table leads to it");
+            assert_eq!(
+                self.find(key.id),
+                StreamLookup::Open(key.slot),
+                "every open stream is found"
+            );
             let stream = self.at(key.slot);
             assert!(stream.state != State::Closed, "a closed stream leaves the slab");
             assert!(stream.id % 2 == 1 && stream.id <= self.highest);
             let done = stream.sending == ResponseState::Done;
-            assert_eq!(done, stream.state == State::HalfClosedLocal, "the response ends its side");
+            assert_eq!(
+                done,
+                stream.state == State::HalfClosedLocal,
+                "the end of the response closes the local side"
+            );
             assert!(stream.send_bytes_left == 0 || stream.sending == ResponseState::Exact);
             assert!(!stream.queued || stream.has_data, "queued streams have data to send");
         }
     }
 }
 
-/// The table's least length.
+/// The minimum length of the table.
 const TABLE_MIN: usize = 16;
 
 #[cfg(test)]
@@ -463,23 +474,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_identifier_is_found_as_it_was_left(
-            steps in proptest::collection::vec((0..4_u8, 1..40_u32, any::<prop::sample::Index>()), 1..300),
+        fn find_returns_the_state_of_every_identifier(
+            steps in proptest::collection::vec(
+                (0..4_u8, 1..40_u32, any::<prop::sample::Index>()),
+                1..300,
+            ),
         ) {
             let mut streams = Streams::new();
             let mut open: Vec<StreamKey> = Vec::new();
             let mut closed: Vec<(u32, CloseKind)> = Vec::new();
-            for (kind, step, which) in steps {
-                if kind < 2 || open.is_empty() {
-                    let step = if kind == 0 { 1 } else { step };
+            for (action, step, index) in steps {
+                if action < 2 || open.is_empty() {
+                    let step = if action == 0 { 1 } else { step };
                     let id = (streams.highest() + 2 * step) | 1;
                     streams.mark_used(id);
                     open.push(streams.open(stream(id)));
                 } else {
-                    let key = open.swap_remove(which.index(open.len()));
-                    let how = [CloseKind::EndStream, CloseKind::ResetByPeer, CloseKind::ResetByServer][step as usize % 3];
-                    streams.close(key, how);
-                    closed.push((key.id, how));
+                    let key = open.swap_remove(index.index(open.len()));
+                    let close_kind = match step % 3 {
+                        0 => CloseKind::EndStream,
+                        1 => CloseKind::ResetByPeer,
+                        _ => CloseKind::ResetByServer,
+                    };
+                    streams.close(key, close_kind);
+                    closed.push((key.id, close_kind));
                     prop_assert!(streams.get(key).is_none());
                 }
                 streams.assert_invariants();
@@ -487,9 +505,9 @@ mod tests {
                     prop_assert_eq!(streams.find(key.id), StreamLookup::Open(key.slot));
                     prop_assert!(streams.get(*key).is_some());
                 }
-                for (id, how) in &closed {
+                for (id, close_kind) in &closed {
                     let is_old = streams.highest() - id >= 512;
-                    let expected = if is_old { CloseKind::ResetByServer } else { *how };
+                    let expected = if is_old { CloseKind::ResetByServer } else { *close_kind };
                     prop_assert_eq!(streams.find(*id), StreamLookup::Closed(expected));
                 }
                 prop_assert_eq!(streams.find(streams.highest() + 2), StreamLookup::Idle);
@@ -498,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_come_and_go_take_no_more_memory() {
+    fn memory_stays_bounded_when_streams_open_and_close() {
         let mut streams = Streams::new();
         for id in (1..200_000).step_by(2) {
             streams.mark_used(id);

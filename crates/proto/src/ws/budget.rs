@@ -1,8 +1,8 @@
-//! The budget that limits the work a peer can cause without a benefit.
+//! The abuse budget: limits the wasted work that a peer can cause.
 //!
 //! Control frames and nearly empty fragments are charged; transferred content and time are
-//! credited. Honest peers earn more than they spend; a flood uses up the initial amount. RFC 6455
-//! §10.4.
+//! credited. The credits of an honest peer exceed its costs; a flood uses up the initial amount.
+//! RFC 6455 §10.4.
 
 use super::error::WebSocketError;
 use super::limits::Limits;
@@ -10,7 +10,7 @@ use super::limits::Limits;
 /// An action that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
-    /// A ping, which is answered.
+    /// A ping, which causes a pong.
     Ping,
     /// An unsolicited pong.
     Pong,
@@ -30,24 +30,24 @@ impl Cost {
     }
 }
 
-/// A fragment of this size costs about as much as its bytes.
+/// The smallest fragment that is free: the overhead of a frame is then small compared to its bytes.
 const FREE_FRAGMENT_BYTES_MIN: u64 = 16;
 /// The credit for a message with content: as much as a ping costs.
 const MESSAGE_CREDIT: u32 = 2;
-/// The number of content bytes that earn 1.
+/// The number of content bytes that are credited with 1.
 const BYTES_PER_UNIT: u32 = 256;
 
 /// The budget of one connection.
 #[derive(Debug)]
 pub(super) struct Budget {
     units_left: u32,
-    /// Content bytes that have not earned anything yet.
+    /// Content bytes that were not credited yet.
     uncredited_bytes: u32,
-    /// Answers written since the peer last read its output.
+    /// Pongs written since the output was last flushed.
     pending_pongs: u16,
-    /// Pings sent by this end that were not answered.
+    /// Pings sent by this end whose pong has not arrived.
     expected_pongs: u16,
-    /// The time up to which credit was given.
+    /// The time up to which elapsed time was credited.
     last_refill_ms: Option<u64>,
 }
 
@@ -62,31 +62,31 @@ impl Budget {
         }
     }
 
-    /// Charges an action, or rejects it because too little is left.
+    /// Charges an action. Fails if the budget is too small for it.
     #[inline]
-    pub(super) fn charge(&mut self, deed: Cost) -> Result<(), WebSocketError> {
-        if deed == Cost::Pong && self.expected_pongs > 0 {
+    pub(super) fn charge(&mut self, cost: Cost) -> Result<(), WebSocketError> {
+        if cost == Cost::Pong && self.expected_pongs > 0 {
             self.expected_pongs -= 1;
             return Ok(());
         }
         self.units_left = self
             .units_left
-            .checked_sub(deed.units())
+            .checked_sub(cost.units())
             .ok_or(WebSocketError::AbuseBudgetExhausted)?;
         Ok(())
     }
 
-    /// A ping was sent, so its pong is free for the peer.
+    /// Records that a ping was sent, so that its pong is free.
     pub(super) const fn expect_pong(&mut self) {
         self.expected_pongs = self.expected_pongs.saturating_add(1);
     }
 
-    /// Returns whether another answer may wait for the peer.
+    /// Returns whether another pong may be pending.
     pub(super) const fn can_queue_pong(&self, limits: &Limits) -> bool {
         self.pending_pongs < limits.pending_pongs_max
     }
 
-    /// Counts an answer that the peer must read.
+    /// Counts a pong that the peer has to read.
     pub(super) fn count_pong(&mut self, limits: &Limits) -> Result<(), WebSocketError> {
         if !self.can_queue_pong(limits) {
             return Err(WebSocketError::PendingPongsExceeded);
@@ -95,7 +95,7 @@ impl Budget {
         Ok(())
     }
 
-    /// The peer has read all answers.
+    /// Records that all output was flushed.
     pub(super) const fn pongs_flushed(&mut self) {
         self.pending_pongs = 0;
     }

@@ -10,7 +10,7 @@ pub struct CloseCode(
 impl CloseCode {
     /// The purpose of the connection is fulfilled.
     pub const NORMAL_CLOSURE: Self = Self(1000);
-    /// The endpoint goes away: a server shuts down, or a page was left.
+    /// The endpoint goes away: a server shuts down, or a browser leaves the page.
     pub const GOING_AWAY: Self = Self(1001);
     /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);

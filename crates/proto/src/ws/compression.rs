@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Compresses messages in both directions with raw DEFLATE. Created by the owner of the connection,
-/// for the parameters negotiated by [`deflate`](super::deflate).
+/// Compresses messages in both directions with raw DEFLATE. The caller creates it with the
+/// parameters negotiated by [`deflate`](super::deflate).
 ///
 /// The connection limits the decompressed size, appends and removes the four bytes that end a
-/// flushed block (RFC 7692 §7.2.1, §7.2.2), and reports when a message ends. Whether the window is
-/// kept then is decided by the implementation, according to its parameters.
+/// flushed block (RFC 7692 §7.2.1, §7.2.2), and calls `end_inflate` and `end_deflate` when a
+/// message ends. The implementation then keeps or resets its window, according to the parameters.
 pub trait DeflateCodec {
     /// Decompresses `input` and appends at most `room` bytes (at least 1) to `out`. Returns how
     /// many bytes of `input` were used: all of them, unless `room` was filled.
@@ -27,8 +27,8 @@ pub trait DeflateCodec {
         out: &mut Vec<u8>,
     ) -> Result<usize, InflateError>;
 
-    /// A received message is complete. Without context take-over by the peer, the window can be
-    /// dropped.
+    /// Called when a received message is complete. Without context takeover by the peer, the window
+    /// can be dropped.
     fn end_inflate(&mut self);
 
     /// Compresses `input` and appends the result to `out`, up to a flush at a byte boundary, which
@@ -36,8 +36,8 @@ pub trait DeflateCodec {
     /// flush.
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>);
 
-    /// A sent message is complete. Without context take-over by this side, the next message must
-    /// not refer to it.
+    /// Called when a sent message is complete. Without context takeover by this end, the next
+    /// message must not refer to it.
     fn end_deflate(&mut self);
 }
 

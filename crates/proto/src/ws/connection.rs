@@ -12,15 +12,15 @@ use super::receive::ReceivePath;
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// The end that answered the handshake. It sends unmasked frames.
+    /// The end that accepted the handshake. It sends unmasked frames.
     Server,
-    /// The end that started the handshake, with a source of masks; each frame takes one. They must
-    /// be unpredictable (RFC 6455 §10.3).
+    /// The end that started the handshake, with a source of masks, which is called for each frame.
+    /// They must be unpredictable (RFC 6455 §10.3).
     Client(fn() -> [u8; 4]),
 }
 
-/// One WebSocket connection, from the end of its handshake. It holds no buffer except for a message
-/// that arrived in parts.
+/// One WebSocket connection, after its handshake. It has no buffer except for a message that
+/// arrives in parts.
 ///
 /// Kinds of methods:
 ///
@@ -34,9 +34,9 @@ pub enum Role {
 /// - notifications: [`refill_budget`](Self::refill_budget),
 ///   [`output_flushed`](Self::output_flushed).
 ///
-/// All output is appended to an `out` of the caller, in whole frames. The connection itself writes
-/// pongs, the answer to a Close frame, and the Close frame that reports a violated rule: check
-/// `out` after each `receive`, whatever the event is.
+/// All output is appended to the caller's `out`, in whole frames. [`receive`](Self::receive) also
+/// writes pongs, the reply to a Close frame, and the Close frame that reports an error: check `out`
+/// after each call, whatever the event is.
 ///
 /// ```
 /// use peregrine_proto::ws::{Close, CloseCode, Connection, Event, Limits};
@@ -77,7 +77,7 @@ pub struct Connection<C = NoDeflate> {
     pub(super) role: Role,
     pub(super) state: State,
     pub(super) receive: ReceivePath,
-    /// The message that is being sent in pieces.
+    /// The fragmented message that is being sent.
     pub(super) sending: Option<FragmentedSend>,
     pub(super) budget: Budget,
     pub(super) compression: Option<C>,
@@ -103,7 +103,7 @@ pub(super) enum State {
 pub(super) enum Transition {
     /// This end sends a Close frame.
     SendClose,
-    /// The peer's Close frame arrived; it is answered if it is the first.
+    /// The peer's Close frame arrived; this end replies if it has not sent one.
     ReceiveClose,
     /// The peer violated a rule.
     Fail,
@@ -112,9 +112,9 @@ pub(super) enum Transition {
 }
 
 impl State {
-    /// The state after a move; `None` if the move is illegal.
-    pub(super) const fn on(self, step: Transition) -> Option<Self> {
-        Some(match (self, step) {
+    /// The state after a transition; `None` if it is illegal.
+    pub(super) const fn on(self, transition: Transition) -> Option<Self> {
+        Some(match (self, transition) {
             (Self::Open, Transition::SendClose) => Self::CloseSent,
             (Self::Open | Self::CloseSent, Transition::ReceiveClose) => Self::Closed,
             (Self::Open | Self::CloseSent, Transition::Fail | Transition::End) => Self::Failed,
@@ -129,7 +129,7 @@ impl State {
     }
 }
 
-/// A message that is sent in pieces.
+/// A fragmented message that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentedSend {
     pub(super) kind: MessageType,
@@ -137,8 +137,7 @@ pub(super) struct FragmentedSend {
 }
 
 impl<C: DeflateCodec> Connection<C> {
-    /// Creates a connection on which nothing was received. `compression` was negotiated by both
-    /// ends.
+    /// Creates a connection. `compression` is the negotiated one.
     #[must_use]
     pub const fn new(limits: &Limits, role: Role, compression: Option<C>) -> Self {
         Self {
@@ -151,24 +150,24 @@ impl<C: DeflateCodec> Connection<C> {
         }
     }
 
-    /// Makes the connection yield messages in pieces as they arrive, instead of whole: for messages
-    /// that are too long to be held. Pieces are as long as the received bytes allow; of a
-    /// compressed message, at most 16 KiB.
+    /// Makes the connection yield messages in chunks as they arrive, instead of whole: for messages
+    /// that are too long to be buffered. Chunks are as long as the received bytes allow; those of a
+    /// compressed message have at most 16 KiB.
     #[must_use]
     pub const fn streaming(mut self) -> Self {
         self.receive.is_streaming = true;
         self
     }
 
-    /// The peer's bytes have ended. Returns [`Event::Closed`] if the close handshake was
-    /// complete, otherwise an [`Event::Error`], which is not sent to the peer.
+    /// Must be called when the peer has closed its direction. Returns [`Event::Closed`] if the
+    /// close handshake was complete, otherwise an [`Event::Error`], which is not sent to the peer.
     pub fn receive_eof(&mut self) -> Event<'static> {
-        let was_over = self.state.is_terminal();
+        let was_closed = self.state.is_terminal();
         self.transition(Transition::End);
-        if was_over { Event::Closed } else { Event::Error(WebSocketError::ConnectionLost) }
+        if was_closed { Event::Closed } else { Event::Error(WebSocketError::ConnectionLost) }
     }
 
-    /// The next step of the owner.
+    /// The next step of the caller.
     // RFC 6455 §7.1.1: the server closes the TCP connection first; the client waits for that.
     #[must_use]
     pub const fn next_action(&self) -> NextAction {
@@ -190,33 +189,34 @@ impl<C: DeflateCodec> Connection<C> {
         }
     }
 
-    /// Whether messages can still be sent.
+    /// Returns whether messages can still be sent.
     #[must_use]
     pub const fn can_send(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// The memory held by an unfinished message.
+    /// The memory held by an incomplete message, in bytes.
     #[must_use]
     pub const fn memory_bytes(&self) -> usize {
         self.receive.memory_bytes()
     }
 
-    /// Updates the time, by a monotonic clock; it restores the budget. Call it occasionally, before
-    /// [`receive`](Self::receive).
+    /// Sets the time, in milliseconds of a monotonic clock, which refills the budget. Call it
+    /// occasionally, before [`receive`](Self::receive).
     pub fn refill_budget(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.refill(limits, now_ms);
     }
 
-    /// Returns whether another ping would be answered: fewer than
-    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers wait for the
-    /// peer. An owner that stops reading until they are sent need not disconnect such a peer.
+    /// Returns whether the reply to another ping could be queued: fewer than
+    /// [`pending_pongs_max`](Limits::pending_pongs_max) pongs are pending. A caller that stops
+    /// reading until they are sent does not have to disconnect such a peer.
     #[must_use]
     pub const fn can_queue_pong(&self, limits: &Limits) -> bool {
         !self.can_send() || self.budget.can_queue_pong(limits)
     }
 
-    /// All output was sent: the peer reads its answers.
+    /// Reports that all output was sent, so the peer is reading. This resets the count of pending
+    /// pongs.
     pub const fn output_flushed(&mut self) {
         self.budget.pongs_flushed();
     }
@@ -231,27 +231,29 @@ impl<C: DeflateCodec> Connection<C> {
         self.receive.assert_invariants(self.state.is_terminal(), self.compression.is_some());
     }
 
-    pub(super) fn transition(&mut self, step: Transition) {
-        self.state = self.state.on(step).expect("callers check the state before a move");
+    pub(super) fn transition(&mut self, transition: Transition) {
+        self.state =
+            self.state.on(transition).expect("callers check the state before a transition");
         self.sending = None;
         if self.state.is_terminal() {
             self.receive.reset();
         }
     }
 
-    /// Ends the connection because the peer violated a rule, and sends that rule to it.
+    /// Fails the connection because the peer violated a rule, and writes a Close frame that names
+    /// it.
     // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code,
     // and MUST NOT process further data.
     #[cold]
-    pub(super) fn fail(&mut self, reject: WebSocketError, out: &mut Vec<u8>) -> Event<'static> {
+    pub(super) fn fail(&mut self, error: WebSocketError, out: &mut Vec<u8>) -> Event<'static> {
         if self.state == State::Open {
-            self.write_close(Some((reject.code(), reject.rule())), out);
+            self.write_close(Some((error.code(), error.rule())), out);
         }
         self.transition(Transition::Fail);
-        Event::Error(reject)
+        Event::Error(error)
     }
 
-    /// Writes a Close frame. Its reason fits, and its code is allowed.
+    /// Writes a Close frame. The caller ensures that the reason fits, and that the code is allowed.
     pub(super) fn write_close(&self, close: Option<(CloseCode, &str)>, out: &mut Vec<u8>) {
         let mut payload = [0; frame::CONTROL_BYTES_MAX];
         let mut length = 0;
@@ -270,7 +272,7 @@ impl<C: DeflateCodec> Connection<C> {
     pub(super) fn mask(&self) -> Option<[u8; 4]> {
         match self.role {
             Role::Server => None,
-            Role::Client(masks) => Some(masks()),
+            Role::Client(next_mask) => Some(next_mask()),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The negotiation of permessage-deflate (RFC 7692), as a function from an offer to an answer.
+//! The negotiation of permessage-deflate (RFC 7692), as a function from an offer to a response.
 //!
 //! A server calls [`negotiate`] with the values of Sec-WebSocket-Extensions and, if the result is
-//! [`DeflateParams`], answers with its text. A client writes an [`Offer`], and reads the answer
-//! with [`Offer::parse_response`].
+//! [`DeflateParams`], sends its text in the response. A client writes an [`Offer`], and parses the
+//! response with [`Offer::parse_response`].
 
 use crate::field;
 use std::fmt;
@@ -23,15 +23,15 @@ pub struct DeflateConfig {
     /// Whether the server resets its window after each message, even if the client would allow it
     /// to be kept. Default true: keeping a compressor takes about 256 KB per connection.
     pub server_no_context_takeover: bool,
-    /// Whether the client is asked to reset its window after each message, so that the server need
-    /// not keep it. Default true: 32 KB and more per connection.
+    /// Whether the client is requested to reset its window after each message, so that the server
+    /// does not have to keep it. Default true: 32 KB and more per connection.
     pub client_no_context_takeover: bool,
     /// The windows, in bits, with which the server can compress; it uses the largest that the
     /// client accepts. Offers that require a smaller one are declined. Default only 15, because
     /// some libraries support no other.
     pub server_max_window_bits: RangeInclusive<u8>,
-    /// The window, in bits, that a client is asked to use, if it supports the parameter. Default
-    /// 15.
+    /// The window, in bits, that the client is requested to use, if it supports the parameter.
+    /// Default 15.
     pub client_max_window_bits: u8,
 }
 
@@ -46,7 +46,7 @@ impl Default for DeflateConfig {
     }
 }
 
-/// The negotiated parameters. The text form is the server's answer, a value of
+/// The negotiated parameters. The text form is the server's response, a value of
 /// Sec-WebSocket-Extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateParams {
@@ -88,45 +88,45 @@ impl fmt::Display for DeflateParams {
 /// use peregrine_proto::ws::deflate::{DeflateConfig, negotiate};
 ///
 /// let offer: &[u8] = b"permessage-deflate; client_max_window_bits";
-/// let agreed = negotiate([offer].into_iter(), &DeflateConfig::default()).unwrap();
-/// let answer = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
-/// assert_eq!(agreed.to_string(), answer);
+/// let params = negotiate([offer].into_iter(), &DeflateConfig::default()).unwrap();
+/// let response = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
+/// assert_eq!(params.to_string(), response);
 /// ```
 // RFC 7692 §5: the server accepts the first element that it supports, or none.
 pub fn negotiate<'a>(
     values: impl IntoIterator<Item = &'a [u8]>,
-    wishes: &DeflateConfig,
+    config: &DeflateConfig,
 ) -> Option<DeflateParams> {
-    let mut elements = values.into_iter().flat_map(|value| split(value, b','));
-    elements.find_map(|element| accept_offer(&Parameters::parse(element)?, wishes))
+    let mut elements = values.into_iter().flat_map(|value| split_unquoted(value, b','));
+    elements.find_map(|element| accept_offer(&Parameters::parse(element)?, config))
 }
 
-fn accept_offer(offer: &Parameters, wishes: &DeflateConfig) -> Option<DeflateParams> {
+fn accept_offer(offer: &Parameters, config: &DeflateConfig) -> Option<DeflateParams> {
     // RFC 7692 §7.1.2.1: an offered server_max_window_bits has a value, which limits the server.
-    let server_most = match offer.server_max_window_bits {
+    let server_bits_max = match offer.server_max_window_bits {
         None => WINDOW_BITS_MAX,
         Some(bits) => bits?,
     };
-    let server_window_bits = server_most.min(*wishes.server_max_window_bits.end());
-    if server_window_bits < *wishes.server_max_window_bits.start() {
+    let server_window_bits = server_bits_max.min(*config.server_max_window_bits.end());
+    if server_window_bits < *config.server_max_window_bits.start() {
         return None;
     }
     // RFC 7692 §7.1.2.2: without client_max_window_bits in the offer, the answer MUST NOT have it.
     let client_window_bits = match offer.client_max_window_bits {
         None => WINDOW_BITS_MAX,
-        Some(most) => {
-            wishes.client_max_window_bits.clamp(WINDOW_BITS_MIN, most.unwrap_or(WINDOW_BITS_MAX))
-        }
+        Some(bits_max) => config
+            .client_max_window_bits
+            .clamp(WINDOW_BITS_MIN, bits_max.unwrap_or(WINDOW_BITS_MAX)),
     };
     Some(DeflateParams {
         // RFC 7692 §7.1.1.1: an offered server_no_context_takeover is accepted unchanged, or not at
         // all.
         server_no_context_takeover: offer.server_no_context_takeover
-            || wishes.server_no_context_takeover,
+            || config.server_no_context_takeover,
         // RFC 7692 §7.1.1.2: the answer may contain client_no_context_takeover without an offer of
         // it.
         client_no_context_takeover: offer.client_no_context_takeover
-            || wishes.client_no_context_takeover,
+            || config.client_no_context_takeover,
         server_max_window_bits: server_window_bits,
         client_max_window_bits: client_window_bits,
     })
@@ -135,13 +135,13 @@ fn accept_offer(offer: &Parameters, wishes: &DeflateConfig) -> Option<DeflatePar
 /// A client's offer. The text form is a value of Sec-WebSocket-Extensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Whether the server is asked to reset its window after each message.
+    /// Whether the server is requested to reset its window after each message.
     pub server_no_context_takeover: bool,
     /// Whether the client announces that it resets its own.
     pub client_no_context_takeover: bool,
     /// The largest window that the server may use, if it is smaller than 15 bits.
     pub server_max_window_bits: Option<u8>,
-    /// The smallest window that the client can be asked to use, if it supports less than 15 bits.
+    /// The smallest window that the client supports, if it supports less than 15 bits.
     pub client_max_window_bits_min: Option<u8>,
 }
 
@@ -164,7 +164,7 @@ impl fmt::Display for Offer {
     }
 }
 
-/// The server's answer does not match the offer: the client fails the connection.
+/// The server's response does not match the offer: the client fails the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidResponse;
 
@@ -177,41 +177,41 @@ impl fmt::Display for InvalidResponse {
 impl std::error::Error for InvalidResponse {}
 
 impl Offer {
-    /// Reads the server's answer: `values` are those of Sec-WebSocket-Extensions in the response.
-    /// Returns `None` if the server has declined.
+    /// Parses the server's response: `values` are those of Sec-WebSocket-Extensions. Returns `None`
+    /// if the server has declined.
     ///
     /// # Errors
     ///
-    /// If the answer does not match the offer.
+    /// If the response does not match the offer.
     // RFC 7692 §7.1: a client fails the connection if the server accepted with parameters that it
     // must not use, or cannot.
     pub fn parse_response<'a>(
         &self,
         values: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<Option<DeflateParams>, InvalidResponse> {
-        let mut elements = values.into_iter().flat_map(|value| split(value, b','));
+        let mut elements = values.into_iter().flat_map(|value| split_unquoted(value, b','));
         let Some(element) = elements.next() else { return Ok(None) };
-        let answer = Parameters::parse(element).ok_or(InvalidResponse)?;
-        let bits = |given: Option<Option<u8>>| match given {
+        let response = Parameters::parse(element).ok_or(InvalidResponse)?;
+        let bits = |parameter: Option<Option<u8>>| match parameter {
             None => Ok(WINDOW_BITS_MAX),
             Some(bits) => bits.ok_or(InvalidResponse),
         };
-        let agreed = DeflateParams {
-            server_no_context_takeover: answer.server_no_context_takeover,
-            client_no_context_takeover: answer.client_no_context_takeover
+        let params = DeflateParams {
+            server_no_context_takeover: response.server_no_context_takeover,
+            client_no_context_takeover: response.client_no_context_takeover
                 || self.client_no_context_takeover,
-            server_max_window_bits: bits(answer.server_max_window_bits)?,
-            client_max_window_bits: bits(answer.client_max_window_bits)?,
+            server_max_window_bits: bits(response.server_max_window_bits)?,
+            client_max_window_bits: bits(response.client_max_window_bits)?,
         };
-        let fits = elements.next().is_none()
-            && agreed.server_no_context_takeover >= self.server_no_context_takeover
-            && agreed.server_max_window_bits
+        let is_valid = elements.next().is_none()
+            && params.server_no_context_takeover >= self.server_no_context_takeover
+            && params.server_max_window_bits
                 <= self.server_max_window_bits.unwrap_or(WINDOW_BITS_MAX)
             && match self.client_max_window_bits_min {
-                None => answer.client_max_window_bits.is_none(),
-                Some(least) => agreed.client_max_window_bits >= least,
+                None => response.client_max_window_bits.is_none(),
+                Some(bits_min) => params.client_max_window_bits >= bits_min,
             };
-        if fits { Ok(Some(agreed)) } else { Err(InvalidResponse) }
+        if is_valid { Ok(Some(params)) } else { Err(InvalidResponse) }
     }
 }
 
@@ -230,16 +230,18 @@ impl Parameters {
     // RFC 7692 §7.1: an offer with an unknown parameter, an invalid value, or a repeated parameter
     // is declined.
     fn parse(element: &[u8]) -> Option<Self> {
-        let mut parts = split(element, b';');
+        let mut parts = split_unquoted(element, b';');
         if !parts.next()?.eq_ignore_ascii_case(NAME.as_bytes()) {
             return None;
         }
         let mut parameters = Self::default();
         for part in parts {
-            let at = part.iter().position(|byte| *byte == b'=');
-            let (name, value) = match at {
+            let equals = part.iter().position(|byte| *byte == b'=');
+            let (name, value) = match equals {
                 None => (part, None),
-                Some(at) => (field::trim_ows(&part[..at]), Some(field::trim_ows(&part[at + 1..]))),
+                Some(equals) => {
+                    (field::trim_ows(&part[..equals]), Some(field::trim_ows(&part[equals + 1..])))
+                }
             };
             let is_new = match name {
                 b"server_no_context_takeover" if value.is_none() => {
@@ -248,13 +250,14 @@ impl Parameters {
                 b"client_no_context_takeover" if value.is_none() => {
                     !std::mem::replace(&mut parameters.client_no_context_takeover, true)
                 }
-                b"server_max_window_bits" => {
-                    parameters.server_max_window_bits.replace(Some(bits(value?)?)).is_none()
-                }
+                b"server_max_window_bits" => parameters
+                    .server_max_window_bits
+                    .replace(Some(parse_window_bits(value?)?))
+                    .is_none(),
                 b"client_max_window_bits" => {
                     let bits = match value {
                         None => None,
-                        Some(value) => Some(bits(value)?),
+                        Some(value) => Some(parse_window_bits(value)?),
                     };
                     parameters.client_max_window_bits.replace(bits).is_none()
                 }
@@ -268,10 +271,10 @@ impl Parameters {
     }
 }
 
-/// The number of bits of a window.
+/// Parses the number of bits of a window.
 // RFC 7692 §7.1.2: a decimal integer without leading zeros between 8 and 15.
 // RFC 6455 §9.1: a quoted value is a token once it is unquoted.
-fn bits(value: &[u8]) -> Option<u8> {
+fn parse_window_bits(value: &[u8]) -> Option<u8> {
     let value = match value {
         [b'"', inner @ .., b'"'] => inner,
         value => value,
@@ -284,9 +287,9 @@ fn bits(value: &[u8]) -> Option<u8> {
     })
 }
 
-/// Splits a value at separators outside of quoted strings. Empty parts are kept if the separator is
-/// `;`, because parameters are never empty; in a list they are ignored.
-fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+/// Splits a value at separators outside of quoted strings. Empty parts of a list are ignored. If
+/// the separator is `;`, they are kept, because an empty parameter is an error.
+fn split_unquoted(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let is_separator = move |byte: &u8| {
         if is_escaped {
@@ -297,6 +300,6 @@ fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
         is_quoted ^= *byte == b'"';
         !is_quoted && *byte == separator
     };
-    let parts = value.split(is_separator).map(field::trim_ows);
+    let parts = value.split_unquoted(is_separator).map(field::trim_ows);
     parts.filter(move |part| separator == b';' || !part.is_empty())
 }

@@ -1,9 +1,9 @@
-//! Why a connection is failed: one variant per rule.
+//! Errors of WebSocket: one variant for each rule that a peer can violate.
 
 use super::close::CloseCode;
 use std::fmt;
 
-macro_rules! rejects {
+macro_rules! websocket_errors {
     ($($variant:ident: $code:ident $section:literal, $cause:literal;)*) => {
         /// A rule of WebSocket that the peer violated, or a limit that it exceeded.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ macro_rules! rejects {
             /// Every variant, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            const fn facts(self) -> (CloseCode, &'static str, &'static str) {
+            const fn parts(self) -> (CloseCode, &'static str, &'static str) {
                 match self {
                     $(Self::$variant => (CloseCode::$code, $section, $cause),)*
                 }
@@ -28,7 +28,7 @@ macro_rules! rejects {
     };
 }
 
-rejects! {
+websocket_errors! {
     NonZeroReservedBits: PROTOCOL_ERROR "RFC 6455 §5.2",
         "A reserved bit is set, and no extension gives it a meaning";
     UnexpectedRsv1: PROTOCOL_ERROR "RFC 7692 §6.1",
@@ -79,20 +79,20 @@ impl WebSocketError {
     #[inline]
     #[must_use]
     pub const fn code(self) -> CloseCode {
-        self.facts().0
+        self.parts().0
     }
 
     /// The section of the standard that contains the rule: `RFC 6455 §5.2`.
     #[must_use]
     pub const fn section(self) -> &'static str {
-        self.facts().1
+        self.parts().1
     }
 
     /// The violated rule, in one sentence without its full stop. At most 123 bytes: it is sent to
     /// the peer as the reason.
     #[must_use]
     pub const fn rule(self) -> &'static str {
-        self.facts().2
+        self.parts().2
     }
 }
 

@@ -11,9 +11,9 @@ pub enum Opcode {
     Binary,
     /// The connection ends.
     Close,
-    /// A check whether the peer is there.
+    /// A check whether the peer is alive.
     Ping,
-    /// The answer.
+    /// The reply to a ping.
     Pong,
 }
 
@@ -83,7 +83,7 @@ pub fn write_frame(
     payload: &[u8],
     out: &mut Vec<u8>,
 ) {
-    let (header, length) = header(opcode, flags, mask, payload.len());
+    let (header, length) = encode_header(opcode, flags, mask, payload.len());
     out.reserve(length + payload.len());
     out.extend_from_slice(&header[..length]);
     let start = out.len();
@@ -104,13 +104,13 @@ pub(super) fn wrap_frame(
     if let Some(mask) = mask {
         apply_mask(&mut out[start..], mask);
     }
-    let (header, length) = header(opcode, flags, mask, out.len() - start);
+    let (header, length) = encode_header(opcode, flags, mask, out.len() - start);
     out.splice(start..start, header[..length].iter().copied());
 }
 
 /// A header, and its length in bytes.
 #[inline]
-fn header(
+fn encode_header(
     opcode: Opcode,
     flags: u8,
     mask: Option<[u8; 4]>,
@@ -118,17 +118,17 @@ fn header(
 ) -> ([u8; HEADER_BYTES_MAX], usize) {
     let mut header = [0; HEADER_BYTES_MAX];
     header[0] = flags | opcode.as_u8();
-    let masked = if mask.is_some() { 0x80 } else { 0 };
+    let mask_bit = if mask.is_some() { 0x80 } else { 0 };
     let mut length = 2;
     // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length.
-    if let (true, Ok(short)) = (bytes <= CONTROL_BYTES_MAX, u8::try_from(bytes)) {
-        header[1] = masked | short;
+    if let (true, Ok(short_length)) = (bytes <= CONTROL_BYTES_MAX, u8::try_from(bytes)) {
+        header[1] = mask_bit | short_length;
     } else if let Ok(bytes) = u16::try_from(bytes) {
-        header[1] = masked | LENGTH_16;
+        header[1] = mask_bit | LENGTH_16;
         header[2..4].copy_from_slice(&bytes.to_be_bytes());
         length = 4;
     } else {
-        header[1] = masked | LENGTH_64;
+        header[1] = mask_bit | LENGTH_64;
         header[2..10].copy_from_slice(&(bytes as u64).to_be_bytes());
         length = 10;
     }
@@ -139,9 +139,9 @@ fn header(
     (header, length)
 }
 
-/// The length that is followed by a 16-bit length.
+/// The value of the 7-bit length that is followed by a 16-bit length.
 pub(super) const LENGTH_16: u8 = 126;
-/// The length that is followed by a 64-bit length.
+/// The value of the 7-bit length that is followed by a 64-bit length.
 pub(super) const LENGTH_64: u8 = 127;
 
 /// Masks or unmasks a payload.

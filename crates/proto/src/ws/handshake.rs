@@ -7,7 +7,7 @@ use std::fmt;
 /// The version of the protocol, the value of Sec-WebSocket-Version.
 pub const VERSION: &str = "13";
 
-/// Why a request is not a handshake that can be answered.
+/// Why a request is not a valid handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
     /// The method is not GET. 405.
@@ -61,12 +61,12 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// Checks a handshake over HTTP/1.1, whose answer is a 101 with [`HandshakeKey::derive_accept`].
+/// Checks a handshake over HTTP/1.1, whose response is a 101 with [`HandshakeKey::derive_accept`].
 /// `fields` are all fields of the request.
 ///
 /// # Errors
 ///
-/// If the request cannot be answered with a 101.
+/// If the response must not be a 101.
 // RFC 6455 §4.2.1: a GET with Upgrade: websocket, Connection: Upgrade, a key, and version 13.
 pub fn validate_http1<'a>(
     method: Method,
@@ -74,13 +74,13 @@ pub fn validate_http1<'a>(
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
 ) -> Result<HandshakeKey, HandshakeError> {
     let values = |name: &'static str| {
-        let is_it = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
-        fields.clone().filter(is_it).map(|(_, value)| value)
+        let has_name = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
+        fields.clone().filter(has_name).map(|(_, value)| value)
     };
-    let asks =
+    let is_upgrade =
         has_token(values("upgrade"), "websocket") && has_token(values("connection"), "upgrade");
     // RFC 9110 §7.8: a server MUST ignore Upgrade in an HTTP/1.0 request.
-    if version != Version::Http11 || !asks {
+    if version != Version::Http11 || !is_upgrade {
         return Err(HandshakeError::MissingUpgrade);
     }
     if method != Method::Get {

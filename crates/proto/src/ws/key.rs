@@ -1,4 +1,4 @@
-//! The key of a handshake, and the answer to it.
+//! The key of a handshake, and the value of Sec-WebSocket-Accept derived from it.
 
 /// A random value chosen by the client for one handshake: 16 bytes in base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct HandshakeKey([u8; KEY_BYTES]);
 /// The length of an encoded key.
 const KEY_BYTES: usize = 24;
 
-/// The length of the answer to a key.
+/// The length of the value of Sec-WebSocket-Accept.
 pub const ACCEPT_BYTES: usize = 28;
 
 impl HandshakeKey {
@@ -24,10 +24,10 @@ impl HandshakeKey {
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         let key: [u8; KEY_BYTES] = value.try_into().ok()?;
-        let (text, end) = key.split_at(KEY_BYTES - 2);
+        let (text, padding) = key.split_at(KEY_BYTES - 2);
         let is_base64 =
             text.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
-        (is_base64 && end == b"==").then_some(Self(key))
+        (is_base64 && padding == b"==").then_some(Self(key))
     }
 
     /// The key in the form of Sec-WebSocket-Key.
@@ -42,7 +42,7 @@ impl HandshakeKey {
     /// use peregrine_proto::ws::key::HandshakeKey;
     ///
     /// let key = HandshakeKey::parse(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
-    /// assert_eq!(&key.private_key_pem(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    /// assert_eq!(&key.derive_accept(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     /// ```
     // RFC 6455 §4.2.2: the key and a fixed text, hashed by SHA-1, in base64.
     #[must_use]
@@ -71,23 +71,23 @@ fn write_base64(bytes: &[u8], out: &mut [u8]) {
 }
 
 /// SHA-1, which is no longer cryptographically secure. The handshake uses it only to show that the
-/// answer comes from a server that implements WebSocket.
+/// response comes from a server that implements WebSocket.
 #[doc(hidden)]
 #[must_use]
 pub fn sha1(message: &[u8]) -> [u8; 20] {
     let mut state = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476, 0xC3D2_E1F0];
     let (blocks, rest) = message.as_chunks::<64>();
     for block in blocks {
-        add_block(&mut state, block);
+        process_block(&mut state, block);
     }
     // The rest is followed by a one bit, zeros, and the length in bits.
-    let mut end = [0; 128];
-    end[..rest.len()].copy_from_slice(rest);
-    end[rest.len()] = 0x80;
+    let mut last_blocks = [0; 128];
+    last_blocks[..rest.len()].copy_from_slice(rest);
+    last_blocks[rest.len()] = 0x80;
     let length = if rest.len() < 56 { 64 } else { 128 };
-    end[length - 8..length].copy_from_slice(&(message.len() as u64 * 8).to_be_bytes());
-    for block in end[..length].as_chunks::<64>().0 {
-        add_block(&mut state, block);
+    last_blocks[length - 8..length].copy_from_slice(&(message.len() as u64 * 8).to_be_bytes());
+    for block in last_blocks[..length].as_chunks::<64>().0 {
+        process_block(&mut state, block);
     }
     let mut digest = [0; 20];
     for (bytes, word) in digest.as_chunks_mut::<4>().0.iter_mut().zip(state) {
@@ -96,7 +96,7 @@ pub fn sha1(message: &[u8]) -> [u8; 20] {
     digest
 }
 
-fn add_block(state: &mut [u32; 5], block: &[u8; 64]) {
+fn process_block(state: &mut [u32; 5], block: &[u8; 64]) {
     let mut words = [0; 80];
     for (word, bytes) in words.iter_mut().zip(block.as_chunks::<4>().0) {
         *word = u32::from_be_bytes(*bytes);
@@ -116,7 +116,7 @@ fn add_block(state: &mut [u32; 5], block: &[u8; 64]) {
         let sum = [mixed, e, constant, word].into_iter().fold(a.rotate_left(5), u32::wrapping_add);
         (e, d, c, b, a) = (d, c, b.rotate_left(30), a, sum);
     }
-    for (word, more) in state.iter_mut().zip([a, b, c, d, e]) {
-        *word = word.wrapping_add(more);
+    for (word, addend) in state.iter_mut().zip([a, b, c, d, e]) {
+        *word = word.wrapping_add(addend);
     }
 }

@@ -26,9 +26,9 @@ pub(super) struct IncomingFrame {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IncomingMessage {
     pub(super) kind: MessageType,
-    /// The number of received bytes, without frame headers.
+    /// The number of announced payload bytes, before decompression.
     pub(super) received: u64,
-    /// The number of bytes of its content.
+    /// The number of content bytes so far, after decompression.
     pub(super) bytes: u64,
     pub(super) utf8: Utf8Validator,
     /// The state of decompression, if it is compressed.
@@ -38,7 +38,7 @@ pub(super) struct IncomingMessage {
 /// A compressed message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InflateState {
-    /// There was not enough room for all output of the input.
+    /// Whether the last call filled its room, so that more output may be pending.
     pub(super) is_full: bool,
     /// How many bytes of [`DEFLATE_TAIL`] were decompressed.
     pub(super) end: usize,
@@ -60,50 +60,51 @@ impl<C: DeflateCodec> Connection<C> {
         unread: &mut [u8],
     ) -> Result<Outcome, WebSocketError> {
         let mut message = self.receive.message.expect("a data frame is part of a message");
-        let here = usize::try_from(frame.bytes_left).unwrap_or(usize::MAX).min(unread.len());
-        frame.unmask(&mut unread[..here]);
-        if let Some(inflating) = message.inflating {
-            return self.inflate(limits, frame, message, inflating, &unread[..here]);
+        let available = usize::try_from(frame.bytes_left).unwrap_or(usize::MAX).min(unread.len());
+        frame.unmask(&mut unread[..available]);
+        if let Some(inflate_state) = message.inflating {
+            return self.inflate(limits, frame, message, inflate_state, &unread[..available]);
         }
-        if here == 0 && frame.bytes_left > 0 {
+        if available == 0 && frame.bytes_left > 0 {
             return Ok(Outcome::NeedInput);
         }
-        frame.advance(here);
-        let bytes = &unread[..here];
+        frame.advance(available);
+        let bytes = &unread[..available];
         let kind = message.kind;
-        let ends = frame.bytes_left == 0 && frame.is_final;
-        let is_whole = ends && message.bytes == 0;
-        message.bytes += here as u64;
-        self.budget.credit_received(limits, here);
+        let is_complete = frame.bytes_left == 0 && frame.is_final;
+        let is_whole = is_complete && message.bytes == 0;
+        message.bytes += available as u64;
+        self.budget.credit_received(limits, available);
         if is_whole && !self.receive.is_streaming {
             // The most frequent case, a message in one available frame: its text is validated when
             // it is borrowed.
             self.end_message(limits, &message);
-            return Ok(Outcome::Event(here, FrameContent::Message(kind)));
+            return Ok(Outcome::Event(available, FrameContent::Message(kind)));
         }
-        message.check(bytes, ends)?;
+        message.check(bytes, is_complete)?;
         if !self.receive.is_streaming {
-            let assembly = &mut self.receive.reassembly;
-            // At most doubled at a time: a length that was only announced allocates no memory.
-            let more = frame.bytes_left.min(assembly.len().max(here) as u64);
-            assembly.reserve(here + usize::try_from(more).unwrap_or(0));
-            assembly.extend_from_slice(bytes);
+            let reassembly = &mut self.receive.reassembly;
+            // The buffer at most doubles: a length that was only announced must not allocate
+            // memory.
+            let reserve = frame.bytes_left.min(reassembly.len().max(available) as u64);
+            reassembly.reserve(available + usize::try_from(reserve).unwrap_or(0));
+            reassembly.extend_from_slice(bytes);
         }
-        if ends {
-            let assembly = std::mem::take(&mut self.receive.reassembly);
+        if is_complete {
+            let reassembly = std::mem::take(&mut self.receive.reassembly);
             self.end_message(limits, &message);
-            let found = match self.receive.is_streaming {
+            let content = match self.receive.is_streaming {
                 true => FrameContent::Chunk { kind, last: true },
-                false => FrameContent::Assembled(kind, assembly),
+                false => FrameContent::Assembled(kind, reassembly),
             };
-            return Ok(Outcome::Event(here, found));
+            return Ok(Outcome::Event(available, content));
         }
         self.receive.message = Some(message);
         self.receive.frame = (frame.bytes_left > 0).then_some(frame);
-        if self.receive.is_streaming && here > 0 {
-            return Ok(Outcome::Event(here, FrameContent::Chunk { kind, last: false }));
+        if self.receive.is_streaming && available > 0 {
+            return Ok(Outcome::Event(available, FrameContent::Chunk { kind, last: false }));
         }
-        Ok(Outcome::Used(here))
+        Ok(Outcome::Used(available))
     }
 
     /// Decompresses the available part of a data frame's payload.
@@ -113,75 +114,77 @@ impl<C: DeflateCodec> Connection<C> {
         limits: &Limits,
         mut frame: IncomingFrame,
         mut message: IncomingMessage,
-        mut inflating: InflateState,
+        mut inflate_state: InflateState,
         input: &[u8],
     ) -> Result<Outcome, WebSocketError> {
-        let compression = self.compression.as_mut().expect("compression was agreed on");
-        let in_pieces = self.receive.is_streaming;
-        let mut plain = std::mem::take(&mut self.receive.reassembly);
-        let (start, mut used) = (plain.len(), 0);
-        let ends = loop {
-            let is_end = frame.is_final && frame.bytes_left == used as u64;
-            let rest = if is_end { &DEFLATE_TAIL[inflating.end..] } else { &input[used..] };
-            if rest.is_empty() && !inflating.is_full {
-                break is_end;
+        let compression = self.compression.as_mut().expect("compression was negotiated");
+        let is_streaming = self.receive.is_streaming;
+        let mut output = std::mem::take(&mut self.receive.reassembly);
+        let (start, mut used) = (output.len(), 0);
+        let is_complete = loop {
+            let is_last_input = frame.is_final && frame.bytes_left == used as u64;
+            let rest =
+                if is_last_input { &DEFLATE_TAIL[inflate_state.end..] } else { &input[used..] };
+            if rest.is_empty() && !inflate_state.is_full {
+                break is_last_input;
             }
-            if in_pieces && plain.len() >= INFLATE_BYTES {
+            if is_streaming && output.len() >= INFLATE_BYTES {
                 break false;
             }
-            let had = plain.len();
+            let len_before = output.len();
             // One more byte than allowed shows that the message is too long.
             let allowed = limits.message_bytes_max.saturating_sub(message.bytes).saturating_add(1);
-            // Enough for short texts, and twice the current amount if that was not enough.
-            let likely = had.max(8 * rest.len()).clamp(512, INFLATE_BYTES);
-            let room = usize::try_from(allowed).unwrap_or(usize::MAX).min(likely);
-            let room = if in_pieces { room.min(INFLATE_BYTES - had) } else { room };
-            let took = compression.inflate(rest, room, &mut plain);
-            let made = plain.len() - had;
-            message.bytes += made as u64;
-            let fault = if message.bytes > limits.message_bytes_max {
-                plain.pop();
+            // Enough for short texts; doubles if that was not enough.
+            let estimate = len_before.max(8 * rest.len()).clamp(512, INFLATE_BYTES);
+            let room = usize::try_from(allowed).unwrap_or(usize::MAX).min(estimate);
+            let room = if is_streaming { room.min(INFLATE_BYTES - len_before) } else { room };
+            let read = compression.inflate(rest, room, &mut output);
+            let written = output.len() - len_before;
+            message.bytes += written as u64;
+            let error = if message.bytes > limits.message_bytes_max {
+                output.pop();
                 Some(WebSocketError::MessageTooLong)
-            } else if took == Err(InflateError) || took == Ok(0) && made == 0 && !rest.is_empty() {
+            } else if read == Err(InflateError) || read == Ok(0) && written == 0 && !rest.is_empty()
+            {
                 Some(WebSocketError::DeflateInvalid)
             } else {
                 None
             };
-            if let Some(fault) = fault {
+            if let Some(error) = error {
                 // The output before the error may be invalid itself.
-                message.check(&plain[start..], false)?;
-                return Err(fault);
+                message.check(&output[start..], false)?;
+                return Err(error);
             }
-            let took = took.unwrap_or(0);
-            assert!(made <= room && took <= rest.len(), "the output stays within the room");
-            inflating.is_full = made == room;
-            *(if is_end { &mut inflating.end } else { &mut used }) += took;
+            let read = read.unwrap_or(0);
+            assert!(written <= room && read <= rest.len(), "the output stays within the room");
+            inflate_state.is_full = written == room;
+            *(if is_last_input { &mut inflate_state.end } else { &mut used }) += read;
         };
         frame.advance(used);
         self.budget.credit_received(limits, used);
-        message.check(&plain[start..], ends)?;
-        message.inflating = Some(inflating);
+        message.check(&output[start..], is_complete)?;
+        message.inflating = Some(inflate_state);
         let kind = message.kind;
-        if ends {
+        if is_complete {
             compression.end_inflate();
             self.end_message(limits, &message);
-            let found = match in_pieces {
-                true => FrameContent::Inflated { kind, bytes: plain, last: true },
-                false => FrameContent::Assembled(kind, plain),
+            let content = match is_streaming {
+                true => FrameContent::Inflated { kind, bytes: output, last: true },
+                false => FrameContent::Assembled(kind, output),
             };
-            return Ok(Outcome::Event(used, found));
+            return Ok(Outcome::Event(used, content));
         }
         self.receive.message = Some(message);
-        let is_done = frame.bytes_left == 0 && !frame.is_final && !inflating.is_full;
+        let is_done = frame.bytes_left == 0 && !frame.is_final && !inflate_state.is_full;
         self.receive.frame = (!is_done).then_some(frame);
-        if in_pieces && !plain.is_empty() {
+        if is_streaming && !output.is_empty() {
             return Ok(Outcome::Event(
                 used,
-                FrameContent::Inflated { kind, bytes: plain, last: false },
+                FrameContent::Inflated { kind, bytes: output, last: false },
             ));
         }
-        if !in_pieces {
-            self.receive.reassembly = plain;
+        if !is_streaming {
+            self.receive.reassembly = output;
         }
         Ok(if used == 0 && !is_done { Outcome::NeedInput } else { Outcome::Used(used) })
     }
@@ -219,10 +222,10 @@ impl IncomingFrame {
 }
 
 impl IncomingMessage {
-    /// Validates the next content, if it is text, and whether it may end there.
-    fn check(&mut self, bytes: &[u8], ends: bool) -> Result<(), WebSocketError> {
+    /// Validates the next content, if it is text, and that it does not end within a character.
+    fn check(&mut self, bytes: &[u8], is_complete: bool) -> Result<(), WebSocketError> {
         if self.kind == MessageType::Text
-            && !(self.utf8.check(bytes) && (!ends || self.utf8.is_complete()))
+            && !(self.utf8.check(bytes) && (!is_complete || self.utf8.is_complete()))
         {
             return Err(WebSocketError::TextInvalid);
         }

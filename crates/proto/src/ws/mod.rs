@@ -3,12 +3,11 @@
 //! Start reading at [`Connection`]. Received bytes become frames in `receive.rs`, whose payloads
 //! become messages in `message.rs`; messages become bytes in `send.rs`; `connection.rs` contains
 //! the shared state and the close handshake. `utf8.rs` validates text incrementally, `budget.rs`
-//! limits the work that a peer can cause without a benefit, and `frame.rs` does not depend on the
-//! others.
+//! limits the wasted work that a peer can cause, and `frame.rs` does not depend on the others.
 //!
-//! Before the first frame there is a handshake over HTTP: [`handshake`] checks its fields,
-//! [`key`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
-//! compression itself is provided by the owner, through [`DeflateCodec`].
+//! Before the first frame there is a handshake over HTTP: [`handshake`] checks its fields, [`key`]
+//! derives the value of Sec-WebSocket-Accept, and [`deflate`] negotiates the parameters of the
+//! compression. The caller provides the compression itself, through [`DeflateCodec`].
 
 mod budget;
 mod close;

@@ -20,9 +20,9 @@ pub(super) struct ReceivePath {
     pub(super) frame: Option<IncomingFrame>,
     /// The message whose frames are being received.
     pub(super) message: Option<IncomingMessage>,
-    /// Part of a header or of a control frame had arrived when more input was needed.
+    /// Whether a header or a control frame is incomplete.
     is_partial: bool,
-    /// The received part of the message, if it is yielded whole and did not arrive at once.
+    /// The received part of a message that is yielded whole but did not arrive at once.
     pub(super) reassembly: Vec<u8>,
 }
 
@@ -59,19 +59,31 @@ impl ReceivePath {
     pub(super) fn assert_invariants(&self, is_over: bool, can_inflate: bool) {
         let Some(message) = &self.message else {
             assert!(self.frame.is_none(), "a data frame is part of a message");
-            assert!(self.reassembly.capacity() == 0, "between messages nothing is held");
+            assert!(self.reassembly.capacity() == 0, "nothing is buffered between messages");
             return;
         };
-        assert!(!is_over, "nothing is under way after the end");
-        assert!(message.inflating.is_none() || can_inflate, "what is inflated was agreed on");
+        assert!(!is_over, "no message is incomplete after the end");
+        assert!(
+            message.inflating.is_none() || can_inflate,
+            "a compressed message requires compression"
+        );
         assert!(
             message.kind == MessageType::Text || message.utf8.is_complete(),
-            "binary is not checked"
+            "only text is validated"
         );
-        assert!(self.reassembly.len() as u64 <= message.bytes, "held bytes were received");
-        assert!(!self.is_streaming || self.reassembly.is_empty(), "yielded pieces are not held");
+        assert!(
+            self.reassembly.len() as u64 <= message.bytes,
+            "buffered bytes belong to the message"
+        );
+        assert!(
+            !self.is_streaming || self.reassembly.is_empty(),
+            "yielded chunks are not buffered"
+        );
         if let Some(frame) = self.frame {
-            assert!(frame.unmasked as u64 <= frame.bytes_left, "unmasked bytes are unused");
+            assert!(
+                frame.unmasked as u64 <= frame.bytes_left,
+                "unmasked bytes belong to the frame"
+            );
         }
     }
 }
@@ -86,17 +98,17 @@ pub(super) enum Outcome {
     Event(usize, FrameContent),
 }
 
-/// The meaning of some bytes; the bytes themselves are after those of a header.
+/// The content of the bytes that were used.
 pub(super) enum FrameContent {
     /// All bytes are a message.
     Message(MessageType),
     /// The assembled message.
     Assembled(MessageType, Vec<u8>),
-    /// All bytes are a piece.
+    /// All bytes are a chunk of a message.
     Chunk { kind: MessageType, last: bool },
-    /// A piece that was decompressed.
+    /// A decompressed chunk.
     Inflated { kind: MessageType, bytes: Vec<u8>, last: bool },
-    /// A control frame with a payload from there on.
+    /// A control frame whose payload starts at `from`.
     Control { opcode: Opcode, from: usize },
 }
 
@@ -113,11 +125,12 @@ struct Header {
 impl<C: DeflateCodec> Connection<C> {
     /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
-    /// `unread` is all that arrived and was not used, as one slice; its content is unmasked in
-    /// place. Call again until [`Event::NeedInput`], then when there is more. Messages are
-    /// processed as they arrive, so only a header or a control frame is ever left unused: at most
-    /// [`CONTROL_FRAME_BYTES_MAX`](frame::CONTROL_FRAME_BYTES_MAX) - 1 bytes. However the same
-    /// bytes are cut, the events are the same, except that pieces may be cut as the bytes are.
+    /// `unread` holds all received bytes that were not used yet; payloads are unmasked in place.
+    /// Call again until [`Event::NeedInput`], then when there are more. Payloads are processed as
+    /// they arrive, so only a header or a control frame is ever left unused: at most
+    /// [`CONTROL_FRAME_BYTES_MAX`](frame::CONTROL_FRAME_BYTES_MAX) - 1 bytes. The events do not
+    /// depend on how the bytes are split between calls, except that chunks are split in the same
+    /// way.
     #[inline]
     pub fn receive<'a>(
         &mut self,
@@ -137,27 +150,27 @@ impl<C: DeflateCodec> Connection<C> {
             match outcome {
                 Ok(Outcome::NeedInput) => return (at, Event::NeedInput),
                 Ok(Outcome::Used(used)) => at += used,
-                Ok(Outcome::Event(used, found)) => {
-                    return match self.make_event(limits, found, &unread[at..at + used], out) {
+                Ok(Outcome::Event(used, content)) => {
+                    return match self.make_event(limits, content, &unread[at..at + used], out) {
                         Ok(event) => (at + used, event),
-                        Err(reject) => (unread.len(), self.fail(reject, out)),
+                        Err(error) => (unread.len(), self.fail(error, out)),
                     };
                 }
-                Err(reject) => return (unread.len(), self.fail(reject, out)),
+                Err(error) => return (unread.len(), self.fail(error, out)),
             }
         }
     }
 
-    /// Creates the event for the result in `bytes`.
+    /// Creates the event for `content`, which may refer to `bytes`.
     #[inline]
     fn make_event<'a>(
         &mut self,
         limits: &Limits,
-        found: FrameContent,
+        content: FrameContent,
         bytes: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<Event<'a>, WebSocketError> {
-        Ok(match found {
+        Ok(match content {
             FrameContent::Message(MessageType::Text) => {
                 let text = std::str::from_utf8(bytes).map_err(|_| WebSocketError::TextInvalid)?;
                 Event::Text(Cow::Borrowed(text))
@@ -201,7 +214,7 @@ impl<C: DeflateCodec> Connection<C> {
         let Some(header) = self.parse_header(limits, unread)? else {
             return Ok(Outcome::NeedInput);
         };
-        let last = header.flags & flag::FIN != 0;
+        let is_final = header.flags & flag::FIN != 0;
         if header.opcode.is_control() {
             let end = header.bytes + header.length as usize;
             let Some(payload) = unread.get_mut(header.bytes..end) else {
@@ -209,11 +222,11 @@ impl<C: DeflateCodec> Connection<C> {
             };
             frame::apply_mask(payload, header.mask);
             self.receive.is_partial = false;
-            let found = FrameContent::Control { opcode: header.opcode, from: header.bytes };
-            return Ok(Outcome::Event(end, found));
+            let content = FrameContent::Control { opcode: header.opcode, from: header.bytes };
+            return Ok(Outcome::Event(end, content));
         }
         self.receive.is_partial = false;
-        if !last {
+        if !is_final {
             self.budget.charge(Cost::Fragment(header.length))?;
         }
         if header.opcode != Opcode::Continuation {
@@ -228,17 +241,17 @@ impl<C: DeflateCodec> Connection<C> {
         let message = self.receive.message.as_mut().expect("a continuation belongs to a message");
         message.received = message.received.saturating_add(header.length);
         // RFC 6455 §10.4: an endpoint SHOULD limit the size of frames and of messages.
-        let most = match message.inflating {
+        let bytes_max = match message.inflating {
             None => limits.message_bytes_max,
-            // Compression may expand data a little, and flushes some more.
+            // DEFLATE may expand data a little, and each flush adds a few bytes.
             Some(_) => limits.message_bytes_max.saturating_mul(2).saturating_add(1024),
         };
-        if message.received > most {
+        if message.received > bytes_max {
             return Err(WebSocketError::MessageTooLong);
         }
         self.receive.frame = Some(IncomingFrame {
             bytes_left: header.length,
-            is_final: last,
+            is_final,
             mask: header.mask,
             unmasked: 0,
         });
@@ -264,11 +277,11 @@ impl<C: DeflateCodec> Connection<C> {
             _ => {}
         }
         // RFC 6455 §5.5: control frames have at most 125 bytes.
-        let short = second & 0x7F;
-        if opcode.is_control() && usize::from(short) > CONTROL_BYTES_MAX {
+        let short_length = second & 0x7F;
+        if opcode.is_control() && usize::from(short_length) > CONTROL_BYTES_MAX {
             return Err(WebSocketError::ControlTooLong);
         }
-        let (length, mut bytes) = match short {
+        let (length, mut bytes) = match short_length {
             // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length; the
             // highest bit of 64 MUST be 0.
             LENGTH_16 => {
@@ -297,8 +310,8 @@ impl<C: DeflateCodec> Connection<C> {
         }
         let mut mask = [0; 4];
         if let Role::Server = self.role {
-            let Some(given) = unread[bytes..].first_chunk() else { return Ok(None) };
-            mask = *given;
+            let Some(mask_bytes) = unread[bytes..].first_chunk() else { return Ok(None) };
+            mask = *mask_bytes;
             bytes += 4;
         }
         Ok(Some(Header { opcode, flags, length, mask, bytes }))
@@ -309,23 +322,23 @@ impl<C: DeflateCodec> Connection<C> {
     fn check_opcode(&self, first: u8) -> Result<Opcode, WebSocketError> {
         // RFC 6455 §5.2: a reserved bit that no extension has defined MUST be 0, and a reserved
         // opcode fails the connection.
-        let meant = if self.compression.is_some() { flag::RSV1 } else { 0 };
-        if first & flag::RSV_MASK & !meant != 0 {
+        let allowed_bits = if self.compression.is_some() { flag::RSV1 } else { 0 };
+        if first & flag::RSV_MASK & !allowed_bits != 0 {
             return Err(WebSocketError::NonZeroReservedBits);
         }
         let opcode = Opcode::from_u8(first & 0x0F).ok_or(WebSocketError::OpcodeReserved)?;
         // RFC 7692 §6.1: RSV1 is only set on the first frame of a message, never on a control
         // frame.
-        let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
-        if first & flag::RSV1 != 0 && !begins {
+        let starts_message = matches!(opcode, Opcode::Text | Opcode::Binary);
+        if first & flag::RSV1 != 0 && !starts_message {
             return Err(WebSocketError::UnexpectedRsv1);
         }
         // RFC 6455 §5.4: control frames may occur within a message, and MUST NOT be fragmented;
         // frames of two messages are not interleaved.
         match (opcode.is_control(), self.receive.message.is_some()) {
             (true, _) if first & flag::FIN == 0 => Err(WebSocketError::ControlFragmented),
-            (false, true) if begins => Err(WebSocketError::MessageInterrupted),
-            (false, false) if !begins => Err(WebSocketError::ContinuationAlone),
+            (false, true) if starts_message => Err(WebSocketError::MessageInterrupted),
+            (false, false) if !starts_message => Err(WebSocketError::ContinuationAlone),
             _ => Ok(opcode),
         }
     }

@@ -9,7 +9,7 @@ use super::limits::Limits;
 use super::message::DEFLATE_TAIL;
 use std::fmt;
 
-/// A message to send, or a piece of one.
+/// A message to send, or a fragment of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagePayload<'a> {
     /// Text.
@@ -32,7 +32,7 @@ impl<'a> MessagePayload<'a> {
 pub enum WriteError {
     /// The connection ends or has ended.
     Closed,
-    /// Another message is being sent in pieces.
+    /// A fragmented message is being sent.
     MessageInProgress,
     /// The payload of a ping or a pong exceeds 125 bytes.
     ControlTooLong,
@@ -58,7 +58,7 @@ impl<C: DeflateCodec> Connection<C> {
     ///
     /// # Errors
     ///
-    /// If the connection is ending, or a message is being sent in pieces; then nothing is written.
+    /// If the connection is ending, or a fragmented message is being sent; then nothing is written.
     #[inline]
     pub fn send(
         &mut self,
@@ -76,13 +76,14 @@ impl<C: DeflateCodec> Connection<C> {
         Ok(())
     }
 
-    /// Writes a piece of a message, as one frame: the first call begins the message, and the one
-    /// with `last` ends it. A piece reaches the peer without waiting for the next one. Such a
-    /// message is compressed, however short, if compression was negotiated.
+    /// Writes a fragment of a message, as one frame: the first call begins the message, and the one
+    /// with `last` ends it. The compressor is flushed, so the peer can read a fragment before the
+    /// next one arrives. Such a message is compressed, however short, if compression was
+    /// negotiated.
     ///
     /// # Errors
     ///
-    /// If the connection is ending, or the piece is of another kind than the message; then nothing
+    /// If the connection is ending, or the fragment has another type than the message; then nothing
     /// is written.
     // RFC 6455 §5.4: a message has one or more frames, all but the first with opcode 0, the last
     // with FIN.
@@ -104,30 +105,30 @@ impl<C: DeflateCodec> Connection<C> {
         Ok(())
     }
 
-    /// Checks whether the peer is there: writes a ping. The peer returns its payload as an
+    /// Writes a ping, to check whether the peer is alive. The peer returns its payload as an
     /// [`Event::Pong`](super::Event::Pong), possibly only that of the last ping.
     ///
     /// # Errors
     ///
     /// If the connection is ending, or the payload exceeds 125 bytes; then nothing is written.
     pub fn ping(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WriteError> {
-        self.control(Opcode::Ping, payload, out)?;
+        self.write_control(Opcode::Ping, payload, out)?;
         self.budget.expect_pong();
         Ok(())
     }
 
-    /// Writes an unsolicited pong; pings are answered without this.
+    /// Writes an unsolicited pong. [`receive`](Self::receive) already replies to pings.
     ///
     /// # Errors
     ///
     /// If the connection is ending, or the payload exceeds 125 bytes; then nothing is written.
     pub fn pong(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WriteError> {
-        self.control(Opcode::Pong, payload, out)
+        self.write_control(Opcode::Pong, payload, out)
     }
 
     /// Starts the close handshake: writes a Close frame, with or without a code and a reason, of
-    /// which the first 123 bytes are sent. Messages are still received until the peer's answer
-    /// arrives; the owner limits how long that may take.
+    /// which the first 123 bytes are sent. Messages are still received until the peer's Close frame
+    /// arrives; the caller limits how long that may take.
     ///
     /// # Errors
     ///
@@ -158,7 +159,12 @@ impl<C: DeflateCodec> Connection<C> {
         }
     }
 
-    fn control(&self, opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WriteError> {
+    fn write_control(
+        &self,
+        opcode: Opcode,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), WriteError> {
         self.check_open()?;
         if payload.len() > CONTROL_BYTES_MAX {
             return Err(WriteError::ControlTooLong);

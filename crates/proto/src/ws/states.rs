@@ -1,5 +1,5 @@
-//! Prints the moves of the close handshake, and the effect of each frame and each call in each
-//! situation, as text compared with `states.txt`: a changed move shows in review.
+//! Prints the transitions of the close handshake, and the effect of each frame and each call in
+//! each situation, and compares them with `states.txt`, so that every change is visible in review.
 
 use super::connection::{State, Transition};
 use super::frame::{self, Opcode, flag};
@@ -11,7 +11,7 @@ const STATES: [State; 4] = [State::Open, State::CloseSent, State::Closed, State:
 const TRANSITIONS: [Transition; 4] =
     [Transition::SendClose, Transition::ReceiveClose, Transition::Fail, Transition::End];
 
-/// How a server gets into a situation: the client's frames, and then the server's calls.
+/// How to bring a server into a situation: the client's frames, and then the server's calls.
 const SITUATIONS: [(&str, &[&str], &[&str]); 9] = [
     ("open", &[], &[]),
     ("within a received message", &["begin"], &[]),
@@ -82,7 +82,7 @@ fn receive(connection: &mut Connection, frame: &str, out: &mut Vec<u8>) -> Strin
     }
 }
 
-fn wish(connection: &mut Connection, name: &str, out: &mut Vec<u8>) -> String {
+fn call(connection: &mut Connection, name: &str, out: &mut Vec<u8>) -> String {
     let text = MessagePayload::Text("a");
     let result = match name {
         "send" => connection.send(&Limits::DEFAULT, text, out),
@@ -96,11 +96,11 @@ fn wish(connection: &mut Connection, name: &str, out: &mut Vec<u8>) -> String {
     format!("{result:?}")
 }
 
-fn situation(frames: &[&str], wishes: &[&str]) -> Connection {
+fn situation(frames: &[&str], calls: &[&str]) -> Connection {
     let mut connection = Connection::new(&Limits::DEFAULT, Role::Server, None);
     let mut out = Vec::new();
     frames.iter().for_each(|frame| drop(receive(&mut connection, frame, &mut out)));
-    wishes.iter().for_each(|name| drop(wish(&mut connection, name, &mut out)));
+    calls.iter().for_each(|name| drop(call(&mut connection, name, &mut out)));
     connection
 }
 
@@ -115,15 +115,15 @@ fn written(out: &[u8]) -> String {
 fn table() -> String {
     let mut text = String::from("# The close handshake\n");
     for state in STATES {
-        for step in TRANSITIONS {
-            let to = state.on(step).map_or("illegal".to_owned(), |to| format!("{to:?}"));
-            writeln!(text, "{state:?} + {step:?} = {to}").unwrap();
+        for transition in TRANSITIONS {
+            let to = state.on(transition).map_or("illegal".to_owned(), |to| format!("{to:?}"));
+            writeln!(text, "{state:?} + {transition:?} = {to}").unwrap();
         }
     }
-    text.push_str("\n# What comes in each situation\n");
-    for (name, frames, wishes) in SITUATIONS {
+    text.push_str("\n# Received frames in each situation\n");
+    for (name, frames, calls) in SITUATIONS {
         for frame in FRAMES {
-            let (mut connection, mut out) = (situation(frames, wishes), Vec::new());
+            let (mut connection, mut out) = (situation(frames, calls), Vec::new());
             let events = receive(&mut connection, frame, &mut out);
             let (next, waiting) = (connection.next_action(), connection.waiting_for());
             let written = written(&out);
@@ -131,19 +131,19 @@ fn table() -> String {
                 .unwrap();
         }
     }
-    text.push_str("\n# Wishes in each situation\n");
-    for (name, frames, wishes) in SITUATIONS {
-        for one in CALLS {
-            let (mut connection, mut out) = (situation(frames, wishes), Vec::new());
-            let result = wish(&mut connection, one, &mut out);
-            writeln!(text, "{name} + {one} = {result}; {}", written(&out)).unwrap();
+    text.push_str("\n# Calls in each situation\n");
+    for (name, frames, calls) in SITUATIONS {
+        for call_name in CALLS {
+            let (mut connection, mut out) = (situation(frames, calls), Vec::new());
+            let result = call(&mut connection, call_name, &mut out);
+            writeln!(text, "{name} + {call_name} = {result}; {}", written(&out)).unwrap();
         }
     }
     text
 }
 
 #[test]
-fn every_frame_and_wish_in_every_situation_is_as_the_snapshot_has_it() {
+fn effects_of_frames_and_calls_match_the_snapshot() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ws/states.txt");
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     if std::env::var_os("PEREGRINE_SNAPSHOT").is_some() {

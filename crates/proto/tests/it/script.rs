@@ -22,13 +22,13 @@ impl Case {
     }
 
     /// The bytes of all lines with this key, joined.
-    #[allow(dead_code, reason = "the cases of HTTP/2 write their bytes in another notation")]
+    #[allow(dead_code, reason = "the HTTP/2 cases use the notation of `wire.rs`")]
     pub(crate) fn bytes(&self, key: &str) -> Vec<u8> {
         self.texts(key).flat_map(unescape).collect()
     }
 }
 
-/// Reads a file of cases. Panics with the line that cannot be read.
+/// Parses a file of cases. Panics with the line that cannot be parsed.
 pub(crate) fn parse(file: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for line in file.lines() {
@@ -65,9 +65,10 @@ pub(crate) fn unescape(text: &str) -> Vec<u8> {
             }
             Some(b'{') => {
                 let end = escape.find('}').expect("a repetition ends with a brace");
-                let (part, count) = escape[1..end].rsplit_once('*').expect("a repetition counts");
+                let (repeated, count) =
+                    escape[1..end].rsplit_once('*').expect("a repetition counts");
                 let count = count.parse().expect("a count is a number");
-                bytes.extend(unescape(part).repeat(count));
+                bytes.extend(unescape(repeated).repeat(count));
                 end + 1
             }
             _ => panic!("no such escape: {text:?}"),

@@ -61,8 +61,8 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// - `Host`: the client's; see [`ReverseProxy::use_upstream_host`] and
 ///   [`ReverseProxy::override_host`].
 /// - Fields: all except those of one connection (RFC 9110 §7.6.1): `Connection` and the fields that
-///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `ReverseProxy-*`. `TE: trailers`
-///   is forwarded.
+///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `Proxy-*`. `TE: trailers` is
+///   forwarded.
 /// - Client address: in `X-Forwarded-For`, `-Proto` and `-Host`; see
 ///   [`ReverseProxy::use_forwarded_header`]. Values that the client sent in these fields, in other
 ///   `X-Forwarded-*` or in `X_Forwarded_For` are removed, unless the client is a trusted proxy.
@@ -125,11 +125,11 @@ impl ReverseProxy {
             idle: (POOL_IDLE_MAX, POOL_IDLE_TIMEOUT),
             limits: SlotLimits::default(),
         };
-        proxy.make_pools();
+        proxy.create_pools();
         proxy
     }
 
-    fn make_pools(&mut self) {
+    fn create_pools(&mut self) {
         let count = self.upstreams.set().upstreams.len();
         let (idle_max, idle_timeout) = self.idle;
         self.pools =
@@ -227,7 +227,7 @@ impl ReverseProxy {
     #[must_use]
     pub fn idle_connections(mut self, most: usize, time: Duration) -> Self {
         self.idle = (most, time);
-        self.make_pools();
+        self.create_pools();
         self
     }
 
@@ -241,7 +241,7 @@ impl ReverseProxy {
     #[must_use]
     pub fn connections_max(mut self, most: usize) -> Self {
         self.limits.connections_max = most;
-        self.make_pools();
+        self.create_pools();
         self
     }
 
@@ -251,7 +251,7 @@ impl ReverseProxy {
     #[must_use]
     pub fn queue(mut self, most: usize, timeout: Duration) -> Self {
         (self.limits.queue_max, self.limits.queue_timeout) = (most, timeout);
-        self.make_pools();
+        self.create_pools();
         self
     }
 }
@@ -265,7 +265,7 @@ impl Service for ReverseProxy {
     }
 }
 
-/// Why no upstream responded, and the number of the upstream that was tried last.
+/// Why no upstream responded, and the index of the upstream that was tried last.
 type LastError = (FailureDetail, usize);
 
 /// The parameters that all attempts share.
@@ -299,109 +299,109 @@ impl ReverseProxy {
             return Err(BodyError::TooLarge { limit }.into());
         }
         let path = self.upstream_path(&parts.head)?;
-        let asks_upgrade = parts.head.index().wants_upgrade(parts.head.as_bytes());
-        let protocols = headers::upgrade_protocols(&parts.head).filter(|_| asks_upgrade);
-        let mut map = headers::upstream_headers(&parts, self.forwarded_headers, &self.pseudonym);
-        if method == Method::OPTIONS && !headers::decrement_max_forwards(&mut map) {
+        let wants_upgrade = parts.head.index().wants_upgrade(parts.head.as_bytes());
+        let protocols = headers::upgrade_protocols(&parts.head).filter(|_| wants_upgrade);
+        let mut fields = headers::upstream_headers(&parts, self.forwarded_headers, &self.pseudonym);
+        if method == Method::OPTIONS && !headers::decrement_max_forwards(&mut fields) {
             let mut response = Response::new(StatusCode::NO_CONTENT);
             response.headers.insert(ALLOW, HeaderValue::from_static(ALLOWED_METHODS));
             return Ok(response);
         }
         if let Some(protocols) = &protocols {
-            set_upgrade_fields(&mut map, protocols);
+            set_upgrade_fields(&mut fields, protocols);
         }
         self.start_due_health_check();
-        let asking =
+        let context =
             ForwardContext { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
-        let answered = self.try_upstreams(&asking, method.clone(), path, map, body).await;
-        match answered {
-            Ok(answer) => self.respond(answer, &method, protocols.as_ref()),
-            Err((why, number)) => Err(self.to_problem(why, number, &parts)),
+        let result = self.try_upstreams(&context, method.clone(), path, fields, body).await;
+        match result {
+            Ok(response) => self.respond(response, &method, protocols.as_ref()),
+            Err((failure, index)) => Err(self.to_problem(failure, index, &parts)),
         }
     }
 
     /// Tries upstreams until one responds or the request must not be sent again.
     async fn try_upstreams(
         &self,
-        asking: &ForwardContext<'_>,
+        context: &ForwardContext<'_>,
         method: Method,
         path: &str,
-        map: HeaderMap,
+        fields: HeaderMap,
         body: Body,
     ) -> Result<UpstreamResponse, LastError> {
-        let ForwardContext { parts, interims, is_upgrade } = *asking;
+        let ForwardContext { parts, interims, is_upgrade } = *context;
         let set = self.upstreams.set();
         // Content that has arrived completely can be sent again in any case.
-        let (whole, mut rest) = match body.try_into_bytes() {
+        let (buffered, mut stream) = match body.try_into_bytes() {
             Ok(bytes) => (Some(bytes), None),
             Err(body) => (None, Some(body)),
         };
         let is_idempotent = method.is_idempotent();
-        let (mut tried, mut has_renewed) = (Vec::new(), false);
-        let mut failed = None;
+        let (mut tried, mut has_reconnected) = (Vec::new(), false);
+        let mut last_error = None;
         while tried.len() <= self.retries
-            && let Some(number) = set.select(&tried)
+            && let Some(index) = set.select(&tried)
         {
-            tried.push(number);
-            if set.is_unhealthy(number) {
+            tried.push(index);
+            if set.is_unhealthy(index) {
                 // The attempt must test the upstream, not a connection from an earlier time.
-                self.pools[number].clear();
+                self.pools[index].clear();
             }
-            let body = whole.clone().map(Body::from).or_else(|| rest.take());
+            let body = buffered.clone().map(Body::from).or_else(|| stream.take());
             let Some(body) = body else { break };
-            let upstream = &set.upstreams[number];
-            let request = self.request(&method, upstream, path, &map, parts, body)?;
+            let upstream = &set.upstreams[index];
+            let request = self.request(&method, upstream, path, &fields, parts, body)?;
             let progress = Rc::<RequestProgress>::default();
-            let (pool, timeouts) = (&self.pools[number], self.timeouts);
-            let order = UpstreamAttempt {
+            let (pool, timeouts) = (&self.pools[index], self.timeouts);
+            let attempt = UpstreamAttempt {
                 client: parts.peek_connection(),
                 upstreams: set,
-                upstream: number,
+                upstream: index,
                 pool,
                 is_upgrade,
                 progress: &progress,
                 interims,
                 timeouts,
             };
-            let sent = send(&order, request).await;
-            let FailedAttempt { error: why, body, reused_connection: is_old } = match sent {
-                Ok(answer) => {
-                    set.record_success(number);
-                    return Ok(answer);
+            let result = send(&attempt, request).await;
+            let FailedAttempt { error: attempt_error, body, reused_connection } = match result {
+                Ok(response) => {
+                    set.record_success(index);
+                    return Ok(response);
                 }
                 Err(failed) => failed,
             };
-            let may_repeat = why.is_unprocessed() || is_idempotent && whole.is_some();
-            if is_old && may_repeat && !has_renewed {
+            let can_retry = attempt_error.is_unprocessed() || is_idempotent && buffered.is_some();
+            if reused_connection && can_retry && !has_reconnected {
                 // The same upstream may respond on a new connection.
-                has_renewed = true;
-                self.pools[number].clear();
+                has_reconnected = true;
+                self.pools[index].clear();
                 tried.pop();
                 continue;
             }
-            if why.is_upstream_failure() && !is_old {
-                set.record_failure(number, &why);
+            if attempt_error.is_upstream_failure() && !reused_connection {
+                set.record_failure(index, &attempt_error);
             }
             let error = progress.error.borrow_mut().take();
-            rest = body.filter(|_| !progress.is_started.get());
-            let is_content = matches!(why, AttemptError::RequestBody);
-            failed = Some((FailureDetail { attempt_error: why, error }, number));
-            if !may_repeat || is_content {
+            stream = body.filter(|_| !progress.is_started.get());
+            let is_request_body = matches!(attempt_error, AttemptError::RequestBody);
+            last_error = Some((FailureDetail { attempt_error, error }, index));
+            if !can_retry || is_request_body {
                 break;
             }
         }
-        Err(failed.unwrap_or_else(|| {
+        Err(last_error.unwrap_or_else(|| {
             (FailureDetail { attempt_error: AttemptError::ConnectTimeout, error: None }, 0)
         }))
     }
 
-    /// The request in the form that an upstream receives.
+    /// Builds the request that an upstream receives.
     fn request(
         &self,
         method: &Method,
         upstream: &Upstream,
         path: &str,
-        map: &HeaderMap,
+        fields: &HeaderMap,
         parts: &Parts,
         body: Body,
     ) -> Result<http::Request<Body>, LastError> {
@@ -410,9 +410,9 @@ impl ReverseProxy {
             target.push('?');
             target.push_str(query);
         }
-        let is_whole_server = target == "*";
+        let is_asterisk_form = target == "*";
         let uri: Result<Uri, _> =
-            if is_whole_server { Ok(Uri::from_static("*")) } else { target.parse() };
+            if is_asterisk_form { Ok(Uri::from_static("*")) } else { target.parse() };
         let Ok(uri) = uri else {
             return Err((
                 FailureDetail { attempt_error: AttemptError::InvalidTarget, error: None },
@@ -423,7 +423,7 @@ impl ReverseProxy {
         let mut request = http::Request::new(body);
         *request.method_mut() = method.clone();
         *request.uri_mut() = uri;
-        let mut map = map.clone();
+        let mut fields = fields.clone();
         let host = match &self.host {
             HostHeader::Preserve => HeaderValue::try_from(parts.head.authority()).ok(),
             HostHeader::Upstream => None,
@@ -431,9 +431,9 @@ impl ReverseProxy {
         };
         let host =
             host.filter(|host| !host.is_empty()).unwrap_or_else(|| upstream.authority.clone());
-        map.insert(HOST, host);
-        map.extend(framing);
-        *request.headers_mut() = map;
+        fields.insert(HOST, host);
+        fields.extend(framing);
+        *request.headers_mut() = fields;
         Ok(request)
     }
 
@@ -461,8 +461,8 @@ impl ReverseProxy {
     /// Starts the health checks that are due.
     fn start_due_health_check(&self) {
         let set = self.upstreams.set();
-        while let (Some(rule), Some(checking)) = (&set.health_check, set.next_due_check()) {
-            drop(tokio::task::spawn_local(run_health_check(checking, rule.clone())));
+        while let (Some(check), Some(guard)) = (&set.health_check, set.next_due_check()) {
+            drop(tokio::task::spawn_local(run_health_check(guard, check.clone())));
         }
     }
 }
@@ -472,7 +472,7 @@ impl fmt::Debug for ReverseProxy {
         f.debug_struct("ReverseProxy")
             .field("upstreams", &self.upstreams)
             .field("host", &self.host)
-            .field("telling", &self.forwarded_headers)
+            .field("forwarded_headers", &self.forwarded_headers)
             .field("timeouts", &self.timeouts)
             .field("retries", &self.retries)
             .finish_non_exhaustive()

@@ -15,46 +15,47 @@ impl ReverseProxy {
     /// Converts an upstream's response for the client.
     pub(super) fn respond(
         &self,
-        answer: UpstreamResponse,
+        upstream_response: UpstreamResponse,
         method: &Method,
         protocols: Option<&HeaderValue>,
     ) -> Result<Response, Problem> {
-        let UpstreamResponse { mut response, connection: sender, in_flight: busy } = answer;
-        let number = busy.upstream;
-        let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let UpstreamResponse { mut response, connection, in_flight } = upstream_response;
+        let index = in_flight.upstream;
+        let switches_protocol = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers();
-        let wrong = match protocols {
-            _ if !is_switch && headers::has_valid_framing(headers) => None,
-            _ if !is_switch => Some("with framing that was not requested"),
-            Some(asked) if headers::is_requested_upgrade(asked, headers) => None,
+        let violation = match protocols {
+            _ if !switches_protocol && headers::has_valid_framing(headers) => None,
+            _ if !switches_protocol => Some("with framing that was not requested"),
+            Some(requested) if headers::is_requested_upgrade(requested, headers) => None,
             _ => Some("with a protocol that was not requested"),
         };
-        if let Some(wrong) = wrong {
-            let upstream = &self.upstreams.set().upstreams[number];
+        if let Some(violation) = violation {
+            let upstream = &self.upstreams.set().upstreams[index];
             catch_log_panic(|| {
                 tracing::warn!(
                     target: "peregrine",
                     upstream = %upstream,
-                    "an upstream responded {wrong}"
+                    "an upstream responded {violation}"
                 );
             });
-            let detail = format!("the server behind this one responded {wrong}");
+            let detail = format!("the server behind this one responded {violation}");
             return Err(Problem::new(StatusCode::BAD_GATEWAY, "upstream-failed", detail));
         }
         let (status, version) = (response.status(), response.version());
-        let mut ours = Response::new(status);
-        ours.headers = headers::client_headers(response.headers(), version, &self.pseudonym);
-        if is_switch {
+        let mut client_response = Response::new(status);
+        client_response.headers =
+            headers::client_headers(response.headers(), version, &self.pseudonym);
+        if switches_protocol {
             if let Some(protocol) = response.headers().get(UPGRADE) {
-                ours.headers.insert(UPGRADE, protocol.clone());
+                client_response.headers.insert(UPGRADE, protocol.clone());
             }
-            let (theirs, idle_timeout) =
+            let (upgraded, idle_timeout) =
                 (hyper::upgrade::on(&mut response), self.timeouts.body_idle);
-            return Ok(ours.with_upgrade(UpgradeHandler::new(async move |client| {
+            return Ok(client_response.with_upgrade(UpgradeHandler::new(async move |client| {
                 // The tunnel counts as a request in progress until it ends.
-                let _busy = busy;
-                match theirs.await {
-                    Ok(theirs) => copy_bidirectional(client, theirs, idle_timeout).await,
+                let _in_flight = in_flight;
+                match upgraded.await {
+                    Ok(upgraded) => copy_bidirectional(client, upgraded, idle_timeout).await,
                     Err(error) => {
                         catch_log_panic(|| {
                             tracing::warn!(
@@ -70,25 +71,25 @@ impl ReverseProxy {
         let length = response.headers().get(CONTENT_LENGTH).cloned();
         let body = UpstreamResponseBody::new(
             response.into_body(),
-            sender,
-            &self.pools[number],
-            busy,
+            connection,
+            &self.pools[index],
+            in_flight,
             self.timeouts.body_idle,
         );
         // RFC 9110 §9.3.2: HEAD gets the fields of a response to GET, without a length if it is
         // unknown.
-        ours.body = match length {
+        client_response.body = match length {
             length if *method == Method::HEAD => Body::new(HeadResponseBody(
                 length.and_then(|length| length.to_str().ok()?.parse().ok()),
             )),
             // RFC 9110 §8.6: in a 304 this is the length of the client's stored response.
             Some(length) if status == StatusCode::NOT_MODIFIED => {
-                ours.headers.insert(CONTENT_LENGTH, length);
+                client_response.headers.insert(CONTENT_LENGTH, length);
                 Body::empty()
             }
             _ if http_body::Body::is_end_stream(&body) => Body::empty(),
             _ => Body::new(body),
         };
-        Ok(ours)
+        Ok(client_response)
     }
 }

@@ -37,13 +37,13 @@ fn main() {
         .measurement_time(Duration::from_millis(80))
         .configure_from_args();
     let samples = RefCell::new(Samples::new());
-    for (number, table) in tables::all().iter().enumerate() {
+    for (table_index, table) in tables::all().iter().enumerate() {
         let contenders = contenders(table);
-        for (place, case) in table.cases.iter().enumerate() {
+        for (case_index, case) in table.cases.iter().enumerate() {
             check(&contenders, case);
             for _ in 0..ROUNDS {
                 for (router, contender) in contenders.iter().enumerate() {
-                    let order = number * 100 + place;
+                    let order = table_index * 100 + case_index;
                     measure(&mut criterion, &samples, (order, table, case), router, &**contender);
                 }
             }
@@ -70,7 +70,7 @@ fn contenders(table: &Table) -> [Box<dyn Contender>; 7] {
     ]
 }
 
-/// Every router must give the same results as ours, or the measurement is meaningless.
+/// Asserts that all routers return the same results: otherwise the measurement is meaningless.
 fn check(contenders: &[Box<dyn Contender>; 7], case: &Case) {
     for Request { method, path } in &case.requests {
         let expected = contenders[0].read(*method, path);
@@ -94,17 +94,17 @@ fn measure(
         let name = format!("{}/{}/{mode}/{}", table.name, case.name, ROUTERS[router]);
         // The list includes samples of the warm-up; they hardly affect the median.
         criterion.bench_function(&name, |bencher| {
-            bencher.iter_custom(|rounds| {
-                let took = if mode == "match" {
-                    contender.time_find(&case.requests, rounds)
+            bencher.iter_custom(|iterations| {
+                let elapsed = if mode == "match" {
+                    contender.time_find(&case.requests, iterations)
                 } else {
-                    contender.time_read(&case.requests, rounds)
+                    contender.time_read(&case.requests, iterations)
                 };
-                let lookups = rounds as f64 * case.requests.len() as f64;
+                let lookups = iterations as f64 * case.requests.len() as f64;
                 let key = (order, case.name.clone(), mode, router);
-                let nanoseconds = took.as_nanos() as f64 / lookups;
+                let nanoseconds = elapsed.as_nanos() as f64 / lookups;
                 samples.borrow_mut().entry(key).or_default().push(nanoseconds);
-                took
+                elapsed
             });
         });
     }
@@ -121,8 +121,8 @@ fn medians(samples: Samples) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for ((_, case, mode, router), mut values) in samples {
         values.sort_by(f64::total_cmp);
-        let same = rows.last().is_some_and(|row| row.case == case && row.mode == mode);
-        if !same {
+        let is_same_row = rows.last().is_some_and(|row| row.case == case && row.mode == mode);
+        if !is_same_row {
             rows.push(Row { case, mode, nanoseconds: [None; ROUTERS.len()] });
         }
         let row = rows.last_mut().expect("a row exists or was just added");
@@ -145,8 +145,8 @@ fn print(rows: &[Row]) {
 
 fn json(rows: &[Row]) -> String {
     let mut out = String::from("{\n  \"unit\": \"ns per lookup, median\",\n  \"cases\": [");
-    for (at, row) in rows.iter().enumerate() {
-        let comma = if at == 0 { "" } else { "," };
+    for (index, row) in rows.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
         let (case, mode) = (&row.case, row.mode);
         let _ = write!(out, "{comma}\n    {{\"case\": \"{case}\", \"mode\": \"{mode}\"");
         for (name, value) in ROUTERS.iter().zip(row.nanoseconds) {

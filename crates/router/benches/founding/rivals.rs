@@ -46,17 +46,17 @@ fn time(requests: &[Request], rounds: u64, mut lookup: impl FnMut(u8, &str)) -> 
 type ByMethod = [Option<u32>; METHODS as usize];
 
 /// The distinct patterns, and their routes by method.
-fn by_pattern(routes: &[Route]) -> Vec<(&Route, ByMethod)> {
-    let mut found: Vec<(&Route, ByMethod)> = Vec::new();
+fn group_by_pattern(routes: &[Route]) -> Vec<(&Route, ByMethod)> {
+    let mut groups: Vec<(&Route, ByMethod)> = Vec::new();
     for (id, route) in routes.iter().enumerate() {
-        let at = found.iter().position(|(known, _)| known.pattern == route.pattern);
+        let at = groups.iter().position(|(other, _)| other.pattern == route.pattern);
         let at = at.unwrap_or_else(|| {
-            found.push((route, [None; METHODS as usize]));
-            found.len() - 1
+            groups.push((route, [None; METHODS as usize]));
+            groups.len() - 1
         });
-        found[at].1[route.method as usize] = Some(id as u32);
+        groups[at].1[route.method as usize] = Some(id as u32);
     }
-    found
+    groups
 }
 
 fn names(routes: &[Route]) -> Vec<Vec<String>> {
@@ -106,7 +106,7 @@ pub(crate) struct Matchit {
 impl Matchit {
     pub(crate) fn new(routes: &[Route]) -> Self {
         let mut router = matchit::Router::new();
-        for (route, ids) in by_pattern(routes) {
+        for (route, ids) in group_by_pattern(routes) {
             router.insert(&*route.pattern, ids).expect("the table is valid");
         }
         Self { router, names: names(routes) }
@@ -119,10 +119,10 @@ impl Contender for Matchit {
     }
 
     fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
-        let found = self.router.at(path).ok()?;
-        let route = found.value[method as usize]?;
+        let matched = self.router.at(path).ok()?;
+        let route = matched.value[method as usize]?;
         let names = self.names[route as usize].iter();
-        Some((route, names.map(|name| found.params.get(name).map_or(0, str::len)).sum()))
+        Some((route, names.map(|name| matched.params.get(name).map_or(0, str::len)).sum()))
     }
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct Wayfind {
 impl Wayfind {
     pub(crate) fn new(routes: &[Route]) -> Self {
         let mut builder = wayfind::RouterBuilder::new();
-        for (route, ids) in by_pattern(routes) {
+        for (route, ids) in group_by_pattern(routes) {
             let template = route.pattern.replace('{', "<").replace('}', ">");
             builder.insert(&template, ids).expect("the table is valid");
         }
@@ -148,15 +148,15 @@ impl Contender for Wayfind {
     }
 
     fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
-        let found = self.router.search(path)?;
-        let route = found.data()[method as usize]?;
-        let value = |name: &String| found.parameters().iter().find(|(known, _)| known == name);
+        let matched = self.router.search(path)?;
+        let route = matched.data()[method as usize]?;
+        let value = |name: &String| matched.parameters().iter().find(|(other, _)| other == name);
         let names = self.names[route as usize].iter();
         Some((route, names.map(|name| value(name).map_or(0, |(_, value)| value.len())).sum()))
     }
 }
 
-/// A map of strings at each segment.
+/// A trie of segments, with a hash map at each node.
 pub(crate) struct Trie {
     root: TrieNode,
     names: Vec<Vec<String>>,
@@ -195,18 +195,18 @@ impl Trie {
     fn walk<'p>(&self, method: u8, path: &'p str, values: &mut Vec<&'p str>) -> Option<u32> {
         fn step<'p>(
             node: &TrieNode,
-            left: Option<&'p str>,
+            remaining: Option<&'p str>,
             method: usize,
             values: &mut Vec<&'p str>,
         ) -> Option<u32> {
-            let Some(left) = left else { return node.routes[method] };
-            let (segment, next) = match left.split_once('/') {
+            let Some(remaining) = remaining else { return node.routes[method] };
+            let (segment, next) = match remaining.split_once('/') {
                 Some((segment, next)) => (segment, Some(next)),
-                None => (left, None),
+                None => (remaining, None),
             };
-            let fixed = node.fixed.get(segment).and_then(|node| step(node, next, method, values));
-            if fixed.is_some() {
-                return fixed;
+            let found = node.fixed.get(segment).and_then(|node| step(node, next, method, values));
+            if found.is_some() {
+                return found;
             }
             if let Some(child) = node.parameter.as_ref().filter(|_| !segment.is_empty()) {
                 values.push(segment);
@@ -216,8 +216,8 @@ impl Trie {
                 }
                 values.pop();
             }
-            let rest = node.rest.as_ref().filter(|_| !left.is_empty())?[method];
-            values.extend(rest.map(|_| left));
+            let rest = node.rest.as_ref().filter(|_| !remaining.is_empty())?[method];
+            values.extend(rest.map(|_| remaining));
             rest
         }
         step(&self.root, path.strip_prefix('/'), method.into(), values)
@@ -232,13 +232,13 @@ impl Contender for Trie {
     fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
         let mut values = Vec::new();
         let route = self.walk(method, path, &mut values)?;
-        Some((route, by_names(&self.names[route as usize], &values)))
+        Some((route, read_by_names(&self.names[route as usize], &values)))
     }
 }
 
-/// Looks each name up in the list of names, as a user of a list of values would.
-fn by_names(names: &[String], values: &[&str]) -> usize {
-    let value = |name: &String| names.iter().position(|known| known == name);
+/// Looks up each name in the list of names, as users of routers that return a list of values do.
+fn read_by_names(names: &[String], values: &[&str]) -> usize {
+    let value = |name: &String| names.iter().position(|other| other == name);
     names.iter().map(|name| value(name).map_or(0, |index| values[index].len())).sum()
 }
 
@@ -250,17 +250,17 @@ pub(crate) struct Linear {
 
 impl Linear {
     pub(crate) fn new(routes: &[Route]) -> Self {
-        let split = |(id, route): (usize, &Route)| {
+        let split_route = |(id, route): (usize, &Route)| {
             let segments = route.pattern[1..].split('/').map(str::to_owned).collect();
             (route.method, segments, id as u32)
         };
-        Self { routes: routes.iter().enumerate().map(split).collect(), names: names(routes) }
+        Self { routes: routes.iter().enumerate().map(split_route).collect(), names: names(routes) }
     }
 
     fn scan<'p>(&self, method: u8, path: &'p str, values: &mut Vec<&'p str>) -> Option<u32> {
-        for (known, pattern, id) in &self.routes {
+        for (route_method, pattern, id) in &self.routes {
             values.clear();
-            if *known == method && match_pattern(pattern, &path[1..], values) {
+            if *route_method == method && match_pattern(pattern, &path[1..], values) {
                 return Some(*id);
             }
         }
@@ -269,9 +269,9 @@ impl Linear {
 }
 
 fn match_pattern<'p>(pattern: &[String], path: &'p str, values: &mut Vec<&'p str>) -> bool {
-    let mut left = Some(path);
+    let mut remaining = Some(path);
     for part in pattern {
-        let Some(text) = left else { return false };
+        let Some(text) = remaining else { return false };
         if part.starts_with("{*") {
             values.push(text);
             return !text.is_empty();
@@ -285,9 +285,9 @@ fn match_pattern<'p>(pattern: &[String], path: &'p str, values: &mut Vec<&'p str
         } else if part != segment {
             return false;
         }
-        left = next;
+        remaining = next;
     }
-    left.is_none()
+    remaining.is_none()
 }
 
 impl Contender for Linear {
@@ -298,7 +298,7 @@ impl Contender for Linear {
     fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
         let mut values = Vec::new();
         let route = self.scan(method, path, &mut values)?;
-        Some((route, by_names(&self.names[route as usize], &values)))
+        Some((route, read_by_names(&self.names[route as usize], &values)))
     }
 }
 
@@ -310,7 +310,8 @@ pub(crate) struct Map {
 
 impl Map {
     pub(crate) fn new(routes: &[Route]) -> Self {
-        let fixed = by_pattern(routes).into_iter().filter(|(route, _)| route.names.is_empty());
+        let fixed =
+            group_by_pattern(routes).into_iter().filter(|(route, _)| route.names.is_empty());
         let fixed = fixed.map(|(route, ids)| (route.pattern.clone(), ids)).collect();
         let mut scanned = Linear::new(routes);
         scanned.routes.retain(|(_, _, id)| !routes[*id as usize].names.is_empty());
@@ -357,15 +358,16 @@ impl Regexes {
 impl Contender for Regexes {
     fn find(&self, method: u8, path: &str) -> Option<u32> {
         let mut routes = self.routes.iter();
-        let found = routes.find(|(known, pattern, _)| *known == method && pattern.is_match(path));
-        found.map(|(_, _, id)| *id)
+        let route = routes
+            .find(|(route_method, pattern, _)| *route_method == method && pattern.is_match(path));
+        route.map(|(_, _, id)| *id)
     }
 
     fn read(&self, method: u8, path: &str) -> Option<(u32, usize)> {
-        let mut routes = self.routes.iter().filter(|(known, _, _)| *known == method);
-        let (found, id) =
+        let mut routes = self.routes.iter().filter(|(route_method, _, _)| *route_method == method);
+        let (captures, id) =
             routes.find_map(|(_, pattern, id)| Some((pattern.captures(path)?, *id)))?;
         let names = self.names[id as usize].iter();
-        Some((id, names.map(|name| found.name(name).map_or(0, |value| value.len())).sum()))
+        Some((id, names.map(|name| captures.name(name).map_or(0, |value| value.len())).sum()))
     }
 }

@@ -31,13 +31,20 @@ pub(crate) struct Table {
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) requests: Vec<Request>,
-    /// Whether every request matches a route; otherwise none does.
+    /// Whether every request matches a route. If not, none does.
     pub(crate) hits: bool,
 }
 
 /// All tables.
 pub(crate) fn all() -> Vec<Table> {
-    vec![fixed(), parameters(), mixed(), catch_all(), large(), service()]
+    vec![
+        static_table(),
+        parameters_table(),
+        mixed_table(),
+        catch_all_table(),
+        large_table(),
+        service_table(),
+    ]
 }
 
 fn route(method: u8, pattern: &str) -> Route {
@@ -46,35 +53,35 @@ fn route(method: u8, pattern: &str) -> Route {
     Route { pattern: pattern.to_owned(), method, names }
 }
 
-fn gets(patterns: &[&str]) -> Vec<Route> {
+fn get_routes(patterns: &[&str]) -> Vec<Route> {
     patterns.iter().map(|pattern| route(0, pattern)).collect()
 }
 
-fn get(path: &str) -> Request {
+fn get_request(path: &str) -> Request {
     Request { method: 0, path: path.to_owned() }
 }
 
 /// One constant path, or a few in turn.
-fn hot(name: &str, paths: &[&str]) -> Case {
-    let requests = paths.iter().map(|path| get(path)).collect();
+fn hot_case(name: &str, paths: &[&str]) -> Case {
+    let requests = paths.iter().map(|path| get_request(path)).collect();
     Case { name: format!("{name} hot"), requests, hits: true }
 }
 
 /// Random requests in random order, identical in each run.
-fn random(name: &str, mut request: impl FnMut(&mut Random) -> Request) -> Case {
+fn random_case(name: &str, mut request: impl FnMut(&mut Random) -> Request) -> Case {
     let mut source = Random { state: 0x5EED };
     let requests = (0..RANDOM_REQUESTS).map(|_| request(&mut source)).collect();
     Case { name: format!("{name} random"), requests, hits: true }
 }
 
-fn fixed() -> Table {
+fn static_table() -> Table {
     let paths = ["/", "/users", "/api/v1/repos", "/api/v1/health", "/api/v2/status"];
-    let mut cases: Vec<Case> = paths.iter().map(|path| hot(path, &[path])).collect();
-    cases.push(random("static", |source| get(source.one_of(&paths))));
-    Table { name: "static", routes: gets(&paths), cases }
+    let mut cases: Vec<Case> = paths.iter().map(|path| hot_case(path, &[path])).collect();
+    cases.push(random_case("static", |source| get_request(source.choose(&paths))));
+    Table { name: "static", routes: get_routes(&paths), cases }
 }
 
-fn parameters() -> Table {
+fn parameters_table() -> Table {
     let patterns = [
         "/users/{id}",
         "/users/{id}/posts/{post}",
@@ -86,13 +93,13 @@ fn parameters() -> Table {
     let mut cases = Vec::new();
     for (count, (pattern, path)) in patterns.iter().zip(hot_paths).enumerate() {
         let name = format!("{} parameters", count + 1);
-        cases.push(hot(&name, &[path]));
-        cases.push(random(&name, |source| get(&source.fill(pattern))));
+        cases.push(hot_case(&name, &[path]));
+        cases.push(random_case(&name, |source| get_request(&source.fill(pattern))));
     }
-    Table { name: "parameters", routes: gets(&patterns), cases }
+    Table { name: "parameters", routes: get_routes(&patterns), cases }
 }
 
-fn mixed() -> Table {
+fn mixed_table() -> Table {
     let patterns = [
         "/",
         "/users",
@@ -110,26 +117,26 @@ fn mixed() -> Table {
         "/users/42/posts/7",
     ];
     let cases = vec![
-        hot("mixed in turn", &paths),
-        random("mixed", |source| {
-            let pattern = source.one_of(&patterns);
-            get(&source.fill(pattern))
+        hot_case("mixed in turn", &paths),
+        random_case("mixed", |source| {
+            let pattern = source.choose(&patterns);
+            get_request(&source.fill(pattern))
         }),
     ];
-    Table { name: "mixed", routes: gets(&patterns), cases }
+    Table { name: "mixed", routes: get_routes(&patterns), cases }
 }
 
-fn catch_all() -> Table {
+fn catch_all_table() -> Table {
     let pattern = "/files/{*filepath}";
     let cases = vec![
-        hot("catch-all", &["/files/static/images/logo.png"]),
-        random("catch-all", |source| get(&source.fill(pattern))),
+        hot_case("catch-all", &["/files/static/images/logo.png"]),
+        random_case("catch-all", |source| get_request(&source.fill(pattern))),
     ];
-    Table { name: "catch-all", routes: gets(&[pattern]), cases }
+    Table { name: "catch-all", routes: get_routes(&[pattern]), cases }
 }
 
 /// 5 versions of 10 resources, each a collection and an item, with 4 methods: 400 routes.
-fn large() -> Table {
+fn large_table() -> Table {
     let resources = [
         "users",
         "projects",
@@ -151,26 +158,26 @@ fn large() -> Table {
             }
         }
     }
-    let pick = |source: &mut Random, end: &str| {
+    let random_request = |source: &mut Random, suffix: &str| {
         let version = source.below(5) + 1;
-        let resource = source.one_of(&resources);
-        let path = source.fill(&format!("/api/v{version}/{resource}{end}"));
+        let resource = source.choose(&resources);
+        let path = source.fill(&format!("/api/v{version}/{resource}{suffix}"));
         Request { method: source.below(METHODS.into()) as u8, path }
     };
     let mut cases = vec![
-        hot("400 static", &["/api/v3/products"]),
-        random("400 static", |source| pick(source, "")),
-        hot("400 parameter", &["/api/v3/products/12345"]),
-        random("400 parameter", |source| pick(source, "/{id}")),
-        random("400 mixed", |source| {
-            let end = source.one_of(&["", "/{id}"]);
-            pick(source, end)
+        hot_case("400 static", &["/api/v3/products"]),
+        random_case("400 static", |source| random_request(source, "")),
+        hot_case("400 parameter", &["/api/v3/products/12345"]),
+        random_case("400 parameter", |source| random_request(source, "/{id}")),
+        random_case("400 mixed", |source| {
+            let suffix = source.choose(&["", "/{id}"]);
+            random_request(source, suffix)
         }),
-        hot("400 miss", &["/api/v9/unknown/path"]),
-        random("400 miss", |source| {
-            let ends = ["s", "/{id}/more", "/"];
-            let end = source.one_of(&ends);
-            pick(source, end)
+        hot_case("400 miss", &["/api/v9/unknown/path"]),
+        random_case("400 miss", |source| {
+            let suffixes = ["s", "/{id}/more", "/"];
+            let suffix = source.choose(&suffixes);
+            random_request(source, suffix)
         }),
     ];
     for case in cases.iter_mut().filter(|case| case.name.contains("miss")) {
@@ -179,7 +186,7 @@ fn large() -> Table {
     Table { name: "400 routes", routes, cases }
 }
 
-fn service() -> Table {
+fn service_table() -> Table {
     let mut routes = Vec::new();
     for line in ROUTES.lines() {
         let (letters, pattern) = line.split_once(' ').expect("methods, a space, and a path");
@@ -187,10 +194,10 @@ fn service() -> Table {
         routes.extend(letters.chars().map(|letter| route(method(letter), pattern)));
     }
     let cases = vec![
-        hot("130 static", &["/account/followers"]),
-        hot("130 one parameter", &["/users/falconer/projects"]),
-        hot("130 three parameters", &["/projects/falconer/peregrine/tickets/1347/comments"]),
-        random("130 routes", |source| {
+        hot_case("130 static", &["/account/followers"]),
+        hot_case("130 one parameter", &["/users/falconer/projects"]),
+        hot_case("130 three parameters", &["/projects/falconer/peregrine/tickets/1347/comments"]),
+        random_case("130 routes", |source| {
             let route = &routes[source.below(routes.len() as u64) as usize];
             Request { method: route.method, path: source.fill(&route.pattern) }
         }),
@@ -224,7 +231,7 @@ impl Random {
                 (_, false) => path.push_str(&self.below(1_000_000).to_string()),
                 (_, true) => {
                     for _ in 0..self.below(3) {
-                        path.push_str(self.one_of(&["static/", "images/", "a/", "deeper/"]));
+                        path.push_str(self.choose(&["static/", "images/", "a/", "deeper/"]));
                     }
                     path.push_str(&format!("file{}.png", self.below(10_000)));
                 }

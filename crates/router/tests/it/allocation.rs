@@ -7,15 +7,15 @@ use std::hint::black_box;
 use peregrine_router::{MethodSet, Parameters, RouterBuilder, TrailingSlash};
 
 thread_local! {
-    /// The allocations of this thread; those of other tests' threads do not count.
+    /// The number of allocations of this thread, so that other tests do not count.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
 #[expect(unsafe_code, reason = "only a global allocator can count allocations")]
 // SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
         // SAFETY: the caller upholds the contract of `alloc`, which is the same.
@@ -29,16 +29,16 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-fn allocations(work: impl FnOnce()) -> u64 {
+fn count_allocations(f: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
-    work();
+    f();
     ALLOCATIONS.with(Cell::get) - before
 }
 
 #[test]
-fn no_lookup_allocates() {
+fn lookups_do_not_allocate() {
     let patterns =
         ["/", "/users", "/caf\u{e9}/{x}", "/users/{id}", "/v{n}.json/{a}/{b}", "/f/{*rest}"];
     let long = format!("/f/{}", "x/".repeat(400));
@@ -67,7 +67,7 @@ fn no_lookup_allocates() {
         for path in paths {
             let path = path.as_bytes();
             for method in [0, 1] {
-                let count = allocations(|| {
+                let count = count_allocations(|| {
                     let mut parameters = Parameters::default();
                     black_box(router.find(path, method, &mut parameters));
                     let values = router.values(&parameters, path);
@@ -80,5 +80,5 @@ fn no_lookup_allocates() {
             }
         }
     }
-    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1, "the counter works");
+    assert_eq!(count_allocations(|| drop(black_box(Box::new(1)))), 1, "the counter works");
 }

@@ -1,4 +1,4 @@
-//! The router's rules, a table for each, and random comparison with the reference.
+//! The router's rules, as tables, and random comparison with the reference.
 
 use peregrine_router::{
     Match, MethodSet, PARAMETERS_MAX, Parameters, RouteError, Router, RouterBuilder, TrailingSlash,
@@ -11,12 +11,12 @@ const POST: u8 = 1;
 const PUT: u8 = 2;
 
 /// A router of GET routes, numbered from 0.
-fn gets(policy: TrailingSlash, patterns: &[&str]) -> Router {
+fn router_of_gets(policy: TrailingSlash, patterns: &[&str]) -> Router {
     let routes: Vec<_> = patterns.iter().map(|pattern| (*pattern, GET)).collect();
-    with_methods(policy, &routes)
+    router_with_methods(policy, &routes)
 }
 
-fn with_methods(policy: TrailingSlash, routes: &[(&str, u8)]) -> Router {
+fn router_with_methods(policy: TrailingSlash, routes: &[(&str, u8)]) -> Router {
     let mut builder = RouterBuilder::new();
     builder.trailing_slash(policy);
     for (id, (pattern, method)) in routes.iter().enumerate() {
@@ -26,14 +26,15 @@ fn with_methods(policy: TrailingSlash, routes: &[(&str, u8)]) -> Router {
 }
 
 /// The pattern that a GET of `path` finds, and its values.
-fn found<'r>(router: &'r Router, path: &str) -> Option<(&'r str, Vec<String>)> {
+fn find<'r>(router: &'r Router, path: &str) -> Option<(&'r str, Vec<String>)> {
     let mut parameters = Parameters::default();
     let Match::Found { route } = router.find(path.as_bytes(), GET, &mut parameters) else {
         return None;
     };
     let values = router.values(&parameters, path.as_bytes());
     let text = |(_, value): (&str, &[u8])| String::from_utf8_lossy(value).into_owned();
-    Some((router.pattern(route).expect("it was inserted"), values.iter().map(text).collect()))
+    let pattern = router.pattern(route).expect("the route was inserted");
+    Some((pattern, values.iter().map(text).collect()))
 }
 
 /// A pattern and the values of its parameters, or nothing.
@@ -44,17 +45,17 @@ type Expected<'a> = Option<(&'a str, &'a [&'a str])>;
 fn check(patterns: &[&str], table: &[(&str, Expected)]) {
     let reversed: Vec<&str> = patterns.iter().rev().copied().collect();
     for patterns in [patterns, &reversed] {
-        let router = gets(TrailingSlash::Strict, patterns);
+        let router = router_of_gets(TrailingSlash::Strict, patterns);
         for (path, expected) in table {
             let expected = expected
                 .map(|(pattern, values)| (pattern, values.iter().map(|v| (*v).into()).collect()));
-            assert_eq!(found(&router, path), expected, "{path}");
+            assert_eq!(find(&router, path), expected, "{path}");
         }
     }
 }
 
 #[test]
-fn static_paths_match_themselves_only() {
+fn static_paths_match_only_themselves() {
     check(
         &["/", "/users", "/users/", "/a//b", "/%7Bx%7D", "/api/v1/health-of-all-the-systems"],
         &[
@@ -76,7 +77,7 @@ fn static_paths_match_themselves_only() {
 }
 
 #[test]
-fn a_parameter_takes_one_segment_that_is_not_empty() {
+fn a_parameter_matches_one_nonempty_segment() {
     check(
         &["/users/{id}", "/users/{id}/posts/{post}"],
         &[
@@ -92,7 +93,7 @@ fn a_parameter_takes_one_segment_that_is_not_empty() {
 }
 
 #[test]
-fn affixed_parameters_match_by_the_longest_fixed_text_first() {
+fn affixed_parameters_with_the_longest_fixed_text_match_first() {
     check(
         &["/{a}.json", "/{a}.tar.json", "/v{n}", "/v{n}.json", "/ab{n}", "/a{n}b", "/{all}"],
         &[
@@ -112,7 +113,7 @@ fn affixed_parameters_match_by_the_longest_fixed_text_first() {
 }
 
 #[test]
-fn a_catch_all_takes_the_rest_but_not_an_empty_one() {
+fn a_catch_all_matches_the_rest_unless_it_is_empty() {
     check(
         &["/files/{*path}", "/files/a/{x}"],
         &[
@@ -129,7 +130,7 @@ fn a_catch_all_takes_the_rest_but_not_an_empty_one() {
 }
 
 #[test]
-fn precedence_is_decided_by_the_first_segment_that_differs() {
+fn the_first_differing_segment_decides_precedence() {
     check(
         &["/{a}/b/{c}", "/x/{b}/{c}", "/x/{*rest}", "/x/b/d", "/x{a}/b/c", "/{*rest}"],
         &[
@@ -145,7 +146,7 @@ fn precedence_is_decided_by_the_first_segment_that_differs() {
 }
 
 #[test]
-fn dead_ends_are_left_again() {
+fn matching_backtracks_from_dead_ends() {
     check(
         &["/users/new", "/users/{id}", "/users/new/{x}/end", "/users/{id}/{y}/{*rest}"],
         &[
@@ -160,8 +161,8 @@ fn dead_ends_are_left_again() {
 }
 
 #[test]
-fn different_names_at_one_place_are_no_conflict() {
-    let router = with_methods(
+fn parameters_at_one_position_may_have_different_names() {
+    let router = router_with_methods(
         TrailingSlash::Strict,
         &[("/users/{id}", GET), ("/users/{name}", POST), ("/users/{key}/x", GET)],
     );
@@ -177,31 +178,31 @@ fn different_names_at_one_place_are_no_conflict() {
         assert_eq!(values.by_name("key"), None);
         assert_eq!(router.parameter_index(route, name), Some(0));
     }
-    assert_eq!(found(&router, "/users/7/x"), Some(("/users/{key}/x", vec!["7".into()])));
+    assert_eq!(find(&router, "/users/7/x"), Some(("/users/{key}/x", vec!["7".into()])));
 }
 
 #[test]
-fn a_leaf_without_the_method_is_no_match_and_adds_to_allow() {
-    let router = with_methods(
+fn patterns_without_the_method_are_skipped_and_added_to_allow() {
+    let router = router_with_methods(
         TrailingSlash::Strict,
         &[("/users/new", POST), ("/users/{id}", GET), ("/{*rest}", PUT), ("/only", POST)],
     );
     let mut parameters = Parameters::default();
-    let both = |left, right| MethodSet::single(left).union(MethodSet::single(right));
-    let all = both(GET, POST).union(MethodSet::single(PUT));
+    let two_methods = |left, right| MethodSet::single(left).union(MethodSet::single(right));
+    let all_methods = two_methods(GET, POST).union(MethodSet::single(PUT));
     for (path, method, expected) in [
         ("/users/new", GET, Match::Found { route: 1 }),
         ("/users/new", POST, Match::Found { route: 0 }),
         ("/users/new", PUT, Match::Found { route: 2 }),
-        ("/users/new", 5, Match::MethodNotAllowed { allow: all }),
-        ("/users/7", POST, Match::MethodNotAllowed { allow: both(GET, PUT) }),
-        ("/only", GET, Match::MethodNotAllowed { allow: both(POST, PUT) }),
-        ("/only", 200, Match::MethodNotAllowed { allow: both(POST, PUT) }),
+        ("/users/new", 5, Match::MethodNotAllowed { allow: all_methods }),
+        ("/users/7", POST, Match::MethodNotAllowed { allow: two_methods(GET, PUT) }),
+        ("/only", GET, Match::MethodNotAllowed { allow: two_methods(POST, PUT) }),
+        ("/only", 200, Match::MethodNotAllowed { allow: two_methods(POST, PUT) }),
         ("/", GET, Match::NotFound),
     ] {
         assert_eq!(router.find(path.as_bytes(), method, &mut parameters), expected, "{path}");
     }
-    assert_eq!(router.allowed_methods(b"/users/new"), all);
+    assert_eq!(router.allowed_methods(b"/users/new"), all_methods);
     assert_eq!(router.allowed_methods(b"/"), MethodSet::NONE);
 }
 
@@ -222,7 +223,7 @@ fn an_escaped_slash_never_splits_a_segment() {
 }
 
 #[test]
-fn fixed_text_matches_in_every_spelling_with_escapes() {
+fn fixed_text_matches_percent_encoded_paths() {
     check(
         &["/caf\u{e9}", "/new", "/{id}", "/x/@{user}.json", "/100%25", "/a b/{c}"],
         &[
@@ -235,14 +236,14 @@ fn fixed_text_matches_in_every_spelling_with_escapes() {
             ("/100%25", Some(("/100%25", &[]))),
             ("/100%", Some(("/100%25", &[]))),
             ("/a%20b/%20", Some(("/a b/{c}", &["%20"]))),
-            // Decoded once only: this is the text `n%65w`.
+            // The path is decoded only once, to `n%65w`.
             ("/n%2565w", Some(("/{id}", &["n%2565w"]))),
         ],
     );
 }
 
 #[test]
-fn dots_and_case_are_ordinary_text() {
+fn dots_are_ordinary_text_and_matching_is_case_sensitive() {
     check(
         &["/a/b", "/a/..", "/{x}/{y}/b"],
         &[
@@ -264,72 +265,75 @@ fn literal_braces_are_doubled() {
 }
 
 #[test]
-fn paths_of_every_length_are_matched_alike() {
-    let router = gets(TrailingSlash::Strict, &["/{a}/mid/v{b}.x/{*rest}", "/s/{a}"]);
+fn paths_of_every_length_match_equally() {
+    let router = router_of_gets(TrailingSlash::Strict, &["/{a}/mid/v{b}.x/{*rest}", "/s/{a}"]);
     for length in 1..300 {
         let (a, rest) = ("y".repeat(length), "z/".repeat(length));
         for path in [format!("/{a}/mid/v1.x/{rest}"), format!("/{a}/mid/v1.x/r")] {
             let rest = path.rsplit_once(".x/").unwrap().1.to_owned();
             let expected = ("/{a}/mid/v{b}.x/{*rest}", vec![a.clone(), "1".into(), rest]);
-            assert_eq!(found(&router, &path), Some(expected));
+            assert_eq!(find(&router, &path), Some(expected));
         }
-        assert_eq!(found(&router, &format!("/s/{a}")), Some(("/s/{a}", vec![a.clone()])));
-        assert_eq!(found(&router, &format!("/{a}/mid/w1.x/r")), None);
+        assert_eq!(find(&router, &format!("/s/{a}")), Some(("/s/{a}", vec![a.clone()])));
+        assert_eq!(find(&router, &format!("/{a}/mid/w1.x/r")), None);
     }
     let long = format!("/{}/end", "s".repeat(255));
-    assert_eq!(found(&gets(TrailingSlash::Strict, &[&long]), &long), Some((&*long, vec![])));
+    assert_eq!(
+        find(&router_of_gets(TrailingSlash::Strict, &[&long]), &long),
+        Some((&*long, vec![]))
+    );
 }
 
 #[test]
 fn a_route_may_have_32_parameters() {
     let pattern = |count| (0..count).map(|n| format!("/{{p{n}}}")).collect::<String>();
-    let router = gets(TrailingSlash::Strict, &[&pattern(PARAMETERS_MAX)]);
+    let router = router_of_gets(TrailingSlash::Strict, &[&pattern(PARAMETERS_MAX)]);
     let path: String = (0..PARAMETERS_MAX).map(|n| format!("/{n}")).collect();
     let expected: Vec<String> = (0..PARAMETERS_MAX).map(|n| n.to_string()).collect();
-    assert_eq!(found(&router, &path).unwrap().1, expected);
+    assert_eq!(find(&router, &path).unwrap().1, expected);
     let mut builder = RouterBuilder::new();
     builder.insert(&pattern(PARAMETERS_MAX + 1), MethodSet::single(GET), 0);
     assert!(builder.build().unwrap_err().to_string().contains("at most 32 parameters"));
 }
 
 #[test]
-fn slashes_at_the_end_are_strict_redirected_or_ignored() {
+fn trailing_slashes_follow_the_policy() {
     let patterns = ["/", "/a", "/b/", "/c/{x}", "/d/{x}/", "/f/{*rest}"];
     let redirect = |add_slash| Match::Redirect { add_slash };
-    let is = |route| Match::Found { route };
+    let found = |route| Match::Found { route };
     let none = Match::NotFound;
     for (path, expected) in [
-        ("/", [is(0), is(0), is(0)]),
-        ("/a", [is(1), is(1), is(1)]),
-        ("/a/", [none, redirect(false), is(1)]),
+        ("/", [found(0), found(0), found(0)]),
+        ("/a", [found(1), found(1), found(1)]),
+        ("/a/", [none, redirect(false), found(1)]),
         ("/a//", [none, none, none]),
-        ("/b", [none, redirect(true), is(2)]),
-        ("/b/", [is(2), is(2), is(2)]),
-        ("/c/1/", [none, redirect(false), is(3)]),
-        ("/c/%41/", [none, redirect(false), is(3)]),
+        ("/b", [none, redirect(true), found(2)]),
+        ("/b/", [found(2), found(2), found(2)]),
+        ("/c/1/", [none, redirect(false), found(3)]),
+        ("/c/%41/", [none, redirect(false), found(3)]),
         ("/c/", [none, none, none]),
-        ("/d/1", [none, redirect(true), is(4)]),
-        ("/d/1/", [is(4), is(4), is(4)]),
-        ("/f/1/", [is(5), is(5), is(5)]),
+        ("/d/1", [none, redirect(true), found(4)]),
+        ("/d/1/", [found(4), found(4), found(4)]),
+        ("/f/1/", [found(5), found(5), found(5)]),
         ("/f/", [none, none, none]),
-        ("//", [none, none, is(0)]),
+        ("//", [none, none, found(0)]),
     ] {
         let policies = [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore];
         for (policy, expected) in policies.into_iter().zip(expected) {
-            let router = gets(policy, &patterns);
+            let router = router_of_gets(policy, &patterns);
             let mut parameters = Parameters::default();
-            let answer = router.find(path.as_bytes(), GET, &mut parameters);
-            assert_eq!(answer, expected, "{path} {policy:?}");
+            let result = router.find(path.as_bytes(), GET, &mut parameters);
+            assert_eq!(result, expected, "{path} {policy:?}");
         }
     }
-    let ignoring = gets(TrailingSlash::Ignore, &patterns);
-    assert_eq!(found(&ignoring, "/c/1/"), Some(("/c/{x}", vec!["1".into()])));
-    assert_eq!(found(&ignoring, "/f/1/"), Some(("/f/{*rest}", vec!["1/".into()])));
+    let ignoring_router = router_of_gets(TrailingSlash::Ignore, &patterns);
+    assert_eq!(find(&ignoring_router, "/c/1/"), Some(("/c/{x}", vec!["1".into()])));
+    assert_eq!(find(&ignoring_router, "/f/1/"), Some(("/f/{*rest}", vec!["1/".into()])));
 }
 
 #[test]
-fn a_redirect_needs_the_method_and_never_names_another_host() {
-    let router = with_methods(
+fn redirects_require_the_method_and_never_name_another_host() {
+    let router = router_with_methods(
         TrailingSlash::Redirect,
         &[("/a", POST), ("/b/", GET), ("/b", POST), ("/{x}/{y}", GET), ("//h", GET)],
     );
@@ -348,11 +352,11 @@ fn a_redirect_needs_the_method_and_never_names_another_host() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_errors_of_a_table_are_reported_at_once() {
     let mut builder = RouterBuilder::new();
-    let both = MethodSet::single(GET).union(MethodSet::single(POST));
+    let get_and_post = MethodSet::single(GET).union(MethodSet::single(POST));
     builder
-        .insert_labelled("/a/{x}", both, 0, "main.rs:1")
+        .insert_labelled("/a/{x}", get_and_post, 0, "main.rs:1")
         .insert_labelled("/a/{y}", MethodSet::single(POST), 1, "main.rs:2")
         .insert("/caf\u{e9}", MethodSet::single(GET), 2)
         .insert("/caf%C3%A9", MethodSet::single(GET), 3)
@@ -363,10 +367,10 @@ fn all_that_is_wrong_is_told_at_once() {
         .insert("/v{b}-x", MethodSet::single(GET), 8)
         .insert("/large", MethodSet::single(GET), u32::MAX);
     let error = builder.build().unwrap_err();
-    let kinds: Vec<String> = error
+    let descriptions: Vec<String> = error
         .errors
         .iter()
-        .map(|problem| match problem {
+        .map(|error_entry| match error_entry {
             RouteError::InvalidPattern { route, error } => {
                 format!("pattern {} {}", route.id, error.position)
             }
@@ -381,7 +385,7 @@ fn all_that_is_wrong_is_told_at_once() {
         })
         .collect();
     assert_eq!(
-        kinds,
+        descriptions,
         [
             "duplicate 0 1 {1}",
             "duplicate 2 3 {0}",
@@ -397,8 +401,8 @@ fn all_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn the_two_slash_forms_conflict_only_where_they_are_ignored() {
-    for (policy, fine) in [
+fn patterns_that_differ_in_a_trailing_slash_conflict_only_if_ignored() {
+    for (policy, is_valid) in [
         (TrailingSlash::Strict, true),
         (TrailingSlash::Redirect, true),
         (TrailingSlash::Ignore, false),
@@ -406,12 +410,12 @@ fn the_two_slash_forms_conflict_only_where_they_are_ignored() {
         let mut builder = RouterBuilder::new();
         builder.trailing_slash(policy);
         builder.insert("/a", MethodSet::single(GET), 0).insert("/a/", MethodSet::single(GET), 1);
-        assert_eq!(builder.build().is_ok(), fine, "{policy:?}");
+        assert_eq!(builder.build().is_ok(), is_valid, "{policy:?}");
     }
 }
 
 #[test]
-fn the_route_table_can_be_read_back() {
+fn the_router_lists_its_routes() {
     let mut builder = RouterBuilder::new();
     builder.insert_labelled("/a/{x}/{*y}", MethodSet::single(GET), 9, "here").insert(
         "/b",
@@ -433,22 +437,22 @@ fn the_route_table_can_be_read_back() {
 fn an_empty_router_finds_nothing() {
     let router = RouterBuilder::new().build().unwrap();
     for path in ["/", "/a", "", "/%41", &"/a".repeat(100)] {
-        assert_eq!(found(&router, path), None);
+        assert_eq!(find(&router, path), None);
         assert_eq!(router.allowed_methods(path.as_bytes()), MethodSet::NONE);
     }
 }
 
 #[test]
-fn a_node_with_hundreds_of_children_finds_each() {
+fn a_node_may_have_hundreds_of_children() {
     let patterns: Vec<String> = (0..700).map(|n| format!("/r{n}/{{x}}")).collect();
     let texts: Vec<&str> = patterns.iter().map(String::as_str).collect();
-    let router = gets(TrailingSlash::Strict, &texts);
+    let router = router_of_gets(TrailingSlash::Strict, &texts);
     for (n, text) in texts.iter().enumerate() {
         let expected = (*text, vec![n.to_string()]);
-        assert_eq!(found(&router, &format!("/r{n}/{n}")), Some(expected.clone()));
-        assert_eq!(found(&router, &format!("/%72{n}/{n}")), Some(expected));
+        assert_eq!(find(&router, &format!("/r{n}/{n}")), Some(expected.clone()));
+        assert_eq!(find(&router, &format!("/%72{n}/{n}")), Some(expected));
     }
-    assert_eq!(found(&router, "/r700/1"), None);
+    assert_eq!(find(&router, "/r700/1"), None);
 }
 
 proptest! {
@@ -460,7 +464,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_pattern_or_an_error_inside_it(text in "/?[{}*/a:%\u{e9}2Fx.]{0,12}") {
+    fn arbitrary_patterns_parse_or_fail_with_a_position(text in "/?[{}*/a:%\u{e9}2Fx.]{0,12}") {
         fuzz::fuzz_pattern(&text);
     }
 }

@@ -2,7 +2,7 @@
 //! it to another one.
 //!
 //! If each worker has its own socket, the kernel chooses the worker that accepts a connection by a
-//! hash. If workers share a socket, the first one to call accept gets it. Many connections are
+//! hash. If workers share a socket, the first one to call `accept` gets it. Many connections are
 //! spread evenly in this way. A few long-lived ones are not, and one core may do the work of two.
 //! So if a worker has clearly more connections than another, it hands over connections that it has
 //! just accepted, before it receives anything on them.
@@ -10,7 +10,7 @@
 //! The other worker takes the connection in its next loop iteration. If it has not done so after
 //! [`HANDOFF_TIMEOUT`], the worker that accepted the connection takes it back and serves it. It
 //! then hands over nothing to the other worker until that worker takes connections again. A worker
-//! that is blocked, full, shutting down or gone therefore delays a connection only briefly, and
+//! that is blocked, full, shutting down or ended therefore delays a connection only briefly, and
 //! these cases need not be distinguished.
 
 use peregrine_metrics::Gauge;
@@ -56,7 +56,7 @@ pub struct Balancer<P> {
 struct WorkerLoad<P> {
     /// Open connections. Only the worker itself writes this.
     open_connections: Gauge,
-    /// One mailbox for each listener, by its number.
+    /// One queue for each listener, by the listener's index.
     queues: Box<[Arc<HandoffQueue<P>>]>,
 }
 
@@ -77,21 +77,21 @@ struct QueueInner<P> {
 }
 
 impl<P> Balancer<P> {
-    /// Makes one member for each of the server's `workers`. All workers have the same listeners, in
-    /// the same order.
+    /// Creates one balancer for each of the server's `workers`. All workers have the same
+    /// listeners, in the same order.
     #[must_use]
     pub fn for_workers(workers: usize, listeners: usize) -> Vec<Self> {
-        let boxes = || (0..listeners).map(|_| Arc::default()).collect();
-        let seat = |_| WorkerLoad { open_connections: Gauge::new(), queues: boxes() };
-        let seats: Arc<[WorkerLoad<P>]> = (0..workers).map(seat).collect();
-        let member = |number| Self {
-            workers: Arc::clone(&seats),
-            index: number,
+        let new_queues = || (0..listeners).map(|_| Arc::default()).collect();
+        let new_load = |_| WorkerLoad { open_connections: Gauge::new(), queues: new_queues() };
+        let loads: Arc<[WorkerLoad<P>]> = (0..workers).map(new_load).collect();
+        let new_balancer = |index| Self {
+            workers: Arc::clone(&loads),
+            index,
             next: Cell::new(0),
             window: Cell::default(),
             wakers: (0..listeners).map(|_| RefCell::default()).collect(),
         };
-        (0..workers).map(member).collect()
+        (0..workers).map(new_balancer).collect()
     }
 
     fn own_load(&self) -> &WorkerLoad<P> {
@@ -111,94 +111,95 @@ impl<P> Balancer<P> {
         now: impl FnOnce() -> Duration,
     ) -> Option<HandoffTarget<P>> {
         let open = self.own_load().open_connections.get().max(0).cast_unsigned() + 1;
-        let others = self.workers.len() - 1;
+        let other_workers = self.workers.len() - 1;
         let mut least: Option<(u64, &Arc<HandoffQueue<P>>)> = None;
-        for step in 0..others.min(CANDIDATES_MAX) {
-            let other = 1 + (self.next.get() + step) % others;
-            let seat = &self.workers[(self.index + other) % self.workers.len()];
-            let mailbox = &seat.queues[listener];
-            let load = seat.load();
-            if mailbox.is_open.load(Ordering::Relaxed) && least.is_none_or(|(less, _)| load < less)
+        for step in 0..other_workers.min(CANDIDATES_MAX) {
+            let offset = 1 + (self.next.get() + step) % other_workers;
+            let worker = &self.workers[(self.index + offset) % self.workers.len()];
+            let queue = &worker.queues[listener];
+            let load = worker.load();
+            if queue.is_open.load(Ordering::Relaxed)
+                && least.is_none_or(|(least_load, _)| load < least_load)
             {
-                least = Some((load, mailbox));
+                least = Some((load, queue));
             }
         }
         self.next.set(self.next.get().wrapping_add(1));
-        let (load, mailbox) = least?;
+        let (load, queue) = least?;
         // A difference of up to one sixteenth is not worth handing over the connection to another
         // thread.
         if open <= load + 1 + load / 16 || !self.is_within_rate(now()) {
             return None;
         }
-        Some(HandoffTarget(Arc::clone(mailbox)))
+        Some(HandoffTarget(Arc::clone(queue)))
     }
 
     fn is_within_rate(&self, now: Duration) -> bool {
-        let (began, passed) = self.window.get();
-        let (began, passed) =
-            if now >= began + HANDOFF_WINDOW { (now, 0) } else { (began, passed) };
-        let may = passed < HANDOFFS_PER_WINDOW;
-        self.window.set((began, passed + u32::from(may)));
-        may
+        let (window_start, count) = self.window.get();
+        let (window_start, count) =
+            if now >= window_start + HANDOFF_WINDOW { (now, 0) } else { (window_start, count) };
+        let is_allowed = count < HANDOFFS_PER_WINDOW;
+        self.window.set((window_start, count + u32::from(is_allowed)));
+        is_allowed
     }
 
     /// Takes a connection that another worker accepted at `listener` and handed to this worker.
-    pub(crate) fn poll_handoff(&self, listener: usize, context: &Context<'_>) -> Poll<P> {
-        let mailbox = &self.own_load().queues[listener];
-        if !mailbox.is_open.load(Ordering::Relaxed) {
-            mailbox.is_open.store(true, Ordering::Relaxed);
+    pub(crate) fn poll_handoff(&self, listener: usize, cx: &Context<'_>) -> Poll<P> {
+        let queue = &self.own_load().queues[listener];
+        if !queue.is_open.load(Ordering::Relaxed) {
+            queue.is_open.store(true, Ordering::Relaxed);
         }
-        let mut waits = self.wakers[listener].borrow_mut();
-        let is_known = waits.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+        let mut registered = self.wakers[listener].borrow_mut();
+        let is_registered = registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
         // If another worker adds a connection after this check, it wakes the registered waker.
-        if is_known && mailbox.count.load(Ordering::Acquire) == 0 {
+        if is_registered && queue.count.load(Ordering::Acquire) == 0 {
             return Poll::Pending;
         }
-        let mut inside = mailbox.lock();
-        let old = (!is_known).then(|| {
-            *waits = Some(context.waker().clone());
-            inside.waker.replace(context.waker().clone())
+        let mut inner = queue.lock();
+        let old_waker = (!is_registered).then(|| {
+            *registered = Some(cx.waker().clone());
+            inner.waker.replace(cx.waker().clone())
         });
-        let taken = inside.waiting.pop_front();
-        mailbox.count.store(inside.waiting.len(), Ordering::Release);
-        drop(inside);
+        let next = inner.waiting.pop_front();
+        queue.count.store(inner.waiting.len(), Ordering::Release);
+        drop(inner);
         // Dropped outside the lock: it may be the last reference to its task.
-        drop(old);
-        taken.map_or(Poll::Pending, |(_, passed)| Poll::Ready(passed))
+        drop(old_waker);
+        next.map_or(Poll::Pending, |(_, handoff)| Poll::Ready(handoff))
     }
 
-    /// Closes this worker's mailbox of `listener` until [`Balancer::poll_handoff`] is called again.
+    /// Closes this worker's queue of `listener` until [`Balancer::poll_handoff`] is called again.
     pub(crate) fn pause(&self, listener: usize) {
-        let mailbox = &self.own_load().queues[listener];
-        if mailbox.is_open.load(Ordering::Relaxed) {
-            drop(mailbox.close());
+        let queue = &self.own_load().queues[listener];
+        if queue.is_open.load(Ordering::Relaxed) {
+            drop(queue.close());
         }
     }
 
-    /// Closes the mailbox of `listener` and takes a connection that is left in it.
+    /// Closes the queue of `listener` and takes a connection that is left in it.
     pub(crate) fn take_remaining(&self, listener: usize) -> Option<P> {
-        let mailbox = &self.own_load().queues[listener];
-        let mut inside = mailbox.close();
-        let taken = inside.waiting.pop_front();
-        mailbox.count.store(inside.waiting.len(), Ordering::Release);
-        taken.map(|(_, passed)| passed)
+        let queue = &self.own_load().queues[listener];
+        let mut inner = queue.close();
+        let next = inner.waiting.pop_front();
+        queue.count.store(inner.waiting.len(), Ordering::Release);
+        next.map(|(_, handoff)| handoff)
     }
 }
 
 impl<P> Drop for Balancer<P> {
     fn drop(&mut self) {
-        // The workers that put connections into the mailboxes take them back. If such a worker has
-        // ended too, its connections close when the last reference to the mailbox is dropped.
+        // The workers that put connections into the queues take them back. If such a worker has
+        // ended too, its connections close when the last reference to the queue is dropped.
         (0..self.wakers.len()).for_each(|listener| self.pause(listener));
     }
 }
 
 impl<P> WorkerLoad<P> {
-    /// The number of the worker's open connections and of those in its mailboxes.
+    /// The number of the worker's open connections and of those in its queues.
     fn load(&self) -> u64 {
-        let coming = |mailbox: &Arc<HandoffQueue<P>>| mailbox.count.load(Ordering::Relaxed) as u64;
+        let queued = |queue: &Arc<HandoffQueue<P>>| queue.count.load(Ordering::Relaxed) as u64;
         let open = self.open_connections.get().max(0).cast_unsigned();
-        open + self.queues.iter().map(coming).sum::<u64>()
+        open + self.queues.iter().map(queued).sum::<u64>()
     }
 }
 
@@ -218,11 +219,11 @@ impl<P> HandoffQueue<P> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the mailbox, so that nothing more is added.
+    /// Closes the queue, so that nothing more is added.
     fn close(&self) -> MutexGuard<'_, QueueInner<P>> {
-        let inside = self.lock();
+        let inner = self.lock();
         self.is_open.store(false, Ordering::Relaxed);
-        inside
+        inner
     }
 }
 
@@ -241,34 +242,34 @@ impl<P> HandoffTarget<P> {
     /// Hands the connection to that worker.
     ///
     /// # Errors
-    /// The worker takes no connections now. The connection is returned.
-    pub(crate) fn push(self, passed: P) -> Result<PendingHandoff<P>, P> {
-        let Self(mailbox) = self;
-        let mut inside = mailbox.lock();
-        if !mailbox.is_open.load(Ordering::Relaxed) {
-            return Err(passed);
+    /// The worker currently accepts no hand-offs. The connection is returned.
+    pub(crate) fn push(self, handoff: P) -> Result<PendingHandoff<P>, P> {
+        let Self(queue) = self;
+        let mut inner = queue.lock();
+        if !queue.is_open.load(Ordering::Relaxed) {
+            return Err(handoff);
         }
-        inside.last_id += 1;
-        let number = inside.last_id;
-        inside.waiting.push_back((number, passed));
-        mailbox.count.store(inside.waiting.len(), Ordering::Release);
-        let taker = inside.waker.clone();
-        drop(inside);
-        taker.into_iter().for_each(Waker::wake);
-        Ok(PendingHandoff { queue: mailbox, id: number })
+        inner.last_id += 1;
+        let id = inner.last_id;
+        inner.waiting.push_back((id, handoff));
+        queue.count.store(inner.waiting.len(), Ordering::Release);
+        let waker = inner.waker.clone();
+        drop(inner);
+        waker.into_iter().for_each(Waker::wake);
+        Ok(PendingHandoff { queue, id })
     }
 }
 
 impl<P> PendingHandoff<P> {
     /// Takes the connection back if the other worker has not taken it, and closes that worker's
-    /// mailbox until the worker takes connections again.
+    /// queue until the worker takes connections again.
     pub(crate) fn reclaim(self) -> Option<P> {
-        let mut inside = self.queue.lock();
-        let at = inside.waiting.iter().position(|(number, _)| *number == self.id)?;
-        let (_, passed) = inside.waiting.remove(at)?;
-        self.queue.count.store(inside.waiting.len(), Ordering::Release);
+        let mut inner = self.queue.lock();
+        let index = inner.waiting.iter().position(|(id, _)| *id == self.id)?;
+        let (_, handoff) = inner.waiting.remove(index)?;
+        self.queue.count.store(inner.waiting.len(), Ordering::Release);
         self.queue.is_open.store(false, Ordering::Relaxed);
-        Some(passed)
+        Some(handoff)
     }
 }
 
@@ -279,132 +280,140 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Lets all members take the connections in their mailboxes, and returns the numbers of these
-    /// connections.
-    fn taken(members: &[Balancer<usize>]) -> Vec<Vec<usize>> {
-        let context = &Context::from_waker(Waker::noop());
-        let take = |member: &Balancer<usize>| {
-            std::iter::from_fn(|| match member.poll_handoff(0, context) {
-                Poll::Ready(passed) => Some(passed),
+    /// Takes all connections out of the queues, and returns their numbers for each worker.
+    fn take_all(balancers: &[Balancer<usize>]) -> Vec<Vec<usize>> {
+        let cx = &Context::from_waker(Waker::noop());
+        let take = |balancer: &Balancer<usize>| {
+            std::iter::from_fn(|| match balancer.poll_handoff(0, cx) {
+                Poll::Ready(handoff) => Some(handoff),
                 Poll::Pending => None,
             })
             .collect()
         };
-        members.iter().map(take).collect()
+        balancers.iter().map(take).collect()
     }
 
-    /// Accepts this many connections at the first member. The others take theirs `at_once` or at
-    /// the end. Returns how many connections each member has.
-    fn spread(workers: usize, connections: usize, at_once: bool) -> Vec<usize> {
-        let members = Balancer::for_workers(workers, 1);
-        taken(&members);
+    /// Accepts this many connections at the first worker. The others take theirs `immediately` or
+    /// at the end. Returns how many connections each worker has.
+    fn distribute(workers: usize, connections: usize, immediately: bool) -> Vec<usize> {
+        let balancers = Balancer::for_workers(workers, 1);
+        take_all(&balancers);
         let mut open = vec![0; workers];
-        for number in 0..connections {
-            match members[0].pick_worker(0, || NOW) {
+        for id in 0..connections {
+            match balancers[0].pick_worker(0, || NOW) {
                 None => open[0] += 1,
-                Some(whom) => drop(whom.push(number).unwrap()),
+                Some(target) => drop(target.push(id).unwrap()),
             }
-            if at_once || number + 1 == connections {
+            if immediately || id + 1 == connections {
                 let add = |(open, taken): (&mut usize, Vec<usize>)| *open += taken.len();
-                open.iter_mut().zip(taken(&members)).for_each(add);
+                open.iter_mut().zip(take_all(&balancers)).for_each(add);
             }
-            members.iter().zip(&open).for_each(|(member, open)| member.set_open_connections(*open));
+            balancers
+                .iter()
+                .zip(&open)
+                .for_each(|(balancer, open)| balancer.set_open_connections(*open));
         }
         open
     }
 
     #[test]
-    fn few_connections_are_spread_evenly_whoever_accepts_them() {
-        for at_once in [true, false] {
-            assert_eq!(spread(2, 8, at_once), [4, 4]);
-            assert_eq!(spread(3, 9, at_once), [3, 3, 3]);
-            assert_eq!(spread(4, 6, at_once).into_iter().max(), Some(2));
-            assert_eq!(spread(1, 5, at_once), [5]);
+    fn few_connections_are_spread_evenly_over_workers() {
+        for immediately in [true, false] {
+            assert_eq!(distribute(2, 8, immediately), [4, 4]);
+            assert_eq!(distribute(3, 9, immediately), [3, 3, 3]);
+            assert_eq!(distribute(4, 6, immediately).into_iter().max(), Some(2));
+            assert_eq!(distribute(1, 5, immediately), [5]);
         }
     }
 
     #[test]
-    fn among_many_connections_a_small_difference_is_none() {
-        let members = Balancer::<usize>::for_workers(2, 1);
-        taken(&members);
-        for (own, others, is_passed) in
+    fn small_differences_in_load_are_ignored() {
+        let balancers = Balancer::<usize>::for_workers(2, 1);
+        take_all(&balancers);
+        for (own_load, other_load, is_handed_off) in
             [(1000, 1000, false), (1060, 1000, false), (1070, 1000, true), (0, 9, false)]
         {
-            members[0].set_open_connections(own);
-            members[1].set_open_connections(others);
+            balancers[0].set_open_connections(own_load);
+            balancers[1].set_open_connections(other_load);
             assert_eq!(
-                members[0].pick_worker(0, || NOW).is_some(),
-                is_passed,
-                "{own} and {others}"
+                balancers[0].pick_worker(0, || NOW).is_some(),
+                is_handed_off,
+                "{own_load} and {other_load}"
             );
         }
     }
 
     #[test]
-    fn who_does_not_take_what_it_is_passed_gets_nothing_more_until_it_does() {
-        let members = Balancer::for_workers(2, 1);
-        let [here, there] = &members[..] else { unreachable!() };
-        here.set_open_connections(5);
-        assert!(here.pick_worker(0, || NOW).is_none(), "the other worker has not started");
-        taken(&members);
-        let given = here.pick_worker(0, || NOW).unwrap().push(7).unwrap();
-        let late = here.pick_worker(0, || NOW).unwrap();
-        assert_eq!(given.reclaim(), Some(7));
-        assert!(here.pick_worker(0, || NOW).is_none(), "the other worker took nothing");
-        assert_eq!(late.push(8).unwrap_err(), 8);
-        taken(&members);
-        let given = here.pick_worker(0, || NOW).unwrap().push(9).unwrap();
-        assert_eq!(taken(&members)[1], [9]);
-        assert_eq!(given.reclaim(), None);
-        there.pause(0);
-        assert!(here.pick_worker(0, || NOW).is_none(), "the other worker is full");
+    fn worker_that_does_not_take_a_handoff_gets_no_more_until_it_polls_again() {
+        let balancers = Balancer::for_workers(2, 1);
+        let [local, other] = &balancers[..] else { unreachable!() };
+        local.set_open_connections(5);
+        assert!(local.pick_worker(0, || NOW).is_none(), "the other worker has not started");
+        take_all(&balancers);
+        let pending = local.pick_worker(0, || NOW).unwrap().push(7).unwrap();
+        let stale_target = local.pick_worker(0, || NOW).unwrap();
+        assert_eq!(pending.reclaim(), Some(7));
+        assert!(local.pick_worker(0, || NOW).is_none(), "the other worker took nothing");
+        assert_eq!(stale_target.push(8).unwrap_err(), 8);
+        take_all(&balancers);
+        let pending = local.pick_worker(0, || NOW).unwrap().push(9).unwrap();
+        assert_eq!(take_all(&balancers)[1], [9]);
+        assert_eq!(pending.reclaim(), None);
+        other.pause(0);
+        assert!(local.pick_worker(0, || NOW).is_none(), "the other worker is full");
     }
 
     #[test]
-    fn nothing_that_was_passed_is_lost_when_a_member_ends() {
-        let mut members = Balancer::for_workers(3, 1);
-        taken(&members);
-        members[0].set_open_connections(9);
-        let first = members[0].pick_worker(0, || NOW).unwrap().push(1).unwrap();
-        let second = members[0].pick_worker(0, || NOW).unwrap().push(2).unwrap();
-        assert_eq!([1, 2].map(|it: usize| members[it].take_remaining(0)), [Some(1), Some(2)]);
-        assert!(members[0].pick_worker(0, || NOW).is_none(), "all other workers are shutting down");
+    fn no_handoff_is_lost_when_a_worker_ends() {
+        let mut balancers = Balancer::for_workers(3, 1);
+        take_all(&balancers);
+        balancers[0].set_open_connections(9);
+        let first = balancers[0].pick_worker(0, || NOW).unwrap().push(1).unwrap();
+        let second = balancers[0].pick_worker(0, || NOW).unwrap().push(2).unwrap();
+        assert_eq!(
+            [1, 2].map(|index: usize| balancers[index].take_remaining(0)),
+            [Some(1), Some(2)]
+        );
+        assert!(
+            balancers[0].pick_worker(0, || NOW).is_none(),
+            "all other workers are shutting down"
+        );
         assert_eq!((first.reclaim(), second.reclaim()), (None, None));
-        taken(&members[..2]);
-        let given = members[0].pick_worker(0, || NOW).unwrap().push(3).unwrap();
-        drop(members.remove(1));
-        assert!(members[0].pick_worker(0, || NOW).is_none(), "the other worker is gone");
-        assert_eq!(given.reclaim(), Some(3));
+        take_all(&balancers[..2]);
+        let pending = balancers[0].pick_worker(0, || NOW).unwrap().push(3).unwrap();
+        drop(balancers.remove(1));
+        assert!(balancers[0].pick_worker(0, || NOW).is_none(), "the other worker is gone");
+        assert_eq!(pending.reclaim(), Some(3));
     }
 
     #[test]
-    fn a_flood_is_passed_in_part() {
-        let members = Balancer::<usize>::for_workers(2, 1);
-        taken(&members);
-        members[0].set_open_connections(5000);
-        let passed =
-            |now| (0..1000).filter(|_| members[0].pick_worker(0, || now).is_some()).count();
-        assert_eq!([NOW, NOW, HANDOFF_WINDOW].map(passed), [64, 0, 64]);
+    fn handoffs_are_rate_limited() {
+        let balancers = Balancer::<usize>::for_workers(2, 1);
+        take_all(&balancers);
+        balancers[0].set_open_connections(5000);
+        let count_handoffs =
+            |now| (0..1000).filter(|_| balancers[0].pick_worker(0, || now).is_some()).count();
+        assert_eq!([NOW, NOW, HANDOFF_WINDOW].map(count_handoffs), [64, 0, 64]);
     }
 
     #[test]
-    fn of_many_workers_the_one_with_the_least_is_found_soon() {
-        let members = Balancer::for_workers(40, 1);
-        taken(&members);
-        members.iter().for_each(|member| member.set_open_connections(10));
-        members[29].set_open_connections(0);
-        let mut given = 0;
+    fn least_loaded_of_many_workers_is_found_soon() {
+        let balancers = Balancer::for_workers(40, 1);
+        take_all(&balancers);
+        balancers.iter().for_each(|balancer| balancer.set_open_connections(10));
+        balancers[29].set_open_connections(0);
+        let mut handoffs = 0;
         for _ in 0..39 {
-            if let Some(whom) = members[0].pick_worker(0, || NOW) {
-                drop(whom.push(1).unwrap());
-                given += 1;
+            if let Some(target) = balancers[0].pick_worker(0, || NOW) {
+                drop(target.push(1).unwrap());
+                handoffs += 1;
             }
         }
-        assert!(given >= 1 && taken(&members)[29].len() == given);
+        assert!(handoffs >= 1 && take_all(&balancers)[29].len() == handoffs);
     }
 
     #[test]
-    fn who_waits_is_woken_by_what_is_passed_and_by_nothing_else() {
+    fn waiting_worker_is_woken_only_by_a_handoff() {
         #[derive(Default)]
         struct Count(AtomicUsize);
         impl Wake for Count {
@@ -412,20 +421,20 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let members = Balancer::for_workers(2, 2);
+        let balancers = Balancer::for_workers(2, 2);
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
-        let context = &Context::from_waker(&waker);
+        let cx = &Context::from_waker(&waker);
         for _ in 0..3 {
-            assert!(members[1].poll_handoff(1, context).is_pending());
+            assert!(balancers[1].poll_handoff(1, cx).is_pending());
         }
-        members[0].set_open_connections(1);
+        balancers[0].set_open_connections(1);
         assert!(
-            members[0].pick_worker(0, || NOW).is_none(),
+            balancers[0].pick_worker(0, || NOW).is_none(),
             "only the other listener takes connections"
         );
-        drop(members[0].pick_worker(1, || NOW).unwrap().push(5).unwrap());
+        drop(balancers[0].pick_worker(1, || NOW).unwrap().push(5).unwrap());
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
-        assert_eq!(members[1].poll_handoff(1, context), Poll::Ready(5));
+        assert_eq!(balancers[1].poll_handoff(1, cx), Poll::Ready(5));
     }
 }

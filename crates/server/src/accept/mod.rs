@@ -1,6 +1,6 @@
 //! The accept loop of one listener.
 //!
-//! It accepts a connection only if a slot ([`ConnectionPermit`]) is free, so excess connections
+//! A connection is accepted only if a slot ([`ConnectionPermit`]) is free, so excess connections
 //! wait in the kernel's backlog and cost the process nothing. If another worker has clearly fewer
 //! connections, the loop hands the new connection to that worker. If the process runs out of
 //! descriptors or memory, the loop backs off exponentially and retries. On shutdown, it closes the
@@ -42,33 +42,32 @@ const DRAIN_ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Accepts connections until the worker drains, and then the rest of the backlog.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    entrance: Rc<ListenerState<D>>,
+    listener_state: Rc<ListenerState<D>>,
     listener: impl Listener<Stream = D::Stream>,
-    shared: SocketSharing,
-    live: Option<watch::Receiver<ReloadableConfig>>,
-    spreading: Option<ListenerBalancing<D::Handoff>>,
+    sharing: SocketSharing,
+    config_updates: Option<watch::Receiver<ReloadableConfig>>,
+    balancing: Option<ListenerBalancing<D::Handoff>>,
 ) {
-    let alarm = worker.timers.timer();
-    worker.lifecycle_reached(&alarm, Lifecycle::Serving).await;
-    // If the shutdown began before the worker was to serve, it accepts nothing.
-    let is_late = worker.lifecycle() >= Lifecycle::Draining;
-    let mut way =
-        Acceptor { worker, listener_state: entrance, config_updates: live, balancing: spreading };
-    if !is_late {
+    let timer = worker.timers.timer();
+    worker.lifecycle_reached(&timer, Lifecycle::Serving).await;
+    // If the shutdown began before the worker was serving, it accepts nothing.
+    let is_draining = worker.lifecycle() >= Lifecycle::Draining;
+    let mut acceptor = Acceptor { worker, listener_state, config_updates, balancing };
+    if !is_draining {
         // Log calls of drivers and libraries may panic, for example when the log cannot be written.
         // The server must continue to accept after such a panic.
-        while let Err(panic) = catch_unwind_future(way.accept_loop(&listener)).await {
+        while let Err(panic) = catch_unwind_future(acceptor.accept_loop(&listener)).await {
             drop_panic_payload(panic);
-            let worker = &way.worker;
+            let worker = &acceptor.worker;
             worker.driver.sleep_until(worker.driver.now() + ACCEPT_BACKOFF_MIN).await;
         }
     }
-    way.drain_handoffs();
-    if !shared.is_shared() {
+    acceptor.drain_handoffs();
+    if !sharing.is_shared() {
         listener.refuse_new_connections();
-        way.drain_backlog(&listener).await;
-    } else if !is_late && let Ok(Some(stream)) = listener.cancel_accept().await {
-        way.open(way.acquire_over_limit(), stream);
+        acceptor.drain_backlog(&listener).await;
+    } else if !is_draining && let Ok(Some(stream)) = listener.cancel_accept().await {
+        acceptor.open(acceptor.acquire_over_limit(), stream);
     }
 }
 
@@ -91,7 +90,7 @@ impl<D: Driver> Acceptor<D> {
     /// Accepts connections until the worker drains.
     async fn accept_loop(&mut self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = Rc::clone(&self.worker);
-        let alarm = worker.timers.timer();
+        let timer = worker.timers.timer();
         let mut pause = ACCEPT_BACKOFF_MIN;
         loop {
             if self.needs_reserved_slot() {
@@ -100,22 +99,23 @@ impl<D: Driver> Acceptor<D> {
                 }
                 if !self.make_room() {
                     // Leave the connection in the backlog, where it costs nothing, and retry.
-                    let over = worker.driver.sleep_until(worker.driver.now() + ACCEPT_BACKOFF_MIN);
-                    race(over, worker.lifecycle_reached(&alarm, Lifecycle::Draining)).await;
+                    let backoff =
+                        worker.driver.sleep_until(worker.driver.now() + ACCEPT_BACKOFF_MIN);
+                    race(backoff, worker.lifecycle_reached(&timer, Lifecycle::Draining)).await;
                     continue;
                 }
             }
-            let vacancy = run_until(
+            let capacity = run_until(
                 self.wait_for_capacity(),
-                worker.lifecycle_reached(&alarm, Lifecycle::Draining),
+                worker.lifecycle_reached(&timer, Lifecycle::Draining),
             )
             .await;
-            if vacancy.is_none() {
+            if capacity.is_none() {
                 return;
             }
             let accepted = run_until(
                 self.accept(listener),
-                worker.lifecycle_reached(&alarm, Lifecycle::Draining),
+                worker.lifecycle_reached(&timer, Lifecycle::Draining),
             )
             .await;
             let Some(accepted) = accepted else { return };
@@ -128,10 +128,10 @@ impl<D: Driver> Acceptor<D> {
                         self.open_or_hand_off(self.acquire_over_limit(), stream);
                     }
                 }
-                Some(Ok((room, stream))) => {
+                Some(Ok((permit, stream))) => {
                     pause = ACCEPT_BACKOFF_MIN;
                     self.reload_config();
-                    self.open_or_hand_off(room, stream);
+                    self.open_or_hand_off(permit, stream);
                     if !self.has_capacity() {
                         // Another listener of this worker may have been woken for this slot and
                         // found it taken. Yield, so that the other listener queues first for the
@@ -158,8 +158,8 @@ impl<D: Driver> Acceptor<D> {
                             "cannot accept{remedy}");
                     });
                     worker.instrumentation.record_accept_error();
-                    let over = worker.driver.sleep_until(worker.driver.now() + pause);
-                    race(over, worker.lifecycle_reached(&alarm, Lifecycle::Draining)).await;
+                    let backoff = worker.driver.sleep_until(worker.driver.now() + pause);
+                    race(backoff, worker.lifecycle_reached(&timer, Lifecycle::Draining)).await;
                     worker.instrumentation.refill_reserved_fds();
                     pause = (pause * 2).min(ACCEPT_BACKOFF_MAX);
                 }
@@ -191,23 +191,24 @@ impl<D: Driver> Acceptor<D> {
     async fn wait_for_capacity(&mut self) {
         while !self.has_capacity() {
             self.pause_handoffs();
-            let door = &self.listener_state.context;
-            let vacancy = door.connection_limiter.wait_available(door.limits.connections_max);
-            let Some(live) = self.config_updates.as_mut() else { return vacancy.await };
-            if run_until(vacancy, config_changed(live)).await.is_none() {
-                self.listener_state = reloaded(&self.listener_state, live);
+            let context = &self.listener_state.context;
+            let available =
+                context.connection_limiter.wait_available(context.limits.connections_max);
+            let Some(updates) = self.config_updates.as_mut() else { return available.await };
+            if run_until(available, config_changed(updates)).await.is_none() {
+                self.listener_state = reloaded(&self.listener_state, updates);
             }
         }
     }
 
     fn has_capacity(&self) -> bool {
-        let door = &self.listener_state.context;
-        door.connection_limiter.has_available(door.limits.connections_max)
+        let context = &self.listener_state.context;
+        context.connection_limiter.has_available(context.limits.connections_max)
     }
 
     fn try_acquire(&self) -> Option<ConnectionPermit> {
-        let door = &self.listener_state.context;
-        door.connection_limiter.try_acquire(door.limits.connections_max)
+        let context = &self.listener_state.context;
+        context.connection_limiter.try_acquire(context.limits.connections_max)
     }
 
     /// Accepts the next connection from the backlog and takes a slot for it. Meanwhile, opens
@@ -220,65 +221,67 @@ impl<D: Driver> Acceptor<D> {
         let mut accepted = pin!(listener.accept());
         poll_fn(|cx| {
             self.open_handoffs(cx);
-            let door = &self.listener_state.context;
-            if door.connection_limiter.poll_exhausted(door.limits.connections_max, cx).is_ready() {
+            let context = &self.listener_state.context;
+            if context
+                .connection_limiter
+                .poll_exhausted(context.limits.connections_max, cx)
+                .is_ready()
+            {
                 return Poll::Ready(None);
             }
             // The slot is taken only when a connection is accepted, so an idle listener does not
             // occupy one.
-            let room = || self.try_acquire().expect("`poll_exhausted` found a free slot");
-            accepted.as_mut().poll(cx).map_ok(|stream| (room(), stream)).map(Some)
+            let acquire = || self.try_acquire().expect("`poll_exhausted` found a free slot");
+            accepted.as_mut().poll(cx).map_ok(|stream| (acquire(), stream)).map(Some)
         })
         .await
     }
 
     /// Opens connections that other workers hand over, but leaves one slot for a connection that
     /// this worker accepts.
-    fn open_handoffs(&mut self, context: &Context<'_>) {
-        let Some(ListenerBalancing { balancer: member, listener_index: listener }) =
-            &self.balancing
-        else {
+    fn open_handoffs(&mut self, cx: &Context<'_>) {
+        let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing else {
             return;
         };
-        let (member, listener) = (Rc::clone(member), *listener);
+        let (balancer, listener_index) = (Rc::clone(balancer), *listener_index);
         loop {
-            let door = &self.listener_state.context;
-            let is_full = !door
+            let context = &self.listener_state.context;
+            let is_full = !context
                 .connection_limiter
-                .has_available(door.limits.connections_max.saturating_sub(1));
+                .has_available(context.limits.connections_max.saturating_sub(1));
             if is_full || memory::pressure() >= MemoryPressure::Moderate {
-                return member.pause(listener);
+                return balancer.pause(listener_index);
             }
-            let Poll::Ready(passed) = member.poll_handoff(listener, context) else { return };
+            let Poll::Ready(handoff) = balancer.poll_handoff(listener_index, cx) else { return };
             self.worker.instrumentation.metrics().handoffs_received.add(1);
-            let room = self.try_acquire().expect("`has_room` found a free slot");
+            let permit = self.try_acquire().expect("`has_available` found a free slot");
             self.reload_config();
-            self.open_handoff(room, passed);
+            self.open_handoff(permit, handoff);
         }
     }
 
     /// Applies settings that have changed.
     fn reload_config(&mut self) {
-        if let Some(changed) = self
+        if let Some(listener_state) = self
             .config_updates
             .as_mut()
-            .and_then(|live| reload_if_changed(&self.listener_state, live))
+            .and_then(|updates| reload_if_changed(&self.listener_state, updates))
         {
-            self.listener_state = changed;
+            self.listener_state = listener_state;
         }
     }
 
     /// Hands the connection to a worker with fewer connections, or opens it here.
-    fn open_or_hand_off(&self, room: ConnectionPermit, stream: D::Stream) {
+    fn open_or_hand_off(&self, permit: ConnectionPermit, stream: D::Stream) {
         let driver = &self.worker.driver;
-        let whom = self.balancing.as_ref().and_then(|spreading| {
-            let ListenerBalancing { balancer: member, listener_index: listener } = spreading;
-            member.pick_worker(*listener, || driver.now())
+        let target = self.balancing.as_ref().and_then(|balancing| {
+            let ListenerBalancing { balancer, listener_index } = balancing;
+            balancer.pick_worker(*listener_index, || driver.now())
         });
-        let Some(whom) = whom else { return self.open(room, stream) };
-        match driver.hand_off(stream).map(|passed| whom.push(passed)) {
-            Ok(Ok(given)) => self.reclaim_after_timeout(given, room),
-            Ok(Err(passed)) => self.open_handoff(room, passed),
+        let Some(target) = target else { return self.open(permit, stream) };
+        match driver.hand_off(stream).map(|handoff| target.push(handoff)) {
+            Ok(Ok(pending)) => self.reclaim_after_timeout(pending, permit),
+            Ok(Err(handoff)) => self.open_handoff(permit, handoff),
             Err(error) => {
                 catch_log_panic(|| {
                     tracing::debug!(target: "peregrine", %error,
@@ -290,29 +293,33 @@ impl<D: Driver> Acceptor<D> {
 
     /// Takes the connection back if the other worker has not taken it after [`HANDOFF_TIMEOUT`].
     /// Keeps its slot until then.
-    fn reclaim_after_timeout(&self, given: PendingHandoff<D::Handoff>, room: ConnectionPermit) {
-        let way = Self {
+    fn reclaim_after_timeout(
+        &self,
+        pending_handoff: PendingHandoff<D::Handoff>,
+        permit: ConnectionPermit,
+    ) {
+        let acceptor = Self {
             worker: Rc::clone(&self.worker),
             listener_state: Rc::clone(&self.listener_state),
             config_updates: None,
             balancing: None,
         };
         let pending = self.worker.instrumentation.track();
-        let until = self.worker.driver.now() + HANDOFF_TIMEOUT;
+        let deadline = self.worker.driver.now() + HANDOFF_TIMEOUT;
         self.worker.driver.spawn_boxed(Box::pin(async move {
-            way.worker.driver.sleep_until(until).await;
-            match given.reclaim() {
-                None => way.worker.instrumentation.metrics().handoffs_sent.add(1),
-                Some(passed) => way.open_handoff(room, passed),
+            acceptor.worker.driver.sleep_until(deadline).await;
+            match pending_handoff.reclaim() {
+                None => acceptor.worker.instrumentation.metrics().handoffs_sent.add(1),
+                Some(handoff) => acceptor.open_handoff(permit, handoff),
             }
-            drop(way);
+            drop(acceptor);
             drop(pending);
         }));
     }
 
-    fn open_handoff(&self, room: ConnectionPermit, passed: D::Handoff) {
-        match self.worker.driver.accept_handoff(passed) {
-            Ok(stream) => self.open(room, stream),
+    fn open_handoff(&self, permit: ConnectionPermit, handoff: D::Handoff) {
+        match self.worker.driver.accept_handoff(handoff) {
+            Ok(stream) => self.open(permit, stream),
             Err(error) => {
                 let remedy = hint(&error);
                 catch_log_panic(|| {
@@ -324,16 +331,17 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    fn open(&self, room: ConnectionPermit, stream: D::Stream) {
-        let Self { worker, listener_state: entrance, .. } = self;
-        let client_at = entrance.context.client_ip(stream.peer_addr());
-        let Ok(client) = worker.admission.acquire_connection(client_at) else {
+    fn open(&self, permit: ConnectionPermit, stream: D::Stream) {
+        let Self { worker, listener_state, .. } = self;
+        let client_ip = listener_state.context.client_ip(stream.peer_addr());
+        let Ok(client_permit) = worker.admission.acquire_connection(client_ip) else {
             worker.instrumentation.record_limit("overload.connections_per_client_max");
             // A reset frees the kernel's state of the connection at once.
             return stream.reset_on_drop();
         };
-        let (worker, entrance) = (Rc::clone(worker), Rc::clone(entrance));
-        let connection = Connection::new(worker, entrance, stream, room.into_guard(), client);
+        let (worker, listener_state) = (Rc::clone(worker), Rc::clone(listener_state));
+        let connection =
+            Connection::new(worker, listener_state, stream, permit.into_guard(), client_permit);
         self.worker.driver.spawn(connection);
     }
 
@@ -344,50 +352,47 @@ impl<D: Driver> Acceptor<D> {
             .unwrap_or_else(|| self.listener_state.context.connection_limiter.acquire_over_limit())
     }
 
-    /// Stops other workers from handing over connections, until this worker takes some again.
+    /// Stops other workers from handing over connections, until this worker polls for some again.
     fn pause_handoffs(&self) {
-        if let Some(ListenerBalancing { balancer: member, listener_index: listener }) =
-            &self.balancing
-        {
-            member.pause(*listener);
+        if let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing {
+            balancer.pause(*listener_index);
         }
     }
 
-    /// Closes the mailbox and opens the connections in it. If there is no slot for one, the worker
-    /// that accepted it takes it back.
+    /// Closes the hand-off queue and opens the connections in it. If there is no slot for one, the
+    /// worker that accepted it takes it back.
     fn drain_handoffs(&self) {
-        let Some(ListenerBalancing { balancer: member, listener_index: listener }) =
-            &self.balancing
-        else {
+        let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing else {
             return;
         };
-        member.pause(*listener);
-        while let Some(room) = self.try_acquire()
-            && let Some(passed) = member.take_remaining(*listener)
+        balancer.pause(*listener_index);
+        while let Some(permit) = self.try_acquire()
+            && let Some(handoff) = balancer.take_remaining(*listener_index)
         {
             self.worker.instrumentation.metrics().handoffs_received.add(1);
-            self.open_handoff(room, passed);
+            self.open_handoff(permit, handoff);
         }
     }
 
     /// Accepts the rest of the backlog, after the socket was closed to new connections.
     async fn drain_backlog(&self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = &self.worker;
-        let cut = worker.timers.timer();
-        let (mut pause, mut tries) = (ACCEPT_BACKOFF_MIN, DRAIN_ACCEPT_RETRIES);
+        let timer = worker.timers.timer();
+        let (mut pause, mut retries_left) = (ACCEPT_BACKOFF_MIN, DRAIN_ACCEPT_RETRIES);
         loop {
             // Slots become free soon: idle connections are about to be closed.
-            let door = &self.listener_state.context;
-            let room = door.connection_limiter.acquire(door.limits.connections_max);
-            let room =
-                run_until(room, worker.lifecycle_reached(&cut, Lifecycle::ForceClosing)).await;
-            let Some(room) = room.filter(|_| worker.lifecycle() < Lifecycle::ForceClosing) else {
+            let context = &self.listener_state.context;
+            let permit = context.connection_limiter.acquire(context.limits.connections_max);
+            let permit =
+                run_until(permit, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing)).await;
+            let Some(permit) = permit.filter(|_| worker.lifecycle() < Lifecycle::ForceClosing)
+            else {
                 return;
             };
-            let over = worker.driver.sleep_until(worker.driver.now() + DRAIN_ACCEPT_TIMEOUT);
-            let over = race(over, worker.lifecycle_reached(&cut, Lifecycle::ForceClosing));
-            match run_until(listener.accept(), over).await {
-                Some(Ok(stream)) => self.open(room, stream),
+            let timeout = worker.driver.sleep_until(worker.driver.now() + DRAIN_ACCEPT_TIMEOUT);
+            let timeout = race(timeout, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing));
+            match run_until(listener.accept(), timeout).await {
+                Some(Ok(stream)) => self.open(permit, stream),
                 Some(Err(error)) if is_peer_error(&error) => {}
                 // The backlog is empty.
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
@@ -398,17 +403,17 @@ impl<D: Driver> Acceptor<D> {
                         "cannot accept the rest of the backlog{remedy}")
                     });
                     worker.instrumentation.record_accept_error();
-                    drop(room);
+                    drop(permit);
                     // Connections may or may not be waiting. As long as connections are open, their
                     // end may free resources, so retry. Otherwise, retry only a few times.
                     if worker.instrumentation.has_no_connections() {
-                        tries -= 1;
-                        if tries == 0 {
+                        retries_left -= 1;
+                        if retries_left == 0 {
                             return;
                         }
                     }
-                    let over = worker.driver.sleep_until(worker.driver.now() + pause);
-                    race(over, worker.lifecycle_reached(&cut, Lifecycle::ForceClosing)).await;
+                    let backoff = worker.driver.sleep_until(worker.driver.now() + pause);
+                    race(backoff, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing)).await;
                     pause = (pause * 2).min(ACCEPT_BACKOFF_MAX);
                 }
                 None => return,
@@ -419,28 +424,28 @@ impl<D: Driver> Acceptor<D> {
 
 /// Returns the listener's state with new settings, if they have changed.
 fn reload_if_changed<D: Driver>(
-    entrance: &ListenerState<D>,
-    live: &mut watch::Receiver<ReloadableConfig>,
+    listener_state: &ListenerState<D>,
+    updates: &mut watch::Receiver<ReloadableConfig>,
 ) -> Option<Rc<ListenerState<D>>> {
     // An error means that the sender was dropped: the server has ended, or its configuration cannot
     // be reloaded.
-    live.has_changed().unwrap_or(false).then(|| reloaded(entrance, live))
+    updates.has_changed().unwrap_or(false).then(|| reloaded(listener_state, updates))
 }
 
 /// Returns the listener's state with the current settings.
 fn reloaded<D: Driver>(
-    entrance: &ListenerState<D>,
-    live: &mut watch::Receiver<ReloadableConfig>,
+    listener_state: &ListenerState<D>,
+    updates: &mut watch::Receiver<ReloadableConfig>,
 ) -> Rc<ListenerState<D>> {
-    let door = entrance.context.reloaded(&live.borrow_and_update());
-    Rc::new(ListenerState { context: door, active_states: Rc::clone(&entrance.active_states) })
+    let context = listener_state.context.reloaded(&updates.borrow_and_update());
+    Rc::new(ListenerState { context, active_states: Rc::clone(&listener_state.active_states) })
 }
 
 /// Completes after all other ready tasks have been polled.
 async fn yield_now() {
-    let mut is_asked = false;
+    let mut has_yielded = false;
     poll_fn(|cx| {
-        if std::mem::replace(&mut is_asked, true) {
+        if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
@@ -450,9 +455,9 @@ async fn yield_now() {
 }
 
 /// Completes when the settings have changed.
-async fn config_changed(live: &mut watch::Receiver<ReloadableConfig>) {
+async fn config_changed(updates: &mut watch::Receiver<ReloadableConfig>) {
     // If the sender was dropped, the settings cannot change any more.
-    if live.changed().await.is_err() {
+    if updates.changed().await.is_err() {
         pending::<()>().await;
     }
 }

@@ -41,41 +41,41 @@ struct ClientUsage {
 
 impl PerClientLimits {
     /// Counts one more for this client. Returns false if the client has reached the limit.
-    pub(crate) fn try_acquire(&self, client: ClientKey, kind: ClientResource, most: usize) -> bool {
-        if most == 0 {
+    pub(crate) fn try_acquire(&self, client: ClientKey, kind: ClientResource, max: usize) -> bool {
+        if max == 0 {
             return false;
         }
         let mut latest = self.latest.borrow_mut();
-        if let Some((address, taken)) = &mut *latest
+        if let Some((address, usage)) = &mut *latest
             && *address == client
         {
-            return taken.try_acquire(kind, most);
+            return usage.try_acquire(kind, max);
         }
         let mut all = self.all.borrow_mut();
-        if let Some(taken) = all.get_mut(&client) {
-            return taken.try_acquire(kind, most);
+        if let Some(usage) = all.get_mut(&client) {
+            return usage.try_acquire(kind, max);
         }
-        let mut taken = ClientUsage::default();
-        let is_room = taken.try_acquire(kind, most);
-        if latest.as_ref().is_none_or(|(_, taken)| taken.is_nothing()) {
-            *latest = Some((client, taken));
+        let mut usage = ClientUsage::default();
+        let has_room = usage.try_acquire(kind, max);
+        if latest.as_ref().is_none_or(|(_, usage)| usage.is_empty()) {
+            *latest = Some((client, usage));
         } else {
-            all.insert(client, taken);
+            all.insert(client, usage);
         }
-        is_room
+        has_room
     }
 
     /// Counts one less.
     pub(crate) fn release(&self, client: ClientKey, kind: ClientResource) {
-        if let Some((address, taken)) = &mut *self.latest.borrow_mut()
+        if let Some((address, usage)) = &mut *self.latest.borrow_mut()
             && *address == client
         {
-            return taken.release(kind);
+            return usage.release(kind);
         }
         let mut all = self.all.borrow_mut();
-        let Some(taken) = all.get_mut(&client) else { return };
-        taken.release(kind);
-        if taken.is_nothing() {
+        let Some(usage) = all.get_mut(&client) else { return };
+        usage.release(kind);
+        if usage.is_empty() {
             all.remove(&client);
             if all.capacity() / 8 > all.len().max(CLIENTS_CAPACITY_MIN) {
                 all.shrink_to(CLIENTS_CAPACITY_MIN);
@@ -87,17 +87,17 @@ impl PerClientLimits {
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         let latest = self.latest.borrow();
-        let is_one = latest.as_ref().is_some_and(|(_, taken)| !taken.is_nothing());
+        let is_one = latest.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
         self.all.borrow().len() + usize::from(is_one)
     }
 }
 
 impl ClientUsage {
-    fn try_acquire(&mut self, kind: ClientResource, most: usize) -> bool {
+    fn try_acquire(&mut self, kind: ClientResource, max: usize) -> bool {
         let count = &mut self.counts[kind as usize];
-        let is_room = *count < most;
-        *count += usize::from(is_room);
-        is_room
+        let has_room = *count < max;
+        *count += usize::from(has_room);
+        has_room
     }
 
     fn release(&mut self, kind: ClientResource) {
@@ -105,18 +105,18 @@ impl ClientUsage {
         *count = count.saturating_sub(1);
     }
 
-    fn is_nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.counts == [0, 0]
     }
 }
 
 impl ClientKey {
     /// For IPv6, only the first `prefix_v6` bits identify the client.
-    pub(crate) fn of(address: IpAddr, prefix_v6: u8) -> Self {
+    pub(crate) fn new(address: IpAddr, prefix_v6: u8) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
-                let rest = 128_u32.saturating_sub(u32::from(prefix_v6));
-                let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+                let host_bits = 128_u32.saturating_sub(u32::from(prefix_v6));
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
                 Self(address.to_bits() & mask)
             }
             // No conflict with an IPv6 client is possible: mapped addresses are IPv4 addresses.
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_household_is_one_client() {
+    fn addresses_with_a_common_ipv6_prefix_are_one_client() {
         let table = [
             ("2001:db8:1:2::1", 64, "2001:db8:1:2::"),
             ("2001:db8:1:2:ffff::1", 64, "2001:db8:1:2::"),
@@ -145,15 +145,15 @@ mod tests {
             ("192.0.2.1", 64, "192.0.2.1"),
             ("::ffff:192.0.2.1", 64, "192.0.2.1"),
         ];
-        for (given, prefix, expected) in table {
-            let expected = ClientKey::of(address(expected), 128);
-            assert_eq!(ClientKey::of(address(given), prefix), expected, "{given}/{prefix}");
+        for (text, prefix, expected) in table {
+            let expected = ClientKey::new(address(expected), 128);
+            assert_eq!(ClientKey::new(address(text), prefix), expected, "{text}/{prefix}");
         }
     }
 
     #[test]
-    fn who_has_nothing_in_progress_takes_no_place() {
-        let (clients, a) = (PerClientLimits::default(), ClientKey::of(address("192.0.2.1"), 64));
+    fn client_with_nothing_in_progress_is_removed() {
+        let (clients, a) = (PerClientLimits::default(), ClientKey::new(address("192.0.2.1"), 64));
         assert!(
             clients.try_acquire(a, ClientResource::Request, 2)
                 && clients.try_acquire(a, ClientResource::Request, 2)
@@ -175,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_counted_each_for_itself_whatever_the_order() {
+    fn clients_are_counted_independently_in_any_order() {
         let clients = PerClientLimits::default();
-        let address = |number: u32| ClientKey::of(IpAddr::V4(number.into()), 64);
+        let address = |number: u32| ClientKey::new(IpAddr::V4(number.into()), 64);
         let mut counts = [[0_usize; 2]; 5];
         let mut state = 1_u64;
         for step in 0..100_000 {
@@ -185,28 +185,28 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let (at, kind) = ((state >> 40) as usize % 5, (state >> 50) as usize % 2);
-            let client = address(at as u32);
-            let which = [ClientResource::Connection, ClientResource::Request][kind];
-            let count = &mut counts[at][kind];
+            let (index, kind) = ((state >> 40) as usize % 5, (state >> 50) as usize % 2);
+            let client = address(index as u32);
+            let resource = [ClientResource::Connection, ClientResource::Request][kind];
+            let count = &mut counts[index][kind];
             // Phases in which most clients arrive alternate with phases in which most leave.
-            let comes = (state >> 60) as usize % 8 < if step / 100 % 2 == 0 { 6 } else { 2 };
-            if comes {
-                assert_eq!(clients.try_acquire(client, which, 3), *count < 3, "step {step}");
+            let arrives = (state >> 60) as usize % 8 < if step / 100 % 2 == 0 { 6 } else { 2 };
+            if arrives {
+                assert_eq!(clients.try_acquire(client, resource, 3), *count < 3, "step {step}");
                 *count = (*count + 1).min(3);
             } else if *count > 0 {
-                clients.release(client, which);
+                clients.release(client, resource);
                 *count -= 1;
             }
-            let some = counts.iter().filter(|counts| **counts != [0, 0]).count();
-            assert_eq!(clients.count(), some, "step {step}");
+            let expected = counts.iter().filter(|counts| **counts != [0, 0]).count();
+            assert_eq!(clients.count(), expected, "step {step}");
         }
     }
 
     #[test]
-    fn memory_of_many_clients_is_given_back() {
+    fn memory_of_many_clients_is_freed() {
         let clients = PerClientLimits::default();
-        let address = |number: u32| ClientKey::of(IpAddr::V4(number.into()), 64);
+        let address = |number: u32| ClientKey::new(IpAddr::V4(number.into()), 64);
         (0..100_000).for_each(|number| {
             assert!(clients.try_acquire(address(number), ClientResource::Request, 1))
         });

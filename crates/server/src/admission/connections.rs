@@ -25,9 +25,9 @@ pub(crate) struct ConnectionLimiter {
 }
 
 impl ConnectionLimiter {
-    pub(crate) fn new(observed: &Rc<Instrumentation>) -> Rc<Self> {
+    pub(crate) fn new(instrumentation: &Rc<Instrumentation>) -> Rc<Self> {
         Rc::new(Self {
-            instrumentation: Rc::clone(observed),
+            instrumentation: Rc::clone(instrumentation),
             in_use: Cell::new(0),
             waiters: RefCell::default(),
             exhausted_wakers: RefCell::default(),
@@ -37,17 +37,17 @@ impl ConnectionLimiter {
     /// Waits for a free slot of `max`, and takes it.
     pub(crate) async fn acquire(self: &Rc<Self>, max: usize) -> ConnectionPermit {
         self.wait_available(max).await;
-        self.try_acquire(max).expect("`vacancy` found a free slot")
+        self.try_acquire(max).expect("`wait_available` found a free slot")
     }
 
     /// Waits until a slot of `max` is free.
     pub(crate) async fn wait_available(&self, max: usize) {
-        let mut is_told = false;
+        let mut is_recorded = false;
         poll_fn(|cx| {
             if self.has_available(max) {
                 return Poll::Ready(());
             }
-            if !std::mem::replace(&mut is_told, true) {
+            if !std::mem::replace(&mut is_recorded, true) {
                 self.instrumentation.record_limit("connections_max");
             }
             self.waiters.borrow_mut().push(cx.waker().clone());
@@ -57,14 +57,14 @@ impl ConnectionLimiter {
     }
 
     /// Ready when all `max` slots are taken.
-    pub(crate) fn poll_exhausted(&self, max: usize, context: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_exhausted(&self, max: usize, cx: &Context<'_>) -> Poll<()> {
         if !self.has_available(max) {
             return Poll::Ready(());
         }
-        let mut accepting = self.exhausted_wakers.borrow_mut();
+        let mut wakers = self.exhausted_wakers.borrow_mut();
         // There are only as many entries as listeners.
-        if !accepting.iter().any(|waker| waker.will_wake(context.waker())) {
-            accepting.push(context.waker().clone());
+        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
         }
         Poll::Pending
     }
@@ -74,9 +74,9 @@ impl ConnectionLimiter {
         self.in_use.get() < max
     }
 
-    /// Returns whether fewer than `spare` slots are free, or reserved descriptors are missing.
-    pub(crate) fn is_nearly_exhausted(&self, max: usize, spare: usize) -> bool {
-        max.saturating_sub(self.in_use.get()) < spare || self.instrumentation.is_reserve_short()
+    /// Returns whether fewer than `reserved` slots are free, or reserved descriptors are missing.
+    pub(crate) fn is_nearly_exhausted(&self, max: usize, reserved: usize) -> bool {
+        max.saturating_sub(self.in_use.get()) < reserved || self.instrumentation.is_reserve_short()
     }
 
     /// Takes a slot for a connection that already exists, even if none is free.
@@ -87,12 +87,12 @@ impl ConnectionLimiter {
 
     /// Takes a slot of `max`, if one is free.
     pub(crate) fn try_acquire(self: &Rc<Self>, max: usize) -> Option<ConnectionPermit> {
-        let taken = self.in_use.get();
-        if taken >= max {
+        let in_use = self.in_use.get();
+        if in_use >= max {
             return None;
         }
-        self.in_use.set(taken + 1);
-        if taken + 1 == max {
+        self.in_use.set(in_use + 1);
+        if in_use + 1 == max {
             self.exhausted_wakers.take().into_iter().for_each(Waker::wake);
         }
         Some(ConnectionPermit(Rc::clone(self)))
@@ -112,30 +112,30 @@ pub(crate) struct ConnectionGuard {
 impl ConnectionPermit {
     /// Turns the slot into an open connection.
     pub(crate) fn into_guard(self) -> ConnectionGuard {
-        let observed = &self.0.instrumentation;
-        observed.set_open_connections(observed.connections() + 1);
-        observed.metrics().accepted.add(1);
-        let place = ConnectionState::Opening;
-        observed.metrics().connection_states[place as usize].add(1);
-        ConnectionGuard { permit: self, state: place, is_recorded: false }
+        let instrumentation = &self.0.instrumentation;
+        instrumentation.set_open_connections(instrumentation.connections() + 1);
+        instrumentation.metrics().accepted.add(1);
+        let state = ConnectionState::Opening;
+        instrumentation.metrics().connection_states[state as usize].add(1);
+        ConnectionGuard { permit: self, state, is_recorded: false }
     }
 }
 
 impl ConnectionGuard {
     /// Records the connection's new state.
     #[inline]
-    pub(crate) fn set_state(&mut self, place: ConnectionState) {
-        let before = std::mem::replace(&mut self.state, place);
-        if before != place {
-            let places = &self.permit.0.instrumentation.metrics().connection_states;
-            places[before as usize].add(-1);
-            places[place as usize].add(1);
+    pub(crate) fn set_state(&mut self, state: ConnectionState) {
+        let old_state = std::mem::replace(&mut self.state, state);
+        if old_state != state {
+            let states = &self.permit.0.instrumentation.metrics().connection_states;
+            states[old_state as usize].add(-1);
+            states[state as usize].add(1);
         }
     }
 
-    pub(crate) fn record_close(&mut self, ended: &CloseReason) {
+    pub(crate) fn record_close(&mut self, reason: &CloseReason) {
         self.is_recorded = true;
-        self.permit.0.instrumentation.metrics().record_close(ended);
+        self.permit.0.instrumentation.metrics().record_close(reason);
     }
 }
 
@@ -149,15 +149,15 @@ impl Drop for ConnectionPermit {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let observed = &self.permit.0.instrumentation;
-        observed.set_open_connections(observed.connections() - 1);
-        observed.metrics().connection_states[self.state as usize].add(-1);
+        let instrumentation = &self.permit.0.instrumentation;
+        instrumentation.set_open_connections(instrumentation.connections() - 1);
+        instrumentation.metrics().connection_states[self.state as usize].add(-1);
         if !self.is_recorded {
             // The connection's task was dropped before the connection ended, by a panic or at the
             // end of the worker.
-            observed.metrics().closed.increment("lost");
+            instrumentation.metrics().closed.increment("lost");
         }
-        observed.refill_reserved_fds();
-        observed.wake_if_idle();
+        instrumentation.refill_reserved_fds();
+        instrumentation.wake_if_idle();
     }
 }

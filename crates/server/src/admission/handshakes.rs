@@ -31,19 +31,19 @@ impl HandshakeLimiter {
     pub(crate) fn acquire(
         self: &Rc<Self>,
         wheel: &TimerWheel,
-        alarm: &Timer,
+        timer: &Timer,
         max: usize,
     ) -> HandshakePermit {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);
         let oldest = {
             let mut all = self.all.borrow_mut();
-            all.push_back((serial, alarm.key()));
+            all.push_back((serial, timer.key()));
             if all.len() > max { all.pop_front() } else { None }
         };
-        if let Some((oldest, alarm)) = oldest {
+        if let Some((oldest, timer_key)) = oldest {
             self.evicted_through.set(oldest);
-            wheel.wake(alarm);
+            wheel.wake(timer_key);
         }
         HandshakePermit { all: Rc::clone(self), serial }
     }
@@ -59,8 +59,8 @@ impl HandshakePermit {
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut all = self.all.all.borrow_mut();
-        if let Ok(place) = all.binary_search_by_key(&self.serial, |(serial, _)| *serial) {
-            all.remove(place);
+        if let Ok(index) = all.binary_search_by_key(&self.serial, |(serial, _)| *serial) {
+            all.remove(index);
         }
     }
 }
@@ -70,17 +70,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_too_many_ends_the_oldest_that_is_still_in_progress() {
+    fn excess_handshake_evicts_the_oldest_in_progress() {
         let wheel = TimerWheel::new();
-        let alarms: Vec<_> = (0..4).map(|_| wheel.timer()).collect();
-        let all = Rc::new(HandshakeLimiter::default());
-        let first = all.acquire(&wheel, &alarms[0], 2);
-        let second = all.acquire(&wheel, &alarms[1], 2);
+        let timers: Vec<_> = (0..4).map(|_| wheel.timer()).collect();
+        let limiter = Rc::new(HandshakeLimiter::default());
+        let first = limiter.acquire(&wheel, &timers[0], 2);
+        let second = limiter.acquire(&wheel, &timers[1], 2);
         drop(first);
-        let third = all.acquire(&wheel, &alarms[2], 2);
-        assert!(![&second, &third].iter().any(|handshake| handshake.is_evicted()));
-        let fourth = all.acquire(&wheel, &alarms[3], 2);
-        let over = [&second, &third, &fourth].map(HandshakePermit::is_evicted);
-        assert_eq!(over, [true, false, false]);
+        let third = limiter.acquire(&wheel, &timers[2], 2);
+        assert!(![&second, &third].iter().any(|permit| permit.is_evicted()));
+        let fourth = limiter.acquire(&wheel, &timers[3], 2);
+        let evicted = [&second, &third, &fourth].map(HandshakePermit::is_evicted);
+        assert_eq!(evicted, [true, false, false]);
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct AdmissionController {
     /// Whether a task is already waiting to end queue-delay rejections if no more requests arrive.
     is_watched: Cell<bool>,
     responses: ShedResponses,
-    /// Through this, work that continues without an exchange finds this `AdmissionController` and
-    /// is counted.
+    /// Work that continues without an exchange finds this `AdmissionController` through this
+    /// reference, and is counted.
     worker_ref: WorkerRef,
 }
 
@@ -146,11 +146,11 @@ impl AdmissionController {
     pub(crate) fn new(
         limits: OverloadLimits,
         application: &BuiltApp,
-        counts: &Arc<WorkerMetrics>,
+        metrics: &Arc<WorkerMetrics>,
     ) -> Rc<Self> {
-        let overload = Rc::new_cyclic(|weak: &Weak<Self>| Self {
+        let controller = Rc::new_cyclic(|weak: &Weak<Self>| Self {
             config: RefCell::new(AdmissionConfig { queue: queue_monitor(&limits), limits }),
-            metrics: Arc::clone(counts),
+            metrics: Arc::clone(metrics),
             routes: application.routes().map(|route| RouteLoad::new(route.options)).collect(),
             per_client: PerClientLimits::default(),
             until_sample: Cell::new(0),
@@ -158,8 +158,8 @@ impl AdmissionController {
             responses: ShedResponses::default(),
             worker_ref: WorkerRef::new(weak.clone()),
         });
-        overload.apply_memory_max();
-        overload
+        controller.apply_memory_max();
+        controller
     }
 
     /// The number that distinguishes this worker from others on the same thread.
@@ -170,23 +170,27 @@ impl AdmissionController {
     /// Applies new limits. Requests in progress continue and still count, even if they exceed the
     /// new limits.
     pub(crate) fn set_limits(&self, limits: &OverloadLimits) {
-        let mut rules = self.config.borrow_mut();
-        let delay = |of: &OverloadLimits| (of.queue_delay_target, of.queue_delay_interval);
-        if delay(limits) != delay(&rules.limits) {
-            rules.queue = queue_monitor(limits);
+        let mut config = self.config.borrow_mut();
+        let delay = |overload: &OverloadLimits| {
+            (overload.queue_delay_target, overload.queue_delay_interval)
+        };
+        if delay(limits) != delay(&config.limits) {
+            config.queue = queue_monitor(limits);
             self.metrics.is_shedding.set(0);
         }
-        rules.limits = limits.clone();
-        drop(rules);
+        config.limits = limits.clone();
+        drop(config);
         self.apply_memory_max();
     }
 
     /// Sets the memory limit of this worker, which is that of the current thread.
     fn apply_memory_max(&self) {
-        let most = self.config.borrow().limits.memory_max.bytes();
-        memory::set_limit(most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)));
-        let shown = most.unwrap_or(0);
-        self.metrics.memory_bytes_max.set(i64::try_from(shown).unwrap_or(i64::MAX));
+        let bytes_max = self.config.borrow().limits.memory_max.bytes();
+        memory::set_limit(
+            bytes_max.map(|bytes_max| usize::try_from(bytes_max).unwrap_or(usize::MAX)),
+        );
+        let gauge_value = bytes_max.unwrap_or(0);
+        self.metrics.memory_bytes_max.set(i64::try_from(gauge_value).unwrap_or(i64::MAX));
     }
 
     /// Admits a request, or returns why it is rejected. `delay` returns two times: when the worker
@@ -194,24 +198,24 @@ impl AdmissionController {
     #[inline]
     pub(crate) fn admit(
         self: &Rc<Self>,
-        asking: &AdmissionRequest<'_>,
+        request: &AdmissionRequest<'_>,
         delay: impl FnOnce() -> (Duration, Duration),
     ) -> Result<AdmissionPermit, ShedReason> {
-        let (options, rules) = (asking.target.options(), self.config.borrow());
+        let (options, config) = (request.target.options(), self.config.borrow());
         if !options.is_never_shed {
-            self.check(asking, &rules.limits)?;
+            self.check(request, &config.limits)?;
         }
-        if self.exceeds_queue_delay(rules.queue.as_ref(), delay) && !options.is_never_shed {
+        if self.exceeds_queue_delay(config.queue.as_ref(), delay) && !options.is_never_shed {
             return Err(self.record_shed(ShedReason::QueueDelay));
         }
-        let route = asking.head.route_id();
-        let counted = (route, options.requests_max, options.is_never_shed);
-        let taken = self.acquire(counted, asking.head, asking.info, &rules.limits, 0);
-        taken.map_err(|refusal| self.record_shed(refusal))
+        let route = request.head.route_id();
+        let route_limits = (route, options.requests_max, options.is_never_shed);
+        let result = self.acquire(route_limits, request.head, request.info, &config.limits, 0);
+        result.map_err(|reason| self.record_shed(reason))
     }
 
     /// Counts one more request in progress. Fails if the request then exceeds the limit of its
-    /// route or client by more than `more`.
+    /// route or client by more than `extra`.
     #[inline]
     fn acquire(
         self: &Rc<Self>,
@@ -219,49 +223,48 @@ impl AdmissionController {
         head: &RequestHead,
         info: &ConnectionInfo,
         limits: &OverloadLimits,
-        more: usize,
+        extra: usize,
     ) -> Result<AdmissionPermit, ShedReason> {
-        let route = requests_max.and_then(|most| Some((route?, most.saturating_add(more))));
-        if let Some((route, most)) = route
-            && !self.acquire_route(route, most)
+        let route = requests_max.and_then(|max| Some((route?, max.saturating_add(extra))));
+        if let Some((route, max)) = route
+            && !self.acquire_route(route, max)
         {
             return Err(ShedReason::Route);
         }
-        let mut admitted = AdmissionPermit {
+        let mut permit = AdmissionPermit {
             controller: Rc::clone(self),
             is_never_shed,
             route: route.map(|(route, _)| route),
             client: None,
         };
         self.metrics.in_flight.add(1);
-        if let Some(most) = limits.requests_per_client_max.filter(|_| !is_never_shed) {
+        if let Some(max) = limits.requests_per_client_max.filter(|_| !is_never_shed) {
             let address = match info.trusted_proxies {
                 None => info.peer.socket_addr().map(|peer| peer.ip()),
                 Some(_) => ClientInfo::new(head, info).ip(),
             };
             let client =
-                address.map(|address| ClientKey::of(address, limits.client_ipv6_prefix_len));
-            let most = most.saturating_add(more);
+                address.map(|address| ClientKey::new(address, limits.client_ipv6_prefix_len));
+            let max = max.saturating_add(extra);
             if client.is_some_and(|client| {
-                !self.per_client.try_acquire(client, ClientResource::Request, most)
+                !self.per_client.try_acquire(client, ClientResource::Request, max)
             }) {
                 return Err(ShedReason::Client);
             }
-            admitted.client = client;
+            permit.client = client;
         }
-        Ok(admitted)
+        Ok(permit)
     }
 
     /// Checks the limits that apply to the whole worker and need no clock: memory and requests.
     #[inline]
     fn check(
         &self,
-        asking: &AdmissionRequest<'_>,
+        request: &AdmissionRequest<'_>,
         limits: &OverloadLimits,
     ) -> Result<(), ShedReason> {
-        let may_grow = asking.has_content || asking.is_reserved;
-        self.shed_reason(may_grow, limits, 0)
-            .map_or(Ok(()), |refusal| Err(self.record_shed(refusal)))
+        let may_grow = request.has_content || request.is_reserved;
+        self.shed_reason(may_grow, limits, 0).map_or(Ok(()), |reason| Err(self.record_shed(reason)))
     }
 
     #[inline]
@@ -269,14 +272,14 @@ impl AdmissionController {
         &self,
         may_grow: bool,
         limits: &OverloadLimits,
-        more: usize,
+        extra: usize,
     ) -> Option<ShedReason> {
-        let filling = memory::pressure();
-        if filling >= MemoryPressure::Moderate && (may_grow || filling >= MemoryPressure::High) {
+        let pressure = memory::pressure();
+        if pressure >= MemoryPressure::Moderate && (may_grow || pressure >= MemoryPressure::High) {
             return Some(ShedReason::Memory);
         }
         let in_flight = usize::try_from(self.metrics.in_flight.get()).unwrap_or(0);
-        let is_full = |most: usize| in_flight >= most.saturating_add(more);
+        let is_full = |max: usize| in_flight >= max.saturating_add(extra);
         limits.requests_max.is_some_and(is_full).then_some(ShedReason::Requests)
     }
 
@@ -288,19 +291,19 @@ impl AdmissionController {
         queue: Option<&QueueDelayMonitor>,
         delay: impl FnOnce() -> (Duration, Duration),
     ) -> bool {
-        let left = self.until_sample.get();
-        self.until_sample.set(left.checked_sub(1).unwrap_or(DELAY_SAMPLE_INTERVAL - 1));
-        let is_measured = left == 0 && self.metrics.has_request_histograms();
+        let skips_left = self.until_sample.get();
+        self.until_sample.set(skips_left.checked_sub(1).unwrap_or(DELAY_SAMPLE_INTERVAL - 1));
+        let is_measured = skips_left == 0 && self.metrics.has_request_histograms();
         if queue.is_none() && !is_measured {
             return false;
         }
-        let (look, now) = delay();
+        let (polled_at, now) = delay();
         if is_measured {
-            self.metrics.record_queue_delay(now.saturating_sub(look));
+            self.metrics.record_queue_delay(now.saturating_sub(polled_at));
         }
         queue.is_some_and(|queue| {
-            !queue.is_below_target(look, now) && {
-                let is_late = queue.should_shed(look, now);
+            !queue.is_below_target(polled_at, now) && {
+                let is_late = queue.should_shed(polled_at, now);
                 self.metrics.is_shedding.set(i64::from(queue.is_shedding()));
                 is_late
             }
@@ -317,35 +320,36 @@ impl AdmissionController {
     /// When to check again whether queue-delay rejections can end; `None` if they have ended. They
     /// end if no requests arrive for an interval.
     pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
-        let rules = self.config.borrow();
-        let quiet_at = rules.queue.as_ref().map(QueueDelayMonitor::idle_at);
-        let at = quiet_at.filter(|at| self.metrics.is_shedding.get() != 0 && *at > now);
-        if at.is_none() {
+        let config = self.config.borrow();
+        let idle_at = config.queue.as_ref().map(QueueDelayMonitor::idle_at);
+        let check_at =
+            idle_at.filter(|check_at| self.metrics.is_shedding.get() != 0 && *check_at > now);
+        if check_at.is_none() {
             self.metrics.is_shedding.set(0);
             self.is_watched.set(false);
         }
-        at
+        check_at
     }
 
-    fn acquire_route(&self, route: u32, most: usize) -> bool {
+    fn acquire_route(&self, route: u32, max: usize) -> bool {
         let Some(RouteLoad { count, .. }) = self.routes.get(route as usize) else { return true };
-        let is_room = count.get() < most;
-        count.set(count.get() + usize::from(is_room));
-        is_room
+        let has_room = count.get() < max;
+        count.set(count.get() + usize::from(has_room));
+        has_room
     }
 
     #[cold]
-    fn record_shed(&self, refusal: ShedReason) -> ShedReason {
-        self.metrics.shed.increment(refusal.label());
-        self.metrics.limits_hit.increment(refusal.limit_name());
-        refusal
+    fn record_shed(&self, reason: ShedReason) -> ShedReason {
+        self.metrics.shed.increment(reason.label());
+        self.metrics.limits_hit.increment(reason.limit_name());
+        reason
     }
 
     /// The response to a rejected request.
     #[cold]
-    pub(crate) fn shed_response(&self, refusal: ShedReason, application: &BuiltApp) -> Response {
+    pub(crate) fn shed_response(&self, reason: ShedReason, application: &BuiltApp) -> Response {
         let base = self.config.borrow().limits.retry_after_seconds();
-        self.responses.response(refusal == ShedReason::Client, base, application)
+        self.responses.response(reason == ShedReason::Client, base, application)
     }
 
     /// Counts a connection of the client at `address`, if connections per client are limited.
@@ -357,10 +361,10 @@ impl AdmissionController {
         address: Option<IpAddr>,
     ) -> Result<Option<Box<ClientConnectionPermit>>, TooManyConnections> {
         let limits = &self.config.borrow().limits;
-        let most = limits.connections_per_client_max;
-        let (Some(most), Some(address)) = (most, address) else { return Ok(None) };
-        let client = ClientKey::of(address, limits.client_ipv6_prefix_len);
-        if !self.per_client.try_acquire(client, ClientResource::Connection, most) {
+        let max = limits.connections_per_client_max;
+        let (Some(max), Some(address)) = (max, address) else { return Ok(None) };
+        let client = ClientKey::new(address, limits.client_ipv6_prefix_len);
+        if !self.per_client.try_acquire(client, ClientResource::Connection, max) {
             return Err(TooManyConnections);
         }
         Ok(Some(Box::new(ClientConnectionPermit { controller: Rc::clone(self), client })))
@@ -381,19 +385,19 @@ impl InFlightCounter for AdmissionController {
         connection: &ConnectionInfo,
         must: bool,
     ) -> Option<Box<dyn Any>> {
-        let rules = self.config.borrow();
+        let config = self.config.borrow();
         // Allow one more than the limit: the exchange that starts this work still counts, although
         // its own work is done.
-        let more = if must { usize::MAX } else { 1 };
-        let number = head.outer_route_id();
-        let route = number.and_then(|number| self.routes.get(number as usize));
+        let extra = if must { usize::MAX } else { 1 };
+        let route_id = head.outer_route_id();
+        let route = route_id.and_then(|route_id| self.routes.get(route_id as usize));
         let (requests_max, is_never_shed) =
             route.map_or((None, false), |route| (route.requests_max, route.is_never_shed));
-        let is_free =
-            must || is_never_shed || self.shed_reason(true, &rules.limits, more).is_none();
-        let counted = (number, requests_max, is_never_shed);
-        let taken = || self.acquire(counted, head, connection, &rules.limits, more).ok();
-        Some(Box::new(is_free.then(taken).flatten()?))
+        let is_allowed =
+            must || is_never_shed || self.shed_reason(true, &config.limits, extra).is_none();
+        let route_limits = (route_id, requests_max, is_never_shed);
+        let acquire = || self.acquire(route_limits, head, connection, &config.limits, extra).ok();
+        Some(Box::new(is_allowed.then(acquire).flatten()?))
     }
 }
 
@@ -411,7 +415,8 @@ impl Drop for AdmissionPermit {
     #[inline]
     fn drop(&mut self) {
         self.controller.metrics.in_flight.add(-1);
-        if let Some(route) = self.route.and_then(|at| self.controller.routes.get(at as usize)) {
+        if let Some(route) = self.route.and_then(|index| self.controller.routes.get(index as usize))
+        {
             route.count.set(route.count.get() - 1);
         }
         if let Some(client) = self.client {

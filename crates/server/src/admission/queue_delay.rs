@@ -45,30 +45,30 @@ impl QueueDelayMonitor {
     /// not be called. This is the case for most requests: the poll that found them is that of the
     /// previous request, they are not late, and no requests are being rejected.
     #[inline]
-    pub(crate) fn is_below_target(&self, look: Duration, now: Duration) -> bool {
-        let is_short = self.polled_at.get() == look
+    pub(crate) fn is_below_target(&self, polled_at: Duration, now: Duration) -> bool {
+        let is_below = self.polled_at.get() == polled_at
             && self.last_above_target.get().is_none()
-            && now.saturating_sub(look) <= self.max_delay;
-        if is_short {
+            && now.saturating_sub(polled_at) <= self.max_delay;
+        if is_below {
             self.last_dequeue.set(now);
         }
-        is_short
+        is_below
     }
 
-    /// Returns whether to reject a request that the poll at time `look` found and that is handled
+    /// Returns whether to reject a request that the poll at `polled_at` found and that is handled
     /// `now`.
-    pub(crate) fn should_shed(&self, look: Duration, now: Duration) -> bool {
-        let is_late = now.saturating_sub(look) > self.max_delay;
+    pub(crate) fn should_shed(&self, polled_at: Duration, now: Duration) -> bool {
+        let is_late = now.saturating_sub(polled_at) > self.max_delay;
         let last = self.last_dequeue.replace(now);
-        if self.polled_at.replace(look) != look {
+        if self.polled_at.replace(polled_at) != polled_at {
             // If no requests arrived for an interval, the queue was empty.
-            let is_next = look.saturating_sub(last) < self.interval;
-            if !is_next {
+            let is_consecutive = polled_at.saturating_sub(last) < self.interval;
+            if !is_consecutive {
                 self.last_above_target.set(None);
             }
-            let was_long = self.is_above_target.replace(false) && is_next;
+            let was_above_target = self.is_above_target.replace(false) && is_consecutive;
             self.above_target_since
-                .set(was_long.then(|| self.above_target_since.get().unwrap_or(look)));
+                .set(was_above_target.then(|| self.above_target_since.get().unwrap_or(polled_at)));
         }
         self.is_above_target.set(self.is_above_target.get() || is_late);
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;
@@ -77,7 +77,7 @@ impl QueueDelayMonitor {
                 // Two long queues are not enough: the first poll may find one because a handler
                 // blocked the thread, and the second poll because of the requests that arrived
                 // meanwhile.
-                let is_standing = |since: &Duration| *since != look && has_lasted(*since);
+                let is_standing = |since: &Duration| *since != polled_at && has_lasted(*since);
                 let is_standing = self.above_target_since.get().as_ref().is_some_and(is_standing);
                 if is_late && is_standing {
                     self.last_above_target.set(Some(now));
@@ -113,94 +113,102 @@ mod tests {
     use super::*;
 
     /// A worker whose handlers take one millisecond, and the clock.
-    struct Bench {
+    struct SimulatedWorker {
         queue: QueueDelayMonitor,
         now: u64,
     }
 
-    impl Bench {
+    impl SimulatedWorker {
         fn new() -> Self {
             let ms = Duration::from_millis;
             Self { queue: QueueDelayMonitor::new(ms(10), ms(100)), now: 1000 }
         }
 
         /// Handles this many requests that one poll found, and returns how many were rejected.
-        fn turn(&mut self, requests: u64) -> u64 {
-            let look = self.now;
-            let mut refused = 0;
+        fn run_iteration(&mut self, requests: u64) -> u64 {
+            let polled_at = self.now;
+            let mut rejected = 0;
             for _ in 0..requests {
-                let (look, now) = [look, self.now].map(Duration::from_millis).into();
-                if !self.queue.is_below_target(look, now) && self.queue.should_shed(look, now) {
-                    refused += 1;
+                let (polled_at, now) = [polled_at, self.now].map(Duration::from_millis).into();
+                if !self.queue.is_below_target(polled_at, now)
+                    && self.queue.should_shed(polled_at, now)
+                {
+                    rejected += 1;
                 } else {
                     self.now += 1;
                 }
             }
-            refused
+            rejected
         }
     }
 
     #[test]
-    fn a_burst_is_worked_off_however_large() {
-        let mut bench = Bench::new();
-        assert_eq!(bench.turn(1000), 0);
-        assert_eq!(bench.turn(3), 0);
-        assert_eq!(bench.turn(1000), 0);
-        assert!(!bench.queue.is_shedding());
+    fn large_burst_is_not_rejected() {
+        let mut worker = SimulatedWorker::new();
+        assert_eq!(worker.run_iteration(1000), 0);
+        assert_eq!(worker.run_iteration(3), 0);
+        assert_eq!(worker.run_iteration(1000), 0);
+        assert!(!worker.queue.is_shedding());
     }
 
     #[test]
-    fn a_queue_that_stands_for_an_interval_is_cut_to_the_target() {
-        let mut bench = Bench::new();
-        let refused: Vec<_> = (0..7).map(|_| bench.turn(40)).collect();
+    fn standing_queue_is_cut_to_the_target() {
+        let mut worker = SimulatedWorker::new();
+        let rejected: Vec<_> = (0..7).map(|_| worker.run_iteration(40)).collect();
         // The interval starts with the second iteration of 40 ms and ends in the middle of the
         // fourth.
-        assert_eq!(refused[..3], [0, 0, 0]);
-        assert!(refused[3] > 0 && refused[3] < 34, "{refused:?}");
-        assert_eq!(refused[4..], [34, 34, 34]);
+        assert_eq!(rejected[..3], [0, 0, 0]);
+        assert!(rejected[3] > 0 && rejected[3] < 34, "{rejected:?}");
+        assert_eq!(rejected[4..], [34, 34, 34]);
     }
 
     #[test]
-    fn turns_that_are_short_again_and_again_are_no_standing_queue() {
-        let mut bench = Bench::new();
+    fn recurring_short_iterations_are_not_a_standing_queue() {
+        let mut worker = SimulatedWorker::new();
         for _ in 0..50 {
-            assert_eq!(bench.turn(40) + bench.turn(40) + bench.turn(5), 0);
+            assert_eq!(
+                worker.run_iteration(40) + worker.run_iteration(40) + worker.run_iteration(5),
+                0
+            );
         }
     }
 
     #[test]
-    fn refusing_ends_when_nobody_was_late_for_an_interval() {
-        let mut bench = Bench::new();
-        while bench.turn(40) == 0 {}
-        assert!(bench.queue.is_shedding());
+    fn shedding_ends_after_an_interval_without_late_requests() {
+        let mut worker = SimulatedWorker::new();
+        while worker.run_iteration(40) == 0 {}
+        assert!(worker.queue.is_shedding());
         // Single late requests are still rejected.
-        assert_eq!((bench.turn(6), bench.turn(7), bench.turn(7)), (0, 1, 1));
+        assert_eq!(
+            (worker.run_iteration(6), worker.run_iteration(7), worker.run_iteration(7)),
+            (0, 1, 1)
+        );
         for _ in 0..25 {
-            assert_eq!(bench.turn(5), 0);
+            assert_eq!(worker.run_iteration(5), 0);
         }
-        assert!(!bench.queue.is_shedding());
-        assert_eq!(bench.turn(40), 0);
+        assert!(!worker.queue.is_shedding());
+        assert_eq!(worker.run_iteration(40), 0);
     }
 
     #[test]
-    fn a_pause_ends_refusing_even_if_the_first_afterwards_is_late() {
-        let mut bench = Bench::new();
-        while bench.turn(40) == 0 {}
-        bench.turn(40);
-        bench.now += 1000;
-        let look = Duration::from_millis(bench.now);
-        assert!(!bench.queue.should_shed(look, look + Duration::from_millis(20)));
-        assert!(!bench.queue.is_shedding());
+    fn shedding_ends_after_a_pause_even_if_the_next_request_is_late() {
+        let mut worker = SimulatedWorker::new();
+        while worker.run_iteration(40) == 0 {}
+        worker.run_iteration(40);
+        worker.now += 1000;
+        let polled_at = Duration::from_millis(worker.now);
+        assert!(!worker.queue.should_shed(polled_at, polled_at + Duration::from_millis(20)));
+        assert!(!worker.queue.is_shedding());
     }
 
     #[test]
-    fn a_worker_that_stood_still_refuses_nobody_for_that() {
-        let mut bench = Bench::new();
-        bench.turn(1);
+    fn blocked_worker_rejects_no_requests() {
+        let mut worker = SimulatedWorker::new();
+        worker.run_iteration(1);
         for _ in 0..3 {
-            bench.now += 60_000;
-            assert_eq!((bench.turn(40), bench.turn(1000)), (0, 0));
+            worker.now += 60_000;
+            assert_eq!((worker.run_iteration(40), worker.run_iteration(1000)), (0, 0));
         }
-        assert_eq!(bench.turn(3), 0);
+        assert_eq!(worker.run_iteration(3), 0);
     }
 }

@@ -52,17 +52,17 @@ impl ReservedSlots {
             }
             all.pop_front_if(|oldest| now >= oldest.acquired_at.saturating_add(EVICTION_GRACE))
         };
-        let Some(SlotEntry { serial, timer_key: alarm, .. }) = oldest else { return false };
+        let Some(SlotEntry { serial, timer_key, .. }) = oldest else { return false };
         self.evicted_through.set(serial);
-        wheel.wake(alarm);
+        wheel.wake(timer_key);
         true
     }
 
     /// Takes a reserved slot for the connection with this timer.
-    pub(crate) fn acquire(self: &Rc<Self>, alarm: &Timer, now: Duration) -> ReservedSlot {
+    pub(crate) fn acquire(self: &Rc<Self>, timer: &Timer, now: Duration) -> ReservedSlot {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);
-        let entry = SlotEntry { serial, timer_key: alarm.key(), acquired_at: now };
+        let entry = SlotEntry { serial, timer_key: timer.key(), acquired_at: now };
         self.all.borrow_mut().push_back(entry);
         ReservedSlot { slots: Rc::clone(self), serial }
     }
@@ -78,8 +78,8 @@ impl ReservedSlot {
 impl Drop for ReservedSlot {
     fn drop(&mut self) {
         let mut all = self.slots.all.borrow_mut();
-        if let Ok(at) = all.binary_search_by_key(&self.serial, |entry| entry.serial) {
-            all.remove(at);
+        if let Ok(index) = all.binary_search_by_key(&self.serial, |entry| entry.serial) {
+            all.remove(index);
         }
     }
 }
@@ -89,27 +89,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_gives_way_when_it_had_its_time() {
-        let (wheel, wicket) = (TimerWheel::new(), Rc::new(ReservedSlots::default()));
-        let alarms: Vec<_> = (0..RESERVED_SLOTS_MAX + 2).map(|_| wheel.timer()).collect();
-        let mut all = VecDeque::new();
-        for alarm in &alarms[..RESERVED_SLOTS_MAX] {
-            assert!(wicket.make_room(&wheel, Duration::ZERO));
-            all.push_back(wicket.acquire(alarm, Duration::ZERO));
+    fn oldest_connection_is_evicted_after_its_grace() {
+        let (wheel, slots) = (TimerWheel::new(), Rc::new(ReservedSlots::default()));
+        let timers: Vec<_> = (0..RESERVED_SLOTS_MAX + 2).map(|_| wheel.timer()).collect();
+        let mut acquired = VecDeque::new();
+        for timer in &timers[..RESERVED_SLOTS_MAX] {
+            assert!(slots.make_room(&wheel, Duration::ZERO));
+            acquired.push_back(slots.acquire(timer, Duration::ZERO));
         }
-        assert!(!wicket.make_room(&wheel, EVICTION_GRACE / 2), "no connection has had its time");
-        assert!(wicket.make_room(&wheel, EVICTION_GRACE));
-        all.push_back(wicket.acquire(&alarms[RESERVED_SLOTS_MAX], EVICTION_GRACE));
-        let over: Vec<_> = all.iter().map(ReservedSlot::is_evicted).collect();
-        assert_eq!(over.iter().position(|over| *over), Some(0));
-        assert_eq!(over.iter().filter(|over| **over).count(), 1);
-        // A connection that ends by itself frees its slot, whatever its position, and no other one
-        // has to go.
-        drop(all.remove(RESERVED_SLOTS_MAX / 2));
-        assert!(wicket.make_room(&wheel, EVICTION_GRACE));
-        all.push_back(wicket.acquire(&alarms[RESERVED_SLOTS_MAX + 1], EVICTION_GRACE));
-        assert_eq!(all.iter().filter(|place| place.is_evicted()).count(), 1);
-        drop(all);
-        assert!(wicket.all.borrow().is_empty());
+        assert!(!slots.make_room(&wheel, EVICTION_GRACE / 2), "no connection has had its time");
+        assert!(slots.make_room(&wheel, EVICTION_GRACE));
+        acquired.push_back(slots.acquire(&timers[RESERVED_SLOTS_MAX], EVICTION_GRACE));
+        let evicted: Vec<_> = acquired.iter().map(ReservedSlot::is_evicted).collect();
+        assert_eq!(evicted.iter().position(|evicted| *evicted), Some(0));
+        assert_eq!(evicted.iter().filter(|evicted| **evicted).count(), 1);
+        // A connection that ends by itself frees its slot, whatever its position, and no other
+        // connection is evicted.
+        drop(acquired.remove(RESERVED_SLOTS_MAX / 2));
+        assert!(slots.make_room(&wheel, EVICTION_GRACE));
+        acquired.push_back(slots.acquire(&timers[RESERVED_SLOTS_MAX + 1], EVICTION_GRACE));
+        assert_eq!(acquired.iter().filter(|slot| slot.is_evicted()).count(), 1);
+        drop(acquired);
+        assert!(slots.all.borrow().is_empty());
     }
 }

@@ -37,15 +37,16 @@ impl ShedResponses {
         retry_after: u64,
         application: &BuiltApp,
     ) -> Response {
-        let (answer, problem): (_, fn(u64) -> Problem) = if is_clients_fault {
+        let (cached, problem): (_, fn(u64) -> Problem) = if is_clients_fault {
             (&self.too_many, Problem::too_many_requests)
         } else {
             (&self.overloaded, Problem::overloaded)
         };
-        let answer = answer
-            .get_or_init(|| CachedResponse::of(|| problem(retry_after), retry_after, application));
+        let cached = cached.get_or_init(|| {
+            CachedResponse::render(|| problem(retry_after), retry_after, application)
+        });
         let number = self.sent.replace(self.sent.get().wrapping_add(1));
-        answer.response(jittered_retry_after(retry_after, number))
+        cached.response(jittered_retry_after(retry_after, number))
     }
 }
 
@@ -57,12 +58,12 @@ fn jittered_retry_after(seconds: u64, number: u64) -> u64 {
     let choices = u128::from((seconds / 2).max(1)) + 1;
     let part = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     // Less than `choices`, which is little more than half of 2^64.
-    let later = u64::try_from((part * choices) >> 64).unwrap_or(0);
-    seconds.saturating_add(later)
+    let jitter = u64::try_from((part * choices) >> 64).unwrap_or(0);
+    seconds.saturating_add(jitter)
 }
 
 impl CachedResponse {
-    fn of(problem: impl Fn() -> Problem, retry_after: u64, application: &BuiltApp) -> Self {
+    fn render(problem: impl Fn() -> Problem, retry_after: u64, application: &BuiltApp) -> Self {
         let rendered = application.render_problem(problem(), &RequestHead::from_pool());
         // A response that is streamed cannot be kept.
         let response = match rendered.body.as_slice() {
@@ -71,10 +72,10 @@ impl CachedResponse {
         };
         let fields = response.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         let fields: Vec<_> = fields.collect();
-        let ours = (RETRY_AFTER, HeaderValue::from(retry_after));
+        let retry_after_field = (RETRY_AFTER, HeaderValue::from(retry_after));
         Self {
             status: response.status,
-            retry_after: fields.iter().position(|field| *field == ours),
+            retry_after: fields.iter().position(|field| *field == retry_after_field),
             fields,
             body: Bytes::copy_from_slice(response.body.as_slice().unwrap_or_default()),
         }
@@ -83,9 +84,9 @@ impl CachedResponse {
     fn response(&self, retry_after: u64) -> Response {
         let mut response = Response::new(self.status).with_body(self.body.clone());
         let fields = self.fields.iter().cloned().enumerate();
-        response.headers.extend(fields.map(|(at, (name, value))| {
-            let is_time = self.retry_after == Some(at);
-            (name, if is_time { HeaderValue::from(retry_after) } else { value })
+        response.headers.extend(fields.map(|(index, (name, value))| {
+            let is_retry_after = self.retry_after == Some(index);
+            (name, if is_retry_after { HeaderValue::from(retry_after) } else { value })
         }));
         response
     }
@@ -102,21 +103,21 @@ mod tests {
     use super::jittered_retry_after;
 
     #[test]
-    fn those_who_are_refused_come_again_at_different_times() {
-        for (seconds, most) in [(1, 2), (2, 3), (10, 15), (61, 91)] {
+    fn retry_after_values_are_spread_evenly() {
+        for (seconds, max) in [(1, 2), (2, 3), (10, 15), (61, 91)] {
             let all: Vec<_> =
                 (0..300).map(|number| jittered_retry_after(seconds, number)).collect();
-            let (each, times) = (most - seconds + 1, seconds..=most);
-            assert!(all.iter().all(|time| times.contains(time)), "{seconds}: {all:?}");
-            let fair = 300 / each;
-            for time in times {
-                let told = all.iter().filter(|told| **told == time).count() as u64;
+            let (choices, values) = (max - seconds + 1, seconds..=max);
+            assert!(all.iter().all(|value| values.contains(value)), "{seconds}: {all:?}");
+            let expected = 300 / choices;
+            for value in values {
+                let count = all.iter().filter(|count| **count == value).count() as u64;
                 assert!(
-                    told.abs_diff(fair) <= fair / 5 + 2,
-                    "{seconds}: {told} of {fair} at {time}"
+                    count.abs_diff(expected) <= expected / 5 + 2,
+                    "{seconds}: {count} of {expected} at {value}"
                 );
             }
-            assert!(all.windows(4).all(|some| some.iter().any(|time| *time != some[0])));
+            assert!(all.windows(4).all(|some| some.iter().any(|value| *value != some[0])));
         }
         assert!(jittered_retry_after(u64::MAX, 7) == u64::MAX);
     }

@@ -13,19 +13,19 @@ use peregrine_slot::{Pool, Recycle};
 use peregrine_web::memory::MemoryReservation;
 use std::rc::Rc;
 
-/// How many free sessions the pool keeps. Further ones are freed.
+/// How many unused states the pool keeps. Further ones are freed.
 const ACTIVE_STATES_KEPT: usize = 128;
 
-/// Larger buffers are freed when a session returns to the pool.
+/// Larger buffers are freed when a state returns to the pool.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// The approximate size of a session without its buffers.
+/// The approximate size of an [`ActiveState`] without its buffers.
 const ACTIVE_STATE_BYTES: usize = 4 * 1024;
 
-/// The pool from which busy connections borrow their sessions.
+/// The pool from which busy connections borrow their state.
 pub(crate) type ActiveStatePool<D> = Pool<Box<ActiveState<D>>>;
 
-/// Makes an empty pool.
+/// Creates an empty pool.
 pub(crate) fn active_state_pool<D: Driver>() -> ActiveStatePool<D> {
     Pool::new(ACTIVE_STATES_KEPT)
 }
@@ -43,9 +43,9 @@ pub(crate) struct ListenerState<D: Driver> {
 #[repr(C)]
 pub(crate) struct ActiveState<D: Driver> {
     pub(super) phase: Phase,
-    /// Accounts for the memory of this session, in use or kept for the next connection.
+    /// Accounts for the memory of this state, in use or kept for the next connection.
     reservation: MemoryReservation,
-    /// Whether a handler that must run to its end continues without the connection.
+    /// Whether a handler that must run to completion continues without the connection.
     pub(super) has_detached_handler: bool,
     pub(super) io: ConnectionIo<D>,
     pub(super) http1: Http1,
@@ -86,7 +86,7 @@ impl Phase {
 }
 
 impl<D: Driver> ActiveState<D> {
-    /// Updates the memory that is accounted for this session.
+    /// Updates the memory that is accounted for this state.
     #[inline]
     pub(super) fn update_reservation(&mut self) {
         let bytes = match self.phase {
@@ -98,7 +98,8 @@ impl<D: Driver> ActiveState<D> {
         self.reservation.resize(ACTIVE_STATE_BYTES + self.io.memory_bytes() + bytes);
     }
 
-    /// Returns whether a request is being answered.
+    /// Returns whether a handler is running, a response is being sent, or an upgraded protocol
+    /// runs.
     pub(super) fn is_busy(&self) -> bool {
         match &self.phase {
             Phase::Http1 => self.http1.is_busy(),
@@ -109,7 +110,7 @@ impl<D: Driver> ActiveState<D> {
         }
     }
 
-    /// Returns whether a request is being answered that must never be rejected.
+    /// Returns whether a request in progress must never be rejected.
     pub(super) fn is_never_shed(&self) -> bool {
         self.http1.is_never_shed() || self.http2.is_never_shed()
     }
@@ -138,19 +139,13 @@ impl<D: Driver> Recycle for Box<ActiveState<D>> {
     }
 
     fn recycle(&mut self) -> bool {
-        let ActiveState {
-            io,
-            http1,
-            http2,
-            phase,
-            has_detached_handler: has_detached,
-            reservation: _,
-        } = &mut **self;
+        let ActiveState { io, http1, http2, phase, has_detached_handler, reservation: _ } =
+            &mut **self;
         io.reset(BUFFER_BYTES_MAX);
         http1.reset();
         http2.reset();
         *phase = Phase::Http1;
-        *has_detached = false;
+        *has_detached_handler = false;
         self.update_reservation();
         true
     }

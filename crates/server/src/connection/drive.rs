@@ -13,7 +13,7 @@ use crate::io::context::{Action, Close, Interest};
 use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
-use peregrine_tls::TlsConnectionError as TlsReject;
+use peregrine_tls::TlsConnectionError;
 use peregrine_web::coop;
 use std::task::{Context, Poll, ready};
 
@@ -39,23 +39,23 @@ impl<D: Driver> Connection<D> {
     /// `Ready` with the reason when it is over.
     pub(super) fn drive(
         &mut self,
-        session: &mut ActiveState<D>,
+        state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<CloseReason>> {
         // Receive before an upgraded protocol's first turn, so that one turn is usually enough.
-        if matches!(&session.phase, Phase::Upgraded(upgrade) if upgrade.wants_read())
-            && let Poll::Ready(event) = self.poll_readable(session, cx)
-            && let Some(ended) = self.on_wake(session, event)
+        if matches!(&state.phase, Phase::Upgraded(upgrade) if upgrade.wants_read())
+            && let Poll::Ready(event) = self.poll_readable(state, cx)
+            && let Some(reason) = self.on_wake(state, event)
         {
-            return Poll::Ready(Some(ended));
+            return Poll::Ready(Some(reason));
         }
         loop {
-            // After its last turn, a connection only sends what is already written, unless it is
-            // closing.
-            if session.io.had_final_turn && !matches!(session.phase, Phase::Closing(_)) {
-                return self.flush_final(session, cx).map(Some);
+            // After its last turn, a connection only sends the output that is already written,
+            // unless it is closing.
+            if state.io.had_final_turn && !matches!(state.phase, Phase::Closing(_)) {
+                return self.flush_final(state, cx).map(Some);
             }
-            let what = match self.turn(session, cx) {
+            let interest = match self.turn(state, cx) {
                 // The received bytes may contain thousands of requests, so each exchange counts.
                 Some(Action::Continue) => {
                     self.budget_used += 1;
@@ -64,102 +64,102 @@ impl<D: Driver> Connection<D> {
                     }
                     Interest::default()
                 }
-                Some(Action::Yield(what)) => {
+                Some(Action::Yield(interest)) => {
                     self.budget_used = self.budget_used.max(BUDGET_PER_POLL);
-                    what
+                    interest
                 }
-                Some(Action::Wait(what)) => what,
+                Some(Action::Wait(interest)) => interest,
                 Some(Action::Idle) => {
-                    let flushed = self.flush(session);
+                    let flushed = self.flush(state);
                     match flushed {
                         // While the peer is still receiving a response, the connection is not idle.
-                        Ok(_) if session.io.output.is_empty() && self.stream.is_writable() => {
+                        Ok(_) if state.io.output.is_empty() && self.stream.is_writable() => {
                             return Poll::Ready(None);
                         }
                         Ok(_) => Interest { readable: true, writable: true },
-                        Err(event) => match self.on_wake(session, event) {
-                            Some(ended) => return Poll::Ready(Some(ended)),
+                        Err(event) => match self.on_wake(state, event) {
+                            Some(reason) => return Poll::Ready(Some(reason)),
                             None => continue,
                         },
                     }
                 }
                 Some(Action::Upgrade(upgrade)) => {
-                    session.io.deadlines.clear_all();
-                    session.io.keep_awake = Some(self.worker.driver.keep_awake());
-                    session.phase = Phase::Upgraded(Box::new(UpgradedConnection::new(
+                    state.io.deadlines.clear_all();
+                    state.io.keep_awake = Some(self.worker.driver.keep_awake());
+                    state.phase = Phase::Upgraded(Box::new(UpgradedConnection::new(
                         upgrade,
-                        session.http1.take_exchange(),
+                        state.http1.take_exchange(),
                     )));
                     continue;
                 }
-                // The peer has left and no earlier response is on its way, so nothing needs to be
-                // sent.
-                Some(Action::Close(Close { reason: ended @ CloseReason::PeerAborted, .. }))
-                    if session.io.output.is_empty() && self.stream.is_flushed() =>
-                {
-                    return Poll::Ready(Some(self.abort(session, ended)));
+                // The peer has disconnected and no earlier response is being sent, so nothing needs
+                // to be flushed.
+                Some(Action::Close(Close {
+                    reason: reason @ CloseReason::PeerAborted, ..
+                })) if state.io.output.is_empty() && self.stream.is_flushed() => {
+                    return Poll::Ready(Some(self.abort(state, reason)));
                 }
                 Some(Action::Close(Close { reason: CloseReason::HandshakeTimeout, .. })) => {
-                    return Poll::Ready(Some(self.abort(session, CloseReason::HandshakeTimeout)));
+                    return Poll::Ready(Some(self.abort(state, CloseReason::HandshakeTimeout)));
                 }
                 Some(Action::Close(close)) => {
-                    self.start_close(session, close);
+                    self.start_close(state, close);
                     continue;
                 }
-                None => return Poll::Ready(Some(self.finish_close(session))),
+                None => return Poll::Ready(Some(self.finish_close(state))),
             };
-            let is_enough = self.is_budget_spent(session);
-            let before = session.io.input.bytes_received();
-            let event = ready!(self.wait_with_budget(session, what, is_enough, cx));
-            let came = session.io.input.bytes_received().wrapping_sub(before);
-            self.budget_used = self.budget_used.saturating_add(budget_for(came));
-            if let Some(ended) = self.on_wake(session, event) {
-                return Poll::Ready(Some(ended));
+            let must_yield = self.is_budget_spent(state);
+            let received_before = state.io.input.bytes_received();
+            let event = ready!(self.wait_with_budget(state, interest, must_yield, cx));
+            let received = state.io.input.bytes_received().wrapping_sub(received_before);
+            self.budget_used = self.budget_used.saturating_add(budget_for(received));
+            if let Some(reason) = self.on_wake(state, event) {
+                return Poll::Ready(Some(reason));
             }
         }
     }
 
     /// Counts a turn of the protocol. Returns whether the connection must yield.
-    fn is_budget_spent(&mut self, session: &ActiveState<D>) -> bool {
-        self.budget_used +=
-            if session.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
+    fn is_budget_spent(&mut self, state: &ActiveState<D>) -> bool {
+        self.budget_used += if state.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
         if coop::take_yield_request() {
             self.budget_used = self.budget_used.max(BUDGET_PER_POLL + 1);
         }
         self.budget_used > BUDGET_PER_POLL
     }
 
-    /// Waits until something happens. If the connection must yield (`satisfies`), it waits until
-    /// other tasks have been polled.
+    /// Waits for the next event. If `must_yield`, the connection also waits until other tasks have
+    /// been polled.
     fn wait_with_budget(
         &mut self,
-        session: &mut ActiveState<D>,
-        what: Interest,
-        is_enough: bool,
+        state: &mut ActiveState<D>,
+        interest: Interest,
+        must_yield: bool,
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
-        let mut waited = if is_enough {
+        let mut event = if must_yield {
             // Receive even if the response always has more to send.
-            let came = if what.readable { self.poll_readable(session, cx) } else { Poll::Pending };
-            match came {
+            let receive_event =
+                if interest.readable { self.poll_readable(state, cx) } else { Poll::Pending };
+            match receive_event {
                 Poll::Pending | Poll::Ready(WakeReason::Ready) => {}
-                broken => return broken,
+                failed => return failed,
             }
-            self.wait(session, Interest::default(), cx)
+            self.wait(state, Interest::default(), cx)
         } else {
-            self.wait(session, what, cx)
+            self.wait(state, interest, cx)
         };
-        if is_enough && matches!(waited, Poll::Ready(WakeReason::Ready)) {
+        if must_yield && matches!(event, Poll::Ready(WakeReason::Ready)) {
             // Yield before writing more, but still check deadlines and the lifecycle.
-            waited = self.await_deadline(session, cx);
+            event = self.await_deadline(state, cx);
         }
-        if waited.is_pending() {
-            session.io.had_final_turn = self.worker.lifecycle() >= Lifecycle::ForceClosing;
-            if is_enough {
+        if event.is_pending() {
+            state.io.had_final_turn = self.worker.lifecycle() >= Lifecycle::ForceClosing;
+            if must_yield {
                 self.yield_now(cx);
             }
         }
-        waited
+        event
     }
 
     /// Yields: the connection is polled again only after other tasks have been polled.
@@ -169,21 +169,21 @@ impl<D: Driver> Connection<D> {
         if D::SELF_WAKE_YIELDS {
             return driver.yield_now(cx);
         }
-        let opens = self.yield_gate.get_or_insert_default().close(cx);
-        driver.yield_now(&mut Context::from_waker(&opens));
+        let waker = self.yield_gate.get_or_insert_default().close(cx);
+        driver.yield_now(&mut Context::from_waker(&waker));
     }
 
-    /// Sends what is already written, and produces nothing more. Otherwise an endless response
-    /// would never be cut.
+    /// Sends the output that is already written, and produces no more. Otherwise an endless
+    /// response would never end.
     fn flush_final(
         &mut self,
-        session: &mut ActiveState<D>,
+        state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) -> Poll<CloseReason> {
         loop {
-            let event = ready!(self.wait(session, Interest::default(), cx));
-            if let Some(ended) = self.on_wake(session, event) {
-                return Poll::Ready(ended);
+            let event = ready!(self.wait(state, Interest::default(), cx));
+            if let Some(reason) = self.on_wake(state, event) {
+                return Poll::Ready(reason);
             }
         }
     }
@@ -194,20 +194,20 @@ impl<D: Driver> Connection<D> {
     /// before.
     pub(super) fn poll_readable(
         &mut self,
-        session: &mut ActiveState<D>,
+        state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
-        if session.io.input.is_eof(&self.transport) {
+        if state.io.input.is_eof(&self.transport) {
             return Poll::Pending;
         }
         Poll::Ready(match ready!(self.stream.poll_recv(cx)) {
             Ok(chunk) if chunk.is_empty() => {
-                session.io.input.set_eof();
+                state.io.input.set_eof();
                 WakeReason::Ready
             }
-            Ok(chunk) => match self.on_chunk(session, chunk) {
+            Ok(chunk) => match self.on_chunk(state, chunk) {
                 Ok(()) => WakeReason::Ready,
-                Err(reject) => WakeReason::Tls(reject),
+                Err(error) => WakeReason::Tls(error),
             },
             Err(error) => WakeReason::Io(error.kind()),
         })
@@ -219,10 +219,10 @@ impl<D: Driver> Connection<D> {
     /// The TLS session does not accept the bytes.
     pub(super) fn on_chunk(
         &mut self,
-        session: &mut ActiveState<D>,
+        state: &mut ActiveState<D>,
         chunk: <D::Stream as Stream>::Chunk,
-    ) -> Result<(), TlsReject> {
-        let io = &mut session.io;
+    ) -> Result<(), TlsConnectionError> {
+        let io = &mut state.io;
         self.worker.instrumentation.record_receive(chunk.len());
         io.input.push(chunk, &mut self.transport, &mut io.output.tls_records)
     }

@@ -24,33 +24,33 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Returns whether a TLS handshake is still to be completed, at once or after a PROXY header.
     pub(super) fn needs_tls_handshake(&self) -> bool {
-        let begins_so =
+        let tls_follows_header =
             self.preamble == Preamble::ProxyHeader && self.listener.context.tls.is_some();
-        begins_so || self.transport.is_handshaking()
+        tls_follows_header || self.transport.is_handshaking()
     }
 
-    /// Chooses the phase that parses the first bytes.
-    pub(super) fn start_phase(&mut self, session: &mut ActiveState<D>) {
+    /// Sets the phase that parses the first bytes.
+    pub(super) fn start_phase(&mut self, state: &mut ActiveState<D>) {
         let limits = &self.listener.context.limits;
-        let is_header = self.preamble == Preamble::ProxyHeader;
-        if is_header || self.transport.is_handshaking() {
-            let (worker, most) = (&*self.worker, limits.handshakes_max);
-            let handshake =
-                self.listener.context.handshake_limiter.acquire(&worker.timers, &self.timer, most);
-            let (phase, until) = if is_header {
-                (Phase::ProxyHeader(handshake), self.proxy_header_deadline())
+        let expects_header = self.preamble == Preamble::ProxyHeader;
+        if expects_header || self.transport.is_handshaking() {
+            let (worker, max) = (&*self.worker, limits.handshakes_max);
+            let permit =
+                self.listener.context.handshake_limiter.acquire(&worker.timers, &self.timer, max);
+            let (phase, deadline) = if expects_header {
+                (Phase::ProxyHeader(permit), self.proxy_header_deadline())
             } else {
-                let until = self.accepted_at().saturating_add(limits.handshake_timeout);
-                (Phase::TlsHandshake(handshake), until)
+                let deadline = self.accepted_at().saturating_add(limits.handshake_timeout);
+                (Phase::TlsHandshake(permit), deadline)
             };
-            session.phase = phase;
-            session.io.deadlines.set(TimeoutKind::Handshake, until);
+            state.phase = phase;
+            state.io.deadlines.set(TimeoutKind::Handshake, deadline);
         } else if self.protocol.waiting_for() == WaitingFor::FirstByte
-            && matches!((&session.phase, &self.transport), (Phase::Http1, Transport::Plain))
+            && matches!((&state.phase, &self.transport), (Phase::Http1, Transport::Plain))
             && limits.http2.prior_knowledge
-            && match_preface(session.io.input.unread()) != PrefaceMatch::No
+            && match_preface(state.io.input.unread()) != PrefaceMatch::No
         {
-            session.phase = Phase::ProtocolDetection;
+            state.phase = Phase::ProtocolDetection;
         }
     }
 
@@ -58,8 +58,8 @@ impl<D: Driver> Connection<D> {
     pub(super) fn proxy_header_deadline(&self) -> Duration {
         let limits = &self.listener.context.limits;
         let is_tls = self.listener.context.tls.is_some();
-        let patience = if is_tls { limits.handshake_timeout } else { limits.first_byte_timeout };
-        self.accepted_at().saturating_add(patience)
+        let timeout = if is_tls { limits.handshake_timeout } else { limits.first_byte_timeout };
+        self.accepted_at().saturating_add(timeout)
     }
 
     /// The close reason if the PROXY header was not complete in time.
@@ -72,35 +72,35 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Parses the PROXY header, if all of it has arrived.
-    pub(super) fn read_proxy_header(&mut self, session: &mut ActiveState<D>) -> Action {
-        let Phase::ProxyHeader(handshake) = &session.phase else {
-            unreachable!("the header is read in its phase")
+    pub(super) fn read_proxy_header(&mut self, state: &mut ActiveState<D>) -> Action {
+        let Phase::ProxyHeader(permit) = &state.phase else {
+            unreachable!("the header is read only in `Phase::ProxyHeader`")
         };
-        let reader = &mut session.io.input;
+        let input = &mut state.io.input;
         let settings = self
             .listener
             .context
             .proxy_protocol
             .as_ref()
-            .expect("this phase requires these settings");
-        let is_ended = reader.is_eof(&self.transport);
-        let used = match parse(reader.unread(), settings.header_bytes_max) {
-            Ok(ParseResult::Header(used, header)) => {
+            .expect("`Phase::ProxyHeader` requires PROXY protocol settings");
+        let is_eof = input.is_eof(&self.transport);
+        let consumed = match parse(input.unread(), settings.header_bytes_max) {
+            Ok(ParseResult::Header(consumed, header)) => {
                 let info = apply_header(&self.info, &header);
-                let proxies = self.listener.context.trusted_proxies_for(&info.peer);
-                self.info = Rc::new(ConnectionInfo { trusted_proxies: proxies, ..info });
+                let trusted_proxies = self.listener.context.trusted_proxies_for(&info.peer);
+                self.info = Rc::new(ConnectionInfo { trusted_proxies, ..info });
                 if !self.acquire_client_permit() {
                     return Action::close(CloseReason::ClientConnectionsMax);
                 }
-                used
+                consumed
             }
-            Ok(ParseResult::Incomplete) if !is_ended => {
-                if handshake.is_evicted() {
+            Ok(ParseResult::Incomplete) if !is_eof => {
+                if permit.is_evicted() {
                     return Action::close(self.proxy_header_close_reason());
                 }
                 return Action::Wait(Interest { readable: true, writable: false });
             }
-            Ok(ParseResult::Incomplete) if reader.is_empty() => {
+            Ok(ParseResult::Incomplete) if input.is_empty() => {
                 return Action::close(CloseReason::PeerClosed);
             }
             Ok(ParseResult::Incomplete) if settings.is_required() => {
@@ -112,21 +112,22 @@ impl<D: Driver> Connection<D> {
                 ));
             }
             Ok(_) => 0,
-            Err(reject) => return Action::close(CloseReason::ProxyHeaderRejected(reject)),
+            Err(error) => return Action::close(CloseReason::ProxyHeaderRejected(error)),
         };
-        reader.consume(used);
-        self.start_after_proxy_header(session)
+        input.consume(consumed);
+        self.start_after_proxy_header(state)
     }
 
     /// Counts the connection towards the limit of the client named in its PROXY header. Returns
     /// false if that client has reached its limit.
     fn acquire_client_permit(&mut self) -> bool {
         // A connection that a trusted proxy opened for itself counts towards no client.
-        let is_told = self.info.proxy_protocol.is_some() && self.info.trusted_proxies.is_none();
-        let of = self.info.peer.socket_addr().filter(|_| is_told);
-        let counted = self.worker.admission.acquire_connection(of.map(|address| address.ip()));
-        match counted {
-            Ok(client) => self.client_permit = client,
+        let has_client_addr =
+            self.info.proxy_protocol.is_some() && self.info.trusted_proxies.is_none();
+        let client_addr = self.info.peer.socket_addr().filter(|_| has_client_addr);
+        let acquired = self.worker.admission.acquire_connection(client_addr.map(|addr| addr.ip()));
+        match acquired {
+            Ok(permit) => self.client_permit = permit,
             Err(TooManyConnections) => return false,
         }
         true
@@ -135,49 +136,50 @@ impl<D: Driver> Connection<D> {
     /// Continues a handshake that waits for an external lookup, once the result is known.
     pub(super) fn resume_tls_handshake(
         &mut self,
-        session: &mut ActiveState<D>,
+        state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) {
         if !self.transport.is_lookup_pending() || self.transport.poll_lookup(cx).is_pending() {
             return;
         }
-        let io = &mut session.io;
-        if let Err(reject) = io.input.resume_tls(&mut self.transport, &mut io.output.tls_records) {
-            self.fail_tls(session, &reject);
+        let io = &mut state.io;
+        if let Err(error) = io.input.resume_tls(&mut self.transport, &mut io.output.tls_records) {
+            self.fail_tls(state, &error);
         }
     }
 
     /// Starts the connection again with the bytes after the PROXY header. Some of them may have
     /// arrived already.
-    fn start_after_proxy_header(&mut self, session: &mut ActiveState<D>) -> Action {
+    fn start_after_proxy_header(&mut self, state: &mut ActiveState<D>) -> Action {
         self.preamble = Preamble::None;
-        session.io.deadlines.clear_all();
+        state.io.deadlines.clear_all();
         self.transport =
             Transport::new(self.listener.context.tls.as_ref().map(TlsConfig::new_connection));
-        // Leaving the phase drops the header's entry among the handshakes. The TLS handshake gets
-        // its own.
-        session.phase = Phase::Http1;
-        let reader = &mut session.io.input;
-        if reader.is_empty() {
-            let is_ended = reader.is_eof(&self.transport);
-            return if is_ended { Action::close(CloseReason::PeerClosed) } else { Action::Idle };
+        // Leaving the phase releases the permit of the PROXY header. The TLS handshake acquires its
+        // own.
+        state.phase = Phase::Http1;
+        let input = &mut state.io.input;
+        if input.is_empty() {
+            let is_eof = input.is_eof(&self.transport);
+            return if is_eof { Action::close(CloseReason::PeerClosed) } else { Action::Idle };
         }
-        self.start_phase(session);
-        let io = &mut session.io;
-        if let Err(reject) = io.input.start_tls(&mut self.transport, &mut io.output.tls_records) {
-            self.fail_tls(session, &reject);
+        self.start_phase(state);
+        let io = &mut state.io;
+        if let Err(error) = io.input.start_tls(&mut self.transport, &mut io.output.tls_records) {
+            self.fail_tls(state, &error);
         }
         Action::Continue
     }
 }
 
 /// Detects HTTP/1 or HTTP/2 by the first bytes. Returns the next phase.
-pub(super) fn detect_protocol<D: Driver>(link: &mut ConnectionContext<'_, D>) -> (Action, Phase) {
-    match match_preface(link.io.input.unread()) {
+pub(super) fn detect_protocol<D: Driver>(conn: &mut ConnectionContext<'_, D>) -> (Action, Phase) {
+    match match_preface(conn.io.input.unread()) {
         PrefaceMatch::Match => (Action::Continue, Phase::Http2),
-        PrefaceMatch::Partial if !link.is_eof() => {
-            let late = link.worker.driver.now().saturating_add(link.listener.limits.head_timeout);
-            link.io.deadlines.set_if_unset(TimeoutKind::Head, late);
+        PrefaceMatch::Partial if !conn.is_eof() => {
+            let deadline =
+                conn.worker.driver.now().saturating_add(conn.listener.limits.head_timeout);
+            conn.io.deadlines.set_if_unset(TimeoutKind::Head, deadline);
             (Action::Wait(Interest { readable: true, writable: false }), Phase::ProtocolDetection)
         }
         PrefaceMatch::Partial | PrefaceMatch::No => (Action::Continue, Phase::Http1),
@@ -186,20 +188,20 @@ pub(super) fn detect_protocol<D: Driver>(link: &mut ConnectionContext<'_, D>) ->
 
 /// Continues a handshake. [`Action::Continue`] means that it is complete.
 pub(super) fn advance_tls_handshake<D: Driver>(
-    handshake: &HandshakePermit,
-    link: &mut ConnectionContext<'_, D>,
+    permit: &HandshakePermit,
+    conn: &mut ConnectionContext<'_, D>,
 ) -> Action {
-    if !link.transport.is_handshaking() {
-        let tls = link.transport.tls_info().map(Arc::new);
-        *link.info = Rc::new(ConnectionInfo { tls, ..(**link.info).clone() });
-        link.io.deadlines.clear(TimeoutKind::Handshake);
+    if !conn.transport.is_handshaking() {
+        let tls = conn.transport.tls_info().map(Arc::new);
+        *conn.info = Rc::new(ConnectionInfo { tls, ..(**conn.info).clone() });
+        conn.io.deadlines.clear(TimeoutKind::Handshake);
         return Action::Continue;
     }
-    if handshake.is_evicted() {
-        link.worker.instrumentation.record_limit("handshakes_max");
+    if permit.is_evicted() {
+        conn.worker.instrumentation.record_limit("handshakes_max");
         return Action::close(CloseReason::HandshakeTimeout);
     }
-    if link.is_eof() {
+    if conn.is_eof() {
         return Action::close(CloseReason::PeerAborted);
     }
     Action::Wait(Interest { readable: true, writable: false })

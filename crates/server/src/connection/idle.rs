@@ -33,48 +33,49 @@ impl<D: Driver> Connection<D> {
             None => self.protocol.waiting_for() == WaitingFor::FirstByte,
             Some(core) => core.is_new(),
         };
-        let patience = self.idle_timeout(is_new);
-        let since = Duration::from_millis(self.idle_since);
-        let end_of_life = limits.expires_at(self.accepted_at());
-        let drained = match worker.lifecycle() {
+        let timeout = self.idle_timeout(is_new);
+        let idle_since = Duration::from_millis(self.idle_since);
+        let expires_at = limits.expires_at(self.accepted_at());
+        let drain_deadline = match worker.lifecycle() {
             Lifecycle::Standby | Lifecycle::Serving | Lifecycle::LameDuck => Duration::MAX,
             // A request may already be on its way to this connection, so it stays open a little
             // longer.
             Lifecycle::HandingOver | Lifecycle::Draining => {
-                worker.lifecycle_since().max(since).saturating_add(limits.drain_idle_timeout)
+                worker.lifecycle_since().max(idle_since).saturating_add(limits.drain_idle_timeout)
             }
             Lifecycle::ForceClosing => Duration::ZERO,
         };
-        let (end_of_life, drained) = match &self.http2 {
-            None => (end_of_life, drained),
+        let (expires_at, drain_deadline) = match &self.http2 {
+            None => (expires_at, drain_deadline),
             // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.
             // `Lifecycle::ForceClosing` sends no GOAWAY.
             Some(core) if core.is_new() || worker.lifecycle() == Lifecycle::ForceClosing => {
-                (end_of_life, drained)
+                (expires_at, drain_deadline)
             }
             Some(core) => match core.goaway_sent_at() {
                 // RFC 9113 §6.8: send GOAWAY before closing; the peer may send requests until the
                 // GOAWAY arrives.
-                None if drained != Duration::MAX
+                None if drain_deadline != Duration::MAX
                     || worker.lifecycle() == Lifecycle::LameDuck
-                    || end_of_life <= worker.driver.now() =>
+                    || expires_at <= worker.driver.now() =>
                 {
                     return Poll::Ready(Ok(None));
                 }
-                None => (end_of_life, drained),
-                Some(told_at) => {
-                    let over = told_at.max(since).saturating_add(limits.drain_idle_timeout);
-                    let is_drained = worker.lifecycle() >= Lifecycle::LameDuck;
-                    if is_drained { (Duration::MAX, over) } else { (over, Duration::MAX) }
+                None => (expires_at, drain_deadline),
+                Some(sent_at) => {
+                    let end = sent_at.max(idle_since).saturating_add(limits.drain_idle_timeout);
+                    let is_draining = worker.lifecycle() >= Lifecycle::LameDuck;
+                    if is_draining { (Duration::MAX, end) } else { (end, Duration::MAX) }
                 }
             },
         };
-        let until = since.saturating_add(patience).min(end_of_life).min(drained);
-        let is_drained = drained != Duration::MAX && drained <= worker.driver.now();
+        let deadline = idle_since.saturating_add(timeout).min(expires_at).min(drain_deadline);
+        let is_drained = drain_deadline != Duration::MAX && drain_deadline <= worker.driver.now();
         loop {
             let core = self.http2.as_mut().filter(|_| !is_drained);
-            let gives_back = core.as_ref().map_or(Duration::MAX, |core| core.next_shrink_at(since));
-            self.timer.set(until.min(gives_back));
+            let shrink_at =
+                core.as_ref().map_or(Duration::MAX, |core| core.next_shrink_at(idle_since));
+            self.timer.set(deadline.min(shrink_at));
             if !is_drained && self.timer.poll(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -85,18 +86,18 @@ impl<D: Driver> Connection<D> {
                 return Poll::Ready(Ok(Some(chunk)));
             }
             if std::mem::take(&mut self.is_flush_time_unknown) {
-                self.idle_since = milliseconds(worker.driver.submitted_at(since));
+                self.idle_since = milliseconds(worker.driver.submitted_at(idle_since));
                 return self.poll_idle_timeout(cx);
             }
-            match core.filter(|_| gives_back < until) {
+            match core.filter(|_| shrink_at < deadline) {
                 Some(core) => core.shrink(),
                 None => break,
             }
         }
         let now = worker.driver.now();
         Poll::Ready(Err(match () {
-            () if drained <= now => CloseReason::Drained,
-            () if end_of_life <= now => CloseReason::ConnectionAgeMax,
+            () if drain_deadline <= now => CloseReason::Drained,
+            () if expires_at <= now => CloseReason::ConnectionAgeMax,
             () if self.needs_tls_handshake() => CloseReason::HandshakeTimeout,
             () if is_new => CloseReason::FirstByteTimeout,
             () => CloseReason::IdleTimeout,

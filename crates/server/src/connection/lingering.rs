@@ -44,46 +44,46 @@ impl Closing {
         !matches!(self.step, CloseStep::Linger(_))
     }
 
-    /// Takes the next step. Returns `None` if the connection may be dropped.
+    /// Performs the next step. Returns `None` if the connection may be dropped.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Option<Action> {
-        let is_sent = link.io.output.is_empty() && link.stream.is_flushed();
+        let is_flushed = conn.io.output.is_empty() && conn.stream.is_flushed();
         match self.step {
-            CloseStep::Flush { .. } | CloseStep::CloseNotify { .. } if !is_sent => {
+            CloseStep::Flush { .. } | CloseStep::CloseNotify { .. } if !is_flushed => {
                 Some(Action::Wait(Interest { readable: false, writable: true }))
             }
-            CloseStep::Flush { linger: lingers } => {
-                self.send_close_notify(link);
-                self.step = CloseStep::CloseNotify { linger: lingers };
+            CloseStep::Flush { linger } => {
+                self.send_close_notify(conn);
+                self.step = CloseStep::CloseNotify { linger };
                 Some(Action::Continue)
             }
             CloseStep::CloseNotify { linger: false } => None,
-            CloseStep::CloseNotify { linger: true } if link.is_eof() => None,
+            CloseStep::CloseNotify { linger: true } if conn.is_eof() => None,
             CloseStep::CloseNotify { linger: true } => {
-                link.stream.finish();
-                let limits = &link.listener.limits;
-                let now = link.worker.driver.now();
-                link.io.deadlines.clear_all();
-                link.io
+                conn.stream.finish();
+                let limits = &conn.listener.limits;
+                let now = conn.worker.driver.now();
+                conn.io.deadlines.clear_all();
+                conn.io
                     .deadlines
                     .set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_time_max));
                 // Discard data that arrived earlier: it does not show that the peer continues to
                 // send.
-                discard_input(link);
-                self.reset_linger_idle(link);
+                discard_input(conn);
+                self.reset_linger_idle(conn);
                 self.step = CloseStep::Linger(now);
-                self.shorten_for_drain(now, link);
+                self.shorten_for_drain(now, conn);
                 Some(Action::Wait(Interest { readable: true, writable: false }))
             }
             CloseStep::Linger(since) => {
-                if link.is_eof() {
+                if conn.is_eof() {
                     return None;
                 }
-                self.shorten_for_drain(since, link);
-                if discard_input(link) {
-                    self.reset_linger_idle(link);
+                self.shorten_for_drain(since, conn);
+                if discard_input(conn) {
+                    self.reset_linger_idle(conn);
                 }
                 Some(Action::Wait(Interest { readable: true, writable: false }))
             }
@@ -91,31 +91,31 @@ impl Closing {
     }
 
     /// Sets the deadline at which the server stops receiving if the peer sends nothing until then.
-    fn reset_linger_idle<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
-        let limits = &link.listener.limits;
-        let timeout = match link.worker.lifecycle() >= Lifecycle::Draining {
+    fn reset_linger_idle<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
+        let limits = &conn.listener.limits;
+        let timeout = match conn.worker.lifecycle() >= Lifecycle::Draining {
             true => limits.linger_timeout.min(limits.drain_idle_timeout),
             false => limits.linger_timeout,
         };
-        let until = link.worker.driver.now().saturating_add(timeout);
-        link.io.deadlines.set(TimeoutKind::LingerIdle, until);
+        let deadline = conn.worker.driver.now().saturating_add(timeout);
+        conn.io.deadlines.set(TimeoutKind::LingerIdle, deadline);
     }
 
     /// Shortens the deadlines while the worker drains. A peer that keeps sending may delay the
     /// drain by at most `linger_timeout`, and a silent peer by at most `drain_idle_timeout`.
-    fn shorten_for_drain<D: Driver>(&self, since: Duration, link: &mut ConnectionContext<'_, D>) {
-        let (worker, limits) = (link.worker, &link.listener.limits);
+    fn shorten_for_drain<D: Driver>(&self, since: Duration, conn: &mut ConnectionContext<'_, D>) {
+        let (worker, limits) = (conn.worker, &conn.listener.limits);
         if worker.lifecycle() >= Lifecycle::Draining {
-            let from = worker.lifecycle_since().max(since);
-            link.io
+            let start = worker.lifecycle_since().max(since);
+            conn.io
                 .deadlines
-                .set_earlier(TimeoutKind::LingerMax, from.saturating_add(limits.linger_timeout));
-            let silence = worker.driver.now().saturating_add(limits.drain_idle_timeout);
-            link.io.deadlines.set_earlier(TimeoutKind::LingerIdle, silence);
+                .set_earlier(TimeoutKind::LingerMax, start.saturating_add(limits.linger_timeout));
+            let idle_deadline = worker.driver.now().saturating_add(limits.drain_idle_timeout);
+            conn.io.deadlines.set_earlier(TimeoutKind::LingerIdle, idle_deadline);
         }
     }
 
-    fn send_close_notify<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
+    fn send_close_notify<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated
         // response look complete.
         let is_cut_short = self.is_cut_short
@@ -126,16 +126,16 @@ impl Closing {
         if is_cut_short || self.reason.is_tls() {
             return;
         }
-        if let Transport::Tls(tls) = &mut *link.transport {
-            tls.session.close(&mut link.io.output.tls_records);
+        if let Transport::Tls(tls) = &mut *conn.transport {
+            tls.session.close(&mut conn.io.output.tls_records);
         }
     }
 }
 
 /// Discards received data. Returns false if there was none.
-fn discard_input<D: Driver>(link: &mut ConnectionContext<'_, D>) -> bool {
-    let reader = &mut link.io.input;
-    let unread = reader.unread().len();
-    reader.consume(unread);
+fn discard_input<D: Driver>(conn: &mut ConnectionContext<'_, D>) -> bool {
+    let input = &mut conn.io.input;
+    let unread = input.unread().len();
+    input.consume(unread);
     unread > 0
 }

@@ -4,7 +4,7 @@
 //! buffers. When bytes arrive, it borrows an [`ActiveState`] from the worker's pool and alternates
 //! two steps. [`Connection::turn`] runs the protocol as far as it can. [`Connection::wait`] passes
 //! output to the driver and suspends until bytes arrive, the driver has room for output, a deadline
-//! expires, or the worker receives a [`Lifecycle`]. `wait` is the only place that suspends a busy
+//! expires, or the worker's [`Lifecycle`] changes. `wait` is the only place that suspends a busy
 //! connection.
 
 mod active_state;
@@ -30,7 +30,7 @@ use crate::io::context::{Action, Close, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transport::Transport;
 use crate::listener::proxy_protocol::{Preamble, ProxyProtocol};
-use crate::listener::to_peer;
+use crate::listener::to_connection_addr;
 use crate::observe::close_reason::CloseReason;
 use crate::observe::metrics::ConnectionState;
 use crate::timer_wheel::Timer;
@@ -38,7 +38,7 @@ use crate::worker::Worker;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
 use peregrine_proto::h1;
-use peregrine_tls::{TlsConfig, TlsConnectionError as TlsReject};
+use peregrine_tls::{TlsConfig, TlsConnectionError};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::coop;
 use peregrine_web::memory::{self, MemoryReservation};
@@ -67,8 +67,8 @@ enum WakeReason {
     /// The connection failed.
     Io(io::ErrorKind),
     /// The TLS session did not accept the received bytes.
-    Tls(TlsReject),
-    /// The worker received [`Lifecycle::ForceClosing`], so the connection must end at once.
+    Tls(TlsConnectionError),
+    /// The worker is in [`Lifecycle::ForceClosing`], so the connection must end at once.
     ForceClose,
 }
 
@@ -114,47 +114,47 @@ impl<D: Driver> Unpin for Connection<D> {}
 impl<D: Driver> Connection<D> {
     pub(crate) fn new(
         worker: Rc<Worker<D>>,
-        entrance: Rc<ListenerState<D>>,
+        listener: Rc<ListenerState<D>>,
         stream: D::Stream,
-        open: ConnectionGuard,
-        client: Option<Box<ClientConnectionPermit>>,
+        guard: ConnectionGuard,
+        client_permit: Option<Box<ClientConnectionPermit>>,
     ) -> Self {
-        let (now, door) = (milliseconds(worker.driver.now()), &entrance.context);
-        let peer_of = to_peer(stream.peer_addr(), || stream.peer_credentials());
-        let beginning = |settings: &ProxyProtocol| settings.preamble_for(&peer_of);
-        let beginning = door.proxy_protocol.as_ref().map_or(Preamble::None, beginning);
-        let tls = door.tls.as_ref().filter(|_| beginning == Preamble::None);
-        let stage = Transport::new(tls.map(TlsConfig::new_connection));
+        let (now, context) = (milliseconds(worker.driver.now()), &listener.context);
+        let peer = to_connection_addr(stream.peer_addr(), || stream.peer_credentials());
+        let preamble_for = |settings: &ProxyProtocol| settings.preamble_for(&peer);
+        let preamble = context.proxy_protocol.as_ref().map_or(Preamble::None, preamble_for);
+        let tls = context.tls.as_ref().filter(|_| preamble == Preamble::None);
+        let transport = Transport::new(tls.map(TlsConfig::new_connection));
         let info = Rc::new(ConnectionInfo {
-            trusted_proxies: door.trusted_proxies_for(&peer_of),
-            peer: peer_of,
-            local: worker.intern_local_addr(to_peer(stream.local_addr(), || None)),
-            behind_gateway: door.limits.behind_gateway,
+            trusted_proxies: context.trusted_proxies_for(&peer),
+            peer,
+            local: worker.intern_local_addr(to_connection_addr(stream.local_addr(), || None)),
+            behind_gateway: context.limits.behind_gateway,
             worker_id: worker.admission.worker_id(),
             ..ConnectionInfo::default()
         });
-        let protocol = h1::Connection::new(&door.protocol);
-        let alarm = worker.timers.timer();
-        let by_wicket = door.needs_reserved_slot(worker.reserved_connections);
-        let by_wicket =
-            by_wicket.then(|| Box::new(worker.reserved_slots.acquire(&alarm, worker.driver.now())));
+        let protocol = h1::Connection::new(&context.protocol);
+        let timer = worker.timers.timer();
+        let needs_slot = context.needs_reserved_slot(worker.reserved_connections);
+        let reserved_slot = needs_slot
+            .then(|| Box::new(worker.reserved_slots.acquire(&timer, worker.driver.now())));
         Self {
             worker,
-            listener: entrance,
+            listener,
             stream,
-            preamble: beginning,
-            transport: stage,
-            timer: alarm,
+            preamble,
+            transport,
+            timer,
             protocol,
             http2: None,
             info,
-            guard: open,
+            guard,
             accepted_at: now,
             idle_since: now,
             is_flush_time_unknown: false,
             active: None,
-            client_permit: client,
-            reserved_slot: by_wicket,
+            client_permit,
+            reserved_slot,
             yield_gate: None,
             budget_used: 0,
             _reservation: MemoryReservation::new(size_of::<Self>() + TASK_BYTES),
@@ -170,7 +170,7 @@ impl<D: Driver> Future for Connection<D> {
         if this.yield_gate.as_ref().is_some_and(|gate| gate.is_closed()) {
             return Poll::Pending;
         }
-        let held = memory::reserved();
+        let reserved_before = memory::reserved();
         if this.reserved_slot.is_some() && this.poll_eviction().is_ready() {
             return Poll::Ready(());
         }
@@ -182,44 +182,43 @@ impl<D: Driver> Future for Connection<D> {
             this.budget_used = 0;
         }
         loop {
-            let mut session = match this.active.take() {
-                Some(session) => session,
+            let mut state = match this.active.take() {
+                Some(state) => state,
                 None if this.preamble == Preamble::Untrusted => {
                     this.activate(Err(CloseReason::UntrustedProxy))
                 }
                 None => match this.poll_idle(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(first) => {
-                        let session = this.activate(first);
-                        this.budget_used +=
-                            1 + drive::budget_for(session.io.input.bytes_received());
-                        session
+                    Poll::Ready(activation) => {
+                        let state = this.activate(activation);
+                        this.budget_used += 1 + drive::budget_for(state.io.input.bytes_received());
+                        state
                     }
                 },
             };
-            match this.drive(&mut session, cx) {
+            match this.drive(&mut state, cx) {
                 Poll::Pending => {
                     // Idle connections must not keep the driver's buffers.
-                    session.io.input.release_chunk();
-                    if session.has_tunnel() {
-                        session.io.shrink();
+                    state.io.input.release_chunk();
+                    if state.has_tunnel() {
+                        state.io.shrink();
                     }
-                    session.update_reservation();
+                    state.update_reservation();
                     this.worker.admission.publish_memory();
-                    if memory::reserved() > held && !this.may_reserve_more(&session) {
-                        return this.close_over_memory(session);
+                    if memory::reserved() > reserved_before && !this.may_reserve_more(&state) {
+                        return this.close_over_memory(state);
                     }
-                    this.guard.set_state(session.phase.connection_state());
-                    this.active = Some(session);
+                    this.guard.set_state(state.phase.connection_state());
+                    this.active = Some(state);
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => {
-                    let mut has_progressed = session.http1.has_responded();
-                    if matches!(session.phase, Phase::Http2) {
-                        has_progressed |= session.http2.has_closed_stream();
-                        this.http2 = session.http2.take_core();
+                    let mut has_progressed = state.http1.has_responded();
+                    if matches!(state.phase, Phase::Http2) {
+                        has_progressed |= state.http2.has_closed_stream();
+                        this.http2 = state.http2.take_core();
                     }
-                    this.deactivate(session);
+                    this.deactivate(state);
                     let is_http2 = this.http2.is_some();
                     this.guard.set_state(if is_http2 {
                         ConnectionState::Http2Idle
@@ -231,7 +230,7 @@ impl<D: Driver> Future for Connection<D> {
                         this.is_flush_time_unknown = true;
                     }
                 }
-                Poll::Ready(Some(ended)) => return this.finish(session, &ended),
+                Poll::Ready(Some(reason)) => return this.finish(state, &reason),
             }
         }
     }
@@ -242,24 +241,24 @@ impl<D: Driver> Future for Connection<D> {
 type Activation<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, CloseReason>;
 
 impl<D: Driver> Connection<D> {
-    /// Borrows a session and starts to work.
-    fn activate(&mut self, first: Activation<D>) -> Box<ActiveState<D>> {
-        let mut session = self.listener.active_states.get();
+    /// Borrows an [`ActiveState`] from the pool and starts to work.
+    fn activate(&mut self, activation: Activation<D>) -> Box<ActiveState<D>> {
+        let mut state = self.listener.active_states.get();
         if let Some(core) = self.http2.take() {
-            session.http2.resume(core);
-            session.phase = Phase::Http2;
+            state.http2.resume(core);
+            state.phase = Phase::Http2;
         }
-        match first {
-            Ok(None) => session.http1.mark_flush_pending(),
+        match activation {
+            Ok(None) => state.http1.mark_flush_pending(),
             Ok(Some(chunk)) => {
-                let is_taken = self.on_chunk(&mut session, chunk);
-                self.start_phase(&mut session);
-                if let Err(reject) = is_taken {
-                    self.fail_tls(&mut session, &reject);
+                let result = self.on_chunk(&mut state, chunk);
+                self.start_phase(&mut state);
+                if let Err(error) = result {
+                    self.fail_tls(&mut state, &error);
                 }
             }
-            Err(ended) => {
-                match ended {
+            Err(reason) => {
+                match reason {
                     CloseReason::HandshakeTimeout => {
                         self.worker.instrumentation.record_limit("handshake_timeout")
                     }
@@ -268,46 +267,46 @@ impl<D: Driver> Connection<D> {
                     }
                     _ => {}
                 }
-                self.start_close(&mut session, Close { reason: ended, linger: false });
+                self.start_close(&mut state, Close { reason, linger: false });
             }
         }
-        session
+        state
     }
 
     /// Runs one turn of the current phase. Returns `None` if the connection is over.
-    fn turn(&mut self, session: &mut ActiveState<D>, cx: &mut Context<'_>) -> Option<Action> {
-        match session.phase {
-            Phase::ProxyHeader(_) => return Some(self.read_proxy_header(session)),
-            Phase::TlsHandshake(_) => self.resume_tls_handshake(session, cx),
+    fn turn(&mut self, state: &mut ActiveState<D>, cx: &mut Context<'_>) -> Option<Action> {
+        match state.phase {
+            Phase::ProxyHeader(_) => return Some(self.read_proxy_header(state)),
+            Phase::TlsHandshake(_) => self.resume_tls_handshake(state, cx),
             _ => {}
         }
-        let mut link = self.context(&mut session.io);
-        Some(match &mut session.phase {
-            Phase::Http1 => session.http1.turn(&mut link, cx),
+        let mut conn = self.context(&mut state.io);
+        Some(match &mut state.phase {
+            Phase::Http1 => state.http1.turn(&mut conn, cx),
             Phase::Http2 => {
-                let turn = session.http2.turn(&mut link, cx);
-                self.detach_http2_handlers(session);
-                turn
+                let action = state.http2.turn(&mut conn, cx);
+                self.detach_http2_handlers(state);
+                action
             }
             Phase::TlsHandshake(handshake) => {
-                let turn = advance_tls_handshake(handshake, &mut link);
-                if matches!(turn, Action::Continue) {
-                    let is_http2 = link.transport.is_http2();
-                    let took = link.worker.driver.now().saturating_sub(link.accepted_at);
-                    link.worker.instrumentation.record_handshake(link.info.tls.as_deref(), took);
+                let action = advance_tls_handshake(handshake, &mut conn);
+                if matches!(action, Action::Continue) {
+                    let is_http2 = conn.transport.is_http2();
+                    let elapsed = conn.worker.driver.now().saturating_sub(conn.accepted_at);
+                    conn.worker.instrumentation.record_handshake(conn.info.tls.as_deref(), elapsed);
                     self.idle_since = milliseconds(self.worker.driver.now());
-                    session.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
+                    state.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
                 }
-                turn
+                action
             }
             Phase::ProtocolDetection => {
-                let (turn, phase) = detect_protocol(&mut link);
-                session.phase = phase;
-                turn
+                let (action, phase) = detect_protocol(&mut conn);
+                state.phase = phase;
+                action
             }
             Phase::ProxyHeader(_) => unreachable!("this phase is handled above"),
-            Phase::Upgraded(upgrade) => upgrade.turn(&mut link, cx),
-            Phase::Closing(closing) => return closing.turn(&mut link),
+            Phase::Upgraded(upgrade) => upgrade.turn(&mut conn, cx),
+            Phase::Closing(closing) => return closing.turn(&mut conn),
         })
     }
 
@@ -315,28 +314,28 @@ impl<D: Driver> Connection<D> {
     /// busy connection.
     fn wait(
         &mut self,
-        session: &mut ActiveState<D>,
-        what: Interest,
+        state: &mut ActiveState<D>,
+        interest: Interest,
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let mut has_room = false;
         // If the connection waits for bytes, `poll_readable` below reports a failed connection.
-        if what.writable || !what.readable || !session.io.output.is_empty() {
+        if interest.writable || !interest.readable || !state.io.output.is_empty() {
             match self.stream.poll_flush(cx) {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(WakeReason::Io(error.kind())),
                 Poll::Ready(Ok(())) => {
-                    if let Err(event) = self.flush(session) {
+                    if let Err(event) = self.flush(state) {
                         return Poll::Ready(event);
                     }
                     // Receive before reporting room to send. The driver may have room for hours,
                     // and the peer's bytes must still be read. Output behind shared bytes is sent
                     // in the next turn.
-                    has_room = what.writable || !session.io.output.is_empty();
-                    if has_room && !what.readable {
+                    has_room = interest.writable || !state.io.output.is_empty();
+                    if has_room && !interest.readable {
                         return Poll::Ready(WakeReason::Ready);
                     }
-                    if !what.readable
+                    if !interest.readable
                         && let Poll::Ready(Err(error)) = self.stream.poll_flush(cx)
                     {
                         return Poll::Ready(WakeReason::Io(error.kind()));
@@ -344,27 +343,27 @@ impl<D: Driver> Connection<D> {
                 }
             }
         }
-        if what.readable
-            && let Poll::Ready(event) = self.poll_readable(session, cx)
+        if interest.readable
+            && let Poll::Ready(event) = self.poll_readable(state, cx)
         {
             return Poll::Ready(event);
         }
         if has_room {
             return Poll::Ready(WakeReason::Ready);
         }
-        self.await_deadline(session, cx)
+        self.await_deadline(state, cx)
     }
 
     /// Waits for the first deadline or a forced close.
     fn await_deadline(
         &mut self,
-        session: &mut ActiveState<D>,
+        state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
-        let (worker, io) = (&*self.worker, &mut session.io);
+        let (worker, io) = (&*self.worker, &mut state.io);
         if worker.lifecycle() >= Lifecycle::ForceClosing {
-            // The shutdown report says whether the peer has received the last data. The driver will
-            // know that in a moment, so wait for it.
+            // The shutdown report says whether the peer has received the last data. The driver is
+            // about to report that, so wait for it.
             if self.stream.is_writable() && self.stream.poll_flush(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -374,12 +373,13 @@ impl<D: Driver> Connection<D> {
         if self.stream.is_flushed() {
             io.on_flushed(self.stream.bytes_written());
         } else {
-            let until = io.send_rate.start(worker.driver.now(), self.stream.bytes_written(), rate);
-            io.deadlines.set(TimeoutKind::Send, until);
+            let deadline =
+                io.send_rate.start(worker.driver.now(), self.stream.bytes_written(), rate);
+            io.deadlines.set(TimeoutKind::Send, deadline);
         }
         loop {
             match io.deadlines.next_deadline() {
-                Some(at) => self.timer.set(at),
+                Some(deadline) => self.timer.set(deadline),
                 None => self.timer.clear(),
             }
             if self.timer.poll(cx).is_pending() {
@@ -402,16 +402,16 @@ impl<D: Driver> Connection<D> {
                     let received = io.input.payload_bytes();
                     if io.receive_rate.is_too_slow(now, received, rate) {
                         return Poll::Ready(
-                            self.timed_out_unless_readable(session, TimeoutKind::Receive),
+                            self.timed_out_unless_readable(state, TimeoutKind::Receive),
                         );
                     }
                     io.deadlines
                         .set(TimeoutKind::Receive, io.receive_rate.start(now, received, rate));
                 }
-                Some(wait @ (TimeoutKind::Handshake | TimeoutKind::Head)) => {
-                    return Poll::Ready(self.timed_out_unless_readable(session, wait));
+                Some(kind @ (TimeoutKind::Handshake | TimeoutKind::Head)) => {
+                    return Poll::Ready(self.timed_out_unless_readable(state, kind));
                 }
-                Some(wait) => return Poll::Ready(WakeReason::Timeout(wait)),
+                Some(kind) => return Poll::Ready(WakeReason::Timeout(kind)),
                 None => return Poll::Ready(WakeReason::Ready),
             }
         }
@@ -421,34 +421,34 @@ impl<D: Driver> Connection<D> {
     /// too busy to receive it.
     fn timed_out_unless_readable(
         &mut self,
-        session: &mut ActiveState<D>,
-        wait: TimeoutKind,
+        state: &mut ActiveState<D>,
+        kind: TimeoutKind,
     ) -> WakeReason {
-        if session.io.input.unread().len() >= UNPARSED_BYTES_MAX {
-            return WakeReason::Timeout(wait);
+        if state.io.input.unread().len() >= UNPARSED_BYTES_MAX {
+            return WakeReason::Timeout(kind);
         }
-        let Some(chunk) = self.stream.try_recv() else { return WakeReason::Timeout(wait) };
+        let Some(chunk) = self.stream.try_recv() else { return WakeReason::Timeout(kind) };
         // If this data is still incomplete, the deadline expires at once.
-        session.io.deadlines.set(wait, self.worker.driver.now());
-        self.on_chunk(session, chunk).map_or_else(WakeReason::Tls, |()| WakeReason::Ready)
+        state.io.deadlines.set(kind, self.worker.driver.now());
+        self.on_chunk(state, chunk).map_or_else(WakeReason::Tls, |()| WakeReason::Ready)
     }
 
     /// Passes output to the driver, if the driver has room.
-    fn flush(&mut self, session: &mut ActiveState<D>) -> Result<(), WakeReason> {
-        let io = &mut session.io;
+    fn flush(&mut self, state: &mut ActiveState<D>) -> Result<(), WakeReason> {
+        let io = &mut state.io;
         if io.output.is_empty() || !self.stream.is_writable() {
             return Ok(());
         }
         if self.stream.is_flushed() {
             io.on_flushed(self.stream.bytes_written());
         }
-        let most = self.listener.context.limits.write_buffer_bytes_max;
-        let given = io
+        let max = self.listener.context.limits.write_buffer_bytes_max;
+        let flushed = io
             .output
-            .flush(&self.stream, &mut self.transport, most)
+            .flush(&self.stream, &mut self.transport, max)
             .map_err(|_error| WakeReason::Io(io::ErrorKind::InvalidData))?;
-        io.unflushed_bytes += given.accounted_bytes;
-        self.worker.instrumentation.record_send(given.bytes);
+        io.unflushed_bytes += flushed.accounted_bytes;
+        self.worker.instrumentation.record_send(flushed.bytes);
         Ok(())
     }
 

@@ -18,8 +18,8 @@ use std::task::Context;
 pub(crate) struct UpgradedConnection {
     /// The exchange whose response switched protocols. It also runs the new protocol.
     exchange: Exchange,
-    /// Carries the peer's bytes to the protocol. `None` once the protocol was informed that the
-    /// peer has ended its sending side.
+    /// Carries the peer's bytes to the protocol. `None` after the end of the peer's data was passed
+    /// to the protocol.
     incoming: Option<PipeWriter>,
     /// Carries the protocol's bytes to the peer.
     outgoing: SendBuffer,
@@ -36,8 +36,8 @@ impl UpgradedConnection {
         let outgoing = SendBuffer::default();
         let io = Upgraded::new(reader, outgoing.clone());
         exchange.start_upgraded(upgrade, io);
-        let probes = ProbeSchedule::default();
-        Self { exchange, incoming: Some(writer), outgoing, wants_read: false, probe: probes }
+        let probe = ProbeSchedule::default();
+        Self { exchange, incoming: Some(writer), outgoing, wants_read: false, probe }
     }
 
     /// The request that requested the upgrade.
@@ -53,59 +53,59 @@ impl UpgradedConnection {
     /// Moves bytes in both directions, and polls the protocol.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let mut has_moved = false;
-        self.wants_read = self.receive(link, cx, &mut has_moved);
+        let mut has_progressed = false;
+        self.wants_read = self.receive(conn, cx, &mut has_progressed);
         let exchange = &mut self.exchange;
-        let ran = self.outgoing.run_protocol(|| exchange.poll_upgraded(cx, &link.worker.heartbeat));
-        if let Err(panicked) = ran {
-            self.exchange.log_panic("an upgraded protocol", &panicked, &link.info.peer);
+        let result =
+            self.outgoing.run_protocol(|| exchange.poll_upgraded(cx, &conn.worker.heartbeat));
+        if let Err(panic) = result {
+            self.exchange.log_panic("an upgraded protocol", &panic, &conn.info.peer);
             return Action::linger(CloseReason::HandlerPanicked);
         }
         // If output remains, or the protocol has ended, another turn is needed after the driver has
-        // taken the output.
-        let mut asks_for_room = !link.io.output.plaintext.is_empty();
-        if !asks_for_room && self.outgoing.poll_drain(cx, &mut link.io.output.plaintext).is_ready()
-        {
-            has_moved = true;
-            asks_for_room = !self.exchange.is_upgraded();
-        } else if !self.exchange.is_upgraded() && link.io.output.plaintext.is_empty() {
+        // accepted the output.
+        let mut wants_write = !conn.io.output.plaintext.is_empty();
+        if !wants_write && self.outgoing.poll_drain(cx, &mut conn.io.output.plaintext).is_ready() {
+            has_progressed = true;
+            wants_write = !self.exchange.is_upgraded();
+        } else if !self.exchange.is_upgraded() && conn.io.output.plaintext.is_empty() {
             return Action::linger(CloseReason::Upgraded);
         }
-        self.schedule_probe(link);
-        if has_moved || link.io.deadlines.get(TimeoutKind::Idle).is_none() {
-            self.reset_idle_timer(link);
+        self.schedule_probe(conn);
+        if has_progressed || conn.io.deadlines.get(TimeoutKind::Idle).is_none() {
+            self.reset_idle_timer(conn);
         }
-        Action::Wait(Interest { readable: self.wants_read, writable: asks_for_room })
+        Action::Wait(Interest { readable: self.wants_read, writable: wants_write })
     }
 
     /// Passes received bytes to the protocol. Returns whether it has room for more.
     fn receive<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
-        has_moved: &mut bool,
+        has_progressed: &mut bool,
     ) -> bool {
         let Some(incoming) = &self.incoming else { return false };
-        let room = incoming.poll_capacity(cx);
-        if room.is_pending() {
+        let capacity = incoming.poll_capacity(cx);
+        if capacity.is_pending() {
             return false;
         }
-        let unread = link.io.input.unread();
+        let unread = conn.io.input.unread();
         if !unread.is_empty() {
-            *has_moved = true;
+            *has_progressed = true;
             // If the protocol has dropped its reader, these bytes are discarded.
             let _ = incoming.send_without_wake(Bytes::copy_from_slice(unread), cx);
-            let all = unread.len();
-            link.io.input.consume(all);
+            let len = unread.len();
+            conn.io.input.consume(len);
             // If there is no room, this registers the task to be woken when there is room again.
             if incoming.poll_capacity(cx).is_pending() {
                 return false;
             }
         }
-        if link.is_eof() {
+        if conn.is_eof() {
             if let Some(incoming) = self.incoming.take() {
                 incoming.finish(HeaderMap::new());
             }
@@ -114,14 +114,14 @@ impl UpgradedConnection {
         true
     }
 
-    /// Schedules probes while the server does not receive. Without receiving, the server learns of
-    /// a reset only if it checks the socket from time to time.
-    fn schedule_probe<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
+    /// Schedules probes while the server does not receive. Without receiving, the server detects a
+    /// reset only if it checks the socket from time to time.
+    fn schedule_probe<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         if !self.wants_read {
-            self.probe.schedule_if_unset(|| link.worker.driver.now(), &mut link.io.deadlines);
-        } else if link.io.deadlines.get(TimeoutKind::Probe).is_some() {
+            self.probe.schedule_if_unset(|| conn.worker.driver.now(), &mut conn.io.deadlines);
+        } else if conn.io.deadlines.get(TimeoutKind::Probe).is_some() {
             self.probe = ProbeSchedule::default();
-            link.io.deadlines.clear(TimeoutKind::Probe);
+            conn.io.deadlines.clear(TimeoutKind::Probe);
         }
     }
 
@@ -134,10 +134,10 @@ impl UpgradedConnection {
         self.exchange.abort();
     }
 
-    fn reset_idle_timer<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
-        if let Some(timeout) = link.listener.limits.upgraded_idle_timeout {
-            let until = link.worker.driver.now().saturating_add(timeout);
-            link.io.deadlines.set(TimeoutKind::Idle, until);
+    fn reset_idle_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
+        if let Some(timeout) = conn.listener.limits.upgraded_idle_timeout {
+            let deadline = conn.worker.driver.now().saturating_add(timeout);
+            conn.io.deadlines.set(TimeoutKind::Idle, deadline);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// The gate is shut from the moment when a task yields until the driver has polled the kernel.
-/// While it is shut, the connection ignores all other wake-ups, most of which it causes itself.
+/// Closed from the moment a task yields until the driver has polled the kernel. While the gate is
+/// closed, the connection ignores all other wake-ups, most of which it causes itself.
 #[derive(Default)]
 pub(super) struct YieldGate {
     is_closed: AtomicBool,
@@ -19,7 +19,7 @@ impl YieldGate {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *task {
             Some(waker) => waker.clone_from(context.waker()),
-            none => *none = Some(context.waker().clone()),
+            empty => *empty = Some(context.waker().clone()),
         }
         drop(task);
         self.is_closed.store(true, Ordering::Release);
@@ -54,15 +54,15 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_shut_until_it_is_opened_and_then_the_task_is_woken() {
+    fn gate_stays_closed_until_its_waker_opens_it_and_wakes_the_task() {
         let wakes = Arc::new(Wakes::default());
         let task = Waker::from(Arc::clone(&wakes));
         let gate = Arc::new(YieldGate::default());
         assert!(!gate.is_closed());
         for round in 1..3 {
-            let opens = gate.close(&Context::from_waker(&task));
+            let opener = gate.close(&Context::from_waker(&task));
             assert!(gate.is_closed());
-            opens.wake();
+            opener.wake();
             assert_eq!((gate.is_closed(), wakes.0.load(Ordering::Relaxed)), (false, round));
         }
     }

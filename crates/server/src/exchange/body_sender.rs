@@ -40,22 +40,21 @@ pub(crate) enum BodyCapacity {
 }
 
 impl RequestBodySender {
-    /// Returns whether more may be received. If not, the task of `context` is woken when that
-    /// changes.
+    /// Returns whether more may be received. If not, the task of `cx` is woken when that changes.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> BodyCapacity {
-        let Self::Open { pipe, awaits_continue: is_awaited, .. } = self else {
+        let Self::Open { pipe, awaits_continue, .. } = self else {
             return BodyCapacity::Closed;
         };
-        let polled = if *is_awaited { pipe.poll_demand(cx) } else { pipe.poll_capacity(cx) };
-        match polled {
-            Poll::Pending if *is_awaited => BodyCapacity::AwaitingDemand,
+        let capacity = if *awaits_continue { pipe.poll_demand(cx) } else { pipe.poll_capacity(cx) };
+        match capacity {
+            Poll::Pending if *awaits_continue => BodyCapacity::AwaitingDemand,
             Poll::Pending => BodyCapacity::Full,
-            Poll::Ready(Ok(())) if *is_awaited => {
-                *is_awaited = false;
+            Poll::Ready(Ok(())) if *awaits_continue => {
+                *awaits_continue = false;
                 BodyCapacity::SendContinue
             }
             Poll::Ready(Ok(())) => BodyCapacity::Ready,
-            Poll::Ready(Err(_gone)) => {
+            Poll::Ready(Err(_closed)) => {
                 *self = Self::Discarding;
                 BodyCapacity::Closed
             }
@@ -81,7 +80,7 @@ impl RequestBodySender {
         matches!(self, Self::Open { has_length: false, .. })
     }
 
-    /// Bytes that the reader has taken.
+    /// How many bytes the reader has read.
     pub(crate) fn consumed(&self) -> u64 {
         match self {
             Self::Open { pipe, .. } => pipe.consumed(),
@@ -97,14 +96,14 @@ impl RequestBodySender {
 
     /// Like [`RequestBodySender::push`], for a task that is about to poll the reader. If that same
     /// task is waiting for content, it is not woken, and the method returns true.
-    pub(crate) fn push_without_wake(&mut self, bytes: Bytes, context: &Context<'_>) -> bool {
+    pub(crate) fn push_without_wake(&mut self, bytes: Bytes, cx: &Context<'_>) -> bool {
         match self {
-            Self::Open { pipe, .. } => pipe.send_without_wake(bytes, context),
+            Self::Open { pipe, .. } => pipe.send_without_wake(bytes, cx),
             Self::Complete | Self::Discarding => false,
         }
     }
 
-    /// Tells the reader that the body is complete.
+    /// Ends a complete body.
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> HeaderMap) {
         if let Self::Open { pipe, .. } = std::mem::take(self) {
             pipe.finish(trailers());

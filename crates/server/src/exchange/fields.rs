@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use peregrine_web::Headers;
 
-/// Makes a `HeaderMap` of fields. The protocol has validated them, so none is dropped.
+/// Creates a `HeaderMap` from fields. The protocol has validated them, so none is dropped.
 pub(crate) fn to_header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
     let pairs = pairs.filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))

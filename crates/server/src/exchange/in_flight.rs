@@ -48,10 +48,10 @@ pub(super) enum UpgradedTask {
 
 impl UpgradedTask {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Self::Pending(beginning) = self {
+        if let Self::Pending(start) = self {
             // This is `None` only if starting the protocol panicked, and then it is not polled
             // again.
-            let Some((upgrade, io)) = beginning.take() else { return Poll::Ready(()) };
+            let Some((upgrade, io)) = start.take() else { return Poll::Ready(()) };
             *self = Self::Running(upgrade.run(io));
         }
         match self {

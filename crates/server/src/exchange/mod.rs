@@ -94,9 +94,9 @@ pub(crate) struct Exchange {
 }
 
 /// Drops a handler's future and keeps its memory for the next one.
-fn recycle_slot(place: &mut FutureSlot, handler: PinnedFuture<'static, Response>) {
+fn recycle_slot(slot: &mut FutureSlot, handler: PinnedFuture<'static, Response>) {
     match catch_panic("the destructor of a handler's future", || handler.into_slot()) {
-        Some(slot) if slot.capacity() <= SLOT_BYTES_MAX => *place = slot,
+        Some(recycled) if recycled.capacity() <= SLOT_BYTES_MAX => *slot = recycled,
         _ => {}
     }
 }
@@ -109,9 +109,9 @@ pub(crate) struct HandlerPanic(pub(crate) String);
 pub(crate) type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl Exchange {
-    /// Begins to answer `request`. No application code runs before the first poll.
+    /// Starts the exchange for `request`. No application code runs before the first poll.
     pub(crate) fn begin(&mut self, target: MatchedEndpoint<'_>, request: Request) {
-        debug_assert!(self.handler.is_none(), "one exchange at a time");
+        debug_assert!(self.handler.is_none(), "the previous exchange has ended");
         let options = target.options();
         (self.on_disconnect, self.handler_timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
@@ -119,23 +119,23 @@ impl Exchange {
         self.metrics.set_head(&request.parts.head);
         self.head = Some(request.parts.head.share());
         self.content_bytes = request.body.as_slice().map_or(0, <[u8]>::len);
-        self.trace(&request, pattern.map(|pattern| &**pattern));
+        self.start_span(&request, pattern.map(|pattern| &**pattern));
         let method = request.parts.head.index().method;
         self.name = Some(RequestName { method, pattern: pattern.map(Rc::clone) });
         self.handler = Some(target.call(std::mem::take(&mut self.slot), request));
     }
 
-    /// Begins the request's span, if spans are enabled.
+    /// Starts the request's span, if spans are enabled.
     #[inline]
-    fn trace(&mut self, request: &Request, pattern: Option<&str>) {
+    fn start_span(&mut self, request: &Request, pattern: Option<&str>) {
         let Some(tracing) = self.metrics.tracing() else {
             let span = span::minimal_span(request, pattern);
             self.span.span = (!span.is_disabled()).then_some(span);
             return;
         };
         tracing.start_span(request, pattern, &mut self.span);
-        if let Some(place) = &self.span.trace_context {
-            self.metrics.set_trace_context(place);
+        if let Some(trace_context) = &self.span.trace_context {
+            self.metrics.set_trace_context(trace_context);
         }
     }
 
@@ -158,14 +158,14 @@ impl Exchange {
 
     /// The request, while it is in progress.
     pub(crate) fn in_flight(&self) -> Option<InFlightRequest<'_>> {
-        let unfinished = match () {
+        let stage = match () {
             () if self.handler.is_some() => InFlightStage::Handler,
             () if self.upgraded.is_some() => InFlightStage::Upgraded,
             () => InFlightStage::Response,
         };
         self.name.as_ref().map(|name| InFlightRequest {
             name,
-            stage: unfinished,
+            stage,
             pending_since: self.pending_since,
         })
     }
@@ -180,18 +180,23 @@ impl Exchange {
         self.head.as_ref()
     }
 
-    /// Runs `tell`, which writes a log line, inside the request's span.
-    pub(crate) fn in_span(&self, tell: impl FnOnce()) {
-        catch_log_panic(|| self.span.in_scope(tell));
+    /// Runs `log`, which writes a log line, inside the request's span.
+    pub(crate) fn in_span(&self, log: impl FnOnce()) {
+        catch_log_panic(|| self.span.in_scope(log));
     }
 
-    /// Logs that the application code named `who` panicked, with the request.
-    pub(crate) fn log_panic(&self, who: &str, panicked: &HandlerPanic, peer: &impl fmt::Display) {
+    /// Logs that application code panicked, with the request. `source` says which code.
+    pub(crate) fn log_panic(
+        &self,
+        source: &str,
+        handler_panic: &HandlerPanic,
+        peer: &impl fmt::Display,
+    ) {
         let request = self.name.as_ref().map(ToString::to_string).unwrap_or_default();
-        let (panic, route) = (&panicked.0, self.route());
+        let (panic, route) = (&handler_panic.0, self.route());
         self.in_span(|| {
             tracing::error!(target: "peregrine", panic, request, route = route.as_deref(), %peer,
-                "{who} panicked");
+                "{source} panicked");
         });
     }
 
@@ -205,7 +210,8 @@ impl Exchange {
         self.name.take()
     }
 
-    /// Returns whether a handler is running and must run to its end even if its client disconnects.
+    /// Returns whether a handler is running and must run to completion even if its client
+    /// disconnects.
     pub(crate) fn is_detachable(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToCompletion
     }
@@ -214,25 +220,26 @@ impl Exchange {
     pub(crate) fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
-        pulse: &Heartbeat,
+        heartbeat: &Heartbeat,
     ) -> Poll<Result<Response, HandlerPanic>> {
-        let mut handler = self.handler.take().expect("not polled after the response");
+        let mut handler =
+            self.handler.take().expect("the handler is not polled after its response");
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
-        let beat = pulse.start_poll(pattern);
+        let poll_guard = heartbeat.start_poll(pattern);
         // A future that panicked is never polled again, so nothing sees its inconsistent state.
-        let polled = self.span.in_scope(|| {
+        let result = self.span.in_scope(|| {
             let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(cx));
-            let polled = catch_unwind(run);
-            match polled {
+            let result = catch_unwind(run);
+            match result {
                 Ok(Poll::Pending) => self.handler = Some(handler),
                 _ => recycle_slot(&mut self.slot, handler),
             }
-            polled
+            result
         });
-        let is_told = beat.is_reported();
-        drop(beat);
+        let was_reported = poll_guard.is_reported();
+        drop(poll_guard);
         // If a mounted service blocked, the pattern names only the mount, so log the request too.
-        if is_told
+        if was_reported
             && pattern.is_some_and(|pattern| pattern.ends_with(CATCH_ALL))
             && let Some(head) = &self.head
         {
@@ -240,9 +247,9 @@ impl Exchange {
         }
         if let Some(head) = &self.head {
             self.interim_responses =
-                head.take_interim_responses(!matches!(polled, Ok(Poll::Pending)), cx);
+                head.take_interim_responses(!matches!(result, Ok(Poll::Pending)), cx);
         }
-        let outcome = match polled {
+        let outcome = match result {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(mut response)) => {
                 if let Some(head) = &self.head {
@@ -250,8 +257,9 @@ impl Exchange {
                 }
                 // If an extractor reached the memory limit, the request counts as rejected because
                 // of overload.
-                let marks = response.extensions().filter(|_| response.status.is_server_error());
-                if marks.is_some_and(|marks| marks.get::<LoadShed>().is_some()) {
+                let extensions =
+                    response.extensions().filter(|_| response.status.is_server_error());
+                if extensions.is_some_and(|extensions| extensions.get::<LoadShed>().is_some()) {
                     self.metrics.set_error(ErrorType::Overloaded);
                 }
                 Ok(response)
@@ -280,7 +288,7 @@ impl Exchange {
 
     /// Returns whether the request must never be rejected.
     pub(crate) fn is_never_shed(&self) -> bool {
-        self.admission.as_ref().is_some_and(|admitted| admitted.is_never_shed)
+        self.admission.as_ref().is_some_and(|permit| permit.is_never_shed)
     }
 
     /// The length of `body`, if it is known.
@@ -294,8 +302,8 @@ impl Exchange {
     }
 
     /// Stores a future that continues after the response is complete.
-    pub(crate) fn set_after_response(&mut self, rest: Option<AfterResponse>) {
-        self.after_response = rest;
+    pub(crate) fn set_after_response(&mut self, future: Option<AfterResponse>) {
+        self.after_response = future;
     }
 
     /// Takes the future that [`Exchange::set_after_response`] stored.
@@ -312,18 +320,18 @@ impl Exchange {
     pub(crate) fn poll_upgraded(
         &mut self,
         cx: &mut Context<'_>,
-        pulse: &Heartbeat,
+        heartbeat: &Heartbeat,
     ) -> Result<(), HandlerPanic> {
         let Some(protocol) = &mut self.upgraded else { return Ok(()) };
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
-        let _beat = pulse.start_poll(pattern);
+        let _poll_guard = heartbeat.start_poll(pattern);
         let run = AssertUnwindSafe(|| protocol.poll(cx));
-        let polled = self.span.in_scope(|| catch_unwind(run));
-        if let Ok(Poll::Pending) = polled {
+        let result = self.span.in_scope(|| catch_unwind(run));
+        if let Ok(Poll::Pending) = result {
             return Ok(());
         }
         self.drop_upgraded();
-        polled.map(drop).map_err(|panic| HandlerPanic(panic_message(panic)))
+        result.map(drop).map_err(|panic| HandlerPanic(panic_message(panic)))
     }
 
     /// Returns whether an upgraded protocol is running.
@@ -333,8 +341,9 @@ impl Exchange {
 
     fn drop_upgraded(&mut self) {
         let Some(protocol) = self.upgraded.take() else { return };
-        let dropped = || catch_panic("the destructor of an upgraded protocol", || drop(protocol));
-        self.span.in_scope(dropped);
+        let drop_protocol =
+            || catch_panic("the destructor of an upgraded protocol", || drop(protocol));
+        self.span.in_scope(drop_protocol);
     }
 
     /// Stores the response's body, to be sent frame by frame.
@@ -346,9 +355,9 @@ impl Exchange {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-        pulse: &Heartbeat,
+        heartbeat: &Heartbeat,
     ) -> Poll<NextFrame> {
-        self.poll_body(pulse, |body| body.poll_frame(cx))
+        self.poll_body(heartbeat, |body| body.poll_frame(cx))
     }
 
     /// As [`Exchange::poll_frame`], for a connection whose driver sends files without reading them
@@ -356,22 +365,22 @@ impl Exchange {
     pub(crate) fn poll_body_part(
         &mut self,
         cx: &mut Context<'_>,
-        pulse: &Heartbeat,
+        heartbeat: &Heartbeat,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
-        self.poll_body(pulse, |body| body.poll_part(cx))
+        self.poll_body(heartbeat, |body| body.poll_part(cx))
     }
 
     fn poll_body<T>(
         &mut self,
-        pulse: &Heartbeat,
+        heartbeat: &Heartbeat,
         poll: impl FnOnce(Pin<&mut Body>) -> Poll<Option<Result<T, BodyError>>>,
     ) -> Poll<Option<Result<T, BodyError>>> {
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
-        let _beat = pulse.start_poll(pattern);
+        let _poll_guard = heartbeat.start_poll(pattern);
         let body = Pin::new(self.body.as_mut().expect("a streamed response has a body"));
         let run = AssertUnwindSafe(|| poll(body));
-        let polled = self.span.in_scope(|| catch_unwind(run));
-        polled.unwrap_or_else(|panic| {
+        let result = self.span.in_scope(|| catch_unwind(run));
+        result.unwrap_or_else(|panic| {
             let error = format!("the stream panicked: {}", panic_message(panic)).into();
             Poll::Ready(Some(Err(BodyError::Stream(error))))
         })
@@ -385,13 +394,13 @@ impl Exchange {
         }
         self.drop_handler();
         self.drop_upgraded();
-        if let Some(rest) = self.after_response.take() {
-            let end = || catch_panic("the destructor of a request's body", || drop(rest));
-            self.span.in_scope(end);
+        if let Some(future) = self.after_response.take() {
+            let drop_future = || catch_panic("the destructor of a request's body", || drop(future));
+            self.span.in_scope(drop_future);
         }
         if let Some(body) = self.body.take() {
-            let end = || catch_panic("the destructor of a response's body", || drop(body));
-            self.span.in_scope(end);
+            let drop_body = || catch_panic("the destructor of a response's body", || drop(body));
+            self.span.in_scope(drop_body);
         }
         self.admission = None;
         self.reservation.resize(0);

@@ -19,17 +19,20 @@ impl Http1 {
     /// that does so has closed its socket, so the server cancels the handler or the response
     /// stream. With `half_close`, the server assumes that the client only shut down its sending
     /// side, and continues.
-    pub(super) fn on_peer_end<D: Driver>(
+    pub(super) fn on_peer_eof<D: Driver>(
         &mut self,
         progress: Progress,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        if link.listener.limits.http1.half_close {
+        if conn.listener.limits.http1.half_close {
             // A probe is an interim response, so it cannot follow the start of the response. After
             // that, the next write shows whether the peer is still connected.
-            let is_probed = link.io.deadlines.get(TimeoutKind::Probe).is_some();
-            if self.can_probe && !is_probed && matches!(self.state, ExchangeState::RunningHandler) {
-                self.send_probe(link);
+            let is_probe_scheduled = conn.io.deadlines.get(TimeoutKind::Probe).is_some();
+            if self.can_probe
+                && !is_probe_scheduled
+                && matches!(self.state, ExchangeState::RunningHandler)
+            {
+                self.send_probe(conn);
             }
         } else if self.has_unknown_length() && !coop::has_yield_request() {
             return match progress {
@@ -39,7 +42,7 @@ impl Http1 {
                 Progress::None => Action::close(CloseReason::PeerAborted),
             };
         }
-        self.schedule_probe(false, link);
+        self.schedule_probe(false, conn);
         Action::Wait(Interest::default())
     }
 
@@ -48,7 +51,7 @@ impl Http1 {
     fn has_unknown_length(&self) -> bool {
         match &self.state {
             ExchangeState::RunningHandler => true,
-            ExchangeState::SendingStream(streaming) => streaming.has_unknown_length(),
+            ExchangeState::SendingStream(writer) => writer.has_unknown_length(),
             ExchangeState::ReadingHead
             | ExchangeState::SendingFull(_)
             | ExchangeState::ReceivingBody { .. }
@@ -57,15 +60,15 @@ impl Http1 {
     }
 
     /// Schedules probes while the server does not receive, because the body's reader does not read
-    /// or the read-ahead limit is reached. Without receiving, the server learns of a reset only if
-    /// it checks the socket from time to time.
+    /// or the read-ahead limit is reached. Without receiving, the server detects a reset only if it
+    /// checks the socket from time to time.
     pub(super) fn schedule_probe<D: Driver>(
         &mut self,
         is_receiving: bool,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         if !is_receiving {
-            self.probe.schedule_if_unset(|| link.worker.driver.now(), &mut link.io.deadlines);
+            self.probe.schedule_if_unset(|| conn.worker.driver.now(), &mut conn.io.deadlines);
         }
     }
 
@@ -74,8 +77,8 @@ impl Http1 {
     /// its response. TCP reveals the difference only when the server sends: a closed socket
     /// responds with a reset.
     // RFC 9110 §15.2: a client must be able to parse interim responses that it does not expect.
-    fn send_probe<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
-        link.protocol.send_interim(102, std::iter::empty(), &mut link.io.output.plaintext);
-        self.probe.schedule(link.worker.driver.now(), &mut link.io.deadlines);
+    fn send_probe<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
+        conn.protocol.send_interim(102, std::iter::empty(), &mut conn.io.output.plaintext);
+        self.probe.schedule(conn.worker.driver.now(), &mut conn.io.deadlines);
     }
 }

@@ -46,33 +46,33 @@ pub(crate) fn write_full(
 pub(crate) fn write_content(
     protocol: &mut Connection,
     content: Bytes,
-    writer: &mut OutputBuffer,
+    output: &mut OutputBuffer,
 ) -> usize {
     let mut content = CatchDropPanic::new(content);
-    let announced = protocol.begin_external_data(content.len(), &mut writer.plaintext);
-    content.truncate(announced.accepted);
-    writer.write_shared(content);
-    writer.plaintext.extend_from_slice(announced.suffix);
-    announced.accepted
+    let chunk = protocol.begin_external_data(content.len(), &mut output.plaintext);
+    content.truncate(chunk.accepted);
+    output.write_shared(content);
+    output.plaintext.extend_from_slice(chunk.suffix);
+    chunk.accepted
 }
 
 /// Writes a part of a file with its framing. Returns how many bytes of it were written.
 pub(crate) fn write_file(
     protocol: &mut Connection,
     mut part: FileRange,
-    writer: &mut OutputBuffer,
+    output: &mut OutputBuffer,
 ) -> usize {
-    let announced = protocol.begin_external_data(part.len, &mut writer.plaintext);
-    part.len = announced.accepted;
+    let chunk = protocol.begin_external_data(part.len, &mut output.plaintext);
+    part.len = chunk.accepted;
     if part.len > 0 {
-        writer.write_file(part);
+        output.write_file(part);
     }
-    writer.plaintext.extend_from_slice(announced.suffix);
-    announced.accepted
+    output.plaintext.extend_from_slice(chunk.suffix);
+    chunk.accepted
 }
 
 /// Writes the 101 response, after which the upgraded protocol uses the connection. Returns false if
-/// the response is not a 101 or the request did not ask for an upgrade.
+/// the response is not a 101 or the request did not request an upgrade.
 pub(crate) fn switch_protocols(
     protocol: &mut Connection,
     response: &Response,

@@ -16,48 +16,48 @@ impl Http1 {
     #[cold]
     pub(super) fn respond_shed<D: Driver>(
         &mut self,
-        refusal: ShedReason,
+        reason: ShedReason,
         head: &RequestHead,
         framing: Framing,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
         self.exchange.metrics.set_route(head.route_id());
         self.exchange.metrics.set_head(head);
-        self.exchange.metrics.set_error(refusal.error_type());
+        self.exchange.metrics.set_error(reason.error_type());
         if framing.body != BodyLength::None {
             self.request_body = RequestBodySender::Discarding;
         }
-        let response = link.worker.admission.shed_response(refusal, &link.worker.application);
-        self.respond(Ok(response), link)
+        let response = conn.worker.admission.shed_response(reason, &conn.worker.application);
+        self.respond(Ok(response), conn)
     }
 
     /// Responds to a request with a protocol error, and closes the connection.
     pub(super) fn reject<D: Driver>(
         &mut self,
-        reject: RequestError,
-        link: &mut ConnectionContext<'_, D>,
+        error: RequestError,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        link.protocol.drain();
-        self.respond_problem(reject.into(), link);
-        Action::linger(CloseReason::Rejected(reject))
+        conn.protocol.drain();
+        self.respond_problem(error.into(), conn);
+        Action::linger(CloseReason::Rejected(error))
     }
 
     /// Writes a response to a request that may not have been parsed.
     pub(super) fn respond_problem<D: Driver>(
         &mut self,
         problem: Problem,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let response = self.render_problem(problem, link);
-        let (worker, tally) = (link.worker, &mut self.exchange.metrics);
-        if !tally.is_started() {
-            let facts = (Version::Http11, &*link.info);
-            tally.start(worker.recorder.as_ref(), None, facts, || worker.driver.now());
-            tally.set_invalid_line(link.io.input.unread());
+        let response = self.render_problem(problem, conn);
+        let (worker, metrics) = (conn.worker, &mut self.exchange.metrics);
+        if !metrics.is_started() {
+            let version_and_info = (Version::Http11, &*conn.info);
+            metrics.start(worker.recorder.as_ref(), None, version_and_info, || worker.driver.now());
+            metrics.set_invalid_line(conn.io.input.unread());
         }
-        tally.set_status(response.status);
-        let out = &mut link.io.output.plaintext;
-        tally.add_sent(encode::write_full(link.protocol, &response, &worker.date(), out));
+        metrics.set_status(response.status);
+        let out = &mut conn.io.output.plaintext;
+        metrics.add_sent(encode::write_full(conn.protocol, &response, &worker.date(), out));
         self.exchange.finish();
     }
 
@@ -65,9 +65,9 @@ impl Http1 {
     pub(super) fn render_problem<D: Driver>(
         &self,
         problem: Problem,
-        link: &ConnectionContext<'_, D>,
+        conn: &ConnectionContext<'_, D>,
     ) -> Response {
-        let application = &link.worker.application;
+        let application = &conn.worker.application;
         match self.exchange.head() {
             Some(head) => application.render_problem(problem, head),
             None => application.render_problem(problem, &RequestHead::from_pool()),

@@ -42,7 +42,7 @@ pub(crate) struct Http1 {
     scratch_index: HeadIndex,
     exchange: Exchange,
     request_body: RequestBodySender,
-    /// Whether content was pushed without waking its reader, because this task polls the reader.
+    /// Whether content was pushed without waking the body's reader, because this task polls it.
     repoll_reader: bool,
     /// The protocol error in the current request's body.
     rejected: Option<RequestError>,
@@ -58,9 +58,9 @@ pub(crate) struct Http1 {
     full_body_bytes: usize,
     /// The last request whose response is written but perhaps not sent yet.
     last_written: Option<RequestName>,
-    /// Whether the current exchange could not be answered at once.
+    /// Whether the current exchange had to wait.
     was_pending: bool,
-    /// Whether a request was answered in this session.
+    /// Whether a response was completed since the connection was last idle.
     has_responded: bool,
 }
 
@@ -109,29 +109,29 @@ impl Http1 {
     /// Does as much work as it can without waiting.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
         match self.state {
-            ExchangeState::ReadingHead => self.receive_head(link, cx),
-            ExchangeState::RunningHandler => self.drive_handler(link, cx),
-            ExchangeState::SendingFull(_) => self.send_full_body(link, cx),
-            ExchangeState::SendingStream(_) => self.send_streamed_body(link, cx),
-            ExchangeState::ReceivingBody { .. } => self.receive_after_response(link, cx),
-            ExchangeState::DrainingBody => self.drain_body(link),
+            ExchangeState::ReadingHead => self.receive_head(conn, cx),
+            ExchangeState::RunningHandler => self.drive_handler(conn, cx),
+            ExchangeState::SendingFull(_) => self.send_full_body(conn, cx),
+            ExchangeState::SendingStream(_) => self.send_streamed_body(conn, cx),
+            ExchangeState::ReceivingBody { .. } => self.receive_after_response(conn, cx),
+            ExchangeState::DrainingBody => self.drain_body(conn),
         }
     }
 
-    /// Handles the expired deadline of `wait`.
+    /// Handles an expired deadline.
     pub(crate) fn on_timeout<D: Driver>(
         &mut self,
-        wait: TimeoutKind,
-        link: &mut ConnectionContext<'_, D>,
+        kind: TimeoutKind,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        match (wait, &self.state) {
+        match (kind, &self.state) {
             (TimeoutKind::Head, _) => {
-                link.protocol.drain();
-                self.respond_problem(Problem::head_timeout(), link);
+                conn.protocol.drain();
+                self.respond_problem(Problem::head_timeout(), conn);
                 Action::linger(CloseReason::HeadTimeout)
             }
             (TimeoutKind::Receive, ExchangeState::DrainingBody) => {
@@ -149,30 +149,31 @@ impl Http1 {
                 self.request_body = RequestBodySender::Discarding;
                 Action::Continue
             }
-            (TimeoutKind::Idle, _) if !link.is_idle_expired() => Action::Continue,
+            (TimeoutKind::Idle, _) if !conn.is_idle_expired() => Action::Continue,
             (TimeoutKind::Receive | TimeoutKind::Idle, _) => {
-                link.worker.instrumentation.record_limit(match wait {
+                conn.worker.instrumentation.record_limit(match kind {
                     TimeoutKind::Receive => "transfer_rate_min",
                     _ => "upgraded_idle_timeout",
                 });
                 self.request_body.fail(BodyError::TooSlow);
                 self.request_body = RequestBodySender::Discarding;
-                link.protocol.drain();
+                conn.protocol.drain();
                 Action::Continue
             }
             (TimeoutKind::Handler | TimeoutKind::Exchange, ExchangeState::RunningHandler) => {
-                link.worker.instrumentation.record_limit(match wait {
+                conn.worker.instrumentation.record_limit(match kind {
                     TimeoutKind::Handler => "route_timeout",
                     _ => "exchange_timeout",
                 });
                 self.exchange.metrics.set_error(ErrorType::Timeout);
                 self.exchange.drop_handler();
-                let late = self.render_problem(Problem::handler_timeout(), link);
-                self.respond(Ok(late), link)
+                let response = self.render_problem(Problem::handler_timeout(), conn);
+                self.respond(Ok(response), conn)
             }
             (TimeoutKind::Exchange, _) => Action::close(CloseReason::ExchangeTimeout),
-            // The server is not receiving, so only this probe has noticed that the peer is gone.
-            (TimeoutKind::Probe, _) if link.stream.is_broken() => {
+            // The server is not receiving, so only this probe detects that the peer has reset the
+            // connection.
+            (TimeoutKind::Probe, _) if conn.stream.is_broken() => {
                 self.request_body.fail(BodyError::Disconnected);
                 Action::close(CloseReason::PeerAborted)
             }
@@ -187,7 +188,7 @@ impl Http1 {
         self.request_body.fail(BodyError::Disconnected);
     }
 
-    /// Takes the exchange, if its handler must run to its end.
+    /// Takes the exchange, if its handler must run to completion.
     pub(crate) fn take_detachable(&mut self) -> Option<Exchange> {
         self.exchange.is_detachable().then(|| std::mem::take(&mut self.exchange))
     }
@@ -197,7 +198,7 @@ impl Http1 {
         std::mem::take(&mut self.exchange)
     }
 
-    /// Returns whether a request is being answered.
+    /// Returns whether a handler is running or a response is being sent.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(
             self.state,
@@ -212,8 +213,8 @@ impl Http1 {
         self.exchange.is_never_shed()
     }
 
-    /// The request that is being answered. If there is none and not everything `is_sent`, the last
-    /// request that was answered.
+    /// The request in progress. If there is none, and unless all output `is_sent`, the last request
+    /// whose response is complete.
     pub(crate) fn in_flight(&self, is_sent: bool) -> Option<InFlightRequest<'_>> {
         let written = self.last_written.as_ref().filter(|_| !is_sent);
         self.exchange.in_flight().or(written.map(InFlightRequest::in_delivery))
@@ -222,7 +223,7 @@ impl Http1 {
     /// Returns whether the response in progress ends when the connection closes, without another
     /// delimiter.
     pub(crate) fn is_close_delimited(&self) -> bool {
-        matches!(&self.state, ExchangeState::SendingStream(streaming) if streaming.is_close_delimited())
+        matches!(&self.state, ExchangeState::SendingStream(writer) if writer.is_close_delimited())
     }
 
     /// Drops the handler and its response.
@@ -230,13 +231,13 @@ impl Http1 {
         self.exchange.abort();
     }
 
-    /// Records that a response of the previous session is still being sent. The idle time begins
-    /// when all of it is sent.
+    /// Records that a response from before the connection became idle is still being sent. The idle
+    /// time begins when all of it is sent.
     pub(crate) fn mark_flush_pending(&mut self) {
         self.has_responded = true;
     }
 
-    /// Returns whether a request was answered in this session.
+    /// Returns whether a response was completed since the connection was last idle.
     pub(crate) fn has_responded(&self) -> bool {
         self.has_responded
     }
@@ -247,7 +248,7 @@ impl Http1 {
         if matches!(self.state, ExchangeState::SendingFull(_)) { self.full_body_bytes } else { 0 }
     }
 
-    /// Drops everything that belongs to the application, for the next session.
+    /// Drops everything that belongs to the application, before the state is reused.
     pub(crate) fn reset(&mut self) {
         self.request_body = RequestBodySender::Complete;
         self.state = ExchangeState::ReadingHead;
@@ -260,30 +261,30 @@ impl Http1 {
 
     fn receive_head<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        if link.is_output_full() {
+        if conn.is_output_full() {
             return Action::Wait(Interest { readable: false, writable: true });
         }
         let head = self.head.get_or_insert_with(RequestHead::from_pool);
-        let unread = link.io.input.unread();
+        let unread = conn.io.input.unread();
         let (used, event) =
-            link.protocol.receive(&link.listener.protocol, unread, head.index_mut());
+            conn.protocol.receive(&conn.listener.protocol, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
-                let mut head = self.head.take().expect("set before receiving");
+                let mut head = self.head.take().expect("the head was set before `receive`");
                 let skip = usize::from(framing.skip);
-                head.set_bytes(&link.io.input.unread()[skip..used]);
-                link.io.input.consume(used);
-                link.io.deadlines.clear(TimeoutKind::Head);
-                self.begin(head, framing, link, cx)
+                head.set_bytes(&conn.io.input.unread()[skip..used]);
+                conn.io.input.consume(used);
+                conn.io.deadlines.clear(TimeoutKind::Head);
+                self.begin(head, framing, conn, cx)
             }
             Event::NeedInput => {
-                link.io.input.consume(used);
-                self.wait_for_head(link)
+                conn.io.input.consume(used);
+                self.wait_for_head(conn)
             }
-            Event::RequestError(reject) => self.reject(reject, link),
+            Event::RequestError(error) => self.reject(error, conn),
             Event::Closed => Action::linger(CloseReason::ConnectionClose),
             Event::Data(_) | Event::End | Event::Paused | Event::Upgraded => {
                 unreachable!("an exchange leaves the protocol before the next head")
@@ -292,21 +293,21 @@ impl Http1 {
     }
 
     /// Waits for the rest of a head.
-    fn wait_for_head<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
-        let is_between =
-            matches!(link.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
-        let is_nothing = link.io.input.is_empty() && is_between;
-        if link.is_eof() {
-            return match link.protocol.receive_eof() {
-                Event::RequestError(reject) if !is_nothing => self.reject(reject, link),
+    fn wait_for_head<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
+        let is_between_requests =
+            matches!(conn.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
+        let is_idle = conn.io.input.is_empty() && is_between_requests;
+        if conn.is_eof() {
+            return match conn.protocol.receive_eof() {
+                Event::RequestError(error) if !is_idle => self.reject(error, conn),
                 _ => Action::close(CloseReason::PeerClosed),
             };
         }
-        if is_nothing {
+        if is_idle {
             return Action::Idle;
         }
-        let late = link.worker.driver.now().saturating_add(link.listener.limits.head_timeout);
-        link.io.deadlines.set_if_unset(TimeoutKind::Head, late);
+        let deadline = conn.worker.driver.now().saturating_add(conn.listener.limits.head_timeout);
+        conn.io.deadlines.set_if_unset(TimeoutKind::Head, deadline);
         Action::Wait(Interest { readable: true, writable: false })
     }
 
@@ -315,85 +316,86 @@ impl Http1 {
         &mut self,
         mut head: RequestHead,
         framing: Framing,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let worker = link.worker;
+        let worker = conn.worker;
         worker.instrumentation.record_request();
-        let facts = (head.index().version, &*link.info);
-        let tally = &mut self.exchange.metrics;
-        tally.start(worker.recorder.as_ref(), Some(&head), facts, || worker.driver.now());
+        let version_and_info = (head.index().version, &*conn.info);
+        let metrics = &mut self.exchange.metrics;
+        metrics
+            .start(worker.recorder.as_ref(), Some(&head), version_and_info, || worker.driver.now());
         self.is_last_request = !framing.keep_alive;
         self.can_probe = head.index().version == Version::Http11;
-        if let Err(reject) = link.check_origin(&head) {
+        if let Err(error) = conn.check_origin(&head) {
             self.exchange.metrics.set_head(&head);
-            return self.reject(reject, link);
+            return self.reject(error, conn);
         }
-        let target = worker.application.find(&mut head, link.info);
-        match link.admit(&target, &head, framing.body != BodyLength::None) {
-            Ok(admitted) => self.exchange.admission = Some(admitted),
-            Err(refusal) => return self.respond_shed(refusal, &head, framing, link),
+        let target = worker.application.find(&mut head, conn.info);
+        match conn.admit(&target, &head, framing.body != BodyLength::None) {
+            Ok(admission) => self.exchange.admission = Some(admission),
+            Err(reason) => return self.respond_shed(reason, &head, framing, conn),
         }
-        let limit = target.body_limit(link.listener.limits.body_bytes_max);
-        let body = match self.receive_body(framing, limit, link) {
+        let limit = target.body_limit(conn.listener.limits.body_bytes_max);
+        let body = match self.receive_body(framing, limit, conn) {
             Ok(body) => body,
-            Err(reject) => {
+            Err(error) => {
                 self.exchange.metrics.set_head(&head);
-                return self.reject(reject, link);
+                return self.reject(error, conn);
             }
         };
         let states = Rc::clone(worker.application.states());
-        let request = Request::new(head, body, states, Rc::clone(link.info));
+        let request = Request::new(head, body, states, Rc::clone(conn.info));
         self.exchange.begin(target, request);
         (self.probe, self.repoll_reader) = (ProbeSchedule::default(), false);
-        if let Poll::Ready(outcome) = self.poll_handler(link, cx) {
-            return self.respond(outcome, link);
+        if let Poll::Ready(outcome) = self.poll_handler(conn, cx) {
+            return self.respond(outcome, conn);
         }
         self.state = ExchangeState::RunningHandler;
         self.was_pending = true;
-        link.io.keep_awake.get_or_insert_with(|| worker.driver.keep_awake());
+        conn.io.keep_awake.get_or_insert_with(|| worker.driver.keep_awake());
         let now = worker.driver.now();
         if let Some(timeout) = self.exchange.handler_timeout {
-            link.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
+            conn.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
         }
-        self.start_exchange_timer(now, link);
-        self.poll_request_body(Progress::None, link, cx)
+        self.start_exchange_timer(now, conn);
+        self.poll_request_body(Progress::None, conn, cx)
     }
 
     /// Starts the timeout of the whole exchange, if there is one.
     fn start_exchange_timer<D: Driver>(
         &mut self,
         now: Duration,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         self.exchange.mark_pending(now);
-        if let Some(timeout) = link.listener.limits.exchange_timeout {
-            link.io.deadlines.set_if_unset(TimeoutKind::Exchange, now.saturating_add(timeout));
+        if let Some(timeout) = conn.listener.limits.exchange_timeout {
+            conn.io.deadlines.set_if_unset(TimeoutKind::Exchange, now.saturating_add(timeout));
         }
     }
 
     fn drive_handler<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        match self.poll_handler(link, cx) {
-            Poll::Ready(outcome) => self.respond(outcome, link),
-            Poll::Pending => self.poll_request_body(Progress::None, link, cx),
+        match self.poll_handler(conn, cx) {
+            Poll::Ready(outcome) => self.respond(outcome, conn),
+            Poll::Pending => self.poll_request_body(Progress::None, conn, cx),
         }
     }
 
     fn poll_handler<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response, HandlerPanic>> {
-        let polled = self.exchange.poll_response(cx, &link.worker.heartbeat);
-        let out = &mut link.io.output.plaintext;
+        let result = self.exchange.poll_response(cx, &conn.worker.heartbeat);
+        let out = &mut conn.io.output.plaintext;
         self.exchange.send_interims(out.len(), |status, fields| {
-            link.protocol.send_interim(status, fields::header_map_pairs(fields), out);
+            conn.protocol.send_interim(status, fields::header_map_pairs(fields), out);
         });
-        polled
+        result
     }
 
     /// Receives the request's body and detects a disconnect. Called while the handler, or the
@@ -401,91 +403,91 @@ impl Http1 {
     fn poll_request_body<D: Driver>(
         &mut self,
         progress: Progress,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let fed = self.forward_body(link, cx);
-        let has_fed = std::mem::take(&mut self.repoll_reader);
-        match fed {
+        let result = self.forward_body(conn, cx);
+        let must_repoll = std::mem::take(&mut self.repoll_reader);
+        match result {
             ForwardResult::Disconnected => Action::close(CloseReason::PeerAborted),
             // The body's reader was not woken, so another turn must poll it.
-            _ if has_fed => Action::Continue,
-            ForwardResult::Pending(bytes) => {
-                self.schedule_probe(bytes, link);
-                Action::Wait(Interest { readable: bytes, writable: false })
+            _ if must_repoll => Action::Continue,
+            ForwardResult::Pending(readable) => {
+                self.schedule_probe(readable, conn);
+                Action::Wait(Interest { readable, writable: false })
             }
-            ForwardResult::Done if link.is_eof() => self.on_peer_end(progress, link),
+            ForwardResult::Done if conn.is_eof() => self.on_peer_eof(progress, conn),
             ForwardResult::Done => {
-                let bytes = link.may_read_ahead();
-                self.schedule_probe(bytes, link);
-                Action::Wait(Interest { readable: bytes, writable: false })
+                let readable = conn.may_read_ahead();
+                self.schedule_probe(readable, conn);
+                Action::Wait(Interest { readable, writable: false })
             }
         }
     }
 
     /// Called when the response is written: continues with the next request or with the rest of
     /// this request's body, or closes the connection.
-    fn finish_response<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
+    fn finish_response<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
         self.has_responded = true;
         self.exchange.finish();
-        if let Some(rest) = self.exchange.take_after_response() {
-            let hold = link.worker.driver.keep_awake();
-            link.worker.driver.spawn_boxed(Box::pin(async move {
-                rest.await;
-                drop(hold);
+        if let Some(task) = self.exchange.take_after_response() {
+            let keep_awake = conn.worker.driver.keep_awake();
+            conn.worker.driver.spawn_boxed(Box::pin(async move {
+                task.await;
+                drop(keep_awake);
             }));
         }
-        if let Some(reject) = self.rejected.take() {
-            link.protocol.drain();
-            return Action::linger(CloseReason::Rejected(reject));
+        if let Some(error) = self.rejected.take() {
+            conn.protocol.drain();
+            return Action::linger(CloseReason::Rejected(error));
         }
         if self.request_body.is_discarding() {
-            link.protocol.discard_body();
+            conn.protocol.discard_body();
         }
-        match link.protocol.next_action() {
+        match conn.protocol.next_action() {
             NextAction::DiscardBody if self.request_body.has_reader() => {
                 self.exchange.abort();
                 self.state = ExchangeState::ReceivingBody { consumed: None };
                 self.was_pending = true;
                 self.probe = ProbeSchedule::default();
-                link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
+                conn.io.keep_awake.get_or_insert_with(|| conn.worker.driver.keep_awake());
                 Action::Continue
             }
             NextAction::Request => {
-                self.finish_exchange(link);
+                self.finish_exchange(conn);
                 Action::Continue
             }
             NextAction::DiscardBody => {
-                self.finish_exchange(link);
+                self.finish_exchange(conn);
                 self.state = ExchangeState::DrainingBody;
                 self.was_pending = true;
-                link.io.receive_rate = TransferRate::new(link.io.input.payload_bytes());
+                conn.io.receive_rate = TransferRate::new(conn.io.input.payload_bytes());
                 Action::Continue
             }
             NextAction::Close | NextAction::Respond | NextAction::Upgraded => {
                 Action::linger(match () {
                     () if self.panicked => CloseReason::HandlerPanicked,
                     () if self.is_last_request => CloseReason::ConnectionClose,
-                    () if link.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
+                    () if conn.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
                     () => CloseReason::ConnectionClose,
                 })
             }
         }
     }
 
-    /// Clears the exchange when its response is written and no application code is needed any more.
-    fn finish_exchange<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
+    /// Clears the exchange after its response is written and no application code runs any more.
+    fn finish_exchange<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         if let Some(name) = self.exchange.take_request_name() {
             self.last_written = Some(name);
         }
         self.exchange.reset();
         self.request_body = RequestBodySender::Complete;
         self.state = ExchangeState::ReadingHead;
-        // Most exchanges are answered at once. They have no hold and no deadlines, so skip clearing
-        // them.
+        // Most handlers respond at once. Such an exchange set no deadlines and did not keep the
+        // driver awake, so there is nothing to clear.
         if std::mem::take(&mut self.was_pending) {
-            link.io.keep_awake = None;
-            link.io.deadlines.clear_all();
+            conn.io.keep_awake = None;
+            conn.io.deadlines.clear_all();
         }
     }
 }

@@ -55,15 +55,15 @@ impl BodyWriter {
 impl Http1 {
     /// Decides whether the connection closes after this response, and whether the rest of the
     /// request's body is read or discarded.
-    fn set_persistence<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
+    fn set_persistence<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         // Connections in reserved slots close after their response.
-        if link.should_close() || link.is_reserved {
-            link.protocol.drain();
+        if conn.should_close() || conn.is_reserved {
+            conn.protocol.drain();
         }
         if self.request_body.is_discarding() {
-            link.protocol.discard_body();
+            conn.protocol.discard_body();
         } else if self.request_body.has_reader() {
-            link.protocol.keep_reading_body();
+            conn.protocol.keep_reading_body();
         }
     }
 
@@ -71,22 +71,22 @@ impl Http1 {
     pub(super) fn respond<D: Driver>(
         &mut self,
         outcome: Result<Response, HandlerPanic>,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        link.io.deadlines.clear(TimeoutKind::Handler);
-        link.io.deadlines.clear(TimeoutKind::Probe);
-        let response = outcome.unwrap_or_else(|panicked| {
+        conn.io.deadlines.clear(TimeoutKind::Handler);
+        conn.io.deadlines.clear(TimeoutKind::Probe);
+        let response = outcome.unwrap_or_else(|panic| {
             self.panicked = true;
             self.exchange.metrics.set_error(ErrorType::Panic);
-            link.protocol.drain();
-            self.exchange.log_panic("a handler", &panicked, &link.info.peer);
-            self.render_problem(Problem::handler_panicked(), link)
+            conn.protocol.drain();
+            self.exchange.log_panic("a handler", &panic, &conn.info.peer);
+            self.render_problem(Problem::handler_panicked(), conn)
         });
-        self.set_persistence(link);
+        self.set_persistence(conn);
         let mut response = CatchDropPanic::new(response);
         self.exchange.set_after_response(response.take_after_response());
         if let Some(upgrade) = response.take_upgrade() {
-            if encode::switch_protocols(link.protocol, &response, &mut link.io.output.plaintext) {
+            if encode::switch_protocols(conn.protocol, &response, &mut conn.io.output.plaintext) {
                 self.exchange.metrics.set_status(response.status);
                 self.exchange.finish();
                 return Action::Upgrade(upgrade);
@@ -98,44 +98,44 @@ impl Http1 {
             });
             let unused = std::mem::replace(
                 &mut *response,
-                self.render_problem(Problem::handler_panicked(), link),
+                self.render_problem(Problem::handler_panicked(), conn),
             );
             catch_panic("the destructor of an upgrade", || drop((upgrade, unused)));
         }
         self.exchange.metrics.set_status(response.status);
-        let date = link.worker.date();
-        let most = link.listener.limits.write_buffer_bytes_max.max(1);
-        let writer = &mut link.io.output;
+        let date = conn.worker.date();
+        let bytes_max = conn.listener.limits.write_buffer_bytes_max.max(1);
+        let output = &mut conn.io.output;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
             // Copy the content of a pooled buffer, even if it is large: returning the buffer to the
             // pool saves more than the copy costs.
-            if length <= most && (length < ZERO_COPY_BYTES_MIN || response.body.is_pooled()) {
-                let out = &mut writer.plaintext;
+            if length <= bytes_max && (length < ZERO_COPY_BYTES_MIN || response.body.is_pooled()) {
+                let out = &mut output.plaintext;
                 self.exchange.metrics.add_sent(encode::write_full(
-                    link.protocol,
+                    conn.protocol,
                     &response,
                     &date,
                     out,
                 ));
-                return self.finish_response(link);
+                return self.finish_response(conn);
             }
-            let held = response.body.memory_bytes();
+            let memory_bytes = response.body.memory_bytes();
             let body = std::mem::take(&mut response.body).try_into_bytes().unwrap_or_default();
             let exact = ResponseLength::Exact(length as u64);
-            encode::write_head(link.protocol, &response, exact, &date, &mut writer.plaintext);
-            if length <= most {
-                self.exchange.metrics.add_sent(encode::write_content(link.protocol, body, writer));
-                link.protocol.finish(std::iter::empty(), &mut writer.plaintext);
-                return self.finish_response(link);
+            encode::write_head(conn.protocol, &response, exact, &date, &mut output.plaintext);
+            if length <= bytes_max {
+                self.exchange.metrics.add_sent(encode::write_content(conn.protocol, body, output));
+                conn.protocol.finish(std::iter::empty(), &mut output.plaintext);
+                return self.finish_response(conn);
             }
-            self.full_body_bytes = held;
+            self.full_body_bytes = memory_bytes;
             self.state = ExchangeState::SendingFull(CatchDropPanic::new(body));
         } else {
-            self.start_streaming(&mut response, &date, link);
+            self.start_streaming(&mut response, &date, conn);
         }
         self.was_pending = true;
-        self.start_exchange_timer(link.worker.driver.now(), link);
+        self.start_exchange_timer(conn.worker.driver.now(), conn);
         Action::Continue
     }
 
@@ -144,13 +144,13 @@ impl Http1 {
         &mut self,
         response: &mut Response,
         date: &Date,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let body = std::mem::take(&mut response.body);
         let length = Exchange::body_length(&body);
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-        let out = &mut link.io.output.plaintext;
-        let mode = encode::write_head(link.protocol, response, length, date, out);
+        let out = &mut conn.io.output.plaintext;
+        let mode = encode::write_head(conn.protocol, response, length, date, out);
         let remaining = match mode {
             BodyFraming::None => Some(0),
             BodyFraming::Exact(bytes) => Some(bytes),
@@ -168,120 +168,122 @@ impl Http1 {
     /// Sends a body from memory in pieces, as fast as the peer receives them.
     pub(super) fn send_full_body<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let most = link.listener.limits.write_buffer_bytes_max.max(1);
-        let ExchangeState::SendingFull(rest) = &mut self.state else { unreachable!("wrong step") };
+        let bytes_max = conn.listener.limits.write_buffer_bytes_max.max(1);
+        let ExchangeState::SendingFull(remaining) = &mut self.state else {
+            unreachable!("called only in `SendingFull`")
+        };
         // The exchange ends only when the driver has sent its content.
-        if link.is_output_full() || (rest.is_empty() && !link.stream.is_writable()) {
-            return self.wait_writable(link, cx);
+        if conn.is_output_full() || (remaining.is_empty() && !conn.stream.is_writable()) {
+            return self.wait_writable(conn, cx);
         }
-        if !rest.is_empty() {
-            let is_shared = rest.len() >= ZERO_COPY_BYTES_MIN;
-            let most = if is_shared { ZERO_COPY_BYTES_MAX } else { most };
-            let all = rest.len();
-            let piece = rest.split_to(all.min(most));
-            let is_enough = piece.len() >= YIELD_AFTER_BYTES;
+        if !remaining.is_empty() {
+            let is_shared = remaining.len() >= ZERO_COPY_BYTES_MIN;
+            let bytes_max = if is_shared { ZERO_COPY_BYTES_MAX } else { bytes_max };
+            let remaining_len = remaining.len();
+            let piece = remaining.split_to(remaining_len.min(bytes_max));
+            let must_yield = piece.len() >= YIELD_AFTER_BYTES;
             self.exchange.metrics.add_sent(encode::write_content(
-                link.protocol,
+                conn.protocol,
                 piece,
-                &mut link.io.output,
+                &mut conn.io.output,
             ));
-            return if is_enough { Action::Yield(Interest::default()) } else { Action::Continue };
+            return if must_yield { Action::Yield(Interest::default()) } else { Action::Continue };
         }
-        link.protocol.finish(std::iter::empty(), &mut link.io.output.plaintext);
-        self.finish_response(link)
+        conn.protocol.finish(std::iter::empty(), &mut conn.io.output.plaintext);
+        self.finish_response(conn)
     }
 
     /// Sends a body as its frames become ready.
     pub(super) fn send_streamed_body<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
         let mut progress = Progress::None;
         for _ in 0..FRAMES_PER_TURN {
-            if link.is_output_full() {
-                return self.wait_writable(link, cx);
+            if conn.is_output_full() {
+                return self.wait_writable(conn, cx);
             }
-            let ExchangeState::SendingStream(streaming) = &mut self.state else {
-                unreachable!("wrong step")
+            let ExchangeState::SendingStream(writer) = &mut self.state else {
+                unreachable!("called only in `SendingStream`")
             };
-            if streaming.remaining == Some(0) {
-                return self.finish_body(link);
+            if writer.remaining == Some(0) {
+                return self.finish_body(conn);
             }
-            let polled = if link.supports_sendfile() {
-                self.exchange.poll_body_part(cx, &link.worker.heartbeat)
+            let part_poll = if conn.supports_sendfile() {
+                self.exchange.poll_body_part(cx, &conn.worker.heartbeat)
             } else {
-                let frame = self.exchange.poll_frame(cx, &link.worker.heartbeat);
+                let frame = self.exchange.poll_frame(cx, &conn.worker.heartbeat);
                 frame.map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
             };
-            let part = match polled {
+            let part = match part_poll {
                 Poll::Ready(Some(Ok(part))) => part,
-                Poll::Ready(None) => return self.finish_body(link),
-                Poll::Ready(Some(Err(error))) => return self.fail_body(&error, link),
+                Poll::Ready(None) => return self.finish_body(conn),
+                Poll::Ready(Some(Err(error))) => return self.fail_body(&error, conn),
                 Poll::Pending => {
-                    link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
-                    return self.poll_request_body(progress, link, cx);
+                    conn.io.keep_awake.get_or_insert_with(|| conn.worker.driver.keep_awake());
+                    return self.poll_request_body(progress, conn, cx);
                 }
             };
-            let taken = match part {
-                BodyPart::File { file, offset: at, len: length } => {
-                    let length = usize::try_from(length).unwrap_or(usize::MAX);
-                    let part = FileRange { file, offset: at, len: length };
-                    encode::write_file(link.protocol, part, &mut link.io.output)
+            let written = match part {
+                BodyPart::File { file, offset, len } => {
+                    let len = usize::try_from(len).unwrap_or(usize::MAX);
+                    let part = FileRange { file, offset, len };
+                    encode::write_file(conn.protocol, part, &mut conn.io.output)
                 }
                 BodyPart::Frame(frame) => match frame.into_data() {
-                    Ok(data) => encode::write_content(link.protocol, data, &mut link.io.output),
+                    Ok(data) => encode::write_content(conn.protocol, data, &mut conn.io.output),
                     // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
-                            streaming.trailers = trailers;
-                            return self.finish_body(link);
+                            writer.trailers = trailers;
+                            return self.finish_body(conn);
                         }
                         continue;
                     }
                 },
             };
-            streaming.remaining = streaming.remaining.map(|left| left - taken as u64);
-            self.exchange.metrics.add_sent(taken);
-            if taken > 0 {
+            writer.remaining = writer.remaining.map(|remaining| remaining - written as u64);
+            self.exchange.metrics.add_sent(written);
+            if written > 0 {
                 progress = Progress::Some;
             }
-            streaming.bytes_since_yield += taken;
-            if streaming.bytes_since_yield >= YIELD_AFTER_BYTES {
-                streaming.bytes_since_yield = 0;
+            writer.bytes_since_yield += written;
+            if writer.bytes_since_yield >= YIELD_AFTER_BYTES {
+                writer.bytes_since_yield = 0;
                 break;
             }
         }
-        // The turn has used up its share, but the response may still need the request's content.
-        // Receive that before yielding.
-        match self.poll_request_body(progress, link, cx) {
-            Action::Wait(what) => Action::Yield(what),
-            turn => turn,
+        // The turn must yield, but the response may depend on the request's content. Receive that
+        // first.
+        match self.poll_request_body(progress, conn, cx) {
+            Action::Wait(interest) => Action::Yield(interest),
+            action => action,
         }
     }
 
-    pub(super) fn finish_body<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
-        let ExchangeState::SendingStream(streaming) = &self.state else {
-            unreachable!("wrong step")
+    pub(super) fn finish_body<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
+        let ExchangeState::SendingStream(writer) = &self.state else {
+            unreachable!("called only in `SendingStream`")
         };
-        encode::finish_body(link.protocol, &streaming.trailers, &mut link.io.output.plaintext);
-        self.finish_response(link)
+        encode::finish_body(conn.protocol, &writer.trailers, &mut conn.io.output.plaintext);
+        self.finish_response(conn)
     }
 
     /// Ends the connection because the response's body failed. The peer sees a truncated body.
     pub(super) fn fail_body<D: Driver>(
         &mut self,
         error: &BodyError,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        let (peer, request) = (&link.info.peer, self.exchange.request_name());
+        let (peer, request) = (&conn.info.peer, self.exchange.request_name());
         let request = request.map(ToString::to_string).unwrap_or_default();
-        let is_ours = matches!(error, BodyError::Stream(_));
+        let is_application_error = matches!(error, BodyError::Stream(_));
         self.exchange.in_span(|| {
-            if is_ours {
+            if is_application_error {
                 tracing::error!(target: "peregrine", %error, request, %peer,
                     "the body of a response failed");
             } else {
@@ -293,8 +295,8 @@ impl Http1 {
             mode: BodyFraming::CloseDelimited, ..
         }) = self.state
         {
-            // An orderly close would tell the peer that the body is complete.
-            link.stream.reset_on_drop();
+            // With an orderly close, the body would look complete to the peer.
+            conn.stream.reset_on_drop();
             return Action::close(CloseReason::ResponseBodyFailed);
         }
         Action::linger(CloseReason::ResponseBodyFailed)
@@ -304,13 +306,11 @@ impl Http1 {
     /// received.
     pub(super) fn wait_writable<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        match self.forward_body(link, cx) {
-            ForwardResult::Pending(bytes) => {
-                Action::Wait(Interest { readable: bytes, writable: true })
-            }
+        match self.forward_body(conn, cx) {
+            ForwardResult::Pending(readable) => Action::Wait(Interest { readable, writable: true }),
             ForwardResult::Disconnected | ForwardResult::Done => {
                 Action::Wait(Interest { readable: false, writable: true })
             }

@@ -56,8 +56,8 @@ impl Http2Core {
 
     /// Updates the memory that is accounted for the connection.
     pub(super) fn update_reservation(&mut self) {
-        let (tables, others) = self.protocol.memory_bytes();
-        self.reservation.resize(size_of::<Self>() + tables + others);
+        let (tables, other) = self.protocol.memory_bytes();
+        self.reservation.resize(size_of::<Self>() + tables + other);
     }
 
     /// Frees the next part of the memory.

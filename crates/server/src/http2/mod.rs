@@ -35,8 +35,8 @@ use std::time::Duration;
 /// The HTTP/2 state of a busy connection, in memory that is reused.
 #[derive(Default)]
 pub(crate) struct Http2 {
-    /// The state that outlives this session. An idle connection holds it itself. `None` before the
-    /// first turn.
+    /// The state that is kept while the connection is idle; the connection then holds it itself.
+    /// `None` before the first turn.
     core: Option<Box<Http2Core>>,
     streams: Streams,
     /// The buffer for the next head.
@@ -51,10 +51,11 @@ pub(crate) struct Http2 {
     detachable: Vec<(Exchange, Option<Duration>)>,
     /// The last request whose response is written but perhaps not sent yet.
     last_written: Option<RequestName>,
-    /// Whether any stream has ended in this session. The idle time then starts again.
+    /// Whether any stream has ended since the connection was last idle. The idle time then starts
+    /// again.
     has_closed_stream: bool,
     /// Bytes of content received and sent on all streams. Streams share the connection, so a
-    /// waiting stream is not late while content moves on other streams.
+    /// waiting stream does not time out while content moves on other streams.
     received: u64,
     sent: u64,
     /// The maximum, so far, of `received` plus the received bytes of an incomplete TLS record.
@@ -65,18 +66,18 @@ pub(crate) struct Http2 {
     release_at: Duration,
     /// Whether a PING was sent and nothing has been received since.
     is_ping_pending: bool,
-    /// At the last check of an unanswered PING: how many bytes the kernel had taken, and whether
-    /// more output was waiting.
+    /// At the last check of an unacknowledged PING: how many bytes the kernel had accepted, and
+    /// whether more output was waiting.
     last_bytes_written: (u64, bool),
-    /// Whether a stream was upgraded to another protocol in this session.
+    /// Whether a stream was upgraded to another protocol since the connection was last idle.
     has_tunnel: bool,
-    /// Whether this session has HTTP/2 state that must be reset.
+    /// Whether HTTP/2 state must be reset before this struct is reused.
     is_used: bool,
 }
 
 /// The protocol core. Must be called during a turn.
 fn protocol(core: &mut Option<Box<Http2Core>>) -> &mut Connection {
-    &mut core.as_mut().expect("every turn begins with a core").protocol
+    &mut core.as_mut().expect("a core exists during a turn").protocol
 }
 
 impl Http2 {
@@ -95,71 +96,71 @@ impl Http2 {
     /// Does as much work as it can without waiting.
     pub(crate) fn turn<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        self.begin_turn(link);
-        let mut woken = std::mem::take(&mut self.ready);
+        self.begin_turn(conn);
+        let mut ready = std::mem::take(&mut self.ready);
         if !self.streams.is_empty() {
-            self.streams.ready.take(&mut woken);
+            self.streams.ready.take(&mut ready);
         }
-        let received = self.receive(link);
-        self.send_goaway(link);
-        for number in woken.drain(..) {
-            self.poll_stream(number, link);
+        let result = self.receive(conn);
+        self.send_goaway(conn);
+        for number in ready.drain(..) {
+            self.poll_stream(number, conn);
         }
-        self.ready = woken;
-        if let Err(turn) = received {
-            return turn;
+        self.ready = ready;
+        if let Err(action) = result {
+            return action;
         }
-        let is_enough = !self.send_ready(link);
-        self.close_drained_streams(link);
-        match self.end_turn(link, cx) {
-            Action::Wait(what) if is_enough => Action::Yield(what),
-            turn => turn,
+        let must_yield = !self.send_ready(conn);
+        self.close_drained_streams(conn);
+        match self.end_turn(conn, cx) {
+            Action::Wait(interest) if must_yield => Action::Yield(interest),
+            action => action,
         }
     }
 
-    fn begin_turn<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
-        let (now, limits) = (link.worker.driver.now(), &link.listener.http2_protocol);
-        let is_sent = link.stream.is_flushed();
-        let out = &mut link.io.output.plaintext;
+    fn begin_turn<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
+        let (now, limits) = (conn.worker.driver.now(), &conn.listener.http2_protocol);
+        let is_flushed = conn.stream.is_flushed();
+        let out = &mut conn.io.output.plaintext;
         self.is_used = true;
         let core =
             self.core.get_or_insert_with(|| Box::new(Http2Core::new(Connection::new(limits, out))));
         core.protocol.refill_budget(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-        if is_sent && out.is_empty() {
+        if is_flushed && out.is_empty() {
             core.protocol.output_flushed();
         }
     }
 
     /// Sends GOAWAY if the connection must close soon, but not before the peer's first request: a
     /// connection that is opened during the lame-duck time must still serve one.
-    fn send_goaway<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
-        let core = self.core.as_mut().expect("every turn begins with a core");
+    fn send_goaway<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
+        let core = self.core.as_mut().expect("a core exists during a turn");
         if core.goaway_sent_at.is_some()
             || !core.protocol.has_received_request()
-            || !link.should_close()
+            || !conn.should_close()
         {
             return;
         }
-        let now = link.worker.driver.now();
-        core.protocol.drain(&mut link.io.output.plaintext);
+        let now = conn.worker.driver.now();
+        core.protocol.drain(&mut conn.io.output.plaintext);
         core.goaway_sent_at = Some(now);
-        let until = now.saturating_add(link.listener.limits.drain_idle_timeout);
-        link.io.deadlines.set_earlier(TimeoutKind::NextStream, until);
+        let deadline = now.saturating_add(conn.listener.limits.drain_idle_timeout);
+        conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
     }
 
     /// Ends a turn and decides what the connection waits for.
     fn end_turn<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let core = self.core.as_mut().expect("every turn begins with a core");
+        let core = self.core.as_mut().expect("a core exists during a turn");
         core.update_reservation();
-        let (is_full, is_flooded) = (link.is_output_full(), link.is_output_over_limit());
-        if !is_flooded && link.is_eof() {
+        let (is_full, is_over_limit) = (conn.is_output_full(), conn.is_output_over_limit());
+        if !is_over_limit && conn.is_eof() {
             let _cut_short = core.protocol.receive_eof();
             let is_busy = !self.streams.is_empty();
             return Action::close(if is_busy {
@@ -170,51 +171,53 @@ impl Http2 {
         }
         if core.protocol.next_action() == NextAction::Close {
             return Action::linger(match core.goaway_sent_at {
-                Some(_) if link.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
+                Some(_) if conn.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
                 Some(_) => CloseReason::ConnectionAgeMax,
                 None => CloseReason::ConnectionClose,
             });
         }
-        let (waiting, is_told) = (core.protocol.waiting_for(), core.goaway_sent_at.is_some());
+        let (waiting_for, is_goaway_sent) =
+            (core.protocol.waiting_for(), core.goaway_sent_at.is_some());
         let is_idle = self.streams.is_empty() && core.protocol.open_streams() == 0;
         if is_idle {
-            link.io.keep_awake = None;
-            link.io.deadlines.clear(TimeoutKind::Ping);
-            if link.io.input.is_empty() && matches!(waiting, WaitingFor::Idle | WaitingFor::Preface)
+            conn.io.keep_awake = None;
+            conn.io.deadlines.clear(TimeoutKind::Ping);
+            if conn.io.input.is_empty()
+                && matches!(waiting_for, WaitingFor::Idle | WaitingFor::Preface)
             {
-                link.io.deadlines.clear_all();
+                conn.io.deadlines.clear_all();
                 return Action::Idle;
             }
         }
-        match waiting {
-            WaitingFor::Head if !is_flooded => self.start_frame_timer(link),
-            // Any other incomplete frame gets the timeout for heads only if no stream is open.
-            WaitingFor::Preface | WaitingFor::Frame if !is_flooded && is_idle => {
-                self.start_frame_timer(link)
+        match waiting_for {
+            WaitingFor::Head if !is_over_limit => self.start_frame_timer(conn),
+            // The timeout for heads applies to other incomplete frames only if no stream is open.
+            WaitingFor::Preface | WaitingFor::Frame if !is_over_limit && is_idle => {
+                self.start_frame_timer(conn)
             }
-            _ => link.io.deadlines.clear(TimeoutKind::Head),
+            _ => conn.io.deadlines.clear(TimeoutKind::Head),
         }
         if !self.streams.is_empty() {
-            if !is_told {
-                // Streams may be silent beyond the end of the connection's life, so wake up to send
-                // the GOAWAY.
-                link.io.deadlines.set_earlier(TimeoutKind::NextStream, link.expires_at());
+            if !is_goaway_sent {
+                // Streams may be silent when the connection reaches its maximum age, so wake up to
+                // send the GOAWAY.
+                conn.io.deadlines.set_earlier(TimeoutKind::NextStream, conn.expires_at());
             }
-            self.schedule_ping(link);
-            self.await_release(link, cx);
-            link.io.keep_awake.get_or_insert_with(|| link.worker.driver.keep_awake());
+            self.schedule_ping(conn);
+            self.schedule_release(conn, cx);
+            conn.io.keep_awake.get_or_insert_with(|| conn.worker.driver.keep_awake());
             if !self.streams.arm(cx.waker()) {
-                return Action::Yield(Interest { readable: !is_flooded, writable: false });
+                return Action::Yield(Interest { readable: !is_over_limit, writable: false });
             }
         }
-        let is_ready = protocol(&mut self.core).next_ready(&link.listener.http2_protocol).is_some();
-        Action::Wait(Interest { readable: !is_flooded, writable: is_full || is_ready })
+        let is_ready = protocol(&mut self.core).next_ready(&conn.listener.http2_protocol).is_some();
+        Action::Wait(Interest { readable: !is_over_limit, writable: is_full || is_ready })
     }
 
     /// Limits the wait for the rest of a frame to the timeout for heads.
-    fn start_frame_timer<D: Driver>(&self, link: &mut ConnectionContext<'_, D>) {
-        let late = link.worker.driver.now().saturating_add(link.listener.limits.head_timeout);
-        link.io.deadlines.set_if_unset(TimeoutKind::Head, late);
+    fn start_frame_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
+        let deadline = conn.worker.driver.now().saturating_add(conn.listener.limits.head_timeout);
+        conn.io.deadlines.set_if_unset(TimeoutKind::Head, deadline);
     }
 
     /// Admits a request and calls its handler. If the handler responds at once, its response is
@@ -223,89 +226,89 @@ impl Http2 {
         &mut self,
         number: u32,
         mut head: RequestHead,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
         body: impl FnOnce(&mut Stream, u64) -> Body,
     ) {
-        let worker = link.worker;
-        let target = worker.application.find(&mut head, link.info);
-        let limit = target.body_limit(link.listener.limits.body_bytes_max);
+        let worker = conn.worker;
+        let target = worker.application.find(&mut head, conn.info);
+        let limit = target.body_limit(conn.listener.limits.body_bytes_max);
         let stream = self.streams.at(number);
         if stream.exchange.admission.is_none() {
-            match link.admit(&target, &head, false) {
-                Ok(admitted) => stream.exchange.admission = Some(admitted),
-                Err(refusal) => return self.respond_shed(number, refusal, &head, link),
+            match conn.admit(&target, &head, false) {
+                Ok(admission) => stream.exchange.admission = Some(admission),
+                Err(reason) => return self.respond_shed(number, reason, &head, conn),
             }
         }
         let body = body(stream, limit);
-        let may_call = target.options().is_grpc && stream.request_body.has_unknown_length();
-        stream.is_grpc_call = may_call && head.grpc_content_type().is_some();
+        let may_be_grpc = target.options().is_grpc && stream.request_body.has_unknown_length();
+        stream.is_grpc_call = may_be_grpc && head.grpc_content_type().is_some();
         let states = Rc::clone(worker.application.states());
-        let request = Request::new(head, body, states, Rc::clone(link.info));
+        let request = Request::new(head, body, states, Rc::clone(conn.info));
         stream.exchange.begin(target, request);
         stream.state = StreamState::RunningHandler;
-        if let Poll::Ready(outcome) = self.poll_handler(number, link) {
-            return self.respond(number, outcome, link);
+        if let Poll::Ready(outcome) = self.poll_handler(number, conn) {
+            return self.respond(number, outcome, conn);
         }
         let stream = self.streams.at(number);
         let now = worker.driver.now();
-        let timeout = |timeout: Option<Duration>| {
+        let deadline_after = |timeout: Option<Duration>| {
             timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
         };
         stream.exchange.mark_pending(now);
-        stream.deadlines.handler = timeout(stream.exchange.handler_timeout);
-        stream.deadlines.exchange = timeout(link.listener.limits.exchange_timeout);
-        self.schedule_stream_timer(number, link);
+        stream.deadlines.handler = deadline_after(stream.exchange.handler_timeout);
+        stream.deadlines.exchange = deadline_after(conn.listener.limits.exchange_timeout);
+        self.schedule_stream_timer(number, conn);
     }
 
     fn poll_handler<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Poll<Result<Response, HandlerPanic>> {
         let Stream { exchange, waker, key, .. } = self.streams.at(number);
-        let polled =
-            exchange.poll_response(&mut Context::from_waker(waker), &link.worker.heartbeat);
+        let result =
+            exchange.poll_response(&mut Context::from_waker(waker), &conn.worker.heartbeat);
         if let Some(key) = *key {
-            let (core, out) = (protocol(&mut self.core), &mut link.io.output.plaintext);
+            let (core, out) = (protocol(&mut self.core), &mut conn.io.output.plaintext);
             exchange.send_interims(out.len(), |status, fields| {
                 core.send_interim(key, status, fields::header_map_pairs(fields), out);
             });
         }
-        polled
+        result
     }
 
     /// Polls the handler or the response body of a stream that was woken, and passes content to the
     /// handler.
-    fn poll_stream<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    fn poll_stream<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
-        if let Some(taken) = &stream.consumed {
-            taken.clear_waker();
+        if let Some(consumed) = &stream.consumed {
+            consumed.clear_waker();
         }
         match stream.state {
             StreamState::RunningHandler => {
-                if let Poll::Ready(outcome) = self.poll_handler(number, link) {
-                    self.respond(number, outcome, link);
+                if let Poll::Ready(outcome) = self.poll_handler(number, conn) {
+                    self.respond(number, outcome, conn);
                 }
             }
-            StreamState::SendingStream(_) => self.poll_response_body(number, link),
+            StreamState::SendingStream(_) => self.poll_response_body(number, conn),
             StreamState::Buffering { .. } | StreamState::SendingFull { .. } => {}
             StreamState::ReceivingBody | StreamState::DrainingBody | StreamState::Vacant => {}
         }
-        self.forward_body(number, link);
+        self.forward_body(number, conn);
         self.streams.update_reservation(number);
     }
 
     /// Ends an exchange whose response is complete. The stream stays open if the request is
     /// incomplete.
-    fn finish_exchange<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    fn finish_exchange<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
         self.has_closed_stream = true;
         let stream = self.streams.at(number);
         stream.exchange.finish();
-        if let Some(rest) = stream.exchange.take_after_response() {
-            let hold = link.worker.driver.keep_awake();
-            link.worker.driver.spawn_boxed(Box::pin(async move {
-                rest.await;
-                drop(hold);
+        if let Some(task) = stream.exchange.take_after_response() {
+            let keep_awake = conn.worker.driver.keep_awake();
+            conn.worker.driver.spawn_boxed(Box::pin(async move {
+                task.await;
+                drop(keep_awake);
             }));
         }
         self.last_written = stream.exchange.take_request_name();
@@ -321,14 +324,14 @@ impl Http2 {
         // An upgraded stream ends when its protocol ends, even if a task still reads its bytes.
         if stream.request_body.has_reader() && !stream.is_tunnel {
             stream.state = StreamState::ReceivingBody;
-            if let Some(timeout) = link.listener.limits.exchange_timeout {
-                let until = link.worker.driver.now().saturating_add(timeout);
-                stream.deadlines.exchange = stream.deadlines.exchange.min(until);
+            if let Some(timeout) = conn.listener.limits.exchange_timeout {
+                let deadline = conn.worker.driver.now().saturating_add(timeout);
+                stream.deadlines.exchange = stream.deadlines.exchange.min(deadline);
             }
-            return self.forward_body(number, link);
+            return self.forward_body(number, conn);
         }
         stream.request_body.fail(BodyError::Disconnected);
-        self.drain_body(number, link);
+        self.drain_body(number, conn);
     }
 
     /// Ends a stream whose response is not complete.
@@ -337,9 +340,9 @@ impl Http2 {
         let stream = self.streams.at(number);
         stream.request_body.fail(BodyError::Disconnected);
         if stream.exchange.is_detachable() {
-            let left = stream.deadlines.handler.min(stream.deadlines.exchange);
-            let left = Some(left).filter(|left| *left != Duration::MAX);
-            self.detachable.push((std::mem::take(&mut stream.exchange), left));
+            let deadline = stream.deadlines.handler.min(stream.deadlines.exchange);
+            let deadline = Some(deadline).filter(|deadline| *deadline != Duration::MAX);
+            self.detachable.push((std::mem::take(&mut stream.exchange), deadline));
         }
         self.streams.close(number);
     }
@@ -349,10 +352,10 @@ impl Http2 {
         &mut self,
         number: u32,
         code: ErrorCode,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         if let Some(key) = self.streams.at(number).key {
-            protocol(&mut self.core).reset(key, code, &mut link.io.output.plaintext);
+            protocol(&mut self.core).reset(key, code, &mut conn.io.output.plaintext);
         }
         self.fail_stream(number);
     }
@@ -383,13 +386,13 @@ impl Http2 {
         self.streams.open_streams().any(|stream| stream.exchange.is_never_shed())
     }
 
-    /// Returns whether any request is being answered.
+    /// Returns whether a handler is running or a response is being sent on any stream.
     pub(crate) fn is_busy(&self) -> bool {
         self.streams.open_streams().any(Stream::is_busy)
     }
 
-    /// The requests that are being answered. If not everything `is_sent`, also the last request
-    /// that was answered.
+    /// The requests in progress and, unless all output `is_sent`, the last request whose response
+    /// is complete.
     pub(crate) fn in_flight(&self, is_sent: bool) -> impl Iterator<Item = InFlightRequest<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_flight());
         open.chain(
@@ -397,12 +400,13 @@ impl Http2 {
         )
     }
 
-    /// Returns whether any stream ended in this session.
+    /// Returns whether any stream ended since the connection was last idle.
     pub(crate) fn has_closed_stream(&self) -> bool {
         self.has_closed_stream
     }
 
-    /// Returns whether a stream was upgraded to another protocol in this session.
+    /// Returns whether a stream was upgraded to another protocol since the connection was last
+    /// idle.
     pub(crate) fn has_tunnel(&self) -> bool {
         self.has_tunnel
     }
@@ -413,29 +417,21 @@ impl Http2 {
         self.streams.slot_bytes()
     }
 
-    /// Drops everything that belongs to the application, for the next session.
+    /// Drops everything that belongs to the application, before the state is reused.
     pub(crate) fn reset(&mut self) {
         // For HTTP/1 connections, this check is the only cost.
         if !std::mem::take(&mut self.is_used) {
             return;
         }
         let Self {
-            core,
-            streams,
-            head,
-            buffering: gathering,
-            readable: fed,
-            ready: woken,
-            detachable: promised,
-            last_written: written,
-            ..
+            core, streams, head, buffering, readable, ready, detachable, last_written, ..
         } = self;
         streams.reset();
-        gathering.clear();
-        fed.clear();
-        woken.clear();
-        promised.clear();
-        (*core, *head, *written) = (None, None, None);
+        buffering.clear();
+        readable.clear();
+        ready.clear();
+        detachable.clear();
+        (*core, *head, *last_written) = (None, None, None);
         (self.has_closed_stream, self.received, self.sent, self.receive_progress) =
             (false, 0, 0, 0);
         self.has_tunnel = false;
@@ -449,9 +445,9 @@ impl Http2 {
         &mut self,
         number: u32,
         problem: Problem,
-        link: &ConnectionContext<'_, D>,
+        conn: &ConnectionContext<'_, D>,
     ) -> Response {
-        let application = &link.worker.application;
+        let application = &conn.worker.application;
         match self.streams.at(number).exchange.head() {
             Some(head) => application.render_problem(problem, head),
             None => application.render_problem(problem, &RequestHead::from_pool()),

@@ -53,7 +53,7 @@ impl ReadySet {
         true
     }
 
-    /// Forgets the connection and all wake-ups.
+    /// Clears the connection's waker and all wake-ups.
     pub(super) fn clear(&self) {
         let connection = {
             let mut set = self.lock();
@@ -108,20 +108,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_woken_stream_is_told_once_and_the_first_wakes_the_connection() {
-        let woken = Arc::new(ReadySet::default());
+    fn returns_each_woken_stream_once_and_wakes_the_connection_once() {
+        let ready = Arc::new(ReadySet::default());
         let connection = Arc::new(ReadySet::default());
-        assert!(woken.arm(&connection.waker(7)));
+        assert!(ready.arm(&connection.waker(7)));
         for number in [3, 64, 200, 3] {
-            woken.wake(number);
+            ready.wake(number);
         }
-        assert!(!woken.arm(&connection.waker(7)));
+        assert!(!ready.arm(&connection.waker(7)));
         let (mut numbers, mut connections) = (Vec::new(), Vec::new());
-        woken.take(&mut numbers);
+        ready.take(&mut numbers);
         connection.take(&mut connections);
         assert_eq!((numbers, connections), (vec![3, 64, 200], vec![7]));
         let mut again = Vec::new();
-        woken.take(&mut again);
+        ready.take(&mut again);
         assert!(again.is_empty());
     }
 }

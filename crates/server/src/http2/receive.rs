@@ -29,80 +29,75 @@ impl Http2 {
     /// Parses everything that has arrived, as long as the output buffer has room for replies.
     pub(super) fn receive<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Result<(), Action> {
-        let outcome = self.receive_all(link);
+        let result = self.receive_all(conn);
         for number in take(&mut self.buffering) {
-            self.begin_with_pipe(number, link);
+            self.begin_with_pipe(number, conn);
             self.streams.update_reservation(number);
         }
-        let mut fed = take(&mut self.readable);
-        for number in fed.drain(..) {
-            self.forward_body(number, link);
+        let mut readable = take(&mut self.readable);
+        for number in readable.drain(..) {
+            self.forward_body(number, conn);
             self.streams.update_reservation(number);
         }
-        self.readable = fed;
-        outcome
+        self.readable = readable;
+        result
     }
 
     fn receive_all<D: Driver>(
         &mut self,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Result<(), Action> {
-        while !link.is_output_over_limit() {
+        while !conn.is_output_over_limit() {
             let head = self.head.get_or_insert_with(RequestHead::from_pool);
             let (bytes, index) = head.buffers_mut();
-            let (unread, out) = (link.io.input.unread(), &mut link.io.output.plaintext);
-            let limits = &link.listener.http2_protocol;
+            let (unread, out) = (conn.io.input.unread(), &mut conn.io.output.plaintext);
+            let limits = &conn.listener.http2_protocol;
             let (used, event) = protocol(&mut self.core).receive(limits, unread, bytes, index, out);
             if let Event::Data { stream, range } = event {
-                self.on_data(stream, range, link);
-                link.io.input.consume(used);
+                self.on_data(stream, range, conn);
+                conn.io.input.consume(used);
                 continue;
             }
-            link.io.input.consume(used);
+            conn.io.input.consume(used);
             // These events do not extend the timeout for heads, and neither do frames without an
             // event.
-            let is_idle =
+            let is_control =
                 matches!(event, Event::Settings | Event::StreamError { .. } | Event::GoAway { .. });
-            if !is_idle && !matches!(event, Event::NeedInput) {
-                link.io.deadlines.clear(TimeoutKind::Head);
+            if !is_control && !matches!(event, Event::NeedInput) {
+                conn.io.deadlines.clear(TimeoutKind::Head);
             }
             match event {
                 Event::NeedInput => return Ok(()),
-                Event::Request(request) => self.on_request(request, link),
-                Event::End { stream } => self.on_end_stream(stream, link),
-                Event::RequestError { stream, error: reject } => {
-                    self.reject_stream(stream, reject, link)
-                }
+                Event::Request(request) => self.on_request(request, conn),
+                Event::End { stream } => self.on_end_stream(stream, conn),
+                Event::RequestError { stream, error } => self.reject_stream(stream, error, conn),
                 Event::Reset { stream, cause } => {
                     catch_log_panic(|| {
-                        tracing::debug!(target: "peregrine", peer = %link.info.peer,
+                        tracing::debug!(target: "peregrine", peer = %conn.info.peer,
                         id = stream.id(), ?cause, "a stream was reset")
                     });
                     if let Some(number) = self.streams.find(stream) {
                         self.fail_stream(number);
                     }
                 }
-                Event::StreamError { id, error: reject } => {
-                    link.worker
-                        .instrumentation
-                        .metrics()
-                        .record_violation(Violation::Http2(reject));
+                Event::StreamError { id, error } => {
+                    conn.worker.instrumentation.metrics().record_violation(Violation::Http2(error));
                     catch_log_panic(|| {
-                        tracing::debug!(target: "peregrine", peer = %link.info.peer, id, %reject,
-                        "a stream was refused")
+                        tracing::debug!(target: "peregrine", peer = %conn.info.peer, id,
+                        reject = %error, "a stream was refused")
                     });
                 }
                 Event::GoAway { code } => {
                     catch_log_panic(|| {
-                        tracing::debug!(target: "peregrine", peer = %link.info.peer, ?code,
+                        tracing::debug!(target: "peregrine", peer = %conn.info.peer, ?code,
                         "the peer sent GOAWAY")
                     });
                 }
                 Event::Settings | Event::Data { .. } => {}
-                Event::ConnectionError(reject) => {
-                    return Err(Action::linger(CloseReason::Http2Rejected(reject)));
+                Event::ConnectionError(error) => {
+                    return Err(Action::linger(CloseReason::Http2Rejected(error)));
                 }
                 Event::Closed => return Err(Action::linger(CloseReason::ConnectionClose)),
             }
@@ -110,30 +105,30 @@ impl Http2 {
         Ok(())
     }
 
-    fn on_request<D: Driver>(&mut self, request: Request, link: &mut ConnectionContext<'_, D>) {
-        let mut head = self.head.take().expect("set before receiving");
-        link.worker.instrumentation.record_request();
+    fn on_request<D: Driver>(&mut self, request: Request, conn: &mut ConnectionContext<'_, D>) {
+        let mut head = self.head.take().expect("the head was set before `receive`");
+        conn.worker.instrumentation.record_request();
         let number = self.streams.open(request.stream);
-        self.start_metrics(number, Some(&head), link);
-        if let Err(reject) = link.check_origin(&head) {
-            link.worker.instrumentation.metrics().record_violation(Violation::Http(reject));
+        self.start_metrics(number, Some(&head), conn);
+        if let Err(error) = conn.check_origin(&head) {
+            conn.worker.instrumentation.metrics().record_violation(Violation::Http(error));
             self.streams.at(number).exchange.metrics.set_head(&head);
-            let response = link.worker.application.render_problem(reject.into(), &head);
-            return self.respond(number, Ok(response), link);
+            let response = conn.worker.application.render_problem(error.into(), &head);
+            return self.respond(number, Ok(response), conn);
         }
         if head.index().wants_upgrade(head.as_bytes()) {
-            return self.begin_tunnel(number, head, request.body, link);
+            return self.begin_tunnel(number, head, request.body, conn);
         }
         if request.body == BodyLength::None {
-            return self.begin(number, head, link, |_, _| Body::empty());
+            return self.begin(number, head, conn, |_, _| Body::empty());
         }
-        let target = link.worker.application.find(&mut head, link.info);
-        let admitted = match link.admit(&target, &head, true) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return self.respond_shed(number, refusal, &head, link),
+        let target = conn.worker.application.find(&mut head, conn.info);
+        let admission = match conn.admit(&target, &head, true) {
+            Ok(admission) => admission,
+            Err(reason) => return self.respond_shed(number, reason, &head, conn),
         };
         let stream = self.streams.at(number);
-        stream.exchange.admission = Some(admitted);
+        stream.exchange.admission = Some(admission);
         stream.content_length = match request.body {
             BodyLength::Exact(length) => Some(length),
             BodyLength::None | BodyLength::Chunked => None,
@@ -149,16 +144,16 @@ impl Http2 {
     pub(super) fn respond_shed<D: Driver>(
         &mut self,
         number: u32,
-        refusal: ShedReason,
+        reason: ShedReason,
         head: &RequestHead,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let tally = &mut self.streams.at(number).exchange.metrics;
-        tally.set_route(head.route_id());
-        tally.set_head(head);
-        tally.set_error(refusal.error_type());
-        let response = link.worker.admission.shed_response(refusal, &link.worker.application);
-        self.respond(number, Ok(response), link);
+        let metrics = &mut self.streams.at(number).exchange.metrics;
+        metrics.set_route(head.route_id());
+        metrics.set_head(head);
+        metrics.set_error(reason.error_type());
+        let response = conn.worker.admission.shed_response(reason, &conn.worker.application);
+        self.respond(number, Ok(response), conn);
     }
 
     /// Starts to measure a request.
@@ -166,11 +161,11 @@ impl Http2 {
         &mut self,
         number: u32,
         head: Option<&RequestHead>,
-        link: &ConnectionContext<'_, D>,
+        conn: &ConnectionContext<'_, D>,
     ) {
-        let facts = (Version::Http2, &*link.info);
-        let (meters, now) = (link.worker.recorder.as_ref(), || link.worker.driver.now());
-        self.streams.at(number).exchange.metrics.start(meters, head, facts, now);
+        let version_and_info = (Version::Http2, &*conn.info);
+        let (recorder, now) = (conn.worker.recorder.as_ref(), || conn.worker.driver.now());
+        self.streams.at(number).exchange.metrics.start(recorder, head, version_and_info, now);
     }
 
     /// Collects received content for its stream.
@@ -178,7 +173,7 @@ impl Http2 {
         &mut self,
         key: StreamKey,
         range: Range<usize>,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let Some(number) = self.streams.find(key) else { return };
         let stream = self.streams.at(number);
@@ -186,9 +181,9 @@ impl Http2 {
         stream.exchange.metrics.add_received(range.len());
         self.received += range.len() as u64;
         if matches!(stream.request_body, RequestBodySender::Discarding) {
-            return self.discard_data(number, key, range.len(), link);
+            return self.discard_data(number, key, range.len(), conn);
         }
-        stream.buffered.extend_from_slice(&link.io.input.unread()[range]);
+        stream.buffered.extend_from_slice(&conn.io.input.unread()[range]);
         if !matches!(stream.state, StreamState::Buffering { .. })
             && self.readable.last() != Some(&number)
         {
@@ -197,7 +192,7 @@ impl Http2 {
     }
 
     /// Handles the end of a request. If all of its content is collected, calls the handler.
-    fn on_end_stream<D: Driver>(&mut self, key: StreamKey, link: &mut ConnectionContext<'_, D>) {
+    fn on_end_stream<D: Driver>(&mut self, key: StreamKey, conn: &mut ConnectionContext<'_, D>) {
         let Some(number) = self.streams.find(key) else { return };
         let trailers = fields::to_header_map(protocol(&mut self.core).trailers());
         let stream = self.streams.at(number);
@@ -208,10 +203,10 @@ impl Http2 {
             let StreamState::Buffering { head, .. } =
                 std::mem::replace(&mut stream.state, StreamState::Vacant)
             else {
-                unreachable!("the step was checked");
+                unreachable!("the state was checked above");
             };
-            self.buffering.retain(|gathering| *gathering != number);
-            return self.begin(number, head, link, |stream, limit| {
+            self.buffering.retain(|other| *other != number);
+            return self.begin(number, head, conn, |stream, limit| {
                 Body::from_pooled(take(&mut stream.buffered)).limited(limit)
             });
         }
@@ -221,32 +216,29 @@ impl Http2 {
 
     /// Calls the handler of a request before all of its content has arrived. The rest is passed
     /// through a pipe.
-    fn begin_with_pipe<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
+    fn begin_with_pipe<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
         let Some(stream) = self.streams.get(number) else { return };
-        let step = std::mem::replace(&mut stream.state, StreamState::Vacant);
-        let StreamState::Buffering { head, request } = step else {
-            stream.state = step;
+        let state = std::mem::replace(&mut stream.state, StreamState::Vacant);
+        let StreamState::Buffering { head, request } = state else {
+            stream.state = state;
             return;
         };
-        let unread_max = link.listener.limits.body_buffer_bytes_max;
-        self.begin(number, head, link, |stream, limit| {
+        let unread_max = conn.listener.limits.body_buffer_bytes_max;
+        self.begin(number, head, conn, |stream, limit| {
             let (writer, reader) = pipe(unread_max, stream.content_length);
             stream.consumed = Some(writer.consumed_bytes());
-            let is_awaited = request.expect_continue && stream.buffered.is_empty();
+            let awaits_continue = request.expect_continue && stream.buffered.is_empty();
             if stream.buffered.is_empty() {
                 pool::put(take(&mut stream.buffered));
             } else {
                 writer.send(Bytes::from(take(&mut stream.buffered)));
             }
-            let is_promised = stream.content_length.is_some();
-            stream.request_body = RequestBodySender::Open {
-                pipe: writer,
-                awaits_continue: is_awaited,
-                has_length: is_promised,
-            };
+            let has_length = stream.content_length.is_some();
+            stream.request_body =
+                RequestBodySender::Open { pipe: writer, awaits_continue, has_length };
             Body::incoming(reader, limit)
         });
-        self.forward_body(number, link);
+        self.forward_body(number, conn);
     }
 
     /// Passes content to the handler as far as its pipe has room, and opens the windows by the
@@ -254,23 +246,23 @@ impl Http2 {
     pub(super) fn forward_body<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let Some(stream) = self.streams.get(number) else { return };
         let (Some(key), Some(_)) = (stream.key, &stream.consumed) else { return };
-        // The reader gets no more content, but may still read the content in its pipe.
+        // No more content is passed to the reader, but it may still read the content in its pipe.
         if matches!(stream.request_body, RequestBodySender::Discarding) {
-            return self.release_capacity(number, key, link);
+            return self.release_capacity(number, key, conn);
         }
-        let mut is_awaiting = false;
+        let mut awaits_data = false;
         loop {
-            let Stream { request_body: upload, waker, .. } = &mut *stream;
-            match upload.poll_capacity(&mut Context::from_waker(waker)) {
+            let Stream { request_body, waker, .. } = &mut *stream;
+            match request_body.poll_capacity(&mut Context::from_waker(waker)) {
                 BodyCapacity::Closed if stream.request_body.is_discarding() => {
-                    return self.discard_body(number, link);
+                    return self.discard_body(number, conn);
                 }
                 BodyCapacity::SendContinue => {
-                    let out = &mut link.io.output.plaintext;
+                    let out = &mut conn.io.output.plaintext;
                     protocol(&mut self.core).send_interim(key, 100, std::iter::empty(), out);
                 }
                 BodyCapacity::Ready if !stream.buffered.is_empty() => {
@@ -279,14 +271,14 @@ impl Http2 {
                 BodyCapacity::Ready => {
                     match stream.pending_trailers.take() {
                         Some(trailers) => stream.request_body.finish(|| trailers),
-                        None => is_awaiting = true,
+                        None => awaits_data = true,
                     }
                     break;
                 }
                 BodyCapacity::Closed | BodyCapacity::Full | BodyCapacity::AwaitingDemand => break,
             }
         }
-        self.release_capacity(number, key, link);
+        self.release_capacity(number, key, conn);
         let stream = self.streams.at(number);
         if matches!(
             (&stream.state, &stream.request_body),
@@ -294,43 +286,43 @@ impl Http2 {
         ) {
             return self.streams.close(number);
         }
-        stream.awaits_data = is_awaiting;
-        self.update_receive_timer(number, link);
-        let (now, stream) = (link.worker.driver.now(), self.streams.at(number));
+        stream.awaits_data = awaits_data;
+        self.update_receive_timer(number, conn);
+        let (now, stream) = (conn.worker.driver.now(), self.streams.at(number));
         if matches!(stream.state, StreamState::ReceivingBody) {
             // If the task does not read the content in its pipe for this long, the stream counts as
             // idle.
-            stream.deadlines.idle = match is_awaiting {
+            stream.deadlines.idle = match awaits_data {
                 true => Duration::MAX,
-                false => now.saturating_add(link.listener.limits.idle_timeout),
+                false => now.saturating_add(conn.listener.limits.idle_timeout),
             };
         }
-        self.schedule_stream_timer(number, link);
+        self.schedule_stream_timer(number, conn);
     }
 
     /// Requires the peer to send at the minimum rate while the server waits for content. Content of
-    /// all streams counts, because streams share the connection and a client may send one after the
-    /// other. A conversation has no minimum rate: it fails only if both sides are silent for too
-    /// long.
+    /// all streams counts, because streams share the connection and a client may send one by one.
+    /// A bidirectional stream fails only if both sides are silent for too long.
     pub(super) fn update_receive_timer<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let (now, limits) = (link.worker.driver.now(), &link.listener.limits);
+        let (now, limits) = (conn.worker.driver.now(), &conn.listener.limits);
         self.receive_progress =
-            self.receive_progress.max(self.received + link.transport.partial_record_bytes());
+            self.receive_progress.max(self.received + conn.transport.partial_record_bytes());
         let (received, rate) = (self.receive_progress, limits.min_rate());
         let Some(stream) = self.streams.get(number) else { return };
         if stream.is_tunnel {
-            return self.update_tunnel_timer(number, link);
+            return self.update_tunnel_timer(number, conn);
         }
         // If this handler or those of other streams do not read, the windows are closed and the
         // peer cannot send.
-        let may_send = stream.key.is_some_and(|key| protocol(&mut self.core).can_receive_data(key));
-        let is_waiting = stream.awaits_data && may_send;
-        let is_conversation = is_waiting && stream.is_bidi();
-        stream.deadlines.receive = if is_conversation {
+        let can_receive =
+            stream.key.is_some_and(|key| protocol(&mut self.core).can_receive_data(key));
+        let is_waiting = stream.awaits_data && can_receive;
+        let is_bidi = is_waiting && stream.is_bidi();
+        stream.deadlines.receive = if is_bidi {
             stream.receive_rate.pause(now, received, rate);
             stream.activity_rate.start(now, stream.received + stream.sent, limits.bidi_min_rate())
         } else if is_waiting {
@@ -339,33 +331,37 @@ impl Http2 {
             stream.receive_rate.pause(now, received, rate);
             if stream.awaits_data { now.saturating_add(rate.grace) } else { Duration::MAX }
         };
-        if !is_conversation {
+        if !is_bidi {
             stream.activity_rate = TransferRate::default();
         }
     }
 
-    /// Discards the rest of a request's content, because it is unwanted or its reader got an error.
+    /// Discards the rest of a request's content, because it is unwanted or its reader failed.
     /// The content in the pipe still occupies the windows until the reader reads it or is dropped.
     pub(super) fn discard_body<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let stream = self.streams.at(number);
         stream.request_body = RequestBodySender::Discarding;
-        let passed = take(&mut stream.buffered).len();
+        let buffered_len = take(&mut stream.buffered).len();
         stream.awaits_data = false;
         stream.deadlines.receive = Duration::MAX;
         if let Some(key) = stream.key {
-            protocol(&mut self.core).release_capacity(key, passed, &mut link.io.output.plaintext);
-            self.release_capacity(number, key, link);
+            protocol(&mut self.core).release_capacity(
+                key,
+                buffered_len,
+                &mut conn.io.output.plaintext,
+            );
+            self.release_capacity(number, key, conn);
         }
         let stream = self.streams.at(number);
         if stream.pending_trailers.take().is_some() {
             return;
         }
         if matches!(stream.state, StreamState::ReceivingBody) {
-            self.drain_body(number, link);
+            self.drain_body(number, conn);
         }
     }
 
@@ -373,18 +369,22 @@ impl Http2 {
     pub(super) fn drain_body<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let stream = self.streams.at(number);
         stream.request_body = RequestBodySender::Discarding;
         (stream.buffered, stream.consumed, stream.awaits_data) = (Vec::new(), None, false);
-        let held = usize::try_from(stream.received).unwrap_or(usize::MAX);
+        let received_len = usize::try_from(stream.received).unwrap_or(usize::MAX);
         if let Some(key) = stream.key {
-            protocol(&mut self.core).release_capacity(key, held, &mut link.io.output.plaintext);
+            protocol(&mut self.core).release_capacity(
+                key,
+                received_len,
+                &mut conn.io.output.plaintext,
+            );
         }
         let stream = self.streams.at(number);
         stream.state = StreamState::DrainingBody;
-        let (now, limits) = (link.worker.driver.now(), &link.listener.limits);
+        let (now, limits) = (conn.worker.driver.now(), &conn.listener.limits);
         // The other deadlines would expire without any effect, so they are cleared.
         stream.deadlines = StreamDeadlines {
             receive: now.saturating_add(limits.linger_timeout),
@@ -392,7 +392,7 @@ impl Http2 {
             ..StreamDeadlines::NONE
         };
         self.streams.draining += 1;
-        self.schedule_stream_timer(number, link);
+        self.schedule_stream_timer(number, conn);
     }
 
     /// Discards content that is unwanted.
@@ -401,37 +401,37 @@ impl Http2 {
         number: u32,
         key: StreamKey,
         bytes: usize,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let limits = &link.listener.limits;
+        let limits = &conn.listener.limits;
         let stream = self.streams.at(number);
         stream.discarded_bytes += bytes as u64;
-        let out = &mut link.io.output.plaintext;
+        let out = &mut conn.io.output.plaintext;
         if stream.discarded_bytes > u64::from(limits.drain_bytes_max) {
             // The server no longer opens this stream's window.
             return protocol(&mut self.core).discard_body(key, out);
         }
         protocol(&mut self.core).release_capacity(key, bytes, out);
         if matches!(stream.state, StreamState::DrainingBody) {
-            let now = link.worker.driver.now();
+            let now = conn.worker.driver.now();
             stream.deadlines.receive = now.saturating_add(limits.linger_timeout);
         }
     }
 
-    /// Closes streams whose response is complete and whose rest of the request has ended or is not
+    /// Closes streams whose response is complete, if the rest of the request has arrived or is not
     /// needed.
-    pub(super) fn close_drained_streams<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
+    pub(super) fn close_drained_streams<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         if self.streams.draining == 0 {
             return;
         }
-        // If little is left of the request, the server receives it, because some clients treat a
-        // reset as an error. If more is left, the core resets the stream, but one round trip later,
-        // so that the peer has seen its response.
-        let bytes_max = u64::from(link.listener.limits.drain_bytes_max);
+        // If little of the request remains, the server receives it, because some clients treat a
+        // reset as an error. If more remains, the core resets the stream, but one round trip later,
+        // so that the peer has received its response.
+        let bytes_max = u64::from(conn.listener.limits.drain_bytes_max);
         if self.streams.exceeds_drain_limit(bytes_max) && !self.streams.has_receiving() {
-            protocol(&mut self.core).close_answered_streams(&mut link.io.output.plaintext, |_| {});
+            protocol(&mut self.core).close_answered_streams(&mut conn.io.output.plaintext, |_| {});
         }
-        let is_draining = link.worker.lifecycle() >= Lifecycle::Draining;
+        let is_draining = conn.worker.lifecycle() >= Lifecycle::Draining;
         for number in self.streams.numbers() {
             let Some(stream) = self.streams.get(number) else { continue };
             let (StreamState::DrainingBody, Some(key)) = (&stream.state, stream.key) else {
@@ -440,7 +440,7 @@ impl Http2 {
             if !protocol(&mut self.core).is_stream_open(key) {
                 self.streams.close(number);
             } else if is_draining {
-                self.reset_stream(number, ErrorCode::NO_ERROR, link);
+                self.reset_stream(number, ErrorCode::NO_ERROR, conn);
             }
         }
     }
@@ -451,18 +451,18 @@ impl Http2 {
         &mut self,
         number: u32,
         key: StreamKey,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let Stream { consumed: taken, released: taken_told, waker, .. } = self.streams.at(number);
-        let Some(all) = taken else { return };
-        let mut context = Context::from_waker(waker);
-        while let Poll::Ready(count) = all.poll_increase(*taken_told, &mut context) {
-            let more = usize::try_from(count - *taken_told).unwrap_or(usize::MAX);
-            *taken_told = count;
-            let out = &mut link.io.output.plaintext;
-            protocol(&mut self.core).release_capacity(key, more, out);
+        let Stream { consumed, released, waker, .. } = self.streams.at(number);
+        let Some(consumed_bytes) = consumed else { return };
+        let mut cx = Context::from_waker(waker);
+        while let Poll::Ready(count) = consumed_bytes.poll_increase(*released, &mut cx) {
+            let increase = usize::try_from(count - *released).unwrap_or(usize::MAX);
+            *released = count;
+            let out = &mut conn.io.output.plaintext;
+            protocol(&mut self.core).release_capacity(key, increase, out);
             if count == u64::MAX {
-                *taken = None;
+                *consumed = None;
                 return;
             }
         }
@@ -472,28 +472,28 @@ impl Http2 {
     fn reject_stream<D: Driver>(
         &mut self,
         key: StreamKey,
-        reject: RequestError,
-        link: &mut ConnectionContext<'_, D>,
+        error: RequestError,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        link.worker.instrumentation.metrics().record_violation(Violation::Http(reject));
+        conn.worker.instrumentation.metrics().record_violation(Violation::Http(error));
         let Some(number) = self.streams.find(key) else {
             let number = self.streams.open(key);
-            self.start_metrics(number, None, link);
+            self.start_metrics(number, None, conn);
             // The core reports no content and no end of this request, so do not wait for its end.
             self.streams.at(number).content_length = Some(u64::MAX);
-            return self.respond_problem(number, reject.into(), link);
+            return self.respond_problem(number, error.into(), conn);
         };
         let stream = self.streams.at(number);
         match stream.state {
             StreamState::Buffering { .. } => {
                 stream.record_head();
                 stream.state = StreamState::Vacant;
-                self.respond_problem(number, reject.into(), link);
+                self.respond_problem(number, error.into(), conn);
             }
             // The handler is already running, so it responds, as over HTTP/1.
             _ => {
-                stream.request_body.fail(BodyError::Protocol(reject));
-                self.discard_body(number, link);
+                stream.request_body.fail(BodyError::Protocol(error));
+                self.discard_body(number, conn);
             }
         }
     }

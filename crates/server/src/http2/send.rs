@@ -29,10 +29,10 @@ impl Http2 {
         &mut self,
         number: u32,
         problem: Problem,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let response = self.render_problem(number, problem, link);
-        self.respond(number, Ok(response), link);
+        let response = self.render_problem(number, problem, conn);
+        self.respond(number, Ok(response), conn);
     }
 
     /// Writes the response. If its body does not fit or is not ready, later turns write the rest.
@@ -40,21 +40,21 @@ impl Http2 {
         &mut self,
         number: u32,
         outcome: Result<Response, HandlerPanic>,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let mut response = outcome.unwrap_or_else(|panicked| {
+        let mut response = outcome.unwrap_or_else(|panic| {
             let exchange = &mut self.streams.at(number).exchange;
             exchange.metrics.set_error(ErrorType::Panic);
-            exchange.log_panic("a handler", &panicked, &link.info.peer);
-            self.render_problem(number, Problem::handler_panicked(), link)
+            exchange.log_panic("a handler", &panic, &conn.info.peer);
+            self.render_problem(number, Problem::handler_panicked(), conn)
         });
         let stream = self.streams.at(number);
         let Some(key) = stream.key else { return };
         stream.deadlines.handler = Duration::MAX;
         stream.exchange.set_after_response(response.take_after_response());
         if stream.is_tunnel {
-            match self.open_tunnel(number, key, response, link) {
-                Some(refusal) => response = refusal,
+            match self.open_tunnel(number, key, response, conn) {
+                Some(rejection) => response = rejection,
                 None => return,
             }
         } else if let Some(upgrade) = response.take_upgrade() {
@@ -63,15 +63,15 @@ impl Http2 {
                 "a handler answered with an upgrade to a request that did not ask for one; the \
                  peer got a 500")
             });
-            let answer = self.render_problem(number, Problem::handler_panicked(), link);
-            let unused = std::mem::replace(&mut response, answer);
+            let problem_response = self.render_problem(number, Problem::handler_panicked(), conn);
+            let unused = std::mem::replace(&mut response, problem_response);
             catch_panic("the destructor of an upgrade", || drop((upgrade, unused)));
         }
         self.streams.at(number).exchange.metrics.set_status(response.status);
         if response.body.as_slice().is_some() {
-            self.respond_full(number, key, response, link);
+            self.respond_full(number, key, response, conn);
         } else {
-            self.respond_streamed(number, key, response, link);
+            self.respond_streamed(number, key, response, conn);
         }
     }
 
@@ -81,22 +81,22 @@ impl Http2 {
         number: u32,
         key: StreamKey,
         response: Response,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let mut response = CatchDropPanic::new(response);
-        let (limits, is_full) = (&link.listener.http2_protocol, link.is_output_full());
+        let (limits, is_full) = (&conn.listener.http2_protocol, conn.is_output_full());
         let bytes = response.body.as_slice().unwrap_or_default();
         let length = ResponseLength::Exact(bytes.len() as u64);
-        let mode = self.write_head(key, &response, length, link);
+        let mode = self.write_head(key, &response, length, conn);
         if matches!(mode, BodyFraming::None | BodyFraming::Exact(0)) {
-            return self.finish_exchange(number, link);
+            return self.finish_exchange(number, conn);
         }
         let protocol = protocol(&mut self.core);
         if !is_full && bytes.len() <= protocol.send_capacity(limits, key) {
-            protocol.send_data(limits, key, bytes, MoreData::End, &mut link.io.output.plaintext);
+            protocol.send_data(limits, key, bytes, MoreData::End, &mut conn.io.output.plaintext);
             self.sent += bytes.len() as u64;
             self.streams.at(number).exchange.metrics.add_sent(bytes.len());
-            return self.finish_exchange(number, link);
+            return self.finish_exchange(number, conn);
         }
         protocol.mark_ready(key);
         self.streams.at(number).state = StreamState::SendingFull {
@@ -104,7 +104,7 @@ impl Http2 {
             from: 0,
         };
         self.streams.update_reservation(number);
-        self.start_exchange_timer(number, link);
+        self.start_exchange_timer(number, conn);
     }
 
     /// Begins a response whose body is sent as it becomes ready.
@@ -113,7 +113,7 @@ impl Http2 {
         number: u32,
         key: StreamKey,
         response: Response,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let mut response = CatchDropPanic::new(response);
         let body = take(&mut response.body);
@@ -121,18 +121,18 @@ impl Http2 {
         let length = Exchange::body_length(&body)
             .filter(|length| *length > 0 || Exchange::is_end_of_body(&body));
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-        let mode = self.write_head(key, &response, length, link);
+        let mode = self.write_head(key, &response, length, conn);
         let stream = self.streams.at(number);
         stream.exchange.set_body(body);
-        let left = match mode {
-            BodyFraming::None | BodyFraming::Exact(0) => return self.finish_exchange(number, link),
+        let remaining = match mode {
+            BodyFraming::None | BodyFraming::Exact(0) => return self.finish_exchange(number, conn),
             BodyFraming::Exact(bytes) => Some(bytes),
             BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
         };
         stream.state =
-            StreamState::SendingStream(BodyFrames { remaining: left, ..BodyFrames::default() });
-        self.start_exchange_timer(number, link);
-        self.poll_response_body(number, link);
+            StreamState::SendingStream(BodyFrames { remaining, ..BodyFrames::default() });
+        self.start_exchange_timer(number, conn);
+        self.poll_response_body(number, conn);
         self.streams.update_reservation(number);
     }
 
@@ -141,11 +141,11 @@ impl Http2 {
         key: StreamKey,
         response: &Response,
         length: ResponseLength,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> BodyFraming {
-        let (limits, date) = (&link.listener.http2_protocol, link.worker.date());
+        let (limits, date) = (&conn.listener.http2_protocol, conn.worker.date());
         let (status, fields) = (response.status.as_u16(), fields::field_pairs(&response.headers));
-        let out = &mut link.io.output.plaintext;
+        let out = &mut conn.io.output.plaintext;
         protocol(&mut self.core).send_response(limits, key, status, fields, length, &date, out)
     }
 
@@ -153,18 +153,18 @@ impl Http2 {
     fn start_exchange_timer<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let now = link.worker.driver.now();
+        let now = conn.worker.driver.now();
         self.streams.at(number).exchange.mark_pending(now);
-        if let Some(timeout) = link.listener.limits.exchange_timeout {
-            let until = now.saturating_add(timeout);
+        if let Some(timeout) = conn.listener.limits.exchange_timeout {
+            let deadline = now.saturating_add(timeout);
             let deadlines = &mut self.streams.at(number).deadlines;
-            deadlines.exchange = deadlines.exchange.min(until);
+            deadlines.exchange = deadlines.exchange.min(deadline);
         }
-        self.update_send_timer(number, link);
-        self.update_receive_timer(number, link);
-        self.schedule_stream_timer(number, link);
+        self.update_send_timer(number, conn);
+        self.update_receive_timer(number, conn);
+        self.schedule_stream_timer(number, conn);
     }
 
     /// Polls the body for content, unless earlier content is still unsent. If the unsent content
@@ -173,31 +173,32 @@ impl Http2 {
     pub(super) fn poll_response_body<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        if !self.poll_tunnel(number, link) {
+        if !self.poll_tunnel(number, conn) {
             return;
         }
         for _ in 0..FRAMES_PER_TURN {
-            let Stream { state: step, exchange, waker, is_tunnel, .. } = self.streams.at(number);
-            let StreamState::SendingStream(frames) = step else { return };
-            let rest = frames.data.len() as u64;
-            let is_whole = frames.remaining == Some(rest);
-            if frames.is_end || !(rest == 0 || is_whole) {
-                return self.offer_data(number, link);
+            let Stream { state, exchange, waker, is_tunnel, .. } = self.streams.at(number);
+            let StreamState::SendingStream(frames) = state else { return };
+            let unsent = frames.data.len() as u64;
+            let completes_body = frames.remaining == Some(unsent);
+            if frames.is_end || !(unsent == 0 || completes_body) {
+                return self.offer_data(number, conn);
             }
-            match exchange.poll_frame(&mut Context::from_waker(waker), &link.worker.heartbeat) {
+            match exchange.poll_frame(&mut Context::from_waker(waker), &conn.worker.heartbeat) {
                 Poll::Pending if *is_tunnel && !exchange.is_upgraded() => frames.is_end = true,
-                Poll::Pending => return self.offer_data(number, link),
+                Poll::Pending => return self.offer_data(number, conn),
                 Poll::Ready(None) => frames.is_end = true,
-                Poll::Ready(Some(Err(error))) => return self.fail_body(number, &error, link),
+                Poll::Ready(Some(Err(error))) => return self.fail_body(number, &error, conn),
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data().map(CatchDropPanic::new) {
                     Ok(data) if data.is_empty() => {}
                     // Content beyond the declared length is not sent.
-                    Ok(_) if is_whole => frames.is_end = true,
+                    Ok(_) if completes_body => frames.is_end = true,
                     Ok(mut data) => {
-                        let left = frames.remaining.and_then(|left| usize::try_from(left).ok());
-                        data.truncate(left.unwrap_or(usize::MAX));
+                        let remaining =
+                            frames.remaining.and_then(|remaining| usize::try_from(remaining).ok());
+                        data.truncate(remaining.unwrap_or(usize::MAX));
                         frames.data = data;
                     }
                     // Trailers are the last frame of a body, so the body is not polled again.
@@ -209,23 +210,23 @@ impl Http2 {
                 },
             }
         }
-        self.offer_data(number, link);
+        self.offer_data(number, conn);
         // The body was always ready but had no content. Poll it again after other tasks.
         self.streams.ready.wake(number);
     }
 
     /// Offers unsent content to the core, or ends the response if there is none left.
-    fn offer_data<D: Driver>(&mut self, number: u32, link: &mut ConnectionContext<'_, D>) {
-        let Stream { key, state: step, .. } = self.streams.at(number);
-        let (Some(key), StreamState::SendingStream(frames)) = (*key, step) else { return };
+    fn offer_data<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
+        let Stream { key, state, .. } = self.streams.at(number);
+        let (Some(key), StreamState::SendingStream(frames)) = (*key, state) else { return };
         if !frames.data.is_empty() {
             protocol(&mut self.core).mark_ready(key);
-            self.update_send_timer(number, link);
+            self.update_send_timer(number, conn);
         } else if frames.is_end {
             let trailers = fields::header_map_pairs(&frames.trailers);
-            let (limits, out) = (&link.listener.http2_protocol, &mut link.io.output.plaintext);
+            let (limits, out) = (&conn.listener.http2_protocol, &mut conn.io.output.plaintext);
             protocol(&mut self.core).finish(limits, key, trailers, out);
-            self.finish_exchange(number, link);
+            self.finish_exchange(number, conn);
         }
     }
 
@@ -235,9 +236,9 @@ impl Http2 {
         &mut self,
         number: u32,
         error: &BodyError,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let (peer, exchange) = (&link.info.peer, &self.streams.at(number).exchange);
+        let (peer, exchange) = (&conn.info.peer, &self.streams.at(number).exchange);
         let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
         exchange.in_span(|| match error {
             BodyError::Stream(_) => tracing::error!(target: "peregrine", %error, request, %peer,
@@ -245,15 +246,15 @@ impl Http2 {
             _ => tracing::debug!(target: "peregrine", %error, request, %peer,
                 "the body of a response failed because its request's body failed"),
         });
-        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, link);
+        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, conn);
     }
 
     /// Writes content, the most urgent first, until the output buffer is full. Returns false if it
     /// stopped after [`FRAMES_PER_TURN`] frames; the connection must then yield.
-    pub(super) fn send_ready<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> bool {
-        let limits = &link.listener.http2_protocol;
+    pub(super) fn send_ready<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> bool {
+        let limits = &conn.listener.http2_protocol;
         let mut frames = 0;
-        while !link.is_output_full() {
+        while !conn.is_output_full() {
             if frames == FRAMES_PER_TURN {
                 return false;
             }
@@ -261,27 +262,27 @@ impl Http2 {
             let key = ready.stream;
             let Some(number) = self.streams.find(key) else {
                 debug_assert!(false, "only streams with an exchange offer content");
-                let out = &mut link.io.output.plaintext;
+                let out = &mut conn.io.output.plaintext;
                 protocol(&mut self.core).reset(key, ErrorCode::INTERNAL_ERROR, out);
                 continue;
             };
             let stream = self.streams.at(number);
-            let (core, out) = (protocol(&mut self.core), &mut link.io.output.plaintext);
+            let (core, out) = (protocol(&mut self.core), &mut conn.io.output.plaintext);
             let is_complete = match &mut stream.state {
                 StreamState::SendingFull { body, from } => {
-                    let rest = &body.as_slice().unwrap_or_default()[*from..];
-                    let sent = core.send_data(limits, key, rest, MoreData::End, out);
+                    let unsent = &body.as_slice().unwrap_or_default()[*from..];
+                    let sent = core.send_data(limits, key, unsent, MoreData::End, out);
                     *from += sent;
                     (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
                     stream.exchange.metrics.add_sent(sent);
-                    sent == rest.len()
+                    sent == unsent.len()
                 }
                 StreamState::SendingStream(frames) => {
                     let is_last = frames.is_end && frames.trailers.is_empty();
-                    let after = if is_last { MoreData::End } else { MoreData::Pending };
-                    let sent = core.send_data(limits, key, &frames.data, after, out);
+                    let more_data = if is_last { MoreData::End } else { MoreData::Pending };
+                    let sent = core.send_data(limits, key, &frames.data, more_data, out);
                     frames.data.advance(sent);
-                    frames.remaining = frames.remaining.map(|left| left - sent as u64);
+                    frames.remaining = frames.remaining.map(|remaining| remaining - sent as u64);
                     (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
                     stream.exchange.metrics.add_sent(sent);
                     is_last && frames.data.is_empty()
@@ -295,10 +296,10 @@ impl Http2 {
                 }
             };
             if is_complete {
-                self.finish_exchange(number, link);
+                self.finish_exchange(number, conn);
             } else {
-                self.poll_response_body(number, link);
-                self.update_send_timer(number, link);
+                self.poll_response_body(number, conn);
+                self.update_send_timer(number, conn);
                 self.streams.update_reservation(number);
                 frames += 1;
             }
@@ -312,7 +313,7 @@ impl Http2 {
     pub(super) fn update_send_timer<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let Some(stream) = self.streams.get(number) else { return };
         let has_content = match &stream.state {
@@ -320,7 +321,7 @@ impl Http2 {
             StreamState::SendingStream(frames) => !frames.data.is_empty(),
             _ => false,
         };
-        let (now, rate) = (link.worker.driver.now(), link.listener.limits.min_rate());
+        let (now, rate) = (conn.worker.driver.now(), conn.listener.limits.min_rate());
         let (core, sent) = (protocol(&mut self.core), self.sent);
         if !has_content {
             (stream.send_rate, stream.connection_send_rate) =
@@ -343,8 +344,8 @@ impl Http2 {
             }
         };
         if stream.is_tunnel {
-            self.update_tunnel_timer(number, link);
+            self.update_tunnel_timer(number, conn);
         }
-        self.schedule_stream_timer(number, link);
+        self.schedule_stream_timer(number, conn);
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How many stream entries a session keeps for its next connection. Further ones are freed.
+/// How many stream entries are kept for the next connection. Further ones are freed.
 const STREAMS_KEPT_MAX: usize = 16;
 
 /// One stream: its exchange, its request's content, and the progress in both directions.
@@ -30,7 +30,8 @@ pub(super) struct Stream {
     pub(super) request_body: RequestBodySender,
     /// Counts the bytes that the content's reader has read, even after all content is in the pipe.
     pub(super) consumed: Option<ConsumedBytes>,
-    /// How many of these bytes were reported to the protocol core, which opens the windows by them.
+    /// How many of these bytes were reported to the protocol core, which opens the windows by as
+    /// many.
     pub(super) released: u64,
     /// Received content that is not in a pipe yet. One buffer, even if the frames were small.
     pub(super) buffered: Vec<u8>,
@@ -41,9 +42,9 @@ pub(super) struct Stream {
     /// How fast the peer sends on all streams while the server waits for content.
     pub(super) receive_rate: TransferRate,
     pub(super) received: u64,
-    /// How long neither side has sent anything in a conversation.
+    /// How long neither side has sent anything on a bidirectional stream.
     pub(super) activity_rate: TransferRate,
-    /// Whether this is a gRPC call, which is a conversation even before its response.
+    /// Whether this is a gRPC call, which counts as bidirectional even before its response.
     pub(super) is_grpc_call: bool,
     /// The length of the content, if it is known.
     pub(super) content_length: Option<u64>,
@@ -124,7 +125,7 @@ impl StreamDeadlines {
 }
 
 impl Stream {
-    fn new(number: u32, woken: &Arc<ReadySet>) -> Self {
+    fn new(number: u32, ready_set: &Arc<ReadySet>) -> Self {
         Self {
             key: None,
             state: StreamState::Vacant,
@@ -149,7 +150,7 @@ impl Stream {
             connection_send_rate: TransferRate::default(),
             deadlines: StreamDeadlines::NONE,
             reservation: MemoryReservation::empty(),
-            waker: woken.waker(number),
+            waker: ready_set.waker(number),
         }
     }
 
@@ -163,12 +164,12 @@ impl Stream {
         )
     }
 
-    /// Returns whether the stream is a conversation, in which both sides may be silent.
+    /// Returns whether both sides may send at the same time, so either may be silent for a while.
     pub(super) fn is_bidi(&self) -> bool {
-        let is_answering =
+        let is_responding =
             matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStream(_));
-        let is_called = self.is_grpc_call && matches!(self.state, StreamState::RunningHandler);
-        (is_answering || is_called) && self.request_body.has_unknown_length()
+        let is_open_call = self.is_grpc_call && matches!(self.state, StreamState::RunningHandler);
+        (is_responding || is_open_call) && self.request_body.has_unknown_length()
     }
 
     /// Copies the head of a request whose handler is not called to the metrics and the access log.
@@ -203,7 +204,7 @@ impl Stream {
 /// The streams of one connection.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// Entries, indexed by number. A number stays valid for the whole session.
+    /// Entries, indexed by number. A number stays valid until `reset`.
     slots: Vec<Stream>,
     free: Vec<u32>,
     /// Numbers of streams, indexed by the streams' slots in the protocol core.
@@ -237,6 +238,7 @@ impl Streams {
         (self.slots.get(number as usize)?.key == Some(key)).then_some(number)
     }
 
+    /// The entry with this number, whether the stream is open or not.
     pub(super) fn at(&mut self, number: u32) -> &mut Stream {
         &mut self.slots[number as usize]
     }
@@ -265,9 +267,9 @@ impl Streams {
     /// Closes a stream and drops everything in it that belongs to the application.
     pub(super) fn close(&mut self, number: u32) {
         let stream = self.at(number);
-        let was_unread = matches!(stream.state, StreamState::DrainingBody);
+        let was_draining = matches!(stream.state, StreamState::DrainingBody);
         stream.clear();
-        self.draining -= usize::from(was_unread);
+        self.draining -= usize::from(was_draining);
         self.free.push(number);
     }
 
@@ -292,16 +294,16 @@ impl Streams {
     /// Returns whether, on any stream whose response is complete, more than `bytes_max` bytes were
     /// discarded or are still missing from the declared length.
     pub(super) fn exceeds_drain_limit(&self, bytes_max: u64) -> bool {
-        let mut open = self.open_streams();
-        open.any(|stream| {
-            let left =
+        let mut streams = self.open_streams();
+        streams.any(|stream| {
+            let remaining =
                 stream.content_length.map_or(0, |length| length.saturating_sub(stream.received));
             matches!(stream.state, StreamState::DrainingBody)
-                && left.max(stream.discarded_bytes) > bytes_max
+                && remaining.max(stream.discarded_bytes) > bytes_max
         })
     }
 
-    /// Drops everything that belongs to the application, for the next session.
+    /// Drops everything that belongs to the application, before the streams are reused.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {
             for stream in &mut self.slots {
@@ -314,7 +316,7 @@ impl Streams {
         self.by_key.clear();
         self.draining = 0;
         // Usually no stream waited, so skip the lock, which is expensive right after a turn. If a
-        // stream is woken late, a stream of the next session is polled once too often, which is
+        // stream is woken late, a stream of the next connection is polled once too often, which is
         // harmless.
         if take(&mut self.is_armed) {
             self.ready.clear();

@@ -15,80 +15,83 @@ use std::task::Context;
 use std::time::Duration;
 
 impl Http2 {
-    /// Handles the expired deadline of `wait`.
+    /// Handles an expired deadline.
     pub(crate) fn on_timeout<D: Driver>(
         &mut self,
-        wait: TimeoutKind,
-        link: &mut ConnectionContext<'_, D>,
+        kind: TimeoutKind,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        match wait {
+        match kind {
             TimeoutKind::Head => Action::linger(CloseReason::HeadTimeout),
             TimeoutKind::NextStream => {
-                self.check_deadlines(link);
+                self.check_deadlines(conn);
                 Action::Continue
             }
-            TimeoutKind::Ping => self.send_ping(link),
+            TimeoutKind::Ping => self.send_ping(conn),
             _ => Action::Continue,
         }
     }
 
     /// Schedules the next PING. Called while streams are open. Each received byte starts the
     /// timeout again.
-    pub(super) fn schedule_ping<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
-        let Some(after) = link.listener.limits.http2.keep_alive_interval else { return };
-        let heard = link.io.input.bytes_received();
-        if heard != self.last_bytes_received || link.io.deadlines.get(TimeoutKind::Ping).is_none() {
-            (self.last_bytes_received, self.is_ping_pending) = (heard, false);
-            link.io
+    pub(super) fn schedule_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
+        let Some(interval) = conn.listener.limits.http2.keep_alive_interval else { return };
+        let received = conn.io.input.bytes_received();
+        if received != self.last_bytes_received
+            || conn.io.deadlines.get(TimeoutKind::Ping).is_none()
+        {
+            (self.last_bytes_received, self.is_ping_pending) = (received, false);
+            conn.io
                 .deadlines
-                .set(TimeoutKind::Ping, link.worker.driver.now().saturating_add(after));
+                .set(TimeoutKind::Ping, conn.worker.driver.now().saturating_add(interval));
         }
     }
 
     /// Sends one PING to a silent client, and closes the connection if the client does not react.
     /// While the client still receives output that was queued before the PING, it cannot have seen
     /// the PING: with a large window, a slow reader may be silent for minutes. Output that the
-    /// kernel took at once does not count, because it shows nothing about the client.
-    fn send_ping<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) -> Action {
+    /// kernel accepted at once does not count, because it shows nothing about the client.
+    fn send_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
         // If too much output is waiting, the server does not receive, and the deadline for sending
         // applies instead.
-        if link.io.input.bytes_received() != self.last_bytes_received || link.is_output_over_limit()
+        if conn.io.input.bytes_received() != self.last_bytes_received || conn.is_output_over_limit()
         {
             return Action::Continue;
         }
-        let (taken, waits) = (link.stream.bytes_written(), !link.stream.is_flushed());
-        let is_taking = taken != self.last_bytes_written.0 && (waits || self.last_bytes_written.1);
-        if self.is_ping_pending && !is_taking {
+        let (written, is_pending) = (conn.stream.bytes_written(), !conn.stream.is_flushed());
+        let is_progressing =
+            written != self.last_bytes_written.0 && (is_pending || self.last_bytes_written.1);
+        if self.is_ping_pending && !is_progressing {
             return Action::close(CloseReason::PingTimeout);
         }
         if !self.is_ping_pending {
-            protocol(&mut self.core).send_keep_alive_ping(&mut link.io.output.plaintext);
+            protocol(&mut self.core).send_keep_alive_ping(&mut conn.io.output.plaintext);
         }
-        (self.is_ping_pending, self.last_bytes_written) = (true, (taken, waits));
-        let until =
-            link.worker.driver.now().saturating_add(link.listener.limits.transfer_rate_grace);
-        link.io.deadlines.set(TimeoutKind::Ping, until);
+        (self.is_ping_pending, self.last_bytes_written) = (true, (written, is_pending));
+        let deadline =
+            conn.worker.driver.now().saturating_add(conn.listener.limits.transfer_rate_grace);
+        conn.io.deadlines.set(TimeoutKind::Ping, deadline);
         Action::Continue
     }
 
     /// Starts a timer that wakes the connection when content that the core holds back must be sent.
     /// The timer wheel is too coarse for this.
-    pub(super) fn await_release<D: Driver>(
+    pub(super) fn schedule_release<D: Driver>(
         &mut self,
-        link: &ConnectionContext<'_, D>,
-        context: &Context<'_>,
+        conn: &ConnectionContext<'_, D>,
+        cx: &Context<'_>,
     ) {
-        let driver = &link.worker.driver;
-        let Some(until_ms) = protocol(&mut self.core).next_release_at() else { return };
+        let driver = &conn.worker.driver;
+        let Some(release_at_ms) = protocol(&mut self.core).next_release_at() else { return };
         // An earlier timer is running. It starts a turn, which calls this method again.
         if self.release_at > driver.now() {
             return;
         }
-        let until = Duration::from_millis(until_ms);
-        self.release_at = until;
-        let (timer, waker) = (driver.clone(), context.waker().clone());
+        let release_at = Duration::from_millis(release_at_ms);
+        self.release_at = release_at;
+        let (timer, waker) = (driver.clone(), cx.waker().clone());
         driver.spawn_boxed(Box::pin(async move {
-            timer.sleep_until(until).await;
+            timer.sleep_until(release_at).await;
             waker.wake();
         }));
     }
@@ -97,40 +100,40 @@ impl Http2 {
     pub(super) fn schedule_stream_timer<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        let first = self.streams.at(number).deadlines.next_deadline();
-        if first != Duration::MAX {
-            link.io.deadlines.set_earlier(TimeoutKind::NextStream, first);
+        let deadline = self.streams.at(number).deadlines.next_deadline();
+        if deadline != Duration::MAX {
+            conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
         }
     }
 
-    fn check_deadlines<D: Driver>(&mut self, link: &mut ConnectionContext<'_, D>) {
-        let now = link.worker.driver.now();
-        self.finish_goaway(now, link);
+    fn check_deadlines<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
+        let now = conn.worker.driver.now();
+        self.finish_goaway(now, conn);
         for number in self.streams.numbers() {
-            let Some(before) = self.streams.get(number).map(|stream| stream.deadlines) else {
+            let Some(previous) = self.streams.get(number).map(|stream| stream.deadlines) else {
                 continue;
             };
-            self.check_stream(number, now, link);
+            self.check_stream(number, now, conn);
             if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
                 // If an expired deadline stayed, the timer would fire at once, again and again.
-                let is_over = deadlines.next_deadline() > now || *deadlines != before;
-                debug_assert!(is_over, "a deadline passed, and nothing was done");
-                self.schedule_stream_timer(number, link);
+                let is_handled = deadlines.next_deadline() > now || *deadlines != previous;
+                debug_assert!(is_handled, "an expired deadline was neither moved nor cleared");
+                self.schedule_stream_timer(number, conn);
             }
         }
     }
 
     /// Stops accepting streams after the peer has had time to receive the GOAWAY.
-    fn finish_goaway<D: Driver>(&mut self, now: Duration, link: &mut ConnectionContext<'_, D>) {
-        let told_at = self.core.as_ref().and_then(|core| core.goaway_sent_at());
-        let Some(told_at) = told_at else { return };
-        let until = told_at.saturating_add(link.listener.limits.drain_idle_timeout);
-        if until <= now {
-            protocol(&mut self.core).go_away_now(&mut link.io.output.plaintext);
+    fn finish_goaway<D: Driver>(&mut self, now: Duration, conn: &mut ConnectionContext<'_, D>) {
+        let goaway_sent_at = self.core.as_ref().and_then(|core| core.goaway_sent_at());
+        let Some(goaway_sent_at) = goaway_sent_at else { return };
+        let deadline = goaway_sent_at.saturating_add(conn.listener.limits.drain_idle_timeout);
+        if deadline <= now {
+            protocol(&mut self.core).go_away_now(&mut conn.io.output.plaintext);
         } else {
-            link.io.deadlines.set_earlier(TimeoutKind::NextStream, until);
+            conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
         }
     }
 
@@ -138,61 +141,61 @@ impl Http2 {
         &mut self,
         number: u32,
         now: Duration,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let Some(stream) = self.streams.get(number) else { return };
         let deadlines = stream.deadlines;
-        let is_handling = matches!(stream.state, StreamState::RunningHandler);
-        if is_handling && deadlines.handler.min(deadlines.exchange) <= now {
-            link.worker.instrumentation.record_limit(match deadlines.handler <= now {
+        let is_running = matches!(stream.state, StreamState::RunningHandler);
+        if is_running && deadlines.handler.min(deadlines.exchange) <= now {
+            conn.worker.instrumentation.record_limit(match deadlines.handler <= now {
                 true => "route_timeout",
                 false => "exchange_timeout",
             });
             stream.exchange.metrics.set_error(ErrorType::Timeout);
             stream.exchange.drop_handler();
             stream.deadlines.exchange = Duration::MAX;
-            return self.respond_problem(number, Problem::handler_timeout(), link);
+            return self.respond_problem(number, Problem::handler_timeout(), conn);
         }
         if deadlines.idle.min(deadlines.exchange) <= now
             && matches!(stream.state, StreamState::ReceivingBody)
         {
             stream.request_body.fail(BodyError::Disconnected);
-            return self.drain_body(number, link);
+            return self.drain_body(number, conn);
         }
         if deadlines.idle <= now && matches!(stream.state, StreamState::SendingStream(_)) {
-            link.worker.instrumentation.record_limit("upgraded_idle_timeout");
+            conn.worker.instrumentation.record_limit("upgraded_idle_timeout");
             return self.reset_timed_out(
                 number,
                 "its upgraded protocol was idle for too long",
-                link,
+                conn,
             );
         }
         if deadlines.exchange <= now {
-            link.worker.instrumentation.record_limit("exchange_timeout");
-            return self.reset_timed_out(number, "its exchange took too long", link);
+            conn.worker.instrumentation.record_limit("exchange_timeout");
+            return self.reset_timed_out(number, "its exchange took too long", conn);
         }
-        // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending
-        // the request, by RST_STREAM with NO_ERROR.
+        // RFC 9113 §8.1: after a complete response, the server may request that the client stop
+        // sending, by RST_STREAM with NO_ERROR.
         if matches!(stream.state, StreamState::DrainingBody) {
             if deadlines.receive.min(deadlines.idle) <= now {
-                self.reset_stream(number, ErrorCode::NO_ERROR, link);
+                self.reset_stream(number, ErrorCode::NO_ERROR, conn);
             }
             return;
         }
         if deadlines.receive <= now {
-            self.update_receive_timer(number, link);
+            self.update_receive_timer(number, conn);
             let stream = self.streams.at(number);
             if stream.deadlines.receive <= now {
-                link.worker.instrumentation.record_limit("transfer_rate_min");
+                conn.worker.instrumentation.record_limit("transfer_rate_min");
                 stream.request_body.fail(BodyError::TooSlow);
-                self.discard_body(number, link);
+                self.discard_body(number, conn);
             }
         }
         if deadlines.send <= now {
-            self.update_send_timer(number, link);
+            self.update_send_timer(number, conn);
             if self.streams.at(number).deadlines.send <= now {
-                link.worker.instrumentation.record_limit("transfer_rate_min");
-                self.reset_timed_out(number, "the peer did not open its window", link);
+                conn.worker.instrumentation.record_limit("transfer_rate_min");
+                self.reset_timed_out(number, "the peer did not open its window", conn);
             }
         }
     }
@@ -200,15 +203,15 @@ impl Http2 {
     fn reset_timed_out<D: Driver>(
         &mut self,
         number: u32,
-        why: &str,
-        link: &mut ConnectionContext<'_, D>,
+        reason: &str,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let request = self.streams.at(number).exchange.request_name();
         let request = request.map(ToString::to_string).unwrap_or_default();
-        let peer = &link.info.peer;
+        let peer = &conn.info.peer;
         catch_log_panic(
-            || tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {why}"),
+            || tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {reason}"),
         );
-        self.reset_stream(number, ErrorCode::CANCEL, link);
+        self.reset_stream(number, ErrorCode::CANCEL, conn);
     }
 }

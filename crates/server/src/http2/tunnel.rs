@@ -31,46 +31,43 @@ impl Http2 {
         number: u32,
         head: RequestHead,
         body: BodyLength,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
-        self.begin(number, head, link, |stream, _| {
+        self.begin(number, head, conn, |stream, _| {
             let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
             stream.consumed = Some(writer.consumed_bytes());
             if body == BodyLength::None {
                 writer.finish(HeaderMap::new());
             } else {
-                let (is_awaited, is_promised) = (false, false);
-                stream.request_body = RequestBodySender::Open {
-                    pipe: writer,
-                    awaits_continue: is_awaited,
-                    has_length: is_promised,
-                };
+                let (awaits_continue, has_length) = (false, false);
+                stream.request_body =
+                    RequestBodySender::Open { pipe: writer, awaits_continue, has_length };
             }
             (stream.is_tunnel, stream.tunnel_reader) = (true, Some(reader));
             Body::empty()
         });
-        self.forward_body(number, link);
+        self.forward_body(number, conn);
     }
 
-    /// If the handler agreed to the upgrade, responds and starts the protocol. Otherwise, returns
+    /// If the handler accepted the upgrade, responds and starts the protocol. Otherwise, returns
     /// the response to send instead.
     pub(super) fn open_tunnel<D: Driver>(
         &mut self,
         number: u32,
         key: StreamKey,
         mut response: Response,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> Option<Response> {
         let stream = self.streams.at(number);
         let Some(reader) = stream.tunnel_reader.take() else { return Some(response) };
-        let is_agreed = response.status == StatusCode::SWITCHING_PROTOCOLS;
-        let Some(upgrade) = response.take_upgrade().filter(|_| is_agreed) else {
+        let is_accepted = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        let Some(upgrade) = response.take_upgrade().filter(|_| is_accepted) else {
             // RFC 9110 §9.3.6: any 2xx would mean that the other protocol begins.
-            let is_refusal = !is_agreed && !response.status.is_success();
-            return Some(if is_refusal {
+            let is_rejection = !is_accepted && !response.status.is_success();
+            return Some(if is_rejection {
                 response
             } else {
-                self.protocol_not_supported(number, response, link)
+                self.protocol_not_supported(number, response, conn)
             });
         };
         // RFC 8441 §5: a 200 means what 101 means in HTTP/1.1, and there is no key to accept.
@@ -85,7 +82,7 @@ impl Http2 {
         stream.exchange.metrics.set_status(response.status);
         stream.exchange.finish();
         stream.exchange.start_upgraded(upgrade, io);
-        self.respond_streamed(number, key, response, link);
+        self.respond_streamed(number, key, response, conn);
         if let Some(stream) = self.streams.get(number) {
             stream.deadlines.exchange = Duration::MAX;
         }
@@ -98,12 +95,12 @@ impl Http2 {
         &mut self,
         number: u32,
         response: Response,
-        link: &ConnectionContext<'_, D>,
+        conn: &ConnectionContext<'_, D>,
     ) -> Response {
         catch_panic("the destructor of a response", || drop(response));
         let detail = "This resource does not support the requested protocol.";
         let problem = Problem::new(StatusCode::NOT_IMPLEMENTED, "protocol-unknown", detail);
-        self.render_problem(number, problem, link)
+        self.render_problem(number, problem, conn)
     }
 
     /// Polls the upgraded protocol of a stream, if there is one. Returns false if the protocol
@@ -111,18 +108,18 @@ impl Http2 {
     pub(super) fn poll_tunnel<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) -> bool {
         let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
         if !*is_tunnel {
             return true;
         }
-        let mut context = Context::from_waker(waker);
-        let Err(panicked) = exchange.poll_upgraded(&mut context, &link.worker.heartbeat) else {
+        let mut cx = Context::from_waker(waker);
+        let Err(panic) = exchange.poll_upgraded(&mut cx, &conn.worker.heartbeat) else {
             return true;
         };
-        exchange.log_panic("an upgraded protocol", &panicked, &link.info.peer);
-        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, link);
+        exchange.log_panic("an upgraded protocol", &panic, &conn.info.peer);
+        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, conn);
         false
     }
 
@@ -132,17 +129,18 @@ impl Http2 {
     pub(super) fn update_tunnel_timer<D: Driver>(
         &mut self,
         number: u32,
-        link: &mut ConnectionContext<'_, D>,
+        conn: &mut ConnectionContext<'_, D>,
     ) {
         let stream = self.streams.at(number);
         stream.deadlines.receive = Duration::MAX;
-        let moved = stream.received + stream.sent;
-        let is_begun = matches!(stream.state, StreamState::SendingStream(_));
-        if is_begun && (stream.deadlines.idle == Duration::MAX || stream.last_transferred != moved)
+        let transferred = stream.received + stream.sent;
+        let has_started = matches!(stream.state, StreamState::SendingStream(_));
+        if has_started
+            && (stream.deadlines.idle == Duration::MAX || stream.last_transferred != transferred)
         {
-            stream.last_transferred = moved;
-            let timeout = link.listener.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
-            stream.deadlines.idle = link.worker.driver.now().saturating_add(timeout);
+            stream.last_transferred = transferred;
+            let timeout = conn.listener.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
+            stream.deadlines.idle = conn.worker.driver.now().saturating_add(timeout);
         }
     }
 }

@@ -61,7 +61,7 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         }
     }
 
-    /// Lets `fill` append bytes, such as decrypted ones.
+    /// Calls `fill` to append bytes, such as decrypted ones.
     pub(crate) fn append_with<T>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         self.release_chunk();
         self.compact();
@@ -93,8 +93,8 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
         match keep(self.chunk.take()?) {
-            Ok(kept) => {
-                let unread = Bytes::from(kept).split_off(self.consumed);
+            Ok(owned) => {
+                let unread = Bytes::from(owned).split_off(self.consumed);
                 self.clear();
                 Some(unread)
             }
@@ -125,80 +125,80 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
-    /// Counts as lent until it is dropped.
-    struct Lent {
-        _on_loan: Rc<()>,
+    /// Holds a reference to its owner, so that the tests can count the chunks that exist.
+    struct TrackedChunk {
+        _owner: Rc<()>,
         bytes: &'static [u8],
     }
 
-    impl Deref for Lent {
+    impl Deref for TrackedChunk {
         type Target = [u8];
         fn deref(&self) -> &[u8] {
             self.bytes
         }
     }
 
-    fn lent(by: &Rc<()>, bytes: &'static [u8]) -> Lent {
-        Lent { _on_loan: Rc::clone(by), bytes }
+    fn tracked(owner: &Rc<()>, bytes: &'static [u8]) -> TrackedChunk {
+        TrackedChunk { _owner: Rc::clone(owner), bytes }
     }
 
     #[test]
-    fn the_unread_bytes_are_contiguous_whatever_the_cuts() {
+    fn unread_bytes_are_contiguous_across_chunks() {
         let owner = Rc::new(());
-        let mut inbox = ChunkBuffer::new();
-        inbox.push(lent(&owner, b"hello "));
-        inbox.consume(2);
-        inbox.push(lent(&owner, b"world"));
-        assert_eq!(inbox.unread(), b"llo world");
-        inbox.consume(4);
-        assert_eq!(inbox.unread(), b"world");
-        inbox.append_with(|bytes| bytes.extend_from_slice(b"!"));
-        assert_eq!(inbox.unread(), b"world!");
-        inbox.consume(6);
-        assert!(inbox.is_empty());
+        let mut buffer = ChunkBuffer::new();
+        buffer.push(tracked(&owner, b"hello "));
+        buffer.consume(2);
+        buffer.push(tracked(&owner, b"world"));
+        assert_eq!(buffer.unread(), b"llo world");
+        buffer.consume(4);
+        assert_eq!(buffer.unread(), b"world");
+        buffer.append_with(|bytes| bytes.extend_from_slice(b"!"));
+        assert_eq!(buffer.unread(), b"world!");
+        buffer.consume(6);
+        assert!(buffer.is_empty());
     }
 
     #[test]
-    fn what_was_read_is_not_kept_though_something_is_always_unread() {
+    fn memory_stays_bounded_while_some_bytes_are_always_unread() {
         let owner = Rc::new(());
-        let mut inbox = ChunkBuffer::new();
-        let mut sealed: ChunkBuffer<Lent> = ChunkBuffer::new();
+        let mut buffer = ChunkBuffer::new();
+        let mut appended: ChunkBuffer<TrackedChunk> = ChunkBuffer::new();
         for _ in 0..10_000 {
-            inbox.push(lent(&owner, b"some bytes"));
-            inbox.consume(inbox.unread().len() - 4);
-            sealed.append_with(|plain| plain.extend_from_slice(b"some bytes"));
-            sealed.consume(sealed.unread().len() - 4);
-            assert_eq!((inbox.unread(), sealed.unread()), (&b"ytes"[..], &b"ytes"[..]));
+            buffer.push(tracked(&owner, b"some bytes"));
+            buffer.consume(buffer.unread().len() - 4);
+            appended.append_with(|bytes| bytes.extend_from_slice(b"some bytes"));
+            appended.consume(appended.unread().len() - 4);
+            assert_eq!((buffer.unread(), appended.unread()), (&b"ytes"[..], &b"ytes"[..]));
         }
-        assert!(inbox.owned.capacity() + sealed.owned.capacity() < 200);
+        assert!(buffer.owned.capacity() + appended.owned.capacity() < 200);
     }
 
     #[test]
-    fn what_is_kept_is_what_was_not_read() {
+    fn take_owned_returns_only_the_unread_bytes() {
         let owner = Rc::new(());
-        let mut inbox = ChunkBuffer::new();
-        inbox.push(lent(&owner, b"head, body"));
-        inbox.consume(6);
-        assert_eq!(inbox.take_owned(Err), None);
-        assert_eq!(inbox.unread(), b"body");
-        let kept = inbox.take_owned(|chunk| Ok(chunk.to_vec()));
-        assert_eq!(kept.as_deref(), Some(&b"body"[..]));
-        assert!(inbox.is_empty());
-        assert_eq!(inbox.take_owned(|chunk| Ok(chunk.to_vec())), None);
+        let mut buffer = ChunkBuffer::new();
+        buffer.push(tracked(&owner, b"head, body"));
+        buffer.consume(6);
+        assert_eq!(buffer.take_owned(Err), None);
+        assert_eq!(buffer.unread(), b"body");
+        let taken = buffer.take_owned(|chunk| Ok(chunk.to_vec()));
+        assert_eq!(taken.as_deref(), Some(&b"body"[..]));
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.take_owned(|chunk| Ok(chunk.to_vec())), None);
         assert_eq!(Rc::strong_count(&owner), 1);
     }
 
     #[test]
-    fn a_chunk_goes_back_as_soon_as_it_is_read_or_settled() {
+    fn chunk_is_returned_once_it_is_read_or_copied() {
         let owner = Rc::new(());
-        let mut inbox = ChunkBuffer::new();
-        inbox.push(lent(&owner, b"ab"));
+        let mut buffer = ChunkBuffer::new();
+        buffer.push(tracked(&owner, b"ab"));
         assert_eq!(Rc::strong_count(&owner), 2);
-        inbox.consume(2);
+        buffer.consume(2);
         assert_eq!(Rc::strong_count(&owner), 1);
-        inbox.push(lent(&owner, b"cd"));
-        inbox.consume(1);
-        inbox.release_chunk();
-        assert_eq!((Rc::strong_count(&owner), inbox.unread()), (1, &b"d"[..]));
+        buffer.push(tracked(&owner, b"cd"));
+        buffer.consume(1);
+        buffer.release_chunk();
+        assert_eq!((Rc::strong_count(&owner), buffer.unread()), (1, &b"d"[..]));
     }
 }

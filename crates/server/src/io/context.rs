@@ -77,12 +77,12 @@ pub(crate) struct Close {
 }
 
 impl Action {
-    pub(crate) fn close(ended: CloseReason) -> Self {
-        Self::Close(Close { reason: ended, linger: false })
+    pub(crate) fn close(reason: CloseReason) -> Self {
+        Self::Close(Close { reason, linger: false })
     }
 
-    pub(crate) fn linger(ended: CloseReason) -> Self {
-        Self::Close(Close { reason: ended, linger: true })
+    pub(crate) fn linger(reason: CloseReason) -> Self {
+        Self::Close(Close { reason, linger: true })
     }
 }
 
@@ -98,7 +98,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
         matches!(self.transport, Transport::Plain) && self.stream.supports_sendfile()
     }
 
-    /// Returns whether more may be received before the current request is answered.
+    /// Returns whether more may be received before the current response is complete.
     pub(crate) fn may_read_ahead(&self) -> bool {
         self.io.input.unread().len() < self.listener.limits.read_ahead_bytes_max
     }
@@ -120,8 +120,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
     pub(crate) fn check_origin(&mut self, head: &RequestHead) -> Result<(), RequestError> {
         // A trusted proxy may have used TLS with its client.
         let is_secure = self.info.is_secure() || self.info.trusted_proxies.is_some();
-        if let Err(reject) = head.index().check_https_over_tls(is_secure) {
-            return Err(warn_misdirected(reject));
+        if let Err(error) = head.index().check_https_over_tls(is_secure) {
+            return Err(warn_misdirected(error));
         }
         let Some(hosts) = self.transport.allowed_hosts() else { return Ok(()) };
         // Only HTTP/1.0 may omit the host.
@@ -139,41 +139,41 @@ impl<D: Driver> ConnectionContext<'_, D> {
         has_content: bool,
     ) -> Result<AdmissionPermit, ShedReason> {
         let driver = &self.worker.driver;
-        let is_by_wicket = self.is_reserved;
-        let asking = AdmissionRequest {
+
+        let request = AdmissionRequest {
             target,
             head,
             info: self.info,
             has_content,
-            is_reserved: is_by_wicket,
+            is_reserved: self.is_reserved,
         };
-        let overload = &self.worker.admission;
-        let admitted = overload.admit(&asking, || (driver.polled_at(), driver.coarse_now()));
-        if overload.needs_watcher() {
+        let admission = &self.worker.admission;
+        let result = admission.admit(&request, || (driver.polled_at(), driver.coarse_now()));
+        if admission.needs_watcher() {
             driver.spawn_boxed(Box::pin(watch_shedding(Rc::clone(self.worker))));
         }
-        admitted
+        result
     }
 
     /// Starts to wait for content from the peer, which must arrive at the minimum rate.
     pub(crate) fn start_body_timer(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.listener.limits.min_rate());
-        let until = self.io.receive_rate.start(now, self.io.input.payload_bytes(), rate);
+        let deadline = self.io.receive_rate.start(now, self.io.input.payload_bytes(), rate);
         self.io.deadlines.clear(TimeoutKind::Idle);
-        self.io.deadlines.set(TimeoutKind::Receive, until);
+        self.io.deadlines.set(TimeoutKind::Receive, deadline);
     }
 
-    /// Starts to wait for content in a conversation: the response has begun, so either side may
-    /// send next.
+    /// Starts to wait for content on a bidirectional stream: the response has begun, so either side
+    /// may send next.
     pub(crate) fn start_idle_timer(&mut self) {
         self.io.deadlines.clear(TimeoutKind::Receive);
         let rate = self.listener.limits.bidi_min_rate();
-        let until =
+        let deadline =
             self.io.activity_rate.start(self.worker.driver.now(), self.bytes_transferred(), rate);
-        self.io.deadlines.set(TimeoutKind::Idle, until);
+        self.io.deadlines.set(TimeoutKind::Idle, deadline);
     }
 
-    /// Returns whether both sides of a conversation have been silent for too long.
+    /// Returns whether both sides of a bidirectional stream have been silent for too long.
     pub(crate) fn is_idle_expired(&mut self) -> bool {
         let rate = self.listener.limits.bidi_min_rate();
         self.io.activity_rate.is_too_slow(self.worker.driver.now(), self.bytes_transferred(), rate)
@@ -196,9 +196,9 @@ impl<D: Driver> ConnectionContext<'_, D> {
     /// Returns whether the current request must be the connection's last one, because the worker is
     /// shutting down or the connection has reached its maximum age.
     pub(crate) fn should_close(&self) -> bool {
-        let has_life = self.listener.limits.connection_age_max.is_some();
+        let has_age_limit = self.listener.limits.connection_age_max.is_some();
         self.worker.lifecycle() >= Lifecycle::LameDuck
-            || has_life && self.worker.driver.now() >= self.expires_at()
+            || has_age_limit && self.worker.driver.now() >= self.expires_at()
     }
 
     /// When the connection reaches its maximum age.
@@ -209,13 +209,13 @@ impl<D: Driver> ConnectionContext<'_, D> {
 
 /// Ends queue-delay rejections if no more requests arrive, which would otherwise end them.
 async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
-    let alarm = worker.timers.timer();
-    while let Some(at) = worker.admission.next_check(worker.driver.now())
+    let timer = worker.timers.timer();
+    while let Some(next_check) = worker.admission.next_check(worker.driver.now())
         && worker.lifecycle() < Lifecycle::ForceClosing
     {
         race(
-            worker.driver.sleep_until(at),
-            worker.lifecycle_reached(&alarm, Lifecycle::ForceClosing),
+            worker.driver.sleep_until(next_check),
+            worker.lifecycle_reached(&timer, Lifecycle::ForceClosing),
         )
         .await;
     }
@@ -223,9 +223,9 @@ async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
 
 /// Logs once why requests get a 421 if a gateway in front of this server terminates TLS.
 #[cold]
-fn warn_misdirected(reject: RequestError) -> RequestError {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+fn warn_misdirected(error: RequestError) -> RequestError {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
         catch_log_panic(|| {
             tracing::warn!(target: "peregrine",
             "a request for https arrived on a plain connection and got a 421: if a gateway in \
@@ -233,5 +233,5 @@ fn warn_misdirected(reject: RequestError) -> RequestError {
              or set Limits::behind_gateway")
         });
     });
-    reject
+    error
 }

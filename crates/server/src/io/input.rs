@@ -16,9 +16,9 @@ pub(crate) struct InputBuffer<C> {
     bytes_received: u64,
     /// Bytes of plaintext received.
     plaintext_bytes: u64,
-    /// The maximum, so far, of `plain` plus the received bytes of an incomplete TLS record. Rates
-    /// are measured by it. Padding and empty records contain no plaintext, so a peer cannot keep up
-    /// its rate with them.
+    /// The maximum, so far, of `plaintext_bytes` plus the received bytes of an incomplete TLS
+    /// record. Rates are measured by it. Padding and empty records contain no plaintext, so a peer
+    /// cannot keep up its rate with them.
     payload_bytes: u64,
 }
 
@@ -40,11 +40,11 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     pub(crate) fn push(
         &mut self,
         chunk: C,
-        stage: &mut Transport,
+        transport: &mut Transport,
         replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
         self.bytes_received += chunk.len() as u64;
-        match stage {
+        match transport {
             Transport::Plain => {
                 self.payload_bytes += chunk.len() as u64;
                 self.buffer.push(chunk);
@@ -54,21 +54,21 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         }
     }
 
-    /// Decrypts `sealed` and adds the plaintext.
+    /// Decrypts `ciphertext` and adds the plaintext.
     fn decrypt(
         &mut self,
         tls: &mut TlsState,
-        sealed: &[u8],
+        ciphertext: &[u8],
         replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
-        let (taken, opened) = self.buffer.append_with(|plain| {
-            let before = plain.len();
-            (tls.receive(sealed, plain, replies), plain.len() - before)
+        let (result, decrypted_len) = self.buffer.append_with(|plaintext| {
+            let len_before = plaintext.len();
+            (tls.receive(ciphertext, plaintext, replies), plaintext.len() - len_before)
         });
-        self.plaintext_bytes += opened as u64;
+        self.plaintext_bytes += decrypted_len as u64;
         self.payload_bytes =
             self.payload_bytes.max(self.plaintext_bytes + tls.partial_record_bytes());
-        taken
+        result
     }
 
     /// Passes unread bytes, which arrived before the TLS session began, to the session.
@@ -77,27 +77,27 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     /// As [`InputBuffer::push`].
     pub(crate) fn start_tls(
         &mut self,
-        stage: &mut Transport,
+        transport: &mut Transport,
         replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
-        let Transport::Tls(tls) = stage else { return Ok(()) };
+        let Transport::Tls(tls) = transport else { return Ok(()) };
         // From now on, only decrypted bytes count.
         self.plaintext_bytes = self.payload_bytes;
-        let sealed = self.buffer.unread().to_vec();
-        self.buffer.consume(sealed.len());
-        self.decrypt(tls, &sealed, replies)
+        let ciphertext = self.buffer.unread().to_vec();
+        self.buffer.consume(ciphertext.len());
+        self.decrypt(tls, &ciphertext, replies)
     }
 
-    /// Lets the TLS session process the bytes that it already has.
+    /// Processes the bytes that the TLS session has already received.
     ///
     /// # Errors
     /// As [`InputBuffer::push`].
     pub(crate) fn resume_tls(
         &mut self,
-        stage: &mut Transport,
+        transport: &mut Transport,
         replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
-        let Transport::Tls(tls) = stage else { return Ok(()) };
+        let Transport::Tls(tls) = transport else { return Ok(()) };
         self.decrypt(tls, &[], replies)
     }
 
@@ -107,11 +107,12 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     }
 
     /// Returns whether the peer has ended its sending side, by TCP or by TLS.
-    pub(crate) fn is_eof(&self, stage: &Transport) -> bool {
-        self.is_eof || stage.is_read_closed()
+    pub(crate) fn is_eof(&self, transport: &Transport) -> bool {
+        self.is_eof || transport.is_read_closed()
     }
 
-    /// Bytes received in this session, before decryption. An increase shows that the peer is alive.
+    /// Bytes received since the last reset, before decryption. An increase shows that the peer is
+    /// alive.
     pub(crate) fn bytes_received(&self) -> u64 {
         self.bytes_received
     }

@@ -2,9 +2,9 @@
 //!
 //! Received bytes pass through the [`Transport`](transport::Transport), which decrypts them if the
 //! connection uses TLS, to the [`InputBuffer`]. A protocol writes output to the [`OutputBuffer`],
-//! which passes it through the stage to the driver. A
-//! [`ConnectionContext`](context::ConnectionContext) lends all of this to a protocol for one turn,
-//! together with the state of the listener and the worker.
+//! which passes it through the transport to the driver. A
+//! [`ConnectionContext`](context::ConnectionContext) gives a protocol access to all of this for one
+//! turn, together with the state of the listener and the worker.
 
 mod chunk_buffer;
 pub(crate) mod context;
@@ -26,7 +26,7 @@ use peregrine_driver::{Driver, Stream};
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct ConnectionIo<D: Driver> {
-    /// Held while the connection waits for an event that the driver does not know.
+    /// Held while the connection waits for an event that is not an event of the driver.
     pub(crate) keep_awake: Option<D::KeepAwake>,
     /// How many bytes were passed to the driver and may not be sent yet.
     pub(crate) unflushed_bytes: usize,
@@ -39,7 +39,7 @@ pub(crate) struct ConnectionIo<D: Driver> {
     pub(crate) had_final_turn: bool,
     /// Measures how fast the peer sends while the server waits for content.
     pub(crate) receive_rate: TransferRate,
-    /// Measures how long both sides of a conversation have been silent.
+    /// Measures how long both sides of a bidirectional stream have been silent.
     pub(crate) activity_rate: TransferRate,
 }
 
@@ -63,8 +63,8 @@ impl<D: Driver> ConnectionIo<D> {
 
     /// Records that all output was sent. The time when it was sent is unknown, so no waiting time
     /// counts against the peer.
-    pub(crate) fn on_flushed(&mut self, progress: u64) {
-        self.send_rate = TransferRate::new(progress);
+    pub(crate) fn on_flushed(&mut self, bytes_written: u64) {
+        self.send_rate = TransferRate::new(bytes_written);
         self.unflushed_bytes = 0;
         self.deadlines.clear(TimeoutKind::Send);
     }

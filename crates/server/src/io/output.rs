@@ -34,7 +34,7 @@ pub(crate) struct Flushed {
 }
 
 impl Flushed {
-    fn of(bytes: usize) -> Self {
+    fn all_accounted(bytes: usize) -> Self {
         Self { bytes, accounted_bytes: bytes }
     }
 }
@@ -72,10 +72,10 @@ impl OutputBuffer {
         !self.shared.is_empty() || self.file.is_some()
     }
 
-    /// Returns whether so much output is waiting that no more may be produced: `most` bytes or a
-    /// shared piece.
-    pub(crate) fn is_full(&self, most: usize) -> bool {
-        self.has_shared() || self.plaintext.len() >= most
+    /// Returns whether so much output is waiting that no more may be produced: `bytes_max` bytes or
+    /// a shared piece.
+    pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
+        self.has_shared() || self.plaintext.len() >= bytes_max
     }
 
     /// Appends content, without a copy if it is large.
@@ -93,51 +93,52 @@ impl OutputBuffer {
 
     /// Appends a part of a file. No shared piece may be waiting.
     pub(crate) fn write_file(&mut self, part: FileRange) {
-        debug_assert!(!self.has_shared(), "a writer that is full takes no more");
+        debug_assert!(!self.has_shared(), "callers check `is_full` first");
         std::mem::swap(&mut self.before_shared, &mut self.plaintext);
         self.file = Some(part);
     }
 
     /// Passes output to the driver, unless the driver still has earlier output to send. A large
     /// shared piece is passed in parts, one per call, and the bytes behind it wait for a later
-    /// call. With TLS, at most `most` bytes of a shared piece are encrypted per call. Returns how
-    /// much was passed.
+    /// call. With TLS, at most `bytes_max` bytes of a shared piece are encrypted per call. Returns
+    /// how much was passed.
     ///
     /// # Errors
     /// The TLS session cannot send.
     pub(crate) fn flush<S: Stream>(
         &mut self,
         stream: &S,
-        stage: &mut Transport,
-        most: usize,
+        transport: &mut Transport,
+        bytes_max: usize,
     ) -> Result<Flushed, TlsSendError> {
         if self.is_empty() || !stream.is_writable() {
             return Ok(Flushed::default());
         }
-        if let Transport::Tls(tls) = stage {
-            let encrypted = self.encrypt(most, |bytes, records| tls.session.send(bytes, records));
-            if encrypted.is_err() {
+        if let Transport::Tls(tls) = transport {
+            let result = self.encrypt(bytes_max, |bytes, records| tls.session.send(bytes, records));
+            if result.is_err() {
                 self.discard_plaintext();
             }
-            encrypted?;
-            let given = Flushed::of(self.tls_records.len());
+            result?;
+            let flushed = Flushed::all_accounted(self.tls_records.len());
             stream.send(&mut self.tls_records);
-            Ok(given)
+            Ok(flushed)
         } else if let Some(part) = self.file.take() {
-            let (length, held_bytes) = (part.len, self.before_shared.len());
+            let (len, accounted_bytes) = (part.len, self.before_shared.len());
             stream.send_file(&mut self.before_shared, part);
-            Ok(Flushed { bytes: held_bytes + length, accounted_bytes: held_bytes })
+            Ok(Flushed { bytes: accounted_bytes + len, accounted_bytes })
         } else if self.shared.is_empty() {
-            let given = Flushed::of(self.plaintext.len());
+            let flushed = Flushed::all_accounted(self.plaintext.len());
             stream.send(&mut self.plaintext);
-            Ok(given)
+            Ok(flushed)
         } else {
             let piece = self.take_shared(ZERO_COPY_BYTES_MAX);
-            let (bytes, ahead) = (self.before_shared.len() + piece.len(), self.before_shared.len());
-            let held_bytes = if self.is_shared_accounted { bytes } else { ahead };
-            let given = Flushed { bytes, accounted_bytes: held_bytes };
+            let (bytes, before_len) =
+                (self.before_shared.len() + piece.len(), self.before_shared.len());
+            let accounted_bytes = if self.is_shared_accounted { bytes } else { before_len };
+            let flushed = Flushed { bytes, accounted_bytes };
             stream.send_shared(&mut self.before_shared, piece);
-            Ok(given)
+            Ok(flushed)
         }
     }
 
@@ -152,7 +153,7 @@ impl OutputBuffer {
     /// Encrypts output into `records`, without copying the plaintext first.
     fn encrypt(
         &mut self,
-        most: usize,
+        bytes_max: usize,
         mut send: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), TlsSendError>,
     ) -> Result<(), TlsSendError> {
         if !self.shared.is_empty() {
@@ -160,7 +161,7 @@ impl OutputBuffer {
                 send(&self.before_shared, &mut self.tls_records)?;
                 self.before_shared.clear();
             }
-            let piece = CatchDropPanic::new(self.take_shared(most.max(ZERO_COPY_BYTES_MIN)));
+            let piece = CatchDropPanic::new(self.take_shared(bytes_max.max(ZERO_COPY_BYTES_MIN)));
             send(&piece, &mut self.tls_records)?;
             if !self.shared.is_empty() {
                 return Ok(());
@@ -173,12 +174,12 @@ impl OutputBuffer {
         Ok(())
     }
 
-    /// Takes the first bytes of the shared piece, at most `most`, or all of it if that is less.
-    fn take_shared(&mut self, most: usize) -> Bytes {
-        if self.shared.len() <= most {
+    /// Takes the first bytes of the shared piece, at most `bytes_max`.
+    fn take_shared(&mut self, bytes_max: usize) -> Bytes {
+        if self.shared.len() <= bytes_max {
             std::mem::take(&mut *self.shared)
         } else {
-            self.shared.split_to(most)
+            self.shared.split_to(bytes_max)
         }
     }
 
@@ -211,10 +212,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_content_that_others_hold_as_well_does_not_count() {
+    fn large_content_with_other_owners_is_not_accounted() {
         let large = Bytes::from(vec![0; 2 * ALWAYS_COUNTED_BYTES_MAX]);
         assert_eq!(accounted_bytes(&large), 2 * ALWAYS_COUNTED_BYTES_MAX);
-        let other = large.clone();
-        assert_eq!((accounted_bytes(&large), accounted_bytes(&other.slice(..1000))), (0, 1000));
+        let shared = large.clone();
+        assert_eq!((accounted_bytes(&large), accounted_bytes(&shared.slice(..1000))), (0, 1000));
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum TimeoutKind {
-    /// Bytes in either direction on an upgraded connection or in a conversation. This is the first
-    /// variant, so that its deadline is next to `set` in memory.
+    /// Bytes in either direction on an upgraded connection or a bidirectional stream. This is the
+    /// first variant, so that its deadline is next to `set` in memory.
     Idle,
     /// The end of the TLS handshake.
     Handshake,
@@ -33,7 +33,7 @@ pub(crate) enum TimeoutKind {
     LingerMax,
     /// Reading of available content by the task that continues to read after the response.
     BodyReader,
-    /// Any bytes from an HTTP/2 client, or its answer to a PING.
+    /// Any bytes from an HTTP/2 client, for example its acknowledgement of a PING.
     Ping,
     /// The earliest deadline of all HTTP/2 streams.
     NextStream,
@@ -65,7 +65,7 @@ const TIMEOUTS: [TimeoutKind; 13] = [
 pub(crate) struct Deadlines {
     /// Which deadlines are set: one bit for each [`TimeoutKind`].
     set: u16,
-    at: [Duration; TIMEOUTS.len()],
+    deadline: [Duration; TIMEOUTS.len()],
 }
 
 impl Default for Deadlines {
@@ -76,35 +76,35 @@ impl Default for Deadlines {
 
 impl Deadlines {
     /// Sets a deadline; [`Duration::MAX`] clears it.
-    pub(crate) fn set(&mut self, wait: TimeoutKind, at: Duration) {
-        if at == Duration::MAX {
-            return self.clear(wait);
+    pub(crate) fn set(&mut self, kind: TimeoutKind, deadline: Duration) {
+        if deadline == Duration::MAX {
+            return self.clear(kind);
         }
-        self.set |= bit(wait);
-        self.at[wait as usize] = at;
+        self.set |= bit(kind);
+        self.at[kind as usize] = deadline;
     }
 
-    /// Sets a deadline, unless the wait already has one.
-    pub(crate) fn set_if_unset(&mut self, wait: TimeoutKind, at: Duration) {
-        if self.set & bit(wait) == 0 {
-            self.set(wait, at);
-        }
-    }
-
-    /// Sets a deadline, unless the wait has an earlier one.
-    pub(crate) fn set_earlier(&mut self, wait: TimeoutKind, at: Duration) {
-        if self.get(wait).is_none_or(|earlier| at < earlier) {
-            self.set(wait, at);
+    /// Sets a deadline, unless one of this kind is set.
+    pub(crate) fn set_if_unset(&mut self, kind: TimeoutKind, deadline: Duration) {
+        if self.set & bit(kind) == 0 {
+            self.set(kind, deadline);
         }
     }
 
-    /// The deadline of a wait; `None` if it has none.
-    pub(crate) fn get(&self, wait: TimeoutKind) -> Option<Duration> {
-        (self.set & bit(wait) != 0).then(|| self.at[wait as usize])
+    /// Sets a deadline, unless an earlier one of this kind is set.
+    pub(crate) fn set_earlier(&mut self, kind: TimeoutKind, deadline: Duration) {
+        if self.get(kind).is_none_or(|earlier| deadline < earlier) {
+            self.set(kind, deadline);
+        }
     }
 
-    pub(crate) fn clear(&mut self, wait: TimeoutKind) {
-        self.set &= !bit(wait);
+    /// The deadline of this kind; `None` if it is not set.
+    pub(crate) fn get(&self, kind: TimeoutKind) -> Option<Duration> {
+        (self.set & bit(kind) != 0).then(|| self.at[kind as usize])
+    }
+
+    pub(crate) fn clear(&mut self, kind: TimeoutKind) {
+        self.set &= !bit(kind);
     }
 
     pub(crate) fn clear_all(&mut self) {
@@ -113,38 +113,38 @@ impl Deadlines {
 
     /// The earliest deadline.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.iter().map(|wait| self.at[wait as usize]).min()
+        self.iter().map(|kind| self.at[kind as usize]).min()
     }
 
-    /// Returns a wait whose deadline has passed, and clears that deadline.
+    /// Returns the kind of an expired deadline, and clears that deadline.
     pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<TimeoutKind> {
-        let passed = self.iter().find(|wait| self.at[*wait as usize] <= now)?;
-        self.clear(passed);
-        Some(passed)
+        let expired = self.iter().find(|kind| self.at[*kind as usize] <= now)?;
+        self.clear(expired);
+        Some(expired)
     }
 
-    /// The waits with a deadline, in order.
+    /// The kinds whose deadline is set, in order.
     fn iter(&self) -> impl Iterator<Item = TimeoutKind> {
-        let mut left = self.set;
+        let mut remaining = self.set;
         std::iter::from_fn(move || {
-            let first = TIMEOUTS.get(left.trailing_zeros() as usize)?;
-            left &= left - 1;
+            let first = TIMEOUTS.get(remaining.trailing_zeros() as usize)?;
+            remaining &= remaining - 1;
             Some(*first)
         })
     }
 }
 
-fn bit(wait: TimeoutKind) -> u16 {
-    1 << wait as usize
+fn bit(kind: TimeoutKind) -> u16 {
+    1 << kind as usize
 }
 
 /// The pause before the first probe. It doubles after each probe, up to the maximum.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(200);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// Schedules checks whether the peer has reset the connection. A connection that receives learns of
-/// a reset by receiving. A connection that does not receive, because nothing consumes the data,
-/// must check its socket from time to time.
+/// Schedules checks whether the peer has reset the connection. A connection that receives detects a
+/// reset by receiving. A connection that does not receive, because nothing consumes the data, must
+/// check its socket from time to time.
 #[derive(Debug)]
 pub(crate) struct ProbeSchedule {
     interval: Duration,
@@ -182,12 +182,12 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn each_wait_stands_at_its_place() {
-        assert!(TIMEOUTS.iter().enumerate().all(|(place, wait)| place == *wait as usize));
+    fn timeouts_are_in_the_order_of_their_discriminants() {
+        assert!(TIMEOUTS.iter().enumerate().all(|(index, kind)| index == *kind as usize));
     }
 
     #[test]
-    fn never_is_no_time() {
+    fn duration_max_means_no_deadline() {
         let mut deadlines = Deadlines::default();
         deadlines.set(TimeoutKind::NextStream, SECOND);
         deadlines.set(TimeoutKind::NextStream, Duration::MAX);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wait_has_its_time_and_the_first_counts() {
+    fn next_deadline_is_the_earliest() {
         let mut deadlines = Deadlines::default();
         assert_eq!(deadlines.next_deadline(), None);
         deadlines.set(TimeoutKind::Idle, SECOND * 3);

@@ -3,76 +3,78 @@
 use crate::limits::MinRate;
 use std::time::Duration;
 
-/// The server checks at least this often in the time of the slack whether bytes have moved. Silence
-/// counts from the check that finds it, so a peer may be silent for the slack plus the time between
-/// two checks.
+/// During the grace, the server checks at least this often whether bytes have moved. Silence counts
+/// from the check that detects it, so a peer may be silent for the grace plus the time between two
+/// checks.
 const CHECKS_PER_GRACE: u32 = 8;
 
 /// Limits how long a peer may take, by the number of bytes that moved while the server waited for
 /// it.
 ///
-/// A peer starts with the whole slack. The time in which the server waits for the peer uses it up.
-/// Each byte restores the time that one byte may take at the minimum rate. The slack never exceeds
-/// its initial value, so a burst does not allow longer silence. Time in which the server waits for
-/// something else does not count.
+/// A peer starts with the whole grace (`MinRate::grace`). The time in which the server waits for
+/// the peer uses it up. Each byte restores the time that one byte may take at the minimum rate. The
+/// grace never exceeds its initial value, so a burst does not allow longer silence. Time in which
+/// the server waits for something else does not count.
 #[derive(Debug, Default)]
 pub(crate) struct TransferRate {
     /// Bytes that had moved at the last check.
     last_bytes: u64,
-    /// The current wait: the time from which it counts, and the time when the slack will be used
+    /// The current wait: the time from which it counts, and the time when the grace will be used
     /// up.
     waiting: Option<(Duration, Duration)>,
-    /// Slack used up by earlier waits.
+    /// Grace used up by earlier waits.
     used_grace: Duration,
 }
 
 impl TransferRate {
-    /// Makes a meter that starts at `count` bytes.
-    pub(crate) fn new(count: u64) -> Self {
-        Self { last_bytes: count, ..Self::default() }
+    /// Creates a meter that starts at `total_bytes`.
+    pub(crate) fn new(total_bytes: u64) -> Self {
+        Self { last_bytes: total_bytes, ..Self::default() }
     }
 
     /// Must be called while the server waits for the peer. Returns when to check again. If the peer
-    /// is late, the returned time has already passed. `count` is the total number of bytes moved so
-    /// far.
-    pub(crate) fn start(&mut self, now: Duration, count: u64, rate: MinRate) -> Duration {
-        match self.deadline(now, count, rate) {
+    /// is too slow, the returned time has already passed. `total_bytes` is the number of bytes
+    /// moved so far.
+    pub(crate) fn start(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> Duration {
+        match self.deadline(now, total_bytes, rate) {
             Duration::MAX => Duration::MAX,
-            until => until.min(now.saturating_add(rate.grace / CHECKS_PER_GRACE)),
+            deadline => deadline.min(now.saturating_add(rate.grace / CHECKS_PER_GRACE)),
         }
     }
 
-    /// When the slack will be used up if no byte moves.
-    fn deadline(&mut self, now: Duration, count: u64, rate: MinRate) -> Duration {
-        if let Some((_, until)) = self.waiting
-            && count == self.last_bytes
+    /// When the grace will be used up if no byte moves.
+    fn deadline(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> Duration {
+        if let Some((_, deadline)) = self.waiting
+            && total_bytes == self.last_bytes
         {
-            return until;
+            return deadline;
         }
-        self.pause(now, count, rate);
-        let until = now.saturating_add(rate.grace.saturating_sub(self.used_grace));
-        self.waiting = Some((now, until));
-        until
+        self.pause(now, total_bytes, rate);
+        let deadline = now.saturating_add(rate.grace.saturating_sub(self.used_grace));
+        self.waiting = Some((now, deadline));
+        deadline
     }
 
     /// Stops the current wait: the server no longer waits for the peer.
-    pub(crate) fn pause(&mut self, now: Duration, count: u64, rate: MinRate) {
-        if let Some((since, _)) = self.waiting.take() {
-            self.used_grace = self.used_grace.saturating_add(now.saturating_sub(since));
+    pub(crate) fn pause(&mut self, now: Duration, total_bytes: u64, rate: MinRate) {
+        if let Some((started_at, _)) = self.waiting.take() {
+            self.used_grace = self.used_grace.saturating_add(now.saturating_sub(started_at));
         }
-        let moved = count.saturating_sub(self.last_bytes);
-        self.last_bytes = count;
-        let earned = match (moved, rate.bytes_per_second) {
+        let moved = total_bytes.saturating_sub(self.last_bytes);
+        self.last_bytes = total_bytes;
+        let credit = match (moved, rate.bytes_per_second) {
             (0, _) => Duration::ZERO,
             (_, 0) => Duration::MAX,
-            (moved, min) => Duration::from_secs_f64(moved as f64 / min as f64),
+            (moved, bytes_per_second) => {
+                Duration::from_secs_f64(moved as f64 / bytes_per_second as f64)
+            }
         };
-        self.used_grace = self.used_grace.saturating_sub(earned);
+        self.used_grace = self.used_grace.saturating_sub(credit);
     }
 
-    /// Returns whether the slack is used up.
-    pub(crate) fn is_too_slow(&mut self, now: Duration, count: u64, rate: MinRate) -> bool {
-        self.deadline(now, count, rate) <= now
+    /// Returns whether the grace is used up.
+    pub(crate) fn is_too_slow(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> bool {
+        self.deadline(now, total_bytes, rate) <= now
     }
 }
 
@@ -86,19 +88,19 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Returns the second at which a peer that moves `lump` bytes every `pause` seconds is late;
-    /// `None` if it is not late within a day.
-    fn late_at(lump: u64, pause: u64, rate: MinRate) -> Option<u64> {
+    /// Returns the second at which a peer that moves `burst` bytes every `pause` seconds is too
+    /// slow; `None` if it is fast enough for a day.
+    fn late_at(burst: u64, pause: u64, rate: MinRate) -> Option<u64> {
         let mut meter = TransferRate::default();
         let mut is_late = |tenth: u64| {
             let now = Duration::from_millis(tenth * 100);
-            meter.is_too_slow(now, lump * (tenth / 10 / pause), rate)
+            meter.is_too_slow(now, burst * (tenth / 10 / pause), rate)
         };
         (0..864_000).find(|tenth| is_late(*tenth)).map(|tenth| tenth / 10)
     }
 
     #[test]
-    fn a_peer_at_the_least_rate_is_never_late_however_its_bytes_are_lumped() {
+    fn peer_at_the_minimum_rate_is_never_too_slow_even_in_bursts() {
         for pause in [1, 2, 10, 29] {
             assert_eq!(late_at(100 * pause, pause, RATE), None, "every {pause} s");
         }
@@ -106,53 +108,53 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_late_after_the_slack() {
+    fn silent_peer_is_too_slow_after_the_grace() {
         assert_eq!(late_at(0, 1, RATE), Some(30));
         // Also after a burst.
         assert_eq!(late_at(1_000_000, 50_000, RATE), Some(30));
     }
 
     #[test]
-    fn a_slow_peer_is_late_when_it_has_fallen_behind_by_the_slack() {
+    fn slow_peer_is_too_slow_once_the_grace_is_used_up() {
         // With the next bytes, the peer would have been 30 s behind.
         assert_eq!(late_at(50, 1, RATE), Some(59));
         assert_eq!(late_at(90, 1, RATE), Some(291));
     }
 
     #[test]
-    fn bytes_that_came_since_the_last_look_do_not_excuse_who_is_late_already() {
+    fn bytes_since_the_last_check_do_not_excuse_a_peer_that_is_already_too_slow() {
         let mut meter = TransferRate::default();
         let (mut now, mut count) = (Duration::ZERO, 0);
         while now < seconds(100) {
             // The check is made when requested, one tick late, and another byte has arrived by
             // then.
-            let until = meter.start(now, count, RATE);
-            if until <= now {
+            let deadline = meter.start(now, count, RATE);
+            if deadline <= now {
                 break;
             }
-            (now, count) = (until + Duration::from_millis(100), count + 1);
+            (now, count) = (deadline + Duration::from_millis(100), count + 1);
         }
         assert!(now < seconds(32), "{now:?}");
     }
 
     #[test]
-    fn without_a_rate_any_byte_will_do() {
+    fn without_a_minimum_rate_any_byte_restores_the_grace() {
         let rate = MinRate { bytes_per_second: 0, ..RATE };
         assert_eq!(late_at(1, 29, rate), None);
         assert_eq!(late_at(1, 31, rate), Some(30));
     }
 
     #[test]
-    fn the_time_stands_still_while_nothing_moves() {
+    fn deadline_does_not_move_while_no_bytes_move() {
         let mut meter = TransferRate::default();
-        let until = meter.deadline(seconds(1), 0, RATE);
+        let deadline = meter.deadline(seconds(1), 0, RATE);
         for now in 2..100 {
-            assert_eq!(meter.deadline(seconds(now), 0, RATE), until);
+            assert_eq!(meter.deadline(seconds(now), 0, RATE), deadline);
         }
     }
 
     #[test]
-    fn time_in_which_the_server_does_not_wait_is_not_the_peers() {
+    fn paused_time_does_not_count_against_the_peer() {
         let mut meter = TransferRate::default();
         let mut now = seconds(0);
         for _ in 0..20 {
@@ -165,16 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_noticed_a_part_of_the_slack_late_at_the_most() {
+    fn silence_is_detected_within_one_check_interval() {
         for rate in [RATE, MinRate { bytes_per_second: 0, ..RATE }] {
             for last in 1..=90_u32 {
                 let last = Duration::from_millis(u64::from(last) * 333);
                 let mut meter = TransferRate::default();
-                let (mut now, mut looks) = (Duration::ZERO, 0);
+                let (mut now, mut checks) = (Duration::ZERO, 0);
                 // Checks are made only when the meter requests them.
                 while !meter.is_too_slow(now, if now < last { 0 } else { 1_000_000 }, rate) {
                     now = meter.start(now, if now < last { 0 } else { 1_000_000 }, rate);
-                    looks += 1;
+                    checks += 1;
                 }
                 let silence = now - last;
                 assert!(silence >= rate.grace, "{silence:?} after {last:?}");
@@ -182,13 +184,13 @@ mod tests {
                     silence <= rate.grace + rate.grace / CHECKS_PER_GRACE,
                     "{silence:?} after {last:?}"
                 );
-                assert!(looks <= 2 * (CHECKS_PER_GRACE + 1), "{looks} looks");
+                assert!(checks <= 2 * (CHECKS_PER_GRACE + 1), "{checks} checks");
             }
         }
     }
 
     #[test]
-    fn who_may_be_silent_for_ever_is_not_looked_at() {
+    fn unlimited_grace_needs_no_checks() {
         let rate = MinRate { bytes_per_second: 0, grace: Duration::MAX };
         assert_eq!(TransferRate::default().start(seconds(7), 1, rate), Duration::MAX);
     }

@@ -32,8 +32,8 @@ impl Transport {
             None => Self::Plain,
             Some(session) => {
                 let received = TlsReadState::Handshaking;
-                let charge = MemoryReservation::new(TLS_HANDSHAKE_BYTES);
-                Self::Tls(Box::new(TlsState { session, received, reservation: charge }))
+                let reservation = MemoryReservation::new(TLS_HANDSHAKE_BYTES);
+                Self::Tls(Box::new(TlsState { session, received, reservation }))
             }
         }
     }
@@ -58,7 +58,7 @@ impl Transport {
     /// Returns whether the handshake agreed on HTTP/2.
     pub(crate) fn is_http2(&self) -> bool {
         let Self::Tls(tls) = self else { return false };
-        tls.session.handshake_info().is_some_and(|facts| facts.alpn == Some(b"h2"))
+        tls.session.handshake_info().is_some_and(|info| info.alpn == Some(b"h2"))
     }
 
     /// Received bytes of an incomplete record, after the handshake.
@@ -86,38 +86,38 @@ impl Transport {
     /// The result of the handshake.
     pub(crate) fn tls_info(&self) -> Option<TlsInfo> {
         let Self::Tls(tls) = self else { return None };
-        let facts = tls.session.handshake_info()?;
+        let handshake = tls.session.handshake_info()?;
         Some(TlsInfo {
-            version: match facts.version {
+            version: match handshake.version {
                 TlsVersion::Tls12 => "TLSv1.2",
                 TlsVersion::Tls13 => "TLSv1.3",
             },
-            cipher_suite: facts.cipher_suite,
-            server_name: facts.server_name.map(str::to_owned),
-            alpn_protocol: facts.alpn.map(<[u8]>::to_vec),
-            resumed: facts.resumed,
+            cipher_suite: handshake.cipher_suite,
+            server_name: handshake.server_name.map(str::to_owned),
+            alpn_protocol: handshake.alpn.map(<[u8]>::to_vec),
+            resumed: handshake.resumed,
             client_identity: tls
                 .session
                 .peer_certificate()
-                .map(|client| Arc::new(to_client_identity(client))),
+                .map(|certificate| Arc::new(to_client_identity(certificate))),
         })
     }
 }
 
 /// Converts a client's identity for handlers.
-fn to_client_identity(client: PeerCertificate) -> ClientIdentity {
-    let seconds = u64::try_from(client.not_after).unwrap_or(0);
+fn to_client_identity(certificate: PeerCertificate) -> ClientIdentity {
+    let seconds = u64::try_from(certificate.not_after).unwrap_or(0);
     ClientIdentity {
-        subject: client.subject,
-        common_name: client.common_name,
-        dns_names: client.dns_names,
-        uris: client.uris,
-        emails: client.emails,
-        ip_addresses: client.addresses,
-        serial_number: client.serial,
+        subject: certificate.subject,
+        common_name: certificate.common_name,
+        dns_names: certificate.dns_names,
+        uris: certificate.uris,
+        emails: certificate.emails,
+        ip_addresses: certificate.addresses,
+        serial_number: certificate.serial,
         not_after: UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH),
-        fingerprint: client.fingerprint,
-        certificate_chain: client.chain,
+        fingerprint: certificate.fingerprint,
+        certificate_chain: certificate.chain,
     }
 }
 
@@ -135,15 +135,15 @@ impl TlsState {
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
-        plain: &mut Vec<u8>,
+        plaintext: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
-        self.received = self.session.receive(input, plain, out)?;
-        let session = match self.received {
+        self.received = self.session.receive(input, plaintext, out)?;
+        let session_bytes = match self.received {
             TlsReadState::Handshaking => TLS_HANDSHAKE_BYTES,
             _ => TLS_SESSION_BYTES,
         };
-        self.reservation.resize(session + self.session.buffered_bytes());
+        self.reservation.resize(session_bytes + self.session.buffered_bytes());
         Ok(())
     }
 }

@@ -101,23 +101,23 @@ pub struct Http2Limits {
 
 impl Default for Http2Limits {
     fn default() -> Self {
-        let of = h2::Limits::DEFAULT;
+        let defaults = h2::Limits::DEFAULT;
         Self {
             prior_knowledge: true,
-            enable_connect_protocol: of.enable_connect_protocol,
+            enable_connect_protocol: defaults.enable_connect_protocol,
             keep_alive_interval: Some(Duration::from_secs(60)),
-            concurrent_streams_max: of.concurrent_streams_max,
-            initial_stream_window: of.initial_stream_window,
-            stream_window_max: of.stream_window_max,
-            initial_connection_window: of.initial_connection_window,
-            connection_window_max: of.connection_window_max,
-            hpack_decoder_table_bytes_max: of.hpack_decoder_table_bytes_max,
-            hpack_encoder_table_bytes_max: of.hpack_encoder_table_bytes_max,
-            header_block_bytes_max: of.header_block_bytes_max,
-            continuation_frames_max: of.continuation_frames_max,
-            pending_control_frames_max: of.pending_control_frames_max,
-            abuse_budget_max: of.abuse_budget_max,
-            abuse_budget_per_second: of.abuse_budget_per_second,
+            concurrent_streams_max: defaults.concurrent_streams_max,
+            initial_stream_window: defaults.initial_stream_window,
+            stream_window_max: defaults.stream_window_max,
+            initial_connection_window: defaults.initial_connection_window,
+            connection_window_max: defaults.connection_window_max,
+            hpack_decoder_table_bytes_max: defaults.hpack_decoder_table_bytes_max,
+            hpack_encoder_table_bytes_max: defaults.hpack_encoder_table_bytes_max,
+            header_block_bytes_max: defaults.header_block_bytes_max,
+            continuation_frames_max: defaults.continuation_frames_max,
+            pending_control_frames_max: defaults.pending_control_frames_max,
+            abuse_budget_max: defaults.abuse_budget_max,
+            abuse_budget_per_second: defaults.abuse_budget_per_second,
         }
     }
 }

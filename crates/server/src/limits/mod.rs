@@ -290,21 +290,22 @@ impl Default for Limits {
 const WINDOW_MAX: u32 = i32::MAX.cast_unsigned();
 
 impl Limits {
-    /// When a connection that was opened at `born` reaches its maximum age, on the driver's clock.
-    pub(crate) fn expires_at(&self, born: Duration) -> Duration {
-        let Some(life) = self.connection_age_max else { return Duration::MAX };
+    /// When a connection reaches its maximum age, on the driver's clock.
+    pub(crate) fn expires_at(&self, accepted_at: Duration) -> Duration {
+        let Some(age_max) = self.connection_age_max else { return Duration::MAX };
         // The millisecond at which the connection was opened, multiplied by the golden ratio,
         // determines how much earlier it closes. This spreads consecutive connections as evenly as
         // possible, without any stored state.
-        let part = (born.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-        born.saturating_add(life - life / 10 / 1024 * part as u32)
+        let fraction = (accepted_at.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+        accepted_at.saturating_add(age_max - age_max / 10 / 1024 * fraction as u32)
     }
 
     pub(crate) fn min_rate(&self) -> MinRate {
         MinRate { bytes_per_second: self.transfer_rate_min, grace: self.transfer_rate_grace }
     }
 
-    /// The rate of a conversation: no minimum, and silence for at most `upgraded_idle_timeout`.
+    /// The rate of a bidirectional stream: no minimum, and silence for at most
+    /// `upgraded_idle_timeout`.
     pub(crate) fn bidi_min_rate(&self) -> MinRate {
         MinRate { bytes_per_second: 0, grace: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
@@ -326,22 +327,22 @@ impl Limits {
 
     /// The limits for the HTTP/2 protocol core.
     pub(crate) fn to_proto_http2(&self) -> h2::Limits {
-        let of = &self.http2;
+        let http2 = &self.http2;
         h2::Limits {
             request: self.to_proto(),
-            concurrent_streams_max: of.concurrent_streams_max,
-            initial_stream_window: of.initial_stream_window.min(WINDOW_MAX),
-            stream_window_max: of.stream_window_max.min(WINDOW_MAX),
-            initial_connection_window: of.initial_connection_window.min(WINDOW_MAX),
-            connection_window_max: of.connection_window_max.min(WINDOW_MAX),
-            hpack_decoder_table_bytes_max: of.hpack_decoder_table_bytes_max,
-            hpack_encoder_table_bytes_max: of.hpack_encoder_table_bytes_max,
-            header_block_bytes_max: of.header_block_bytes_max,
-            continuation_frames_max: of.continuation_frames_max,
-            pending_control_frames_max: of.pending_control_frames_max,
-            enable_connect_protocol: of.enable_connect_protocol,
-            abuse_budget_max: of.abuse_budget_max,
-            abuse_budget_per_second: of.abuse_budget_per_second,
+            concurrent_streams_max: http2.concurrent_streams_max,
+            initial_stream_window: http2.initial_stream_window.min(WINDOW_MAX),
+            stream_window_max: http2.stream_window_max.min(WINDOW_MAX),
+            initial_connection_window: http2.initial_connection_window.min(WINDOW_MAX),
+            connection_window_max: http2.connection_window_max.min(WINDOW_MAX),
+            hpack_decoder_table_bytes_max: http2.hpack_decoder_table_bytes_max,
+            hpack_encoder_table_bytes_max: http2.hpack_encoder_table_bytes_max,
+            header_block_bytes_max: http2.header_block_bytes_max,
+            continuation_frames_max: http2.continuation_frames_max,
+            pending_control_frames_max: http2.pending_control_frames_max,
+            enable_connect_protocol: http2.enable_connect_protocol,
+            abuse_budget_max: http2.abuse_budget_max,
+            abuse_budget_per_second: http2.abuse_budget_per_second,
             ..h2::Limits::DEFAULT
         }
     }
@@ -390,23 +391,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_that_came_together_do_not_end_together() {
+    fn connections_opened_together_expire_at_different_times() {
         let limits =
             Limits { connection_age_max: Some(Duration::from_secs(1000)), ..Limits::default() };
-        let life =
-            |born| limits.expires_at(Duration::from_millis(born)).as_secs_f64() - born as f64 / 1e3;
+        let lifetime = |accepted_at| {
+            limits.expires_at(Duration::from_millis(accepted_at)).as_secs_f64()
+                - accepted_at as f64 / 1e3
+        };
         for second in [0, 77, 1_000_000] {
-            let mut lives: Vec<_> = (second * 1000..second * 1000 + 1000).map(life).collect();
-            lives.sort_by(f64::total_cmp);
-            assert!(lives[0] >= 900.0 && lives[999] <= 1000.0, "{} to {}", lives[0], lives[999]);
-            let each_tenth = lives.chunks(100).zip(0_u32..).all(|(tenth, number)| {
+            let mut lifetimes: Vec<_> =
+                (second * 1000..second * 1000 + 1000).map(lifetime).collect();
+            lifetimes.sort_by(f64::total_cmp);
+            assert!(
+                lifetimes[0] >= 900.0 && lifetimes[999] <= 1000.0,
+                "{} to {}",
+                lifetimes[0],
+                lifetimes[999]
+            );
+            let each_tenth = lifetimes.chunks(100).zip(0_u32..).all(|(tenth, number)| {
                 let from = 900.0 + f64::from(number) * 10.0;
-                tenth.iter().all(|life| (from - 1.0..from + 11.0).contains(life))
+                tenth.iter().all(|lifetime| (from - 1.0..from + 11.0).contains(lifetime))
             });
-            assert!(each_tenth, "{lives:?}");
+            assert!(each_tenth, "{lifetimes:?}");
         }
-        let ever = Limits { connection_age_max: Some(Duration::MAX), ..Limits::default() };
-        assert!(ever.expires_at(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);
+        let unlimited = Limits { connection_age_max: Some(Duration::MAX), ..Limits::default() };
+        assert!(unlimited.expires_at(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);
         assert_eq!(Limits::default().expires_at(Duration::from_secs(5)), Duration::MAX);
     }
 }

@@ -137,8 +137,8 @@ impl MemoryMax {
 
 #[cfg(feature = "config")]
 impl From<MemoryMax> for AutoByteSize {
-    fn from(most: MemoryMax) -> Self {
-        match most {
+    fn from(memory_max: MemoryMax) -> Self {
+        match memory_max {
             MemoryMax::Auto => Self::Auto,
             MemoryMax::Bytes(bytes) => Self::Bytes(bytes),
             MemoryMax::Unlimited => Self::Off,
@@ -189,21 +189,21 @@ impl OverloadLimits {
                 self.client_ipv6_prefix_len
             ));
         }
-        let never = [
+        let counts = [
             ("requests_max", self.requests_max),
             ("requests_per_client_max", self.requests_per_client_max),
             ("connections_per_client_max", self.connections_per_client_max),
         ];
-        if let Some((name, _)) = never.into_iter().find(|(_, most)| *most == Some(0)) {
+        if let Some((name, _)) = counts.into_iter().find(|(_, max)| *max == Some(0)) {
             return Some(format!(
                 "overload.{name} is 0, so every client would be rejected: leave it out for no limit"
             ));
         }
-        if let MemoryMax::Bytes(most) = self.memory_max
-            && most < MEMORY_MAX_MIN
+        if let MemoryMax::Bytes(bytes) = self.memory_max
+            && bytes < MEMORY_MAX_MIN
         {
             return Some(format!(
-                "overload.memory_max is {most} bytes, which a few connections would use up: give \
+                "overload.memory_max is {bytes} bytes, which a few connections would use up: give \
                  each worker at least {MEMORY_MAX_MIN}, or set it to auto or off"
             ));
         }
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_is_named_with_its_remedy() {
+    fn config_error_names_the_mistake_and_the_fix() {
         type Set = fn(&mut OverloadLimits);
         let table: [(Set, &str, &str); 8] = [
             (
@@ -264,8 +264,8 @@ mod tests {
             let mut limits = OverloadLimits::default();
             assert_eq!(limits.config_error(), None);
             set(&mut limits);
-            let fault = limits.config_error().expect("a mistake");
-            assert!(fault.contains(cause) && fault.contains(remedy), "{fault}");
+            let error = limits.config_error().expect("a mistake");
+            assert!(error.contains(cause) && error.contains(remedy), "{error}");
         }
         assert_eq!(OverloadLimits::unlimited().config_error(), None);
     }

@@ -76,13 +76,13 @@ impl SocketSharing {
     }
 
     /// Sets whether other processes also have the socket.
-    pub fn set(&self, is_so: bool) {
-        self.0.store(is_so, Ordering::SeqCst);
+    pub fn set(&self, is_shared: bool) {
+        self.0.store(is_shared, Ordering::SeqCst);
     }
 }
 
 impl From<bool> for SocketSharing {
-    fn from(is_so: bool) -> Self {
-        Self(Arc::new(AtomicBool::new(is_so)))
+    fn from(is_shared: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(is_shared)))
     }
 }

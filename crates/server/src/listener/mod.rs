@@ -34,37 +34,36 @@ pub(crate) struct ListenerContext {
 }
 
 impl ListenerContext {
-    /// Makes the state of a listener; also returns the listener's socket.
+    /// Creates the state of a listener; also returns the listener's socket.
     pub(crate) fn new<D: Driver>(
         worker: &Worker<D>,
-        listen: BoundListener<D::Socket>,
+        bound: BoundListener<D::Socket>,
     ) -> (Self, D::Socket) {
-        let BoundListener { socket, tls, limits, proxy_protocol, trusted_proxies: proxies, .. } =
-            listen;
-        let (rooms, handshakes) = match &limits {
+        let BoundListener { socket, tls, limits, proxy_protocol, trusted_proxies, .. } = bound;
+        let (connection_limiter, handshake_limiter) = match &limits {
             None => (Rc::clone(&worker.connection_limiter), Rc::clone(&worker.handshake_limiter)),
             Some(_) => (ConnectionLimiter::new(&worker.instrumentation), Rc::default()),
         };
         let limits = limits.unwrap_or_else(|| worker.limits.clone());
-        let door = Self {
+        let context = Self {
             protocol: limits.to_proto(),
             http2_protocol: limits.to_proto_http2(),
             limits,
-            connection_limiter: rooms,
-            handshake_limiter: handshakes,
+            connection_limiter,
+            handshake_limiter,
             tls,
             proxy_protocol,
             // A copy for this worker, so that workers do not share a reference count and its cache
             // line.
-            trusted_proxies: proxies.map(Arc::new),
+            trusted_proxies: trusted_proxies.map(Arc::new),
         };
-        (door, socket)
+        (context, socket)
     }
 
     /// Returns the state for new connections after a change of the settings. The new and the
     /// existing connections count towards the same limits.
-    pub(crate) fn reloaded(&self, live: &ReloadableConfig) -> Self {
-        let ReloadableConfig { limits, trusted_proxies: proxies } = live;
+    pub(crate) fn reloaded(&self, config: &ReloadableConfig) -> Self {
+        let ReloadableConfig { limits, trusted_proxies } = config;
         Self {
             protocol: limits.to_proto(),
             http2_protocol: limits.to_proto_http2(),
@@ -73,16 +72,16 @@ impl ListenerContext {
             handshake_limiter: Rc::clone(&self.handshake_limiter),
             tls: self.tls.clone(),
             proxy_protocol: self.proxy_protocol.clone(),
-            trusted_proxies: proxies.clone().map(Arc::new),
+            trusted_proxies: trusted_proxies.clone().map(Arc::new),
         }
     }
 
     /// Returns whether new connections must use reserved slots, because memory is short, fewer than
-    /// `spare` connection slots are left, or reserved descriptors are missing.
+    /// `reserved` connection slots are left, or reserved descriptors are missing.
     #[inline]
-    pub(crate) fn needs_reserved_slot(&self, spare: usize) -> bool {
+    pub(crate) fn needs_reserved_slot(&self, reserved: usize) -> bool {
         memory::pressure() >= MemoryPressure::Moderate
-            || self.connection_limiter.is_nearly_exhausted(self.limits.connections_max, spare)
+            || self.connection_limiter.is_nearly_exhausted(self.limits.connections_max, reserved)
     }
 
     /// Returns the client address towards whose limit a connection counts, if it is known when the
@@ -91,11 +90,11 @@ impl ListenerContext {
     pub(crate) fn client_ip(&self, address: Address) -> Option<IpAddr> {
         let Address::Tcp(address) = address else { return None };
         let peer = ConnectionAddr::Tcp(address);
-        let begins = self.proxy_protocol.as_ref().map(|settings| settings.preamble_for(&peer));
-        let is_told_later = begins == Some(Preamble::ProxyHeader);
+        let preamble = self.proxy_protocol.as_ref().map(|settings| settings.preamble_for(&peer));
+        let has_proxy_header = preamble == Some(Preamble::ProxyHeader);
         let is_proxy =
             || self.trusted_proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
-        (!is_told_later && !is_proxy()).then(|| address.ip())
+        (!has_proxy_header && !is_proxy()).then(|| address.ip())
     }
 
     /// The trusted proxies, if `peer` is one of them.
@@ -104,16 +103,16 @@ impl ListenerContext {
     }
 }
 
-/// Converts the address of one end of a connection. For a Unix domain socket, `ask` returns the
-/// credentials of the process at that end.
-pub(crate) fn to_peer(
+/// Converts the address of one end of a connection. For a Unix domain socket, `peer_credentials`
+/// returns the credentials of the process at that end.
+pub(crate) fn to_connection_addr(
     address: Address,
-    ask: impl FnOnce() -> Option<driver::UnixCredentials>,
+    peer_credentials: impl FnOnce() -> Option<driver::UnixCredentials>,
 ) -> ConnectionAddr {
     match address {
         Address::Tcp(address) => ConnectionAddr::Tcp(address),
         Address::Unix(path) => {
-            let credentials = ask()
+            let credentials = peer_credentials()
                 .map(|driver::UnixCredentials { uid, gid, pid }| PeerCredentials { uid, gid, pid });
             ConnectionAddr::Unix { path, credentials }
         }

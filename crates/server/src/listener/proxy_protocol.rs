@@ -49,7 +49,7 @@ pub(crate) enum Preamble {
 
 impl ProxyProtocol {
     /// Every connection must start with a header and come from a trusted peer. All other
-    /// connections are closed. Unless [`ProxyProtocol::from`] sets others, the trusted peers are
+    /// connections are closed. Unless [`ProxyProtocol::trust`] sets others, the trusted peers are
     /// this machine, private networks ([`Networks::private`]) and Unix domain sockets.
     #[must_use]
     pub fn required() -> Self {
@@ -57,7 +57,7 @@ impl ProxyProtocol {
     }
 
     /// Connections from trusted peers may start with a header. On all other connections, a header
-    /// is not recognised. The trusted peers must be set with [`ProxyProtocol::from`].
+    /// is not recognised. The trusted peers must be set with [`ProxyProtocol::trust`].
     #[must_use]
     pub fn optional() -> Self {
         Self { is_required: false, trusted: None, ..Self::required() }
@@ -110,8 +110,8 @@ impl ProxyProtocol {
     }
 }
 
-/// Adds the information from `header` to that about its connection. Does not change the trusted
-/// proxies.
+/// Returns the connection's information with that of its PROXY header added. Does not change the
+/// trusted proxies.
 pub(crate) fn apply_header(
     info: &ConnectionInfo,
     header: &ProxyProtocolHeader<'_>,

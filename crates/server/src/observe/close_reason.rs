@@ -26,7 +26,7 @@ pub enum CloseReason {
     BodyTooSlow,
     /// The peer did not receive the output in time. The connection was reset.
     WriteStalled,
-    /// Streams were open, and the peer did not answer a PING in time.
+    /// Streams were open, and the peer did not acknowledge a PING in time.
     PingTimeout,
     /// An exchange took longer than `exchange_timeout`.
     ExchangeTimeout,
@@ -95,12 +95,12 @@ impl CloseReason {
             Self::ExchangeTimeout => "exchange-timeout",
             Self::ConnectionAgeMax => "connection-age-max",
             Self::Rejected(_) => "rejected",
-            Self::Http2Rejected(reject) if reject.code() == h2::ErrorCode::ENHANCE_YOUR_CALM => {
+            Self::Http2Rejected(error) if error.code() == h2::ErrorCode::ENHANCE_YOUR_CALM => {
                 "http2-excess"
             }
             Self::Http2Rejected(_) => "http2-rejected",
             Self::TlsFailed(_) => "tls-failed",
-            Self::ClientCertificate { label: fault, .. } => fault,
+            Self::ClientCertificate { label, .. } => label,
             Self::HandshakeTimeout => "handshake-timeout",
             Self::PlaintextOnTlsPort => "plaintext-on-tls-port",
             Self::ProxyHeaderRejected(_) => "proxy-header-rejected",
@@ -128,7 +128,7 @@ impl CloseReason {
             Self::ConnectionAgeMax => "connection_age_max",
             Self::MemoryMax => "overload.memory_max",
             Self::ClientConnectionsMax => "overload.connections_per_client_max",
-            Self::Rejected(reject) => return limit_name_for(*reject),
+            Self::Rejected(error) => return limit_name_for(*error),
             Self::Http2Rejected(h2::Http2Error::AbuseBudgetExhausted) => "http2.abuse_budget_max",
             Self::Http2Rejected(h2::Http2Error::PendingControlFramesExceeded) => {
                 "http2.pending_control_frames_max"
@@ -142,8 +142,8 @@ impl CloseReason {
 }
 
 /// The name in `Limits` of the limit that a request exceeded, if the reason is a limit.
-pub(crate) fn limit_name_for(reject: RequestError) -> Option<&'static str> {
-    Some(match reject {
+pub(crate) fn limit_name_for(error: RequestError) -> Option<&'static str> {
+    Some(match error {
         RequestError::HeadTooLong => "head_bytes_max",
         RequestError::RequestLineTooLong => "request_line_bytes_max",
         RequestError::FieldTooLong => "field_bytes_max",
@@ -168,18 +168,18 @@ impl CloseReason {
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rejected(reject) => write!(f, "rejected: {reject}"),
-            Self::Http2Rejected(reject) => write!(f, "{}: {reject}", self.label()),
-            Self::ProxyHeaderRejected(reject) => write!(f, "proxy-header-rejected: {reject}"),
+            Self::Rejected(error) => write!(f, "rejected: {error}"),
+            Self::Http2Rejected(error) => write!(f, "{}: {error}", self.label()),
+            Self::ProxyHeaderRejected(error) => write!(f, "proxy-header-rejected: {error}"),
             Self::TlsFailed(cause) => write!(f, "tls-failed: {cause}"),
-            Self::ClientCertificate { label: fault, cause } => write!(f, "{fault}: {cause}"),
+            Self::ClientCertificate { label, cause } => write!(f, "{label}: {cause}"),
             Self::Io(kind) => write!(f, "io-error: {kind}"),
             _ => f.write_str(self.label()),
         }
     }
 }
 
-/// What was unfinished when a connection was cut.
+/// What was unfinished when a connection was force-closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InFlightStage {

@@ -167,7 +167,7 @@ pub(crate) struct BodySizes {
 }
 
 impl WorkerMetrics {
-    /// Makes the counters of a worker that measures its requests individually.
+    /// Creates the counters of a worker that measures its requests individually.
     #[must_use]
     pub fn with_request_histograms() -> Self {
         Self { has_request_histograms: true, ..Self::default() }
@@ -175,16 +175,16 @@ impl WorkerMetrics {
 
     /// The current number of connections, by protocol and state.
     pub fn connections(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
-        let levels =
-            self.connection_states.iter().map(|level| u64::try_from(level.get()).unwrap_or(0));
-        ConnectionState::ALL.into_iter().map(ConnectionState::labels).zip(levels)
+        let counts =
+            self.connection_states.iter().map(|gauge| u64::try_from(gauge.get()).unwrap_or(0));
+        ConnectionState::ALL.into_iter().map(ConnectionState::labels).zip(counts)
     }
 
     /// Returns whether the worker's connections use so much memory that the worker rejects all
     /// requests.
     pub fn is_memory_low(&self) -> bool {
-        let most = self.memory_bytes_max.get();
-        most > 0 && self.memory_bytes.get() >= most - most / 8
+        let bytes_max = self.memory_bytes_max.get();
+        bytes_max > 0 && self.memory_bytes.get() >= bytes_max - bytes_max / 8
     }
 
     /// Checks invariants that hold after a worker has ended: nothing is in progress, and each
@@ -194,14 +194,14 @@ impl WorkerMetrics {
     /// An invariant is violated.
     #[doc(hidden)]
     pub fn assert_idle(&self) {
-        for place in ConnectionState::ALL {
-            assert_eq!(self.connection_states[place as usize].get(), 0, "{place:?}");
+        for state in ConnectionState::ALL {
+            assert_eq!(self.connection_states[state as usize].get(), 0, "{state:?}");
         }
         let active: Vec<_> = self.active_requests.iter().flatten().map(Gauge::get).collect();
         assert!(active.iter().all(|active| *active == 0), "requests in progress: {active:?}");
         assert_eq!(self.in_flight.get(), 0, "requests in progress");
-        let ended: u64 = self.closed.iter().map(|(_, count)| count).sum();
-        assert_eq!(self.accepted.get(), ended + self.closed.overflow(), "{:?}", self.closed);
+        let closed: u64 = self.closed.iter().map(|(_, count)| count).sum();
+        assert_eq!(self.accepted.get(), closed + self.closed.overflow(), "{:?}", self.closed);
     }
 
     /// Returns whether requests are measured individually.
@@ -215,7 +215,7 @@ impl WorkerMetrics {
         self.queue_delays.observe(delay, &ITERATION_BOUNDS);
     }
 
-    /// Makes the tables for requests to `application`, if requests are measured individually.
+    /// Creates the tables for requests to `application`, if requests are measured individually.
     pub(crate) fn init_request_histograms(&self, application: &BuiltApp) {
         if !self.has_request_histograms {
             return;
@@ -236,24 +236,24 @@ impl WorkerMetrics {
     }
 
     /// Counts the end of a connection.
-    pub(crate) fn record_close(&self, ended: &CloseReason) {
-        self.closed.increment(ended.label());
-        if let Some(limit) = ended.limit_name() {
+    pub(crate) fn record_close(&self, reason: &CloseReason) {
+        self.closed.increment(reason.label());
+        if let Some(limit) = reason.limit_name() {
             self.limits_hit.increment(limit);
         }
-        match ended {
-            CloseReason::Rejected(reject) => self.violations.increment(Violation::Http(*reject)),
-            CloseReason::Http2Rejected(reject) => {
-                self.violations.increment(Violation::Http2(*reject))
+        match reason {
+            CloseReason::Rejected(error) => self.violations.increment(Violation::Http(*error)),
+            CloseReason::Http2Rejected(error) => {
+                self.violations.increment(Violation::Http2(*error))
             }
             _ => {}
         }
     }
 
     /// Counts a rejected HTTP/2 request whose connection continues.
-    pub(crate) fn record_violation(&self, rule: Violation) {
-        let limit = match rule {
-            Violation::Http(reject) => limit_name_for(reject),
+    pub(crate) fn record_violation(&self, violation: Violation) {
+        let limit = match violation {
+            Violation::Http(error) => limit_name_for(error),
             Violation::Http2(h2::Http2Error::StreamsTooMany) => {
                 Some("http2.concurrent_streams_max")
             }
@@ -262,7 +262,7 @@ impl WorkerMetrics {
         if let Some(limit) = limit {
             self.limits_hit.increment(limit);
         }
-        self.violations.increment(rule);
+        self.violations.increment(violation);
     }
 }
 
@@ -356,7 +356,7 @@ impl RequestKey {
                 _ => Version::Http2,
             },
             is_secure: bits(16, 1) == 1,
-            error: ERROR_TYPES.get(bits(17, 3)).map_or(ErrorType::None, |(fault, _)| *fault),
+            error: ERROR_TYPES.get(bits(17, 3)).map_or(ErrorType::None, |(error, _)| *error),
             route: ((key >> 32) as u32).checked_sub(1),
         }
     }
@@ -384,24 +384,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_what_it_was_made_of() {
+    fn packed_key_round_trips() {
         for (number, method) in METHODS.into_iter().enumerate() {
             assert_eq!(method as usize, number);
             for (version, is_secure) in
                 [(Version::Http10, false), (Version::Http11, true), (Version::Http2, true)]
             {
-                for (number, (fault, _)) in ERROR_TYPES.into_iter().enumerate() {
-                    assert_eq!(fault as usize, number);
+                for (number, (error, _)) in ERROR_TYPES.into_iter().enumerate() {
+                    assert_eq!(error as usize, number);
                     for route in [None, Some(0), Some(7), Some(u32::MAX - 1)] {
                         for status in [0, 100, 200, 599, 999] {
-                            let key = RequestKey {
-                                method,
-                                version,
-                                is_secure,
-                                route,
-                                status,
-                                error: fault,
-                            };
+                            let key =
+                                RequestKey { method, version, is_secure, route, status, error };
                             assert_eq!(RequestKey::unpack(key.pack()), key);
                         }
                     }
@@ -412,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_peers_make_up_are_one() {
+    fn unknown_methods_share_one_name() {
         assert_eq!(method_name(Method::Get as usize), "GET");
         assert_eq!(method_name(Method::Extension as usize), "_OTHER");
         assert_eq!(method_name(99), "_OTHER");

@@ -1,8 +1,7 @@
 //! Metrics, access log, traces, and the detection of handlers that block.
 //!
 //! [`Instrumentation`] contains all of this for one worker and stays on the worker's thread. This
-//! module decides nothing. In particular, `admission` decides what the worker accepts, and imports
-//! this module.
+//! module only records: `admission`, which imports it, decides what the worker accepts.
 
 pub(crate) mod access_log;
 pub(crate) mod close_reason;
@@ -87,8 +86,8 @@ pub struct WorkerStats {
     /// Tokio tasks that were dropped at the end of the worker because they had not ended in time.
     pub aborted_tasks: usize,
     /// Handlers with `run_to_completion` that continued after their connection had ended and were
-    /// cut at the end of the worker. The report lists them together with the connections that were
-    /// cut.
+    /// aborted at the end of the worker. The report lists them together with the connections that
+    /// were force-closed.
     pub aborted_handlers: usize,
     /// Functions on Tokio's blocking threads that were still running when the worker stopped
     /// waiting for them. They stop only when the process ends.
@@ -101,16 +100,16 @@ pub struct WorkerStats {
 }
 
 impl Instrumentation {
-    /// Makes the state of a worker that records in `heartbeat` which handler it polls.
+    /// Creates the state of a worker that records in `heartbeat` which handler it polls.
     #[must_use]
-    pub fn new(pulse: Arc<Heartbeat>) -> Self {
-        Self { heartbeat: pulse, ..Self::default() }
+    pub fn new(heartbeat: Arc<Heartbeat>) -> Self {
+        Self { heartbeat, ..Self::default() }
     }
 
     /// As [`Instrumentation::new`], but with these counters, which other threads may read.
     #[must_use]
-    pub fn with_metrics(pulse: Arc<Heartbeat>, counts: Arc<WorkerMetrics>) -> Self {
-        Self { heartbeat: pulse, metrics: counts, ..Self::default() }
+    pub fn with_metrics(heartbeat: Arc<Heartbeat>, metrics: Arc<WorkerMetrics>) -> Self {
+        Self { heartbeat, metrics, ..Self::default() }
     }
 
     /// Adds an access log.
@@ -189,16 +188,16 @@ impl Instrumentation {
 
     /// Sets the function that is called with the number of open connections. Must be called once
     /// per worker.
-    pub(crate) fn on_open_connections(&self, told: impl Fn(usize) + 'static) {
+    pub(crate) fn on_open_connections(&self, callback: impl Fn(usize) + 'static) {
         // A worker starts only once, so the function is not set yet.
-        let _ = self.on_open_connections.set(Box::new(told));
+        let _ = self.on_open_connections.set(Box::new(callback));
     }
 
     /// Sets the number of open connections.
     pub(crate) fn set_open_connections(&self, connections: usize) {
         self.open_connections.set(connections);
-        if let Some(told) = self.on_open_connections.get() {
-            told(connections);
+        if let Some(callback) = self.on_open_connections.get() {
+            callback(connections);
         }
     }
 
@@ -219,14 +218,14 @@ impl Instrumentation {
         self.metrics.received_bytes.add(bytes as u64);
     }
 
-    /// Counts a completed TLS handshake. `took` is the time from accepting the connection to the
+    /// Counts a completed TLS handshake. `elapsed` is the time from accepting the connection to the
     /// end of the handshake.
-    pub(crate) fn record_handshake(&self, tls: Option<&TlsInfo>, took: Duration) {
+    pub(crate) fn record_handshake(&self, tls: Option<&TlsInfo>, elapsed: Duration) {
         let Some(tls) = tls else { return };
         let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
         self.metrics.handshakes.increment(HandshakeParams { version, cipher, resumed });
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.metrics.handshake_durations.observe(took, &DURATION_BOUNDS);
+        let elapsed = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        self.metrics.handshake_durations.observe(elapsed, &DURATION_BOUNDS);
     }
 
     /// Counts that a limit had an effect. `name` is the limit's name in [`Limits`](crate::Limits).
@@ -248,8 +247,8 @@ impl Instrumentation {
     }
 
     /// Counts a rejected request or handshake.
-    pub(crate) fn record_rejection(&self, ended: &CloseReason) {
-        *self.unlogged_rejections.borrow_mut().entry(ended.label()).or_default() += 1;
+    pub(crate) fn record_rejection(&self, reason: &CloseReason) {
+        *self.unlogged_rejections.borrow_mut().entry(reason.label()).or_default() += 1;
     }
 
     /// Keeps the worker alive until the result is dropped. Used for a handler that continues
@@ -259,7 +258,7 @@ impl Instrumentation {
         TrackerToken(Rc::clone(self))
     }
 
-    /// Counts a handler that continued after its connection had ended and was cut.
+    /// Counts a handler that continued after its connection had ended and was aborted.
     pub(crate) fn record_aborted_handler(&self) {
         self.aborted_handlers.set(self.aborted_handlers.get() + 1);
     }

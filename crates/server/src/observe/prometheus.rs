@@ -15,11 +15,11 @@ const NANOSECONDS: f64 = 1e9;
 
 const fn family(
     name: &'static str,
-    kind: MetricType,
+    metric_type: MetricType,
     unit: &'static str,
     help: &'static str,
 ) -> MetricFamily<'static> {
-    MetricFamily { name, metric_type: kind, unit, help }
+    MetricFamily { name, metric_type, unit, help }
 }
 
 const REQUEST_DURATION: MetricFamily<'_> = family(
@@ -208,46 +208,46 @@ pub const METRIC_FAMILIES: &[MetricFamily<'static>] = &[
 ];
 
 /// Writes the sums of the counters of these workers.
-pub fn write_metrics(page: &mut Exposition, workers: &[&WorkerMetrics]) {
-    write_requests(page, workers);
-    write_sizes(page, workers);
-    write_active(page, workers);
-    write_connections(page, workers);
-    write_labeled(page, &CLOSED, "reason", workers, |counts| &counts.closed);
-    write_labeled(page, &LIMITS, "limit", workers, |counts| &counts.limits_hit);
-    write_violations(page, workers);
-    write_sum(page, &RECEIVED, workers, |counts| &counts.received_bytes);
-    write_sum(page, &SENT, workers, |counts| &counts.sent_bytes);
-    write_sum(page, &SENDS, workers, |counts| &counts.sends);
-    write_tls(page, workers);
-    write_overload(page, workers);
+pub fn write_metrics(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
+    write_requests(exposition, workers);
+    write_sizes(exposition, workers);
+    write_active(exposition, workers);
+    write_connections(exposition, workers);
+    write_labeled(exposition, &CLOSED, "reason", workers, |metrics| &metrics.closed);
+    write_labeled(exposition, &LIMITS, "limit", workers, |metrics| &metrics.limits_hit);
+    write_violations(exposition, workers);
+    write_sum(exposition, &RECEIVED, workers, |metrics| &metrics.received_bytes);
+    write_sum(exposition, &SENT, workers, |metrics| &metrics.sent_bytes);
+    write_sum(exposition, &SENDS, workers, |metrics| &metrics.sends);
+    write_tls(exposition, workers);
+    write_overload(exposition, workers);
 }
 
 fn request_histograms<'a>(
     workers: &'a [&WorkerMetrics],
 ) -> impl Iterator<Item = &'a RequestHistograms> {
-    workers.iter().filter_map(|counts| counts.request_histograms.get())
+    workers.iter().filter_map(|metrics| metrics.request_histograms.get())
 }
 
 /// The pattern of a request's route; empty if no route matched.
-fn route(measured: &RequestHistograms, key: &RequestKey) -> String {
-    let pattern = key.route.and_then(|route| measured.routes.get(route as usize));
+fn route(histograms: &RequestHistograms, key: &RequestKey) -> String {
+    let pattern = key.route.and_then(|route| histograms.routes.get(route as usize));
     pattern.cloned().unwrap_or_default()
 }
 
 /// The label of values for which a table had no room. The name is OpenTelemetry's.
 const OVERFLOW: (&str, &str) = ("otel_metric_overflow", "true");
 
-fn write_requests(page: &mut Exposition, workers: &[&WorkerMetrics]) {
+fn write_requests(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     let mut all = BTreeMap::<[String; 6], HistogramSnapshot>::new();
-    let mut others = HistogramSnapshot::default();
-    for measured in request_histograms(workers) {
-        for (packed, histogram) in measured.durations.entries() {
+    let mut overflow = HistogramSnapshot::default();
+    for histograms in request_histograms(workers) {
+        for (packed, histogram) in histograms.durations.entries() {
             let key = RequestKey::unpack(packed);
             let status = if key.status == 0 { String::new() } else { key.status.to_string() };
             let labels = [
                 method_name(key.method as usize).to_owned(),
-                route(measured, &key),
+                route(histograms, &key),
                 status,
                 key.version_name().to_owned(),
                 scheme(key.is_secure).to_owned(),
@@ -255,9 +255,9 @@ fn write_requests(page: &mut Exposition, workers: &[&WorkerMetrics]) {
             ];
             histogram.read_into(all.entry(labels).or_default());
         }
-        measured.durations.overflow().read_into(&mut others);
+        histograms.durations.overflow().read_into(&mut overflow);
     }
-    page.begin_family(&REQUEST_DURATION);
+    exposition.begin_family(&REQUEST_DURATION);
     for ([method, route, status, version, scheme, error], buckets) in &all {
         let labels = [
             ("http_request_method", &**method),
@@ -267,35 +267,35 @@ fn write_requests(page: &mut Exposition, workers: &[&WorkerMetrics]) {
             ("url_scheme", scheme),
             ("error_type", error),
         ];
-        page.histogram(&labels, &DURATION_BOUNDS, buckets, NANOSECONDS);
+        exposition.histogram(&labels, &DURATION_BOUNDS, buckets, NANOSECONDS);
     }
-    if others.count() > 0 {
-        page.histogram(&[OVERFLOW], &DURATION_BOUNDS, &others, NANOSECONDS);
+    if overflow.count() > 0 {
+        exposition.histogram(&[OVERFLOW], &DURATION_BOUNDS, &overflow, NANOSECONDS);
     }
 }
 
-fn write_sizes(page: &mut Exposition, workers: &[&WorkerMetrics]) {
+fn write_sizes(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     let mut all = BTreeMap::<(String, String), [HistogramSnapshot; 2]>::new();
-    let mut others = <[HistogramSnapshot; 2]>::default();
-    for measured in request_histograms(workers) {
-        for (packed, sizes) in measured.sizes.entries() {
+    let mut overflow = <[HistogramSnapshot; 2]>::default();
+    for histograms in request_histograms(workers) {
+        for (packed, sizes) in histograms.sizes.entries() {
             let key = RequestKey::unpack(packed);
-            let labels = (method_name(key.method as usize).to_owned(), route(measured, &key));
+            let labels = (method_name(key.method as usize).to_owned(), route(histograms, &key));
             let [received, sent] = all.entry(labels).or_default();
             sizes.received.read_into(received);
             sizes.sent.read_into(sent);
         }
-        measured.sizes.overflow().received.read_into(&mut others[0]);
-        measured.sizes.overflow().sent.read_into(&mut others[1]);
+        histograms.sizes.overflow().received.read_into(&mut overflow[0]);
+        histograms.sizes.overflow().sent.read_into(&mut overflow[1]);
     }
-    for (at, family) in [REQUEST_SIZE, RESPONSE_SIZE].iter().enumerate() {
-        page.begin_family(family);
+    for (index, family) in [REQUEST_SIZE, RESPONSE_SIZE].iter().enumerate() {
+        exposition.begin_family(family);
         for ((method, route), buckets) in &all {
             let labels = [("http_request_method", &**method), ("http_route", route)];
-            page.histogram(&labels, &SIZE_BOUNDS, &buckets[at], 1.0);
+            exposition.histogram(&labels, &SIZE_BOUNDS, &buckets[index], 1.0);
         }
-        if others[at].count() > 0 {
-            page.histogram(&[OVERFLOW], &SIZE_BOUNDS, &others[at], 1.0);
+        if overflow[index].count() > 0 {
+            exposition.histogram(&[OVERFLOW], &SIZE_BOUNDS, &overflow[index], 1.0);
         }
     }
 }
@@ -304,17 +304,17 @@ fn scheme(is_secure: bool) -> &'static str {
     if is_secure { "https" } else { "http" }
 }
 
-fn write_active(page: &mut Exposition, workers: &[&WorkerMetrics]) {
-    page.begin_family(&ACTIVE);
+fn write_active(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
+    exposition.begin_family(&ACTIVE);
     let has_any = request_histograms(workers).next().is_some();
     for is_secure in [false, true] {
-        let of = |counts: &&WorkerMetrics, method: usize| {
-            counts.active_requests[usize::from(is_secure)]
+        let active_requests = |metrics: &&WorkerMetrics, method: usize| {
+            metrics.active_requests[usize::from(is_secure)]
                 .get(method)
-                .map_or(0, |level| level.get())
+                .map_or(0, |gauge| gauge.get())
         };
-        for method in 0..workers.first().map_or(0, |counts| counts.active_requests[0].len()) {
-            let active: i64 = workers.iter().map(|counts| of(counts, method)).sum();
+        for method in 0..workers.first().map_or(0, |metrics| metrics.active_requests[0].len()) {
+            let active: i64 = workers.iter().map(|metrics| active_requests(metrics, method)).sum();
             // Most methods are rarely used, so a series is written only while it is not zero,
             // except for one.
             if has_any && (active > 0 || method == 0 && !is_secure) {
@@ -322,163 +322,163 @@ fn write_active(page: &mut Exposition, workers: &[&WorkerMetrics]) {
                     ("http_request_method", method_name(method)),
                     ("url_scheme", scheme(is_secure)),
                 ];
-                page.sample(&labels, active.max(0).cast_unsigned());
+                exposition.sample(&labels, active.max(0).cast_unsigned());
             }
         }
     }
 }
 
-fn write_connections(page: &mut Exposition, workers: &[&WorkerMetrics]) {
+fn write_connections(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     let mut all = Vec::<((&str, &str), u64)>::new();
-    for counts in workers {
-        for (at, (names, connections)) in counts.connections().enumerate() {
-            match all.get_mut(at) {
+    for metrics in workers {
+        for (index, (names, connections)) in metrics.connections().enumerate() {
+            match all.get_mut(index) {
                 Some((_, sum)) => *sum += connections,
                 None => all.push((names, connections)),
             }
         }
     }
-    page.begin_family(&CONNECTIONS);
+    exposition.begin_family(&CONNECTIONS);
     for ((protocol, state), connections) in all {
-        page.sample(&[("protocol", protocol), ("state", state)], connections);
+        exposition.sample(&[("protocol", protocol), ("state", state)], connections);
     }
-    page.begin_family(&WORKER_CONNECTIONS);
-    let open = |counts: &&WorkerMetrics| counts.connections().map(|(_, open)| open).sum::<u64>();
+    exposition.begin_family(&WORKER_CONNECTIONS);
+    let open = |metrics: &&WorkerMetrics| metrics.connections().map(|(_, open)| open).sum::<u64>();
     let open: Vec<u64> = workers.iter().map(open).collect();
-    for (number, connections) in open.iter().enumerate() {
-        page.sample(&[("worker", &number.to_string())], *connections);
+    for (index, connections) in open.iter().enumerate() {
+        exposition.sample(&[("worker", &index.to_string())], *connections);
     }
-    page.begin_family(&IMBALANCE);
-    page.sample(&[], max_over_mean(&open));
-    write_per_worker(page, &HANDOFFS_SENT, workers, |counts| &counts.handoffs_sent);
-    write_per_worker(page, &HANDOFFS_RECEIVED, workers, |counts| &counts.handoffs_received);
-    write_sum(page, &ACCEPTED, workers, |counts| &counts.accepted);
-    write_sum(page, &ACCEPT_ERRORS, workers, |counts| &counts.accept_errors);
+    exposition.begin_family(&IMBALANCE);
+    exposition.sample(&[], max_over_mean(&open));
+    write_per_worker(exposition, &HANDOFFS_SENT, workers, |metrics| &metrics.handoffs_sent);
+    write_per_worker(exposition, &HANDOFFS_RECEIVED, workers, |metrics| &metrics.handoffs_received);
+    write_sum(exposition, &ACCEPTED, workers, |metrics| &metrics.accepted);
+    write_sum(exposition, &ACCEPT_ERRORS, workers, |metrics| &metrics.accept_errors);
 }
 
 /// The maximum divided by the mean.
 fn max_over_mean(numbers: &[u64]) -> f64 {
-    let (most, all) = (numbers.iter().copied().max().unwrap_or(0), numbers.iter().sum::<u64>());
-    if all == 0 { 1.0 } else { most as f64 * numbers.len() as f64 / all as f64 }
+    let (max, sum) = (numbers.iter().copied().max().unwrap_or(0), numbers.iter().sum::<u64>());
+    if sum == 0 { 1.0 } else { max as f64 * numbers.len() as f64 / sum as f64 }
 }
 
 fn write_per_worker(
-    page: &mut Exposition,
+    exposition: &mut Exposition,
     family: &MetricFamily<'_>,
     workers: &[&WorkerMetrics],
-    count: impl Fn(&WorkerMetrics) -> &Counter,
+    counter: impl Fn(&WorkerMetrics) -> &Counter,
 ) {
-    page.begin_family(family);
-    for (number, counts) in workers.iter().enumerate() {
-        page.sample(&[("worker", &number.to_string())], count(counts).get());
+    exposition.begin_family(family);
+    for (index, metrics) in workers.iter().enumerate() {
+        exposition.sample(&[("worker", &index.to_string())], counter(metrics).get());
     }
 }
 
 fn write_sum(
-    page: &mut Exposition,
+    exposition: &mut Exposition,
     family: &MetricFamily<'_>,
     workers: &[&WorkerMetrics],
-    count: impl Fn(&WorkerMetrics) -> &Counter,
+    counter: impl Fn(&WorkerMetrics) -> &Counter,
 ) {
-    page.begin_family(family);
-    page.sample(&[], workers.iter().map(|counts| count(counts).get()).sum::<u64>());
+    exposition.begin_family(family);
+    exposition.sample(&[], workers.iter().map(|metrics| counter(metrics).get()).sum::<u64>());
 }
 
-/// Adds up the counts of several workers, under the labels that `show` returns.
+/// Adds up the counts of several workers, under the labels that `labels_of` returns.
 fn merge<'a, K: PartialEq + 'a, const MAX: usize, L: Ord>(
-    few: impl Iterator<Item = &'a CounterSet<K, MAX>>,
-    show: impl Fn(&K) -> L,
+    sets: impl Iterator<Item = &'a CounterSet<K, MAX>>,
+    labels_of: impl Fn(&K) -> L,
 ) -> (BTreeMap<L, u64>, u64) {
-    let (mut all, mut others) = (BTreeMap::new(), 0);
-    for few in few {
-        for (kind, count) in few.iter() {
-            *all.entry(show(kind)).or_default() += count;
+    let (mut all, mut overflow) = (BTreeMap::new(), 0);
+    for set in sets {
+        for (kind, count) in set.iter() {
+            *all.entry(labels_of(kind)).or_default() += count;
         }
-        others += few.overflow();
+        overflow += set.overflow();
     }
-    (all, others)
+    (all, overflow)
 }
 
 fn write_labeled<const MAX: usize>(
-    page: &mut Exposition,
+    exposition: &mut Exposition,
     family: &MetricFamily<'_>,
     label: &str,
     workers: &[&WorkerMetrics],
-    of: impl Fn(&WorkerMetrics) -> &CounterSet<&'static str, MAX>,
+    select: impl Fn(&WorkerMetrics) -> &CounterSet<&'static str, MAX>,
 ) {
-    page.begin_family(family);
-    let (all, others) = merge(workers.iter().map(|counts| of(counts)), |name| *name);
+    exposition.begin_family(family);
+    let (all, overflow) = merge(workers.iter().map(|metrics| select(metrics)), |name| *name);
     for (name, count) in all {
-        page.sample(&[(label, name)], count);
+        exposition.sample(&[(label, name)], count);
     }
-    if others > 0 {
-        page.sample(&[OVERFLOW], others);
+    if overflow > 0 {
+        exposition.sample(&[OVERFLOW], overflow);
     }
 }
 
-fn write_violations(page: &mut Exposition, workers: &[&WorkerMetrics]) {
-    page.begin_family(&VIOLATIONS);
-    let show = |rule: &Violation| match rule {
-        Violation::Http(reject) => ("http", format!("{reject:?}")),
-        Violation::Http2(reject) => ("http/2", format!("{reject:?}")),
+fn write_violations(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
+    exposition.begin_family(&VIOLATIONS);
+    let labels_of = |violation: &Violation| match violation {
+        Violation::Http(error) => ("http", format!("{error:?}")),
+        Violation::Http2(error) => ("http/2", format!("{error:?}")),
     };
-    let (all, others) = merge(workers.iter().map(|counts| &counts.violations), show);
+    let (all, overflow) = merge(workers.iter().map(|metrics| &metrics.violations), labels_of);
     for ((standard, rule), count) in all {
-        page.sample(&[("standard", standard), ("rule", &rule)], count);
+        exposition.sample(&[("standard", standard), ("rule", &rule)], count);
     }
-    if others > 0 {
-        page.sample(&[OVERFLOW], others);
+    if overflow > 0 {
+        exposition.sample(&[OVERFLOW], overflow);
     }
 }
 
-fn write_overload(page: &mut Exposition, workers: &[&WorkerMetrics]) {
-    write_gauges(page, &IN_FLIGHT, workers, |counts| &counts.in_flight);
-    write_labeled(page, &SHED, "reason", workers, |counts| &counts.shed);
-    page.begin_family(&QUEUE_DELAY);
+fn write_overload(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
+    write_gauges(exposition, &IN_FLIGHT, workers, |metrics| &metrics.in_flight);
+    write_labeled(exposition, &SHED, "reason", workers, |metrics| &metrics.shed);
+    exposition.begin_family(&QUEUE_DELAY);
     let mut delays = HistogramSnapshot::default();
-    workers.iter().for_each(|counts| counts.queue_delays.read_into(&mut delays));
-    page.histogram(&[], &ITERATION_BOUNDS, &delays, NANOSECONDS);
-    write_gauges(page, &SHEDDING, workers, |counts| &counts.is_shedding);
-    write_gauges(page, &MEMORY, workers, |counts| &counts.memory_bytes);
-    write_gauges(page, &MEMORY_MAX, workers, |counts| &counts.memory_bytes_max);
+    workers.iter().for_each(|metrics| metrics.queue_delays.read_into(&mut delays));
+    exposition.histogram(&[], &ITERATION_BOUNDS, &delays, NANOSECONDS);
+    write_gauges(exposition, &SHEDDING, workers, |metrics| &metrics.is_shedding);
+    write_gauges(exposition, &MEMORY, workers, |metrics| &metrics.memory_bytes);
+    write_gauges(exposition, &MEMORY_MAX, workers, |metrics| &metrics.memory_bytes_max);
 }
 
 fn write_gauges(
-    page: &mut Exposition,
+    exposition: &mut Exposition,
     family: &MetricFamily<'_>,
     workers: &[&WorkerMetrics],
-    level: impl Fn(&WorkerMetrics) -> &Gauge,
+    gauge: impl Fn(&WorkerMetrics) -> &Gauge,
 ) {
-    page.begin_family(family);
-    for (number, counts) in workers.iter().enumerate() {
-        let level = level(counts).get().max(0).cast_unsigned();
-        page.sample(&[("worker", &number.to_string())], level);
+    exposition.begin_family(family);
+    for (index, metrics) in workers.iter().enumerate() {
+        let value = gauge(metrics).get().max(0).cast_unsigned();
+        exposition.sample(&[("worker", &index.to_string())], value);
     }
 }
 
-fn write_tls(page: &mut Exposition, workers: &[&WorkerMetrics]) {
-    page.begin_family(&HANDSHAKES);
-    let show = |agreed: &HandshakeParams| (agreed.version, agreed.cipher, agreed.resumed);
-    let (all, others) = merge(workers.iter().map(|counts| &counts.handshakes), show);
+fn write_tls(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
+    exposition.begin_family(&HANDSHAKES);
+    let labels_of = |params: &HandshakeParams| (params.version, params.cipher, params.resumed);
+    let (all, overflow) = merge(workers.iter().map(|metrics| &metrics.handshakes), labels_of);
     for ((version, cipher, resumed), count) in all {
         let resumed = if resumed { "true" } else { "false" };
-        page.sample(&[("version", version), ("cipher", cipher), ("resumed", resumed)], count);
+        exposition.sample(&[("version", version), ("cipher", cipher), ("resumed", resumed)], count);
     }
-    if others > 0 {
-        page.sample(&[OVERFLOW], others);
+    if overflow > 0 {
+        exposition.sample(&[OVERFLOW], overflow);
     }
-    page.begin_family(&HANDSHAKE_DURATION);
-    let mut times = HistogramSnapshot::default();
-    workers.iter().for_each(|counts| counts.handshake_durations.read_into(&mut times));
-    page.histogram(&[], &DURATION_BOUNDS, &times, NANOSECONDS);
-    page.begin_family(&TLS_FAILURES);
-    let show = |failure: &TlsFailure| (failure.in_handshake, failure.reason, failure.alert);
-    let (all, others) = merge(workers.iter().map(|counts| &counts.tls_failures), show);
+    exposition.begin_family(&HANDSHAKE_DURATION);
+    let mut durations = HistogramSnapshot::default();
+    workers.iter().for_each(|metrics| metrics.handshake_durations.read_into(&mut durations));
+    exposition.histogram(&[], &DURATION_BOUNDS, &durations, NANOSECONDS);
+    exposition.begin_family(&TLS_FAILURES);
+    let labels_of = |failure: &TlsFailure| (failure.in_handshake, failure.reason, failure.alert);
+    let (all, overflow) = merge(workers.iter().map(|metrics| &metrics.tls_failures), labels_of);
     for ((in_handshake, reason, alert), count) in all {
         let phase = if in_handshake { "handshake" } else { "traffic" };
-        page.sample(&[("phase", phase), ("reason", reason), ("alert", alert)], count);
+        exposition.sample(&[("phase", phase), ("reason", reason), ("alert", alert)], count);
     }
-    if others > 0 {
-        page.sample(&[OVERFLOW], others);
+    if overflow > 0 {
+        exposition.sample(&[OVERFLOW], overflow);
     }
 }

@@ -61,13 +61,13 @@ pub(crate) struct RequestMetrics {
 impl RequestRecorder {
     /// `clock` reads the driver's clock without caching.
     pub(crate) fn new(
-        counts: &Arc<WorkerMetrics>,
+        metrics: &Arc<WorkerMetrics>,
         clock: impl Fn() -> Duration + 'static,
         log: Option<AccessLogger>,
         tracing: Option<Tracer>,
     ) -> Rc<Self> {
         Rc::new(Self {
-            metrics: Arc::clone(counts),
+            metrics: Arc::clone(metrics),
             clock: Box::new(clock),
             log,
             tracing,
@@ -85,48 +85,50 @@ impl RequestRecorder {
     /// Counts the requests that ended in this loop iteration. `now` is the end of the iteration,
     /// when their responses are sent.
     pub(crate) fn flush_batch(&self, now: Duration) {
-        let mut ended = self.batch.borrow_mut();
-        if ended.is_empty() {
+        let mut batch = self.batch.borrow_mut();
+        if batch.is_empty() {
             return;
         }
-        for SampleRun { sample: of_each, count } in ended.drain(..) {
-            self.observe(&of_each, count, now.saturating_sub(of_each.started_at));
+        for SampleRun { sample, count } in batch.drain(..) {
+            self.observe(&sample, count, now.saturating_sub(sample.started_at));
         }
-        ended.shrink_to(BATCH_CAPACITY_MAX);
+        batch.shrink_to(BATCH_CAPACITY_MAX);
     }
 
-    fn record(&self, tally: &RequestMetrics) {
-        let RequestMetrics { started_at: began, key, record: told, .. } = tally;
-        let (began, received, sent) = (*began, told.request_body_bytes, told.response_body_bytes);
+    fn record(&self, request: &RequestMetrics) {
+        let RequestMetrics { started_at, key, record, .. } = request;
+        let (started_at, received, sent) =
+            (*started_at, record.request_body_bytes, record.response_body_bytes);
         self.metrics.active_requests[usize::from(key.is_secure)][key.method as usize].add(-1);
-        let measure = RequestSample { key: *key, started_at: began, received, sent };
+        let sample = RequestSample { key: *key, started_at, received, sent };
         if self.is_batching.get() && self.log.is_none() {
-            let mut ended = self.batch.borrow_mut();
+            let mut batch = self.batch.borrow_mut();
             // A busy worker answers many identical requests per loop iteration, and all of them
             // count from the beginning of the iteration.
-            match ended.last_mut().filter(|last| last.sample == measure) {
+            match batch.last_mut().filter(|last| last.sample == sample) {
                 Some(last) => last.count += 1,
-                None => ended.push(SampleRun { sample: measure, count: 1 }),
+                None => batch.push(SampleRun { sample, count: 1 }),
             }
             return;
         }
-        let took = (self.clock)().saturating_sub(began);
+        let duration = (self.clock)().saturating_sub(started_at);
         if let Some(log) = &self.log {
-            log.write(key, told, took);
+            log.write(key, record, duration);
         }
-        self.observe(&measure, 1, took);
+        self.observe(&sample, 1, duration);
     }
 
-    fn observe(&self, measure: &RequestSample, count: u64, took: Duration) {
-        let Some(measured) = self.metrics.request_histograms.get() else { return };
+    fn observe(&self, sample: &RequestSample, count: u64, duration: Duration) {
+        let Some(histograms) = self.metrics.request_histograms.get() else { return };
         // Avoids the 128-bit multiplication of `as_nanos`. A `u64` holds 584 years.
-        let took = took.as_secs().saturating_mul(1_000_000_000) + u64::from(took.subsec_nanos());
-        let key = &measure.key;
-        let durations = measured.durations.entry(key.pack());
-        durations.observe_n(count, took, &super::metrics::DURATION_BOUNDS);
-        let sizes = measured.sizes.entry(key.pack_route());
-        sizes.received.observe_n(count, measure.received, &crate::observe::metrics::SIZE_BOUNDS);
-        sizes.sent.observe_n(count, measure.sent, &crate::observe::metrics::SIZE_BOUNDS);
+        let duration =
+            duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
+        let key = &sample.key;
+        let durations = histograms.durations.entry(key.pack());
+        durations.observe_n(count, duration, &super::metrics::DURATION_BOUNDS);
+        let sizes = histograms.sizes.entry(key.pack_route());
+        sizes.received.observe_n(count, sample.received, &crate::observe::metrics::SIZE_BOUNDS);
+        sizes.sent.observe_n(count, sample.sent, &crate::observe::metrics::SIZE_BOUNDS);
     }
 }
 
@@ -143,25 +145,25 @@ impl RequestMetrics {
     #[inline]
     pub(crate) fn start(
         &mut self,
-        meters: Option<&Rc<RequestRecorder>>,
+        recorder: Option<&Rc<RequestRecorder>>,
         head: Option<&RequestHead>,
         (version, connection): (Version, &Rc<ConnectionInfo>),
         now: impl FnOnce() -> Duration,
     ) {
-        let Some(meters) = meters else { return };
+        let Some(recorder) = recorder else { return };
         self.finish_or_abort();
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
-        meters.metrics.active_requests[usize::from(is_secure)][method as usize].add(1);
+        recorder.metrics.active_requests[usize::from(is_secure)][method as usize].add(1);
         // The record is updated in place. The end of the previous request dropped the data of that
         // request.
         self.key = RequestKey { method, version, is_secure, ..RequestKey::default() };
         (self.record.request_body_bytes, self.record.response_body_bytes) = (0, 0);
-        if meters.log.is_some() {
+        if recorder.log.is_some() {
             self.record.connection = Some(Rc::clone(connection));
         }
         self.started_at = now();
-        self.recorder = Some(Rc::clone(meters));
+        self.recorder = Some(Rc::clone(recorder));
     }
 
     /// Keeps the request's head for the access log, if there is an access log. The head must not
@@ -177,14 +179,14 @@ impl RequestMetrics {
     #[cold]
     pub(crate) fn set_invalid_line(&mut self, bytes: &[u8]) {
         if self.is_logged() {
-            let most = &bytes[..bytes.len().min(INVALID_LINE_BYTES_MAX)];
-            let line = most.split(|byte| matches!(byte, b'\r' | b'\n')).next();
+            let prefix = &bytes[..bytes.len().min(INVALID_LINE_BYTES_MAX)];
+            let line = prefix.split(|byte| matches!(byte, b'\r' | b'\n')).next();
             self.record.invalid_request_line = line.unwrap_or_default().to_vec();
         }
     }
 
     fn is_logged(&self) -> bool {
-        self.recorder.as_ref().is_some_and(|meters| meters.log.is_some())
+        self.recorder.as_ref().is_some_and(|recorder| recorder.log.is_some())
     }
 
     /// The traces of the worker, if they are enabled.
@@ -194,9 +196,9 @@ impl RequestMetrics {
     }
 
     /// Keeps the request's span context for the access log.
-    pub(crate) fn set_trace_context(&mut self, place: &LazyTraceContext) {
+    pub(crate) fn set_trace_context(&mut self, trace_context: &LazyTraceContext) {
         if self.is_logged() {
-            self.record.trace_context = Some(place.clone());
+            self.record.trace_context = Some(trace_context.clone());
         }
     }
 
@@ -223,8 +225,8 @@ impl RequestMetrics {
     }
 
     /// Records an error that the status does not show.
-    pub(crate) fn set_error(&mut self, fault: ErrorType) {
-        self.key.error = fault;
+    pub(crate) fn set_error(&mut self, error: ErrorType) {
+        self.key.error = error;
     }
 
     /// Counts received content of the request.
@@ -242,10 +244,10 @@ impl RequestMetrics {
     /// Counts the request, because its response is complete.
     #[inline]
     pub(crate) fn finish(&mut self) {
-        if let Some(meters) = self.recorder.take() {
-            meters.record(self);
-            // Drop everything that belongs to the request: `begin` relies on that.
-            if meters.log.is_some() {
+        if let Some(recorder) = self.recorder.take() {
+            recorder.record(self);
+            // Drop everything that belongs to the request: `start` relies on that.
+            if recorder.log.is_some() {
                 self.record = AccessLogRecord::default();
             }
         }
@@ -282,142 +284,155 @@ mod tests {
     use peregrine_metrics::HistogramSnapshot;
     use peregrine_web::App;
 
-    struct Bench {
-        counts: Arc<WorkerMetrics>,
-        meters: Rc<RequestRecorder>,
+    struct Fixture {
+        worker_metrics: Arc<WorkerMetrics>,
+        recorder: Rc<RequestRecorder>,
         now: Rc<Cell<u64>>,
     }
 
-    fn bench() -> Bench {
-        let (counts, now) =
+    fn fixture() -> Fixture {
+        let (worker_metrics, now) =
             (Arc::new(WorkerMetrics::with_request_histograms()), Rc::new(Cell::new(0)));
-        counts.init_request_histograms(&App::new().get("/a", || "a").build().unwrap());
+        worker_metrics.init_request_histograms(&App::new().get("/a", || "a").build().unwrap());
         let clock = Rc::clone(&now);
         let clock = move || Duration::from_millis(clock.get());
-        let meters = RequestRecorder::new(&counts, clock, None, None);
-        Bench { counts, meters, now }
+        let recorder = RequestRecorder::new(&worker_metrics, clock, None, None);
+        Fixture { worker_metrics, recorder, now }
     }
 
-    impl Bench {
+    impl Fixture {
         fn begin(&self) -> RequestMetrics {
-            let mut tally = RequestMetrics::default();
+            let mut metrics = RequestMetrics::default();
             let connection = Rc::default();
-            let facts = (Version::Http11, &connection);
-            tally.start(Some(&self.meters), None, facts, || Duration::from_millis(self.now.get()));
-            tally
+            let version_and_info = (Version::Http11, &connection);
+            metrics.start(Some(&self.recorder), None, version_and_info, || {
+                Duration::from_millis(self.now.get())
+            });
+            metrics
         }
 
         fn counted(&self) -> Vec<(RequestKey, u64)> {
-            let measured = self.counts.request_histograms.get().unwrap();
+            let histograms = self.worker_metrics.request_histograms.get().unwrap();
             let read = |(key, histogram): (u64, &peregrine_metrics::Histogram<14>)| {
                 let mut buckets = HistogramSnapshot::default();
                 histogram.read_into(&mut buckets);
                 (RequestKey::unpack(key), buckets.count())
             };
-            let mut all: Vec<_> = measured.durations.entries().map(read).collect();
+            let mut all: Vec<_> = histograms.durations.entries().map(read).collect();
             all.sort_by_key(|(key, _)| key.pack());
             all
         }
 
         fn active(&self) -> i64 {
-            self.counts.active_requests.iter().flatten().map(peregrine_metrics::Gauge::get).sum()
+            self.worker_metrics
+                .active_requests
+                .iter()
+                .flatten()
+                .map(peregrine_metrics::Gauge::get)
+                .sum()
         }
     }
 
     #[test]
-    fn a_request_is_counted_once_however_often_it_ends() {
-        let bench = bench();
-        let mut tally = bench.begin();
-        assert_eq!(bench.active(), 1);
-        tally.set_status(StatusCode::OK);
-        tally.finish();
-        tally.finish_or_abort();
-        tally.finish();
-        assert_eq!(bench.active(), 0);
+    fn request_is_counted_once_even_if_it_is_finished_repeatedly() {
+        let fixture = fixture();
+        let mut metrics = fixture.begin();
+        assert_eq!(fixture.active(), 1);
+        metrics.set_status(StatusCode::OK);
+        metrics.finish();
+        metrics.finish_or_abort();
+        metrics.finish();
+        assert_eq!(fixture.active(), 0);
         let key = RequestKey {
             method: Method::Extension,
             version: Version::Http11,
             status: 200,
             ..RequestKey::default()
         };
-        assert_eq!(bench.counted(), [(key, 1)]);
+        assert_eq!(fixture.counted(), [(key, 1)]);
     }
 
     #[test]
-    fn what_ends_in_a_turn_is_counted_at_its_end() {
-        let bench = bench();
-        bench.meters.enable_batching();
+    fn requests_are_counted_at_the_end_of_the_iteration() {
+        let fixture = fixture();
+        fixture.recorder.enable_batching();
         let end = |status| {
-            let mut tally = bench.begin();
-            tally.set_status(status);
-            tally.finish();
+            let mut metrics = fixture.begin();
+            metrics.set_status(status);
+            metrics.finish();
         };
-        let count = || bench.counted().iter().map(|(_, count)| count).sum::<u64>();
+        let count = || fixture.counted().iter().map(|(_, count)| count).sum::<u64>();
         (0..3).for_each(|_| end(StatusCode::OK));
-        assert_eq!((count(), bench.active()), (0, 0));
-        bench.meters.flush_batch(Duration::from_millis(30));
+        assert_eq!((count(), fixture.active()), (0, 0));
+        fixture.recorder.flush_batch(Duration::from_millis(30));
         assert_eq!(count(), 3);
-        let mut took = HistogramSnapshot::default();
-        let measured = bench.counts.request_histograms.get().unwrap();
-        measured.durations.entries().for_each(|(_, histogram)| histogram.read_into(&mut took));
-        assert_eq!(took.sum, 90_000_000);
+        let mut durations = HistogramSnapshot::default();
+        let histograms = fixture.worker_metrics.request_histograms.get().unwrap();
+        histograms
+            .durations
+            .entries()
+            .for_each(|(_, histogram)| histogram.read_into(&mut durations));
+        assert_eq!(durations.sum, 90_000_000);
         // Identical requests are combined. Different ones stay separate.
         for status in [200, 200, 404, 200] {
             end(StatusCode::from_u16(status).unwrap());
         }
-        assert_eq!(bench.meters.batch.borrow().len(), 3);
-        bench.meters.flush_batch(Duration::from_millis(30));
+        assert_eq!(fixture.recorder.batch.borrow().len(), 3);
+        fixture.recorder.flush_batch(Duration::from_millis(30));
         let counts: Vec<_> =
-            bench.counted().iter().map(|(key, count)| (key.status, *count)).collect();
+            fixture.counted().iter().map(|(key, count)| (key.status, *count)).collect();
         assert_eq!(counts, [(200, 6), (404, 1)]);
         // Requests that end after the last loop iteration are counted as well.
         end(StatusCode::NOT_FOUND);
-        let Bench { counts, meters, .. } = bench;
-        drop(meters);
-        assert_eq!(counts.request_histograms.get().unwrap().durations.entries().count(), 2);
+        let Fixture { worker_metrics, recorder, .. } = fixture;
+        drop(recorder);
+        assert_eq!(worker_metrics.request_histograms.get().unwrap().durations.entries().count(), 2);
     }
 
     #[test]
-    fn what_breaks_off_says_how_far_it_was() {
-        let bench = bench();
-        bench.begin().finish_or_abort();
-        let mut begun = bench.begin();
-        begun.set_status(StatusCode::OK);
-        begun.finish_or_abort();
-        let faults: Vec<_> =
-            bench.counted().iter().map(|(key, _)| (key.status, key.error)).collect();
-        assert_eq!(faults, [(0, ErrorType::Cancelled), (200, ErrorType::Aborted)]);
+    fn aborted_request_records_whether_its_response_had_begun() {
+        let fixture = fixture();
+        fixture.begin().finish_or_abort();
+        let mut metrics = fixture.begin();
+        metrics.set_status(StatusCode::OK);
+        metrics.finish_or_abort();
+        let errors: Vec<_> =
+            fixture.counted().iter().map(|(key, _)| (key.status, key.error)).collect();
+        assert_eq!(errors, [(0, ErrorType::Cancelled), (200, ErrorType::Aborted)]);
     }
 
     #[test]
-    fn a_request_that_nobody_measures_leaves_nothing() {
-        let mut tally = RequestMetrics::default();
-        let facts = (Version::Http11, &Rc::default());
-        tally.start(None, None, facts, || unreachable!("no clock is read"));
-        tally.add_received(1);
-        tally.finish();
-        tally.finish_or_abort();
-        assert!(tally.recorder.is_none());
+    fn unmeasured_request_records_nothing() {
+        let mut metrics = RequestMetrics::default();
+        let version_and_info = (Version::Http11, &Rc::default());
+        metrics.start(None, None, version_and_info, || unreachable!("no clock is read"));
+        metrics.add_received(1);
+        metrics.finish();
+        metrics.finish_or_abort();
+        assert!(metrics.recorder.is_none());
     }
 
     #[test]
-    fn times_and_sizes_are_those_of_the_request() {
-        let bench = bench();
-        let mut tally = bench.begin();
-        tally.add_received(3);
-        tally.add_sent(5000);
-        bench.now.set(30);
-        tally.set_status(StatusCode::OK);
-        tally.finish();
-        let measured = bench.counts.request_histograms.get().unwrap();
-        let (mut took, mut received, mut sent) =
+    fn durations_and_sizes_are_recorded() {
+        let fixture = fixture();
+        let mut metrics = fixture.begin();
+        metrics.add_received(3);
+        metrics.add_sent(5000);
+        fixture.now.set(30);
+        metrics.set_status(StatusCode::OK);
+        metrics.finish();
+        let histograms = fixture.worker_metrics.request_histograms.get().unwrap();
+        let (mut durations, mut received, mut sent) =
             <(HistogramSnapshot, HistogramSnapshot, HistogramSnapshot)>::default();
-        measured.durations.entries().for_each(|(_, histogram)| histogram.read_into(&mut took));
-        for (_, sizes) in measured.sizes.entries() {
+        histograms
+            .durations
+            .entries()
+            .for_each(|(_, histogram)| histogram.read_into(&mut durations));
+        for (_, sizes) in histograms.sizes.entries() {
             sizes.received.read_into(&mut received);
             sizes.sent.read_into(&mut sent);
         }
-        assert_eq!((took.sum, received.sum, sent.sum), (30_000_000, 3, 5000));
-        assert_eq!((took.counts[3], received.counts[1], sent.counts[3]), (1, 1, 1));
+        assert_eq!((durations.sum, received.sum, sent.sum), (30_000_000, 3, 5000));
+        assert_eq!((durations.counts[3], received.counts[1], sent.counts[3]), (1, 1, 1));
     }
 }

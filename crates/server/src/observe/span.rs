@@ -36,15 +36,15 @@ thread_local! {
     static SPANS_TO_SKIP: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Makes a span. If the subscriber panics, returns a disabled span.
-fn build_span(make: impl FnOnce() -> Span) -> Span {
-    let left_out = SPANS_TO_SKIP.get();
-    if left_out > 0 {
-        SPANS_TO_SKIP.set(left_out - 1);
+/// Builds a span. If the subscriber panics, returns a disabled span.
+fn build_span(build: impl FnOnce() -> Span) -> Span {
+    let remaining = SPANS_TO_SKIP.get();
+    if remaining > 0 {
+        SPANS_TO_SKIP.set(remaining - 1);
         return Span::none();
     }
     let mut span = Span::none();
-    catch_subscriber_panic(|| span = make());
+    catch_subscriber_panic(|| span = build());
     span
 }
 
@@ -53,15 +53,15 @@ pub(crate) fn close(span: Span) {
     catch_subscriber_panic(|| drop(span));
 }
 
-/// Runs `touch`, which calls the subscriber about a span. If the subscriber panics, following
-/// requests get no span.
-fn catch_subscriber_panic(touch: impl FnOnce()) {
-    let mut is_done = false;
+/// Runs `call_subscriber`, which calls the subscriber about a span. If the subscriber panics, the
+/// following requests get no span.
+fn catch_subscriber_panic(call_subscriber: impl FnOnce()) {
+    let mut has_completed = false;
     catch_log_panic(|| {
-        touch();
-        is_done = true;
+        call_subscriber();
+        has_completed = true;
     });
-    if !is_done {
+    if !has_completed {
         SPANS_TO_SKIP.set(SPANS_SKIPPED_AFTER_PANIC);
     }
 }
@@ -80,7 +80,8 @@ pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
     let host = client.host();
     let (address, port) = split_host_port(&host);
     let peer = connection.peer.socket_addr();
-    let unix = || matches!(connection.peer, peregrine_web::connection::ConnectionAddr::Unix { .. });
+    let is_unix =
+        || matches!(connection.peer, peregrine_web::connection::ConnectionAddr::Unix { .. });
     build_span(|| {
         error_span!(
             target: TARGET,
@@ -102,7 +103,7 @@ pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
             client.address = client.ip().map(field::display),
             network.peer.address = peer.map(|peer| field::display(peer.ip().to_canonical())),
             network.peer.port = peer.map(|peer| peer.port()),
-            network.transport = if unix() { "unix" } else { "tcp" },
+            network.transport = if is_unix() { "unix" } else { "tcp" },
             network.protocol.name = "http",
             network.protocol.version = match head.index().version {
                 Version::Http10 => "1.0",
@@ -116,8 +117,8 @@ pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
 }
 
 /// Records in the span how its request ended.
-pub(crate) fn record_end(span: &Span, known: (&RequestKey, u64, u64)) {
-    catch_log_panic(|| record_fields(span, known));
+pub(crate) fn record_end(span: &Span, summary: (&RequestKey, u64, u64)) {
+    catch_log_panic(|| record_fields(span, summary));
 }
 
 fn record_fields(span: &Span, (key, received, sent): (&RequestKey, u64, u64)) {
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_told_from_its_port() {
+    fn splits_the_port_from_the_host() {
         for (host, address, port) in [
             ("birds.example", "birds.example", None),
             ("birds.example:8080", "birds.example", Some(8080)),

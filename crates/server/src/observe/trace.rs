@@ -107,11 +107,11 @@ impl TraceConfig {
         self
     }
 
-    /// Makes the latest value of `live` decide which requests are sampled.
+    /// Makes the latest value of `updates` decide which requests are sampled.
     #[doc(hidden)]
     #[must_use]
-    pub fn updates(mut self, live: watch::Receiver<TraceConfig>) -> Self {
-        self.updates = Some(live);
+    pub fn updates(mut self, updates: watch::Receiver<TraceConfig>) -> Self {
+        self.updates = Some(updates);
         self
     }
 
@@ -121,23 +121,24 @@ impl TraceConfig {
     /// # Errors
     /// The text describes the mistake and how to fix it.
     #[doc(hidden)]
-    pub fn validate(&self, known: &[String]) -> Result<(), String> {
+    pub fn validate(&self, known_patterns: &[String]) -> Result<(), String> {
         let all = std::iter::once(("requests", self.sample_ratio));
         let routes = self.route_sample_ratios.iter().map(|(pattern, ratio)| (&**pattern, *ratio));
-        for (of, ratio) in all.chain(routes) {
+        for (subject, ratio) in all.chain(routes) {
             if !(0.0..=1.0).contains(&ratio) {
                 return Err(format!(
-                    "the sampling ratio of {of} is {ratio}: use a number from 0.0 (none) to 1.0 \
-                     (all)"
+                    "the sampling ratio of {subject} is {ratio}: use a number from 0.0 (none) to \
+                     1.0 (all)"
                 ));
             }
         }
-        let unknown = self.route_sample_ratios.keys().find(|pattern| !known.contains(pattern));
+        let unknown =
+            self.route_sample_ratios.keys().find(|pattern| !known_patterns.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
-            let known = known.join(", ");
+            let known_patterns = known_patterns.join(", ");
             Err(format!(
                 "a sampling ratio is set for the route `{pattern}`, but the application has no \
-                 such route; it has {known}"
+                 such route; it has {known_patterns}"
             ))
         })
     }
@@ -161,13 +162,13 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn of(traces: &TraceConfig, patterns: &[String]) -> Self {
-        let of = |pattern: &String| {
+    fn new(traces: &TraceConfig, patterns: &[String]) -> Self {
+        let threshold_of = |pattern: &String| {
             traces.route_sample_ratios.get(pattern).copied().map(sampling_threshold)
         };
         Self {
             threshold: sampling_threshold(traces.sample_ratio),
-            route_thresholds: patterns.iter().map(of).collect(),
+            route_thresholds: patterns.iter().map(threshold_of).collect(),
             is_parent_based: !traces.ignore_remote_parents,
         }
     }
@@ -203,7 +204,7 @@ impl RequestSpan {
     /// Runs application code inside the span.
     #[inline]
     pub(crate) fn in_scope<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _present = self.trace_context.as_ref().map(enter);
+        let _guard = self.trace_context.as_ref().map(enter);
         match &self.span {
             None => run(),
             Some(span) => in_span(span, run),
@@ -215,7 +216,7 @@ impl Tracer {
     pub(crate) fn new(traces: &TraceConfig, application: &BuiltApp) -> Self {
         let patterns = route_patterns(application);
         Self {
-            sampler: RefCell::new(Sampler::of(traces, &patterns)),
+            sampler: RefCell::new(Sampler::new(traces, &patterns)),
             updates: traces.updates.clone().map(RefCell::new),
             patterns,
             recorder: traces.recorder.clone(),
@@ -226,11 +227,11 @@ impl Tracer {
 
     /// Applies the current sampling, if it may change.
     fn reload(&self) {
-        let Some(live) = &self.updates else { return };
+        let Some(updates) = &self.updates else { return };
         // An error means that the sampling cannot change any more.
-        if live.borrow().has_changed().unwrap_or(false) {
-            let mut live = live.borrow_mut();
-            *self.sampler.borrow_mut() = Sampler::of(&live.borrow_and_update(), &self.patterns);
+        if updates.borrow().has_changed().unwrap_or(false) {
+            let mut updates = updates.borrow_mut();
+            *self.sampler.borrow_mut() = Sampler::new(&updates.borrow_and_update(), &self.patterns);
         }
     }
 
@@ -239,50 +240,53 @@ impl Tracer {
         &self,
         request: &Request,
         pattern: Option<&str>,
-        traced: &mut RequestSpan,
+        request_span: &mut RequestSpan,
     ) {
         self.reload();
         let head = &request.parts.head;
         let parent =
             self.sampler.borrow().is_parent_based.then(|| TraceContext::extract(head)).flatten();
-        let place = self.sample(head, parent.as_ref());
-        traced.span = None;
-        if place.is_sampled() {
+        let trace_context = self.sample(head, parent.as_ref());
+        request_span.span = None;
+        if trace_context.is_sampled() {
             let span = span::otel_span(request, pattern);
             if !span.is_disabled() {
-                let place = self.with_recorded_ids(place, &span, parent.as_ref());
-                (traced.span, traced.trace_context) = (Some(span), Some(place));
+                let trace_context = self.with_recorded_ids(trace_context, &span, parent.as_ref());
+                (request_span.span, request_span.trace_context) = (Some(span), Some(trace_context));
                 return;
             }
         }
-        traced.trace_context = Some(place);
+        request_span.trace_context = Some(trace_context);
     }
 
-    /// Replaces the ids in `place` with those of the recorder, if there is one.
+    /// Replaces the ids in `trace_context` with those of the recorder, if there is one.
     fn with_recorded_ids(
         &self,
-        place: LazyTraceContext,
+        trace_context: LazyTraceContext,
         span: &Span,
         parent: Option<&TraceContext>,
     ) -> LazyTraceContext {
         match self.recorder.as_ref().and_then(|recorder| recorder.on_start(span, parent)) {
-            Some((trace_id, span_id)) => {
-                LazyTraceContext::Computed(Rc::new(place.context().with_ids(trace_id, span_id)))
-            }
-            None => place,
+            Some((trace_id, span_id)) => LazyTraceContext::Computed(Rc::new(
+                trace_context.context().with_ids(trace_id, span_id),
+            )),
+            None => trace_context,
         }
     }
 
-    /// Makes the request's span context, which contains the decision whether to sample the request.
+    /// Creates the request's span context, which contains the decision whether to sample the
+    /// request.
     fn sample(&self, head: &RequestHead, parent: Option<&TraceContext>) -> LazyTraceContext {
-        let sampling = self.sampler.borrow();
-        let own =
-            head.route_id().and_then(|route| *sampling.route_thresholds.get(route as usize)?);
+        let sampler = self.sampler.borrow();
+        let route_threshold =
+            head.route_id().and_then(|route| *sampler.route_thresholds.get(route as usize)?);
         let seed = self.seed.get().next();
         self.seed.set(seed);
         let context = match parent {
-            Some(parent) => parent.child(seed.span_id(), parent.is_sampled() && own != Some(0)),
-            None if seed.sample() >> 1 >= own.unwrap_or(sampling.threshold) => {
+            Some(parent) => {
+                parent.child(seed.span_id(), parent.is_sampled() && route_threshold != Some(0))
+            }
+            None if seed.sample() >> 1 >= route_threshold.unwrap_or(sampler.threshold) => {
                 return LazyTraceContext::Unsampled(seed);
             }
             None => seed.root(true),
@@ -304,7 +308,7 @@ mod tests {
     fn sampled(traces: &TraceConfig, path: &str, traceparent: Option<&str>) -> usize {
         let application = App::new().get("/a", || "a").get("/b/{b}", || "b").build().unwrap();
         traces.validate(&route_patterns(&application)).expect("valid traces");
-        let tracing = Tracer::new(traces, &application);
+        let tracer = Tracer::new(traces, &application);
         let decide = || {
             let (method, authority, target) = (&b"GET"[..], &b""[..], path.as_bytes());
             let version = Version::Http11;
@@ -315,22 +319,22 @@ mod tests {
             let _target =
                 application.find(&mut head, &peregrine_web::connection::ConnectionInfo::default());
             let parent =
-                TraceContext::extract(&head).filter(|_| tracing.sampler.borrow().is_parent_based);
-            let context = tracing.sample(&head, parent.as_ref()).context();
+                TraceContext::extract(&head).filter(|_| tracer.sampler.borrow().is_parent_based);
+            let context = tracer.sample(&head, parent.as_ref()).context();
             assert_ne!(parent.as_ref().map(TraceContext::span_id), Some(context.span_id()));
-            let follows = parent.map(|parent| parent.trace_id() == context.trace_id());
-            assert_ne!(follows, Some(false));
+            let continues_parent = parent.map(|parent| parent.trace_id() == context.trace_id());
+            assert_ne!(continues_parent, Some(false));
             context.is_sampled()
         };
         (0..1000).filter(|_| decide()).count()
     }
 
     #[test]
-    fn requests_are_sampled_as_was_asked_for() {
+    fn requests_are_sampled_as_configured() {
         let all = TraceConfig::new();
         let none = TraceConfig::new().sample_ratio(0.0);
         let some = TraceConfig::new().sample_ratio(0.0).route_sample_ratio("/b/{b}", 1.0);
-        let others = TraceConfig::new().route_sample_ratio("/a", 0.0);
+        let excluded = TraceConfig::new().route_sample_ratio("/a", 0.0);
         for (traces, path, traceparent, expected) in [
             (&all, "/a", None, 1000),
             (&all, "/nowhere", None, 1000),
@@ -342,9 +346,9 @@ mod tests {
             (&some, "/a", None, 0),
             (&some, "/b/1", None, 1000),
             (&some, "/b/1", Some(UNSAMPLED), 0),
-            (&others, "/a", None, 0),
-            (&others, "/a", Some(SAMPLED), 0),
-            (&others, "/b/1", None, 1000),
+            (&excluded, "/a", None, 0),
+            (&excluded, "/a", Some(SAMPLED), 0),
+            (&excluded, "/b/1", None, 1000),
             (&all.clone().ignore_remote_parents(), "/a", Some(UNSAMPLED), 1000),
             (&none.clone().ignore_remote_parents(), "/a", Some(SAMPLED), 0),
         ] {
@@ -359,44 +363,44 @@ mod tests {
     }
 
     #[test]
-    fn a_sampled_parent_is_followed_where_fewer_begin() {
+    fn sampled_parent_overrides_a_low_ratio() {
         assert_eq!(sampled(&TraceConfig::new().sample_ratio(0.001), "/a", Some(SAMPLED)), 1000);
     }
 
     #[test]
-    fn what_cannot_be_is_said_with_its_remedy() {
+    fn validate_names_the_mistake_and_the_fix() {
         let application = App::new().get("/a/{a}", || "a").build().unwrap();
-        for (traces, says) in [
+        for (traces, expected) in [
             (TraceConfig::new().sample_ratio(1.5), "from 0.0 (none) to 1.0 (all)"),
             (TraceConfig::new().sample_ratio(f64::NAN), "requests"),
             (TraceConfig::new().route_sample_ratio("/a/{a}", -0.1), "/a/{a}"),
             (TraceConfig::new().route_sample_ratio("/b", 0.1), "no such route; it has /a/{a}"),
         ] {
             let error = traces.validate(&route_patterns(&application)).expect_err("invalid traces");
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn sampling_changes_while_requests_come() {
+    fn sampling_can_be_changed_at_run_time() {
         let application = App::new().get("/a", || "a").build().unwrap();
-        let (change, live) = watch::channel(TraceConfig::new());
-        let tracing = Tracer::new(&TraceConfig::new().updates(live), &application);
+        let (sender, updates) = watch::channel(TraceConfig::new());
+        let tracer = Tracer::new(&TraceConfig::new().updates(updates), &application);
         let sampled = || {
-            tracing.reload();
-            let sampling = tracing.sampler.borrow();
-            (sampling.threshold, sampling.route_thresholds[0], sampling.is_parent_based)
+            tracer.reload();
+            let sampler = tracer.sampler.borrow();
+            (sampler.threshold, sampler.route_thresholds[0], sampler.is_parent_based)
         };
         let all = sampling_threshold(1.0);
         assert_eq!(sampled(), (all, None, true));
-        change.send_replace(
+        sender.send_replace(
             TraceConfig::new()
                 .sample_ratio(0.0)
                 .route_sample_ratio("/a", 1.0)
                 .ignore_remote_parents(),
         );
         assert_eq!(sampled(), (0, Some(all), false));
-        drop(change);
+        drop(sender);
         assert_eq!(sampled(), (0, Some(all), false), "the last sampling stays");
     }
 }

@@ -34,9 +34,9 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Shows other threads which handler a worker is polling.
 ///
-/// If a thread reads the route of a poll, it also reads the number (`turn`) of that poll or of a
-/// later one. Otherwise it could attribute the route of a new poll to the poll that the last check
-/// saw. No other order is needed: if a check misses a store, the next check sees it.
+/// If a thread reads the route of a poll, it also reads the number (`poll_count`) of that poll or
+/// of a later one. Otherwise it could attribute the route of a new poll to the poll that the last
+/// check saw. No other order is needed: if a check misses a store, the next check sees it.
 #[derive(Debug, Default)]
 // Aligned so that two workers never write to the same cache line or to adjacent lines, which the
 // processor prefetches in pairs, and so that the fields used by every poll share a line.
@@ -68,9 +68,9 @@ impl Heartbeat {
     /// dropped.
     #[inline]
     pub(crate) fn start_poll(&self, pattern: Option<&str>) -> PollGuard<'_> {
-        // Only this thread writes `turn`, so no atomic addition is needed.
-        let turn = self.poll_count.load(Ordering::Relaxed).wrapping_add(1);
-        self.poll_count.store(turn, Ordering::Relaxed);
+        // Only this thread writes `poll_count`, so no atomic addition is needed.
+        let poll_number = self.poll_count.load(Ordering::Relaxed).wrapping_add(1);
+        self.poll_count.store(poll_number, Ordering::Relaxed);
         self.route.store(address(pattern), Ordering::Release);
         // The order of the accesses matters, see `IDLE_CHECKS`.
         compiler_fence(Ordering::SeqCst);
@@ -108,7 +108,7 @@ impl Heartbeat {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        // Wake the watching thread, which ends when no worker is left.
+        // Wake the watching thread, which ends after the last worker has ended.
         self.watchdog.get().into_iter().for_each(Thread::unpark);
     }
 }
@@ -168,49 +168,49 @@ pub struct BlockingHandler {
 }
 
 impl PollWatchdog {
-    /// Watches for polls that take longer than `budget`, on `thread`.
+    /// Watches for polls that take longer than `threshold`, on `thread`.
     #[must_use]
-    pub fn new(pulses: Vec<Weak<Heartbeat>>, budget: Duration, thread: Thread) -> Self {
-        for pulse in pulses.iter().filter_map(Weak::upgrade) {
+    pub fn new(heartbeats: Vec<Weak<Heartbeat>>, threshold: Duration, thread: Thread) -> Self {
+        for heartbeat in heartbeats.iter().filter_map(Weak::upgrade) {
             // One thread watches a worker for the worker's whole life, so this is set once.
-            let _ = pulse.watchdog.set(thread.clone());
+            let _ = heartbeat.watchdog.set(thread.clone());
         }
-        let watched = |pulse| WatchedWorker {
-            heartbeat: pulse,
+        let new_worker = |heartbeat| WatchedWorker {
+            heartbeat,
             last_poll: 0,
             since: Duration::ZERO,
             is_reported: false,
         };
-        let workers = pulses.into_iter().map(watched).collect();
-        Self { threshold: budget, workers, idle_checks: 0, last_warnings: HashMap::new() }
+        let workers = heartbeats.into_iter().map(new_worker).collect();
+        Self { threshold, workers, idle_checks: 0, last_warnings: HashMap::new() }
     }
 
     /// How long to park the thread before the next check. `None` while workers poll no handlers:
     /// the next poll, or the end of a worker, unparks the thread. If the thread runs in time, it
-    /// detects every poll that takes 1.5 times the budget or longer, and never reports a poll that
-    /// takes less than the budget.
+    /// detects every poll that takes 1.5 times the threshold or longer, and never reports a poll
+    /// that takes less than the threshold.
     #[must_use]
     pub fn next_check_in(&self) -> Option<Duration> {
         (self.idle_checks < IDLE_CHECKS).then_some(self.threshold / 2)
     }
 
-    /// Returns the handlers that have blocked their thread for longer than the budget and have not
-    /// been reported yet. Each route is reported at most once a minute. Returns `None` when all
+    /// Returns the handlers that have blocked their thread for longer than the threshold and have
+    /// not been reported yet. Each route is reported at most once a minute. Returns `None` when all
     /// workers have ended.
     ///
     /// `now` is the time since the watching began.
     pub fn check(&mut self, now: Duration) -> Option<Vec<BlockingHandler>> {
         let mut blocked = Vec::new();
-        let (mut is_over, mut is_quiet) = (true, true);
+        let (mut all_ended, mut is_idle) = (true, true);
         for (worker, watched) in self.workers.iter_mut().enumerate() {
-            let Some(pulse) = watched.heartbeat.upgrade() else { continue };
-            is_over = false;
-            let route = pulse.route.load(Ordering::Acquire);
-            let turn = pulse.poll_count.load(Ordering::Relaxed);
-            is_quiet &= route == NO_POLL && turn == watched.last_poll;
-            if route == NO_POLL || turn != watched.last_poll {
+            let Some(heartbeat) = watched.heartbeat.upgrade() else { continue };
+            all_ended = false;
+            let route = heartbeat.route.load(Ordering::Acquire);
+            let poll_number = heartbeat.poll_count.load(Ordering::Relaxed);
+            is_idle &= route == NO_POLL && poll_number == watched.last_poll;
+            if route == NO_POLL || poll_number != watched.last_poll {
                 *watched = WatchedWorker {
-                    last_poll: turn,
+                    last_poll: poll_number,
                     since: now,
                     is_reported: false,
                     heartbeat: watched.heartbeat.clone(),
@@ -222,28 +222,30 @@ impl PollWatchdog {
                 continue;
             }
             watched.is_reported = true;
-            pulse.blocking_polls.fetch_add(1, Ordering::Relaxed);
-            let route = pulse.route_name(route);
-            let is_new =
-                self.last_warnings.get(&route).is_none_or(|told| now >= *told + WARNING_INTERVAL);
+            heartbeat.blocking_polls.fetch_add(1, Ordering::Relaxed);
+            let route = heartbeat.route_name(route);
+            let is_new = self
+                .last_warnings
+                .get(&route)
+                .is_none_or(|last_warning| now >= *last_warning + WARNING_INTERVAL);
             if is_new {
-                pulse.reported_poll.store(turn, Ordering::Relaxed);
+                heartbeat.reported_poll.store(poll_number, Ordering::Relaxed);
                 self.last_warnings.insert(route.clone(), now);
                 blocked.push(BlockingHandler { worker, route, time });
             }
         }
-        self.update_idle(is_quiet);
-        (!is_over).then_some(blocked)
+        self.update_idle(is_idle);
+        (!all_ended).then_some(blocked)
     }
 
     /// If there is nothing to check, sets the flag that makes the next poll wake this thread.
     /// Otherwise, clears it.
-    fn update_idle(&mut self, is_quiet: bool) {
-        let was_quiet = self.idle_checks > 0;
-        self.idle_checks = if is_quiet { self.idle_checks.saturating_add(1) } else { 0 };
-        if is_quiet != was_quiet {
-            for pulse in self.workers.iter().filter_map(|watched| watched.heartbeat.upgrade()) {
-                pulse.should_wake_watchdog.store(is_quiet, Ordering::Relaxed);
+    fn update_idle(&mut self, is_idle: bool) {
+        let was_idle = self.idle_checks > 0;
+        self.idle_checks = if is_idle { self.idle_checks.saturating_add(1) } else { 0 };
+        if is_idle != was_idle {
+            for heartbeat in self.workers.iter().filter_map(|watched| watched.heartbeat.upgrade()) {
+                heartbeat.should_wake_watchdog.store(is_idle, Ordering::Relaxed);
             }
         }
     }
@@ -254,133 +256,148 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    const BUDGET: Duration = Duration::from_millis(100);
+    const THRESHOLD: Duration = Duration::from_millis(100);
 
-    fn watch() -> (Arc<Heartbeat>, PollWatchdog) {
-        let pulse = Arc::new(Heartbeat::default());
-        let watch = PollWatchdog::new(vec![Arc::downgrade(&pulse)], BUDGET, std::thread::current());
-        (pulse, watch)
+    fn watchdog() -> (Arc<Heartbeat>, PollWatchdog) {
+        let heartbeat = Arc::new(Heartbeat::default());
+        let watchdog =
+            PollWatchdog::new(vec![Arc::downgrade(&heartbeat)], THRESHOLD, std::thread::current());
+        (heartbeat, watchdog)
     }
 
-    fn look(watch: &mut PollWatchdog, milliseconds: u64) -> Vec<(String, u64)> {
-        let blocked = watch.check(Duration::from_millis(milliseconds)).expect("a worker is alive");
-        let told = |blocked: BlockingHandler| (blocked.route, blocked.time.as_millis() as u64);
-        blocked.into_iter().map(told).collect()
+    fn check(watchdog: &mut PollWatchdog, milliseconds: u64) -> Vec<(String, u64)> {
+        let blocked =
+            watchdog.check(Duration::from_millis(milliseconds)).expect("a worker is alive");
+        let route_and_time =
+            |blocked: BlockingHandler| (blocked.route, blocked.time.as_millis() as u64);
+        blocked.into_iter().map(route_and_time).collect()
     }
 
     #[test]
-    fn a_poll_that_lasts_is_told_once_with_its_route() {
-        let (pulse, mut watch) = watch();
+    fn long_poll_is_reported_once_with_its_route() {
+        let (heartbeat, mut watchdog) = watchdog();
         let pattern = "/slow/{id}".to_owned();
         let names = HashMap::from([(address(Some(&pattern)), pattern.clone())]);
-        pulse.routes.set(names).unwrap();
-        let beat = pulse.start_poll(Some(&pattern));
-        assert_eq!(look(&mut watch, 1000), []);
-        assert_eq!(look(&mut watch, 1050), []);
-        assert_eq!(look(&mut watch, 1100), [(pattern, 100)]);
-        assert_eq!(look(&mut watch, 1150), []);
-        assert_eq!(pulse.blocking_polls(), 1);
-        assert!(beat.is_reported());
-        drop(beat);
-        assert_eq!(look(&mut watch, 1200), []);
-        assert!(!pulse.start_poll(Some("/slow/{id}")).is_reported(), "another poll was reported");
+        heartbeat.routes.set(names).unwrap();
+        let poll_guard = heartbeat.start_poll(Some(&pattern));
+        assert_eq!(check(&mut watchdog, 1000), []);
+        assert_eq!(check(&mut watchdog, 1050), []);
+        assert_eq!(check(&mut watchdog, 1100), [(pattern, 100)]);
+        assert_eq!(check(&mut watchdog, 1150), []);
+        assert_eq!(heartbeat.blocking_polls(), 1);
+        assert!(poll_guard.is_reported());
+        drop(poll_guard);
+        assert_eq!(check(&mut watchdog, 1200), []);
+        assert!(
+            !heartbeat.start_poll(Some("/slow/{id}")).is_reported(),
+            "another poll was reported"
+        );
     }
 
     #[test]
-    fn what_is_below_a_mount_is_named_by_its_prefix() {
+    fn mounted_service_is_named_by_its_prefix() {
         let app = peregrine_web::App::new().subtree("/api", || "mounted").build().unwrap();
-        let pulse = Heartbeat::default();
-        pulse.register_routes(&app);
-        let mut names: Vec<_> = pulse.routes.get().unwrap().values().cloned().collect();
+        let heartbeat = Heartbeat::default();
+        heartbeat.register_routes(&app);
+        let mut names: Vec<_> = heartbeat.routes.get().unwrap().values().cloned().collect();
         names.sort_unstable();
         assert_eq!(names.last().map(String::as_str), Some("/api/*"), "{names:?}");
     }
 
     #[test]
-    fn many_short_polls_of_one_route_are_no_long_one() {
-        let (pulse, mut watch) = watch();
+    fn many_short_polls_are_not_one_long_poll() {
+        let (heartbeat, mut watchdog) = watchdog();
         for time in (0..5000).step_by(50) {
-            let _beat = pulse.start_poll(Some("/busy"));
-            assert_eq!(look(&mut watch, time), []);
+            let _poll_guard = heartbeat.start_poll(Some("/busy"));
+            assert_eq!(check(&mut watchdog, time), []);
         }
-        assert_eq!(pulse.blocking_polls(), 0);
+        assert_eq!(heartbeat.blocking_polls(), 0);
     }
 
     #[test]
-    fn a_handler_that_waits_has_not_got_the_thread() {
-        let (pulse, mut watch) = watch();
-        drop(pulse.start_poll(Some("/waits")));
+    fn waiting_handler_is_not_reported() {
+        let (heartbeat, mut watchdog) = watchdog();
+        drop(heartbeat.start_poll(Some("/waits")));
         for time in (0..5000).step_by(50) {
-            assert_eq!(look(&mut watch, time), []);
+            assert_eq!(check(&mut watchdog, time), []);
         }
     }
 
     #[test]
-    fn a_route_that_blocks_again_and_again_is_told_of_once_a_minute_and_counted_each_time() {
-        let (pulse, mut watch) = watch();
-        let mut told = 0;
+    fn blocking_route_is_reported_once_a_minute_and_counted_every_time() {
+        let (heartbeat, mut watchdog) = watchdog();
+        let mut warnings = 0;
         for round in 0..60 {
-            let _beat = pulse.start_poll(None);
+            let _poll_guard = heartbeat.start_poll(None);
             for step in 0..40 {
-                told += look(&mut watch, round * 2000 + step * 50).len();
+                warnings += check(&mut watchdog, round * 2000 + step * 50).len();
             }
         }
-        assert_eq!((told, pulse.blocking_polls()), (2, 60));
+        assert_eq!((warnings, heartbeat.blocking_polls()), (2, 60));
     }
 
     #[test]
-    fn whoever_looks_may_sleep_while_nothing_is_polled_and_is_woken_by_the_next_poll() {
-        let (pulse, mut watch) = watch();
-        drop(pulse.start_poll(Some("/once")));
-        for (time, pause) in [(0, Some(BUDGET / 2)), (50, Some(BUDGET / 2)), (100, None)] {
+    fn watchdog_sleeps_while_nothing_is_polled_and_the_next_poll_wakes_it() {
+        let (heartbeat, mut watchdog) = watchdog();
+        drop(heartbeat.start_poll(Some("/once")));
+        for (time, pause) in [(0, Some(THRESHOLD / 2)), (50, Some(THRESHOLD / 2)), (100, None)] {
             assert_eq!(
-                (look(&mut watch, time), watch.next_check_in()),
+                (check(&mut watchdog, time), watchdog.next_check_in()),
                 (vec![], pause),
                 "{time} ms"
             );
         }
-        let beat = std::thread::scope(|scope| {
-            let worker = scope.spawn(|| pulse.start_poll(Some("/again")));
+        let poll_guard = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| heartbeat.start_poll(Some("/again")));
             // Without a wake-up by the poll, this would wait forever.
             std::thread::park();
             worker.join().expect("the worker does not panic")
         });
-        assert_eq!((look(&mut watch, 99_000), watch.next_check_in()), (vec![], Some(BUDGET / 2)));
-        assert_eq!(look(&mut watch, 99_100), [("(no route)".to_owned(), 100)]);
-        assert!(watch.next_check_in().is_some(), "a running poll is watched");
-        drop(beat);
+        assert_eq!(
+            (check(&mut watchdog, 99_000), watchdog.next_check_in()),
+            (vec![], Some(THRESHOLD / 2))
+        );
+        assert_eq!(check(&mut watchdog, 99_100), [("(no route)".to_owned(), 100)]);
+        assert!(watchdog.next_check_in().is_some(), "a running poll is watched");
+        drop(poll_guard);
     }
 
     #[test]
-    fn a_poll_that_comes_before_whoever_looks_has_fallen_asleep_is_seen() {
-        let (pulse, mut watch) = watch();
+    fn poll_that_starts_before_the_watchdog_sleeps_is_seen() {
+        let (heartbeat, mut watchdog) = watchdog();
         for time in [0, 50] {
-            assert_eq!(look(&mut watch, time), []);
+            assert_eq!(check(&mut watchdog, time), []);
         }
-        assert_eq!(watch.next_check_in(), None);
-        let beat = pulse.start_poll(None);
+        assert_eq!(watchdog.next_check_in(), None);
+        let poll_guard = heartbeat.start_poll(None);
         // The thread was unparked, so parking returns at once.
         std::thread::park();
-        assert_eq!((look(&mut watch, 60), watch.next_check_in()), (vec![], Some(BUDGET / 2)));
-        drop(beat);
-        assert_eq!((look(&mut watch, 100), watch.next_check_in()), (vec![], Some(BUDGET / 2)));
+        assert_eq!(
+            (check(&mut watchdog, 60), watchdog.next_check_in()),
+            (vec![], Some(THRESHOLD / 2))
+        );
+        drop(poll_guard);
+        assert_eq!(
+            (check(&mut watchdog, 100), watchdog.next_check_in()),
+            (vec![], Some(THRESHOLD / 2))
+        );
     }
 
     #[test]
-    fn the_end_of_the_last_worker_wakes_whoever_looks() {
-        let (pulse, mut watch) = watch();
-        while watch.next_check_in().is_some() {
-            look(&mut watch, 0);
+    fn end_of_the_last_worker_wakes_the_watchdog() {
+        let (heartbeat, mut watchdog) = watchdog();
+        while watchdog.next_check_in().is_some() {
+            check(&mut watchdog, 0);
         }
-        drop(pulse);
+        drop(heartbeat);
         std::thread::park();
-        assert_eq!(watch.check(BUDGET), None);
+        assert_eq!(watchdog.check(THRESHOLD), None);
     }
 
     #[test]
-    fn watching_ends_with_the_workers() {
-        let (pulse, mut watch) = watch();
-        drop(pulse);
-        assert_eq!(watch.check(BUDGET), None);
+    fn check_returns_none_after_all_workers_have_ended() {
+        let (heartbeat, mut watchdog) = watchdog();
+        drop(heartbeat);
+        assert_eq!(watchdog.check(THRESHOLD), None);
     }
 }

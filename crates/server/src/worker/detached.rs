@@ -10,28 +10,28 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Runs the handler of `exchange` until it ends, its deadline `until` expires, or the worker gets
-/// `Lifecycle::ForceClosing`. `peer` and `born` are for the shutdown report.
+/// Runs the handler of `exchange` until it ends, its `deadline` expires, or the worker enters
+/// `Lifecycle::ForceClosing`. `peer` and `accepted_at` are for the shutdown report.
 pub(crate) fn spawn_detached<D: Driver>(
     worker: &Rc<Worker<D>>,
     mut exchange: Exchange,
-    until: Option<Duration>,
+    deadline: Option<Duration>,
     peer: String,
-    born: Duration,
+    accepted_at: Duration,
 ) {
     let pending = worker.instrumentation.track();
     let shared = Rc::clone(worker);
     worker.driver.spawn_boxed(Box::pin(async move {
         let worker = shared;
-        let _hold = worker.driver.keep_awake();
-        let alarm = worker.timers.timer();
-        if let Some(until) = until {
-            alarm.set(until);
+        let _keep_awake = worker.driver.keep_awake();
+        let timer = worker.timers.timer();
+        if let Some(deadline) = deadline {
+            timer.set(deadline);
         }
-        let is_cut = poll_fn(|cx| {
+        let was_force_closed = poll_fn(|cx| {
             if let Poll::Ready(outcome) = exchange.poll_response(cx, &worker.heartbeat) {
-                if let Err(panicked) = outcome {
-                    let (panic, request) = (panicked.0, request_name(&exchange));
+                if let Err(handler_panic) = outcome {
+                    let (panic, request) = (handler_panic.0, request_name(&exchange));
                     exchange.in_span(|| {
                         tracing::error!(target: "peregrine", panic, request,
                             route = exchange.route().as_deref(), peer,
@@ -43,9 +43,9 @@ pub(crate) fn spawn_detached<D: Driver>(
             if worker.lifecycle() >= Lifecycle::ForceClosing {
                 return Poll::Ready(true);
             }
-            alarm.poll(cx).map(|()| false)
+            timer.poll(cx).map(|()| false)
         });
-        if is_cut.await {
+        if was_force_closed.await {
             let now = worker.driver.now();
             let request = exchange.in_flight();
             worker.force_closed.borrow_mut().push(ForceClosed {
@@ -55,7 +55,7 @@ pub(crate) fn spawn_detached<D: Driver>(
                 in_flight_for: request
                     .and_then(|request| request.pending_since)
                     .map(|since| now.saturating_sub(since)),
-                connection_age: now.saturating_sub(born),
+                connection_age: now.saturating_sub(accepted_at),
             });
             worker.instrumentation.record_aborted_handler();
         }

@@ -51,7 +51,7 @@ pub struct ForceClosed {
     pub peer: String,
     /// Method and route of the request whose response was not sent yet; `None` if there was none.
     pub request: Option<String>,
-    /// The work that was unfinished when the connection was cut.
+    /// The work that was unfinished when the connection was force-closed.
     pub stage: InFlightStage,
     /// How long ago the request first had to wait; `None` if it never did.
     pub in_flight_for: Option<Duration>,

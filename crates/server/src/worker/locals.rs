@@ -56,8 +56,8 @@ struct WorkerClock<D: Driver>(Weak<Worker<D>>);
 impl<D: Driver> TimerSource for WorkerClock<D> {
     fn new_timer(&self) -> Option<Box<dyn Timer>> {
         let worker = self.0.upgrade()?;
-        let alarm = worker.timers.timer();
-        Some(Box::new(WorkerTimer { timer: alarm, worker: Weak::clone(&self.0) }))
+        let timer = worker.timers.timer();
+        Some(Box::new(WorkerTimer { timer, worker: Weak::clone(&self.0) }))
     }
 }
 

@@ -78,56 +78,59 @@ pub(crate) struct Worker<D: Driver> {
     last_local_addr: RefCell<Arc<ConnectionAddr>>,
 }
 
-/// Makes the request metrics, if metrics, the access log or traces are enabled.
+/// Creates the request recorder, if metrics, the access log or traces are enabled.
 fn build_request_recorder<D: Driver>(
     driver: &D,
     application: &BuiltApp,
-    observed: &Instrumentation,
+    instrumentation: &Instrumentation,
 ) -> Option<Rc<RequestRecorder>> {
-    let is_measured = observed.metrics().request_histograms.get().is_some();
-    let (clock, unix) = (driver.clone(), driver.clone());
-    let log = observed.take_log();
-    let log = log.map(|log| AccessLogger::new(log, application, move || unix.unix_time()));
-    let tracing = observed.traces().map(|traces| Tracer::new(traces, application));
-    let is_wanted = is_measured || log.is_some() || tracing.is_some();
+    let is_measured = instrumentation.metrics().request_histograms.get().is_some();
+    let (clock, unix_clock) = (driver.clone(), driver.clone());
+    let log = instrumentation.take_log();
+    let log = log.map(|log| AccessLogger::new(log, application, move || unix_clock.unix_time()));
+    let tracing = instrumentation.traces().map(|traces| Tracer::new(traces, application));
+    let is_needed = is_measured || log.is_some() || tracing.is_some();
     let clock = move || clock.precise_now();
-    let meters =
-        is_wanted.then(|| RequestRecorder::new(observed.metrics(), clock, log, tracing))?;
-    let weak = Rc::downgrade(&meters);
-    let end = move |now| weak.upgrade().iter().for_each(|meters| meters.flush_batch(now));
-    if driver.on_iteration_end(end) {
-        meters.enable_batching();
+    let recorder =
+        is_needed.then(|| RequestRecorder::new(instrumentation.metrics(), clock, log, tracing))?;
+    let weak = Rc::downgrade(&recorder);
+    let flush = move |now| weak.upgrade().iter().for_each(|recorder| recorder.flush_batch(now));
+    if driver.on_iteration_end(flush) {
+        recorder.enable_batching();
     }
-    Some(meters)
+    Some(recorder)
 }
 
 impl<D: Driver> Worker<D> {
     pub(crate) fn new(
         driver: D,
         application: BuiltApp,
-        (limits, spare_connections): (Limits, usize),
-        observed: Rc<Instrumentation>,
-        present: Lifecycle,
+        (limits, reserved_connections): (Limits, usize),
+        instrumentation: Rc<Instrumentation>,
+        initial: Lifecycle,
     ) -> Self {
         peregrine_web::coop::set_self_wake_yields(D::SELF_WAKE_YIELDS);
-        let pulse = Arc::clone(observed.heartbeat());
-        pulse.register_routes(&application);
-        observed.metrics().init_request_histograms(&application);
-        let meters = build_request_recorder(&driver, &application, &observed);
-        let overload =
-            AdmissionController::new(limits.overload.clone(), &application, observed.metrics());
+        let heartbeat = Arc::clone(instrumentation.heartbeat());
+        heartbeat.register_routes(&application);
+        instrumentation.metrics().init_request_histograms(&application);
+        let recorder = build_request_recorder(&driver, &application, &instrumentation);
+        let admission = AdmissionController::new(
+            limits.overload.clone(),
+            &application,
+            instrumentation.metrics(),
+        );
         Self {
             timers: TimerWheel::new(),
-            connection_limiter: ConnectionLimiter::new(&observed),
-            instrumentation: observed,
-            heartbeat: pulse,
-            recorder: meters,
+            connection_limiter: ConnectionLimiter::new(&instrumentation),
+            instrumentation,
+            heartbeat,
+            recorder,
             handshake_limiter: Rc::default(),
-            admission: overload,
+            admission,
             reserved_slots: Rc::default(),
-            reserved_connections: spare_connections,
+            reserved_connections,
             force_closed: RefCell::default(),
-            lifecycle: Cell::new(present.min(Lifecycle::Serving)),
+            lifecycle: Cell::new(initial.min(Lifecycle::Serving)),
             lifecycle_since: Cell::new(Duration::ZERO),
             date: Cell::new((0, Date::from_unix_seconds(0))),
             last_local_addr: RefCell::default(),
@@ -146,22 +149,22 @@ impl<D: Driver> Worker<D> {
         self.lifecycle_since.get()
     }
 
-    pub(crate) fn set_lifecycle(&self, order: Lifecycle) {
-        self.lifecycle.set(order);
+    pub(crate) fn set_lifecycle(&self, lifecycle: Lifecycle) {
+        self.lifecycle.set(lifecycle);
         self.lifecycle_since.set(self.driver.now());
         self.timers.wake_all();
     }
 
-    /// Completes when an order of at least `order` is given.
+    /// Completes when the worker has reached `lifecycle` or a later state.
     pub(crate) fn lifecycle_reached(
         &self,
-        alarm: &Timer,
-        order: Lifecycle,
+        timer: &Timer,
+        lifecycle: Lifecycle,
     ) -> impl Future<Output = ()> {
-        alarm.clear();
+        timer.clear();
         poll_fn(
             move |cx| {
-                if self.lifecycle.get() >= order { Poll::Ready(()) } else { alarm.poll(cx) }
+                if self.lifecycle.get() >= lifecycle { Poll::Ready(()) } else { timer.poll(cx) }
             },
         )
     }

@@ -54,7 +54,7 @@ impl Shutdown {
     #[doc(alias = "is_cancelled")]
     #[must_use]
     pub fn is_requested(&self) -> bool {
-        self.0.as_ref().is_some_and(|orders| *orders.borrow() > Lifecycle::Serving)
+        self.0.as_ref().is_some_and(|lifecycle| *lifecycle.borrow() > Lifecycle::Serving)
     }
 
     /// Completes when the shutdown is requested. The future may be dropped and awaited again.
@@ -62,7 +62,7 @@ impl Shutdown {
     #[doc(alias = "graceful_shutdown")]
     pub async fn requested(&self) {
         match self.0.clone() {
-            Some(mut orders) => drop(next_lifecycle(&mut orders, Lifecycle::Serving).await),
+            Some(mut lifecycle) => drop(next_lifecycle(&mut lifecycle, Lifecycle::Serving).await),
             None => pending().await,
         }
     }
@@ -76,14 +76,14 @@ impl fmt::Debug for Shutdown {
     }
 }
 
-/// Makes [`Shutdown::current`] work on this thread.
-pub(crate) fn install(orders: &watch::Receiver<Lifecycle>) {
-    install_receiver(Some(orders.clone()));
+/// Sets the lifecycle channel that [`Shutdown::current`] returns on this thread.
+pub(crate) fn install(lifecycle: &watch::Receiver<Lifecycle>) {
+    install_receiver(Some(lifecycle.clone()));
 }
 
 /// As [`install`]. `None` means that the lifecycle will not change.
-pub(crate) fn install_receiver(orders: Option<watch::Receiver<Lifecycle>>) {
-    LIFECYCLE.set(orders);
+pub(crate) fn install_receiver(lifecycle: Option<watch::Receiver<Lifecycle>>) {
+    LIFECYCLE.set(lifecycle);
 }
 
 /// Returns the lifecycle channel that was last set on this thread.
@@ -94,55 +94,61 @@ pub(crate) fn installed() -> Option<watch::Receiver<Lifecycle>> {
 /// Follows the lifecycle of a worker, and ends the worker at its shutdown.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
-    mut orders: watch::Receiver<Lifecycle>,
+    mut lifecycle: watch::Receiver<Lifecycle>,
 ) -> WorkerReport {
     if worker.lifecycle() == Lifecycle::Standby
-        && next_lifecycle(&mut orders, Lifecycle::Standby).await == Lifecycle::Serving
+        && next_lifecycle(&mut lifecycle, Lifecycle::Standby).await == Lifecycle::Serving
     {
         worker.set_lifecycle(Lifecycle::Serving);
     }
-    let mut first = next_lifecycle(&mut orders, Lifecycle::Serving).await;
+    let mut next = next_lifecycle(&mut lifecycle, Lifecycle::Serving).await;
     let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
-    if first == Lifecycle::Draining && !worker.limits.lame_duck_period.is_zero() {
+    if next == Lifecycle::Draining && !worker.limits.lame_duck_period.is_zero() {
         worker.set_lifecycle(Lifecycle::LameDuck);
-        let over = worker.driver.now().saturating_add(worker.limits.lame_duck_period).min(deadline);
-        race(worker.driver.sleep_until(over), force_close_requested(&mut orders)).await;
-        first = *orders.borrow();
+        let lame_duck_end =
+            worker.driver.now().saturating_add(worker.limits.lame_duck_period).min(deadline);
+        race(worker.driver.sleep_until(lame_duck_end), force_close_requested(&mut lifecycle)).await;
+        next = *lifecycle.borrow();
     }
-    first = first.max(Lifecycle::Draining);
-    worker.set_lifecycle(first);
-    if first < Lifecycle::ForceClosing {
-        let over = worker.driver.sleep_until(deadline);
-        race(worker.instrumentation.wait_idle(), race(over, force_close_requested(&mut orders)))
-            .await;
+    next = next.max(Lifecycle::Draining);
+    worker.set_lifecycle(next);
+    if next < Lifecycle::ForceClosing {
+        let timeout = worker.driver.sleep_until(deadline);
+        race(
+            worker.instrumentation.wait_idle(),
+            race(timeout, force_close_requested(&mut lifecycle)),
+        )
+        .await;
         worker.set_lifecycle(Lifecycle::ForceClosing);
     }
     worker.instrumentation.wait_idle().await;
     let report =
         WorkerReport { force_closed: worker.force_closed.take(), ..WorkerReport::default() };
     let (driver, limits) = (worker.driver.clone(), worker.limits.clone());
-    let observed = Rc::clone(&worker.instrumentation);
+    let instrumentation = Rc::clone(&worker.instrumentation);
     drop_application(worker).await;
-    let left =
-        RemainingWork { driver, limits, instrumentation: observed, deadline, lifecycle: orders };
-    left.wait().await;
-    WorkerReport { stats: left.instrumentation.stats(), ..report }
+    let remaining = RemainingWork { driver, limits, instrumentation, deadline, lifecycle };
+    remaining.wait().await;
+    WorkerReport { stats: remaining.instrumentation.stats(), ..report }
 }
 
 /// Waits for a lifecycle state after `present`. Waits forever if no other state can follow.
-async fn next_lifecycle(orders: &mut watch::Receiver<Lifecycle>, present: Lifecycle) -> Lifecycle {
+async fn next_lifecycle(
+    lifecycle: &mut watch::Receiver<Lifecycle>,
+    current: Lifecycle,
+) -> Lifecycle {
     // Copy the state out of the channel at once: holding the borrowed value across an await would
     // block the sender.
-    let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
-    match order {
-        Ok(order) => order,
+    let next = lifecycle.wait_for(|next| *next > current).await.map(|next| *next);
+    match next {
+        Ok(next) => next,
         Err(_) => pending().await,
     }
 }
 
-/// Completes when the worker gets `Lifecycle::ForceClosing`.
-async fn force_close_requested(orders: &mut watch::Receiver<Lifecycle>) {
-    next_lifecycle(orders, Lifecycle::Draining).await;
+/// Completes when the worker must enter `Lifecycle::ForceClosing`.
+async fn force_close_requested(lifecycle: &mut watch::Receiver<Lifecycle>) {
+    next_lifecycle(lifecycle, Lifecycle::Draining).await;
 }
 
 /// Drops the worker and its application once no task of the server uses it any more.
@@ -168,48 +174,49 @@ impl<D: Driver> RemainingWork<D> {
     /// Waits for tasks, and then makes the driver wait for blocking functions.
     async fn wait(&self) {
         let now = self.driver.now();
-        let until = self.deadline.min(now.saturating_add(self.limits.background_task_timeout));
-        self.wait_for_tasks(until).await;
+        let deadline = self.deadline.min(now.saturating_add(self.limits.background_task_timeout));
+        self.wait_for_tasks(deadline).await;
         self.instrumentation.set_aborted_tasks(self.driver.tokio_tasks());
         // If the deadline is too far away for `Instant`, wait without a deadline.
-        let until = Instant::now().checked_add(until.saturating_sub(self.driver.now()));
-        let (observed, orders) = (Rc::clone(&self.instrumentation), self.lifecycle.clone());
+        let deadline = Instant::now().checked_add(deadline.saturating_sub(self.driver.now()));
+        let (instrumentation, lifecycle) =
+            (Rc::clone(&self.instrumentation), self.lifecycle.clone());
         self.driver.wait_for_blocking_tasks_while(move |functions| {
-            observed.set_abandoned_blocking_tasks(functions);
-            until.is_none_or(|until| Instant::now() < until)
-                && *orders.borrow() < Lifecycle::ForceClosing
+            instrumentation.set_abandoned_blocking_tasks(functions);
+            deadline.is_none_or(|deadline| Instant::now() < deadline)
+                && *lifecycle.borrow() < Lifecycle::ForceClosing
         });
     }
 
-    async fn wait_for_tasks(&self, until: Duration) {
-        // The tasks wait for events that the driver does not know.
-        let _hold = self.driver.keep_awake();
-        let began = self.driver.now();
-        let (mut pause, mut is_told, mut is_over) = (TASK_CHECK_INTERVAL_MIN, false, false);
+    async fn wait_for_tasks(&self, deadline: Duration) {
+        // The tasks may wait for events that are not events of the driver.
+        let _keep_awake = self.driver.keep_awake();
+        let started_at = self.driver.now();
+        let (mut pause, mut has_warned, mut is_expired) = (TASK_CHECK_INTERVAL_MIN, false, false);
         loop {
             let (tasks, now) = (self.driver.tokio_tasks(), self.driver.now());
-            if tasks == 0 || is_over {
+            if tasks == 0 || is_expired {
                 return;
             }
-            is_over = now >= until || *self.lifecycle.borrow() >= Lifecycle::ForceClosing;
-            if is_over {
+            is_expired = now >= deadline || *self.lifecycle.borrow() >= Lifecycle::ForceClosing;
+            if is_expired {
                 // Tasks that were just aborted, or whose connection has just ended, get a moment to
-                // end, so that they do not count as cut.
+                // end, so that they do not count as aborted by the shutdown.
                 self.driver.sleep_until(now + TASK_CHECK_INTERVAL_MIN).await;
                 continue;
             }
-            if !is_told && now >= began + TASK_WARNING_DELAY {
-                is_told = true;
-                let left = until.saturating_sub(now);
+            if !has_warned && now >= started_at + TASK_WARNING_DELAY {
+                has_warned = true;
+                let remaining = deadline.saturating_sub(now);
                 catch_log_panic(|| {
-                    tracing::warn!(target: "peregrine", tasks, remaining = ?left,
+                    tracing::warn!(target: "peregrine", tasks, remaining = ?remaining,
                     "waiting for tasks that outlive their requests: await `Shutdown::requested` in \
                      endless tasks, or lower `Limits::background_task_timeout`")
                 });
             }
-            let over = self.driver.sleep_until((now + pause).min(until));
-            let mut orders = self.lifecycle.clone();
-            race(over, force_close_requested(&mut orders)).await;
+            let pause_end = self.driver.sleep_until((now + pause).min(deadline));
+            let mut lifecycle = self.lifecycle.clone();
+            race(pause_end, force_close_requested(&mut lifecycle)).await;
             pause = (pause * 2).min(TASK_CHECK_INTERVAL_MAX);
         }
     }

@@ -1,8 +1,8 @@
 //! Sessions through the test client, over a third-party store and in cookies.
 
-mod meanwhile;
+mod concurrent;
 
-use crate::clock::{LATER, now};
+use crate::clock::{TEST_OFFSET, now};
 use crate::{Flash, Session, SessionManager};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::cookies::{CookieKeys, SameSite};
@@ -28,12 +28,12 @@ struct Inner {
     loads: AtomicUsize,
     writes: AtomicUsize,
     is_broken: AtomicBool,
-    /// Whether expired sessions are gone, as in other stores.
-    forgets: AtomicBool,
+    /// Whether `load` hides expired sessions, as other stores do.
+    hides_expired: AtomicBool,
 }
 
 impl Store {
-    fn checked(&self) -> session_store::Result<()> {
+    fn check(&self) -> session_store::Result<()> {
         match self.0.is_broken.load(Relaxed) {
             true => Err(session_store::Error::Backend("secret: it is broken".to_owned())),
             false => Ok(()),
@@ -41,10 +41,10 @@ impl Store {
     }
 
     fn ids(&self) -> Vec<Id> {
-        self.0.records.lock().expect("whole").keys().copied().collect()
+        self.0.records.lock().expect("no panic while locked").keys().copied().collect()
     }
 
-    /// The numbers of loads and writes since the last call.
+    /// The numbers of loads and saves since the last call.
     fn uses(&self) -> (usize, usize) {
         (self.0.loads.swap(0, Relaxed), self.0.writes.swap(0, Relaxed))
     }
@@ -57,24 +57,24 @@ impl SessionStore for Store {
     }
 
     async fn save(&self, record: &Record) -> session_store::Result<()> {
-        self.checked()?;
+        self.check()?;
         self.0.writes.fetch_add(1, Relaxed);
-        self.0.records.lock().expect("whole").insert(record.id, record.clone());
+        self.0.records.lock().expect("no panic while locked").insert(record.id, record.clone());
         Ok(())
     }
 
     async fn load(&self, id: &Id) -> session_store::Result<Option<Record>> {
-        self.checked()?;
+        self.check()?;
         self.0.loads.fetch_add(1, Relaxed);
         // By default it returns expired sessions: the middleware must not rely on the store.
-        let forgets = self.0.forgets.load(Relaxed);
-        let record = self.0.records.lock().expect("whole").get(id).cloned();
-        Ok(record.filter(|record| !forgets || record.expiry_date > now()))
+        let hides_expired = self.0.hides_expired.load(Relaxed);
+        let record = self.0.records.lock().expect("no panic while locked").get(id).cloned();
+        Ok(record.filter(|record| !hides_expired || record.expiry_date > now()))
     }
 
     async fn delete(&self, id: &Id) -> session_store::Result<()> {
-        self.checked()?;
-        self.0.records.lock().expect("whole").remove(id);
+        self.check()?;
+        self.0.records.lock().expect("no panic while locked").remove(id);
         Ok(())
     }
 }
@@ -86,7 +86,7 @@ fn keys() -> CookieKeys {
 fn app(sessions: SessionManager) -> TestClient {
     App::new()
         .wrap(sessions)
-        .get("/none", || "nobody asked")
+        .get("/none", || "no session used")
         .get("/look", |session: Session| session.get::<u32>("visits").unwrap_or(0).to_string())
         .get("/visit", |session: Session| -> Result<String, Problem> {
             let visits = session.get::<u32>("visits").unwrap_or(0) + 1;
@@ -111,7 +111,7 @@ fn app(sessions: SessionManager) -> TestClient {
             let all: Vec<_> = session
                 .take_flashes()
                 .into_iter()
-                .map(|Flash { level: kind, message: text }| kind + ":" + &text)
+                .map(|Flash { level, message }| level + ":" + &message)
                 .collect();
             all.join(" ")
         })
@@ -144,29 +144,29 @@ impl Browser {
     }
 }
 
-/// Runs a test over a store and over cookies.
-fn everywhere(test: impl Fn(SessionManager, &mut dyn FnMut(SessionManager) -> Browser)) {
+/// Runs a test with two stores and with cookies.
+fn for_each_backend(test: impl Fn(SessionManager, &mut dyn FnMut(SessionManager) -> Browser)) {
     let mut browser = |sessions: SessionManager| Browser(app(sessions), None);
-    LATER.set(time::Duration::ZERO);
+    TEST_OFFSET.set(time::Duration::ZERO);
     for sessions in [
         SessionManager::new(MemoryStore::default()),
         SessionManager::new(Store::default()),
         SessionManager::cookie_store(keys()),
     ] {
         test(sessions, &mut browser);
-        LATER.set(time::Duration::ZERO);
+        TEST_OFFSET.set(time::Duration::ZERO);
     }
 }
 
-fn later(duration: Duration) {
-    LATER.set(LATER.get() + duration);
+fn advance(duration: Duration) {
+    TEST_OFFSET.set(TEST_OFFSET.get() + duration);
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_visitor_is_remembered_and_another_is_another() {
-    everywhere(|sessions, browser| {
+fn each_browser_has_a_separate_session() {
+    for_each_backend(|sessions, browser| {
         let (mut one, mut other) = (browser(sessions.clone()), browser(sessions));
         assert_eq!(
             [one.text("/visit"), one.text("/visit"), other.text("/visit"), one.text("/look")],
@@ -177,7 +177,7 @@ fn a_visitor_is_remembered_and_another_is_another() {
 }
 
 #[test]
-fn who_is_not_remembered_has_no_cookie_and_costs_the_store_nothing() {
+fn an_empty_session_has_no_cookie_and_does_not_access_the_store() {
     let store = Store::default();
     let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     let response = browser.get("/look");
@@ -203,27 +203,27 @@ fn who_is_not_remembered_has_no_cookie_and_costs_the_store_nothing() {
 }
 
 #[test]
-fn an_id_that_the_store_does_not_have_is_never_taken_over() {
+fn an_unknown_session_id_is_never_adopted() {
     let store = Store::default();
-    let planted = Id::default();
+    let forged = Id::default();
     for cookie in
-        [planted.to_string(), "x".to_owned(), String::new(), "A".repeat(5000), "%00".to_owned()]
+        [forged.to_string(), "x".to_owned(), String::new(), "A".repeat(5000), "%00".to_owned()]
     {
         let mut browser =
             Browser(app(SessionManager::new(store.clone())), Some(format!("session={cookie}")));
         assert_eq!(browser.text("/visit"), "1");
         assert_eq!(browser.text("/visit"), "2", "the session has a new ID");
     }
-    assert!(!store.ids().contains(&planted));
+    assert!(!store.ids().contains(&forged));
     let sealed = SessionManager::cookie_store(CookieKeys::new(&[2; 32]));
     let mut foreign = Browser(app(sealed), None);
     foreign.get("/visit");
     let mut browser = Browser(app(SessionManager::cookie_store(keys())), foreign.1);
     assert_eq!(browser.text("/visit"), "1", "the cookie was sealed with another key");
     let cookie = browser.1.clone().expect("a cookie");
-    for at in ["session=".len(), cookie.len() / 2, cookie.len() - 3] {
+    for position in ["session=".len(), cookie.len() / 2, cookie.len() - 3] {
         let mut changed = cookie.clone().into_bytes();
-        changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+        changed[position] = if changed[position] == b'A' { b'B' } else { b'A' };
         let changed = String::from_utf8(changed).expect("ASCII");
         assert_eq!(
             Browser(app(SessionManager::cookie_store(keys())), Some(changed)).text("/look"),
@@ -233,7 +233,7 @@ fn an_id_that_the_store_does_not_have_is_never_taken_over() {
 }
 
 #[test]
-fn a_login_changes_the_id_and_the_old_one_is_worth_nothing() {
+fn regenerate_changes_the_id_and_invalidates_the_old_one() {
     let store = Store::default();
     let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     browser.get("/visit");
@@ -242,7 +242,7 @@ fn a_login_changes_the_id_and_the_old_one_is_worth_nothing() {
     assert_ne!(browser.1, before);
     assert_eq!((browser.text("/look"), store.ids().len()), ("1".to_owned(), 1), "the data is kept");
     assert_eq!(Browser(browser.0.clone(), before).text("/look"), "0");
-    everywhere(|sessions, browser| {
+    for_each_backend(|sessions, browser| {
         let mut browser = browser(sessions);
         assert_eq!(
             [browser.text("/login"), browser.text("/visit")],
@@ -253,7 +253,7 @@ fn a_login_changes_the_id_and_the_old_one_is_worth_nothing() {
 }
 
 #[test]
-fn a_logout_forgets_everything_everywhere() {
+fn destroy_deletes_the_session_in_the_store_and_the_browser() {
     let store = Store::default();
     let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     browser.get("/visit");
@@ -267,7 +267,7 @@ fn a_logout_forgets_everything_everywhere() {
     assert!(store.ids().is_empty());
     assert_eq!(Browser(browser.0.clone(), before).text("/look"), "0");
     assert_eq!(browser.get("/logout").header("set-cookie"), None, "there is nothing to remove");
-    everywhere(|sessions, browser| {
+    for_each_backend(|sessions, browser| {
         let mut browser = browser(sessions);
         browser.get("/visit");
         let before = browser.1.clone();
@@ -280,8 +280,8 @@ fn a_logout_forgets_everything_everywhere() {
 }
 
 #[test]
-fn messages_are_shown_once_and_are_few() {
-    everywhere(|sessions, browser| {
+fn flash_messages_are_shown_once_and_limited_in_number() {
+    for_each_backend(|sessions, browser| {
         let mut browser = browser(sessions);
         browser.get("/say/saved");
         browser.get("/say/twice");
@@ -290,63 +290,63 @@ fn messages_are_shown_once_and_are_few() {
         for number in 0..20 {
             browser.get(&format!("/say/{number}"));
         }
-        let heard = browser.text("/hear");
-        assert!(heard.starts_with("note:4 ") && heard.ends_with(" note:19"), "{heard}");
+        let shown = browser.text("/hear");
+        assert!(shown.starts_with("note:4 ") && shown.ends_with(" note:19"), "{shown}");
     });
 }
 
 #[test]
-fn it_ends_when_it_is_not_used_and_in_any_case_in_the_end() {
-    everywhere(|sessions, browser| {
+fn a_session_ends_after_the_idle_or_the_absolute_timeout() {
+    for_each_backend(|sessions, browser| {
         let sessions = sessions.idle_timeout(10 * HOUR).absolute_timeout(24 * HOUR);
         let mut browser = browser(sessions);
         browser.get("/visit");
         // The session begins at a whole second.
         let second = Duration::from_secs(1);
-        for (time, visits, is_told) in [
+        for (time, visits, sets_cookie) in [
             (9 * HOUR, "1", true),
             (9 * HOUR, "1", true),
             (5 * HOUR, "1", false),
             (HOUR + second, "0", false),
         ] {
             // A third-party store uses its own clock.
-            later(time);
+            advance(time);
             let response = browser.get("/look");
             assert_eq!(
                 (response.text().as_str(), response.header("set-cookie").is_some()),
-                (visits, is_told),
+                (visits, sets_cookie),
                 "{time:?}"
             );
         }
-        LATER.set(time::Duration::ZERO);
+        TEST_OFFSET.set(time::Duration::ZERO);
         assert_eq!(browser.text("/visit"), "2");
-        later(11 * HOUR);
+        advance(11 * HOUR);
         assert_eq!(browser.text("/look"), "0", "the session was not used in time");
     });
 }
 
 #[test]
-fn use_is_written_down_when_a_tenth_of_the_time_is_over() {
+fn use_is_saved_after_a_tenth_of_the_idle_timeout() {
     let store = Store::default();
     let mut browser =
         Browser(app(SessionManager::new(store.clone()).idle_timeout(10 * HOUR)), None);
-    LATER.set(time::Duration::ZERO);
+    TEST_OFFSET.set(time::Duration::ZERO);
     browser.get("/visit");
     store.uses();
     let mut writes = Vec::new();
     for _ in 0..5 {
-        later(HOUR / 2 + Duration::from_secs(1));
-        let is_told = browser.get("/look").header("set-cookie").is_some();
-        let (_, written) = store.uses();
-        assert_eq!(is_told, written == 1);
-        writes.push(written);
+        advance(HOUR / 2 + Duration::from_secs(1));
+        let sets_cookie = browser.get("/look").header("set-cookie").is_some();
+        let (_, writes_of_request) = store.uses();
+        assert_eq!(sets_cookie, writes_of_request == 1);
+        writes.push(writes_of_request);
     }
     assert_eq!(writes, [0, 1, 0, 1, 0]);
-    LATER.set(time::Duration::ZERO);
+    TEST_OFFSET.set(time::Duration::ZERO);
 }
 
 #[test]
-fn the_cookie_has_what_protects_it() {
+fn the_cookie_has_the_configured_attributes() {
     let line = |sessions: SessionManager,
                 connection: ConnectionInfo,
                 proto: &str,
@@ -402,7 +402,7 @@ fn the_cookie_has_what_protects_it() {
 }
 
 #[test]
-fn what_is_too_large_is_not_kept_and_said() {
+fn a_session_that_is_too_large_is_rejected() {
     let store = Store::default();
     let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     assert_eq!(browser.get("/grow/60000").status(), 200);
@@ -423,7 +423,7 @@ fn what_is_too_large_is_not_kept_and_said() {
 }
 
 #[test]
-fn a_store_that_fails_is_a_problem_and_tells_no_secrets() {
+fn a_failing_store_is_a_problem_without_secrets() {
     let store = Store::default();
     let mut browser = Browser(app(SessionManager::new(store.clone())), None);
     browser.get("/visit");
@@ -434,15 +434,15 @@ fn a_store_that_fails_is_a_problem_and_tells_no_secrets() {
         let text = response.text();
         assert!(text.contains("/problems/session-store") && !text.contains("secret"), "{text}");
     }
-    assert_eq!(browser.text("/none"), "nobody asked");
+    assert_eq!(browser.text("/none"), "no session used");
     store.0.is_broken.store(false, Relaxed);
     assert_eq!(browser.text("/visit"), "2");
 }
 
 #[test]
-fn middleware_and_handler_have_the_same_session_and_without_sessions_there_is_none() {
-    struct Counts;
-    impl Middleware for Counts {
+fn middleware_and_handler_share_the_session_and_without_a_manager_there_is_none() {
+    struct MarksSeen;
+    impl Middleware for MarksSeen {
         async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
             use peregrine_web::extract::FromRequestParts;
             let session = Session::from_request_parts(&mut request.parts)
@@ -458,7 +458,7 @@ fn middleware_and_handler_have_the_same_session_and_without_sessions_there_is_no
     let app = |with: bool| {
         let app = App::new();
         let app = if with {
-            app.wrap(SessionManager::new(MemoryStore::default())).wrap(Counts)
+            app.wrap(SessionManager::new(MemoryStore::default())).wrap(MarksSeen)
         } else {
             app
         };
@@ -470,8 +470,8 @@ fn middleware_and_handler_have_the_same_session_and_without_sessions_there_is_no
 }
 
 #[test]
-fn values_that_cannot_be_kept_or_read_are_said_and_do_no_harm() {
-    let odd = |session: Session| -> Result<String, Problem> {
+fn values_that_cannot_be_stored_or_read_are_reported() {
+    let handler = |session: Session| -> Result<String, Problem> {
         session.insert("number", 7)?;
         assert_eq!(session.get::<String>("number"), None);
         assert_eq!(session.get::<u8>("number"), Some(7));
@@ -483,7 +483,7 @@ fn values_that_cannot_be_kept_or_read_are_said_and_do_no_harm() {
     };
     let response = App::new()
         .wrap(SessionManager::new(MemoryStore::default()))
-        .get("/", odd)
+        .get("/", handler)
         .test()
         .get("/")
         .send_blocking();

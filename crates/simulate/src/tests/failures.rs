@@ -3,34 +3,34 @@
 use super::*;
 
 #[test]
-fn a_panic_of_the_application_fails_the_run_unless_it_is_allowed() {
+fn an_application_panic_fails_the_run_unless_panics_are_allowed() {
     async fn visit(sim: Sim) -> Result<(), SimRequestError> {
         let client = sim.serve(app).client();
         client.get("/panic").send().await?.assert_status(500);
         Ok(())
     }
-    let failure = failing(&one(), 0, visit);
+    let failure = run_failure(&single_seed(), 0, visit);
     assert_eq!(failure.cause(), "the application panicked: on purpose");
-    one().allow_panics().run(visit);
+    single_seed().allow_panics().run(visit);
 }
 
 #[test]
-fn a_socket_of_the_application_is_told_not_to_be_there() {
-    let failure = failing(&one(), 0, async |sim: Sim| {
-        async fn ask() -> String {
+fn using_a_socket_fails_with_a_hint() {
+    let failure = run_failure(&single_seed(), 0, async |sim: Sim| {
+        async fn connect() -> String {
             let address = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
             format!("{:?}", tokio::net::TcpStream::connect(address).await)
         }
-        let client = sim.serve(|| App::new().get("/", ask)).client();
+        let client = sim.serve(|| App::new().get("/", connect)).client();
         client.get("/").send().await.map(drop)
     });
     assert!(failure.cause().contains("There are no sockets in a simulation"), "{failure}");
 }
 
 #[test]
-fn what_fails_beside_the_test_ends_the_run() {
+fn a_failure_outside_of_the_test_ends_the_run() {
     let cause = |test: &dyn Fn(&Sim)| {
-        let failure = failing(&one(), 3, async |sim: Sim| {
+        let failure = run_failure(&single_seed(), 3, async |sim: Sim| {
             test(&sim);
             sim.sleep(HOUR).await;
             assert!(sim.seed() == 0, "the run should have ended");
@@ -38,8 +38,8 @@ fn what_fails_beside_the_test_ends_the_run() {
         assert!(failure.virtual_time() < HOUR && failure.seed() == 3);
         failure.cause().to_owned()
     };
-    let text = cause(&|sim| drop(sim.spawn(async { panic!("a task fell over") })));
-    assert_eq!(text, "a task of the test panicked: a task fell over");
+    let text = cause(&|sim| drop(sim.spawn(async { panic!("the task panicked") })));
+    assert_eq!(text, "a task of the test panicked: the task panicked");
     let text = cause(&|sim| {
         sim.serve(|| App::new().get("/a", || "").get("/a", || ""));
     });
@@ -47,8 +47,8 @@ fn what_fails_beside_the_test_ends_the_run() {
 }
 
 #[test]
-fn a_setting_that_is_not_possible_is_told() {
-    let failure = failing(&one(), 0, async |sim: Sim| {
+fn an_invalid_setting_fails_the_run() {
+    let failure = run_failure(&single_seed(), 0, async |sim: Sim| {
         let overload =
             peregrine::OverloadLimits { client_ipv6_prefix_len: 129, ..Default::default() };
         let limits = Limits { overload, ..Limits::default() };
@@ -60,8 +60,8 @@ fn a_setting_that_is_not_possible_is_told() {
 }
 
 #[test]
-fn a_test_that_waits_for_ever_is_told_what_for() {
-    let failure = failing(&one(), 0, async |sim: Sim| {
+fn a_deadlock_report_lists_what_the_run_waits_for() {
+    let failure = run_failure(&single_seed(), 0, async |sim: Sim| {
         let app =
             || App::new().get("/never", async || -> &'static str { std::future::pending().await });
         let server = sim.serve(app);
@@ -88,46 +88,46 @@ last events:
 }
 
 #[test]
-fn a_run_has_limits_of_time_and_of_steps() {
-    let ticking = async |sim: Sim| {
+fn a_run_is_limited_in_time_and_steps() {
+    let sleep_forever = async |sim: Sim| {
         while sim.seed() == 0 {
             tokio::time::sleep(SECOND).await;
         }
     };
-    let failure = failing(&one().time_max(HOUR), 0, ticking);
+    let failure = run_failure(&single_seed().time_max(HOUR), 0, sleep_forever);
     assert!(failure.virtual_time() >= HOUR && failure.virtual_time() < HOUR + 2 * SECOND);
     let text = failure.cause();
     assert!(text.starts_with("the test has not ended after 3600s of virtual time"), "{text}");
     assert!(text.contains("Simulation::time_max"), "{text}");
-    let spinning = async |sim: Sim| {
+    let yield_forever = async |sim: Sim| {
         while sim.seed() == 0 {
             tokio::task::yield_now().await;
         }
     };
-    let failure = failing(&one().steps_max(1_000), 0, spinning);
+    let failure = run_failure(&single_seed().steps_max(1_000), 0, yield_forever);
     let text = failure.cause();
     assert!(text.starts_with("the test has not ended after 1000 steps"), "{text}");
     assert!(text.contains("Simulation::steps_max"), "{text}");
 }
 
 /// The message with which `run` panics.
-pub(super) fn told(run: impl FnOnce()) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("a panic");
+pub(super) fn panic_text(run: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("`run` must panic");
     sim::panic_message(&*panic)
 }
 
 #[test]
-fn a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again() {
-    let text = told(|| {
+fn a_failure_report_has_the_seed_time_events_and_command() {
+    let text = panic_text(|| {
         Simulation::seeds(0..10).faults(Faults::none()).run(async |sim| {
             let client = sim.serve(app).client();
             let _ = client.get("/slow/3").timeout(SECOND).send().await;
-            let lost = client.get("/slow/7").send();
-            let waits = sim.spawn(async move { drop(lost.await) });
+            let request = client.get("/slow/7").send();
+            let task = sim.spawn(async move { drop(request.await) });
             sim.sleep(SECOND).await;
             sim.log("runs from seed 4 on fail");
             assert!(sim.seed() < 4, "too far");
-            drop(waits);
+            drop(task);
         });
     });
     assert_eq!(
@@ -152,30 +152,30 @@ last events:
        2.000 s  runs from seed 4 on fail
 A second run with this seed failed in the same way.
 To run it alone: PEREGRINE_SEEDS=4 cargo test tests::failures::\
-a_failure_names_its_seed_its_time_its_events_and_how_to_have_it_again"
+a_failure_report_has_the_seed_time_events_and_command"
     );
 }
 
 #[test]
-fn a_seed_that_does_not_repeat_its_failure_is_told_so() {
+fn a_failure_that_does_not_repeat_is_reported() {
     let runs = Cell::new(0);
-    let text = told(|| {
-        one().run(async |_| {
+    let text = panic_text(|| {
+        single_seed().run(async |_| {
             runs.set(runs.get() + 1);
             assert!(runs.get() > 1, "the first run fails");
         });
     });
     assert!(text.contains("passed, so something other than the seed affects the run"), "{text}");
-    let text = told(|| {
-        one().run(async |sim| {
+    let text = panic_text(|| {
+        single_seed().run(async |sim| {
             runs.set(runs.get() + 1);
             sim.sleep(Duration::from_secs(runs.get())).await;
             assert!(runs.get() == 0, "run {}", runs.get());
         });
     });
     assert!(text.contains("failed differently") && text.contains("simulate): run 4"), "{text}");
-    let text = told(|| {
-        one().check_determinism().run(async |sim| {
+    let text = panic_text(|| {
+        single_seed().check_determinism().run(async |sim| {
             runs.set(runs.get() + 1);
             sim.sleep(Duration::from_secs(runs.get())).await;
         });
@@ -184,27 +184,27 @@ fn a_seed_that_does_not_repeat_its_failure_is_told_so() {
 }
 
 #[test]
-fn a_run_leaves_nothing_to_the_next_one() {
-    let held = Rc::new(());
-    let kept = Rc::clone(&held);
-    let simulation = one();
+fn a_run_leaves_no_state_behind() {
+    let probe = Rc::new(());
+    let task_probe = Rc::clone(&probe);
+    let simulation = single_seed();
     let _ = simulation.run_one(1, &async |sim: Sim| {
-        let kept = Rc::clone(&kept);
+        let task_probe = Rc::clone(&task_probe);
         sim.spawn(async move {
             std::future::pending::<()>().await;
-            drop(kept);
+            drop(task_probe);
         });
         drop(sim.serve(app));
         assert!(sim.seed() == 0, "on purpose");
     });
-    drop(kept);
-    assert_eq!(Rc::strong_count(&held), 1, "tasks of a run are dropped at its end");
+    drop(task_probe);
+    assert_eq!(Rc::strong_count(&probe), 1, "tasks of a run are dropped at its end");
     assert!(!Shutdown::current().is_requested());
 }
 
 #[test]
-fn a_simulation_without_a_seed_is_refused() {
-    assert!(told(|| seeds(0..0, async |_| ())).contains("needs a seed"));
+fn a_simulation_needs_a_seed() {
+    assert!(panic_text(|| seeds(0..0, async |_| ())).contains("needs a seed"));
 }
 
 /// Code from the guide.
@@ -217,10 +217,10 @@ mod seats {
 }
 
 #[test]
-fn the_guide_shows_what_a_failure_says() {
+fn the_guide_contains_the_failure_report() {
     let page = include_str!("../../../../docs/guide/simulation.md");
     assert!(page.contains(include_str!("seats.rs")), "the page and this test differ");
-    let text = told(seats::run);
-    let (before, _) = text.split_once("To run it alone").expect("instructions to run it");
-    assert!(page.contains(before), "the page must contain this:\n{text}");
+    let text = panic_text(seats::run);
+    let (report, _) = text.split_once("To run it alone").expect("instructions to run it");
+    assert!(page.contains(report), "the page must contain this:\n{text}");
 }

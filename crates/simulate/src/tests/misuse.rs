@@ -1,14 +1,14 @@
-//! Wrong uses of simulations, and hostile conditions.
+//! Incorrect uses of simulations, and hostile conditions.
 
 use super::*;
 
 /// A test with many requests, so that differences between runs show in their digests.
-async fn visit(sim: Sim) -> Result<(), SimRequestError> {
+async fn many_requests(sim: Sim) -> Result<(), SimRequestError> {
     let server = sim.serve(app);
     let client = server.client();
     for size in [1, 100, 5_000, 60_000] {
-        let sent = "x".repeat(size);
-        assert_eq!(client.post("/echo").body(sent.clone()).send().await?.text(), sent);
+        let body = "x".repeat(size);
+        assert_eq!(client.post("/echo").body(body.clone()).send().await?.text(), body);
     }
     let (large, slow) = (client.get("/large").send(), client.get("/slow/3").send());
     let slow = sim.spawn(slow);
@@ -19,33 +19,38 @@ async fn visit(sim: Sim) -> Result<(), SimRequestError> {
 }
 
 #[test]
-fn a_run_is_the_same_on_any_thread_beside_any_others_and_after_any_others() {
-    let run = |seed| Simulation::seeds(0..1).run_one(seed, &visit).expect("the test passes");
-    let fresh = |seed| std::thread::spawn(move || run(seed));
-    let alone: Vec<_> = (0..4).map(|seed| fresh(seed).join().expect("no panic")).collect();
-    let together: Vec<_> = (0..4).map(fresh).collect();
-    let together: Vec<_> =
-        together.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-    assert_eq!(together, alone);
+fn a_run_does_not_depend_on_threads_or_other_runs() {
+    let run =
+        |seed| Simulation::seeds(0..1).run_one(seed, &many_requests).expect("the test passes");
+    let run_on_new_thread = |seed| std::thread::spawn(move || run(seed));
+    let sequential: Vec<_> = (0..4)
+        .map(|seed| run_on_new_thread(seed).join().expect("the thread does not panic"))
+        .collect();
+    let concurrent: Vec<_> = (0..4).map(run_on_new_thread).collect();
+    let concurrent: Vec<_> = concurrent
+        .into_iter()
+        .map(|thread| thread.join().expect("the thread does not panic"))
+        .collect();
+    assert_eq!(concurrent, sequential);
     // On a thread on which other runs were aborted before.
     for seed in 0..4 {
-        let _ = failing(&one(), seed, async |sim: Sim| {
+        let _ = run_failure(&single_seed(), seed, async |sim: Sim| {
             let client = sim.serve(app).client();
-            let waits = client.post("/echo").body("x".repeat(100_000)).send();
-            let _never = sim.timeout(Duration::from_millis(seed), waits).await;
+            let request = client.post("/echo").body("x".repeat(100_000)).send();
+            let _never = sim.timeout(Duration::from_millis(seed), request).await;
             assert!(sim.seed() > 99, "aborted here");
         });
-        assert_eq!(run(seed), alone[usize::try_from(seed).expect("a small seed")]);
+        assert_eq!(run(seed), sequential[usize::try_from(seed).expect("the seed is small")]);
     }
 }
 
 #[test]
-fn nothing_is_charged_to_a_thread_when_its_runs_are_over() {
+fn a_run_releases_all_accounted_memory() {
     use peregrine_web::memory::{MemoryPressure, pressure, reserved};
     std::thread::spawn(|| {
         for seed in 0..20 {
-            let stormy = Simulation::seeds(0..1).faults(Faults::hostile());
-            let _ = stormy.run_one(seed, &async |sim: Sim| {
+            let hostile = Simulation::seeds(0..1).faults(Faults::hostile());
+            let _ = hostile.run_one(seed, &async |sim: Sim| {
                 let client = sim.serve(app).client();
                 let _ = client.post("/echo").body("x".repeat(300_000)).timeout(SECOND).send().await;
                 let _forgotten = client.get("/large").send_streaming().await;
@@ -55,24 +60,25 @@ fn nothing_is_charged_to_a_thread_when_its_runs_are_over() {
         }
     })
     .join()
-    .expect("no panic");
+    .expect("the thread does not panic");
 }
 
 #[test]
-fn a_simulation_within_a_runtime_is_told_where_it_belongs() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let text = runtime.block_on(async { failures::told(|| seeds(0..3, visit)) });
+fn a_simulation_within_a_runtime_fails_with_a_hint() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().build().expect("the runtime can be created");
+    let text = runtime.block_on(async { failures::panic_text(|| seeds(0..3, many_requests)) });
     assert!(text.contains("plain #[test]"), "{text}");
     // A new thread is not inside of the runtime.
     runtime.block_on(async {
-        std::thread::spawn(|| seeds(0..1, visit)).join().expect("the test passes");
+        std::thread::spawn(|| seeds(0..1, many_requests)).join().expect("the test passes");
     });
 }
 
 #[test]
-fn a_simulation_within_another_is_refused_and_leaves_that_as_it_was() {
-    let failure = failing(&one(), 0, async |sim: Sim| {
-        let text = failures::told(|| seeds(0..1, visit));
+fn a_nested_simulation_fails_and_does_not_affect_the_outer_one() {
+    let failure = run_failure(&single_seed(), 0, async |sim: Sim| {
+        let text = failures::panic_text(|| seeds(0..1, many_requests));
         assert!(text.contains("not from within another simulation"), "{text}");
         // The outer simulation still notices panics.
         let client = sim.serve(app).client();
@@ -83,17 +89,17 @@ fn a_simulation_within_another_is_refused_and_leaves_that_as_it_was() {
 }
 
 #[test]
-fn whatever_panics_is_named_wherever_it_stands() {
-    struct Bomb;
-    impl Drop for Bomb {
+fn a_panic_anywhere_in_the_application_is_reported() {
+    struct PanicOnDrop;
+    impl Drop for PanicOnDrop {
         fn drop(&mut self) {
             if !std::thread::panicking() {
-                panic!("a state went off");
+                panic!("the state panicked on drop");
             }
         }
     }
     let cause = |make: fn() -> App, path: &'static str| {
-        let failure = failing(&one(), 0, async move |sim: Sim| {
+        let failure = run_failure(&single_seed(), 0, async move |sim: Sim| {
             let server = sim.serve(make);
             let _ = server.client().get(path).timeout(SECOND).send().await;
             server.graceful_shutdown().await;
@@ -104,69 +110,70 @@ fn whatever_panics_is_named_wherever_it_stands() {
         ((|| -> App { panic!("no application") }) as fn() -> App, "/", "no application"),
         (
             || {
-                let bomb = Bomb;
+                let state = PanicOnDrop;
                 App::new().get("/", move || {
-                    let _ = &bomb;
+                    let _ = &state;
                     "x"
                 })
             },
             "/",
-            "a state went off",
+            "the state panicked on drop",
         ),
         (
             || {
-                App::new()
-                    .on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") })
+                App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str {
+                    panic!("no problem format")
+                })
             },
             "/",
-            "no form",
+            "no problem format",
         ),
-        (|| App::new().get("/", || Sse::new(Panics)), "/", "a stream fell over"),
+        (|| App::new().get("/", || Sse::new(PanickingStream)), "/", "the stream panicked"),
     ] {
         let text = cause(make, path);
         assert!(text.contains(expected), "{expected}: {text}");
     }
 }
 
-struct Panics;
+struct PanickingStream;
 
-impl futures_core::Stream for Panics {
+impl futures_core::Stream for PanickingStream {
     type Item = Event;
 
     fn poll_next(
         self: std::pin::Pin<&mut Self>,
         _: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Event>> {
-        panic!("a stream fell over");
+        panic!("the stream panicked");
     }
 }
 
 #[test]
-fn times_without_an_end_are_no_overflow() {
-    one().run(async |sim: Sim| {
+fn maximum_durations_do_not_overflow() {
+    single_seed().run(async |sim: Sim| {
         async fn never() -> &'static str {
             tokio::time::sleep(Duration::MAX).await;
             "never"
         }
         let server = sim.serve(|| App::new().get("/", never));
-        let lost = server.client().get("/").timeout(HOUR).send().await;
-        assert_eq!(lost.expect_err("no response").kind, SimErrorKind::TimedOut(HOUR));
+        let result = server.client().get("/").timeout(HOUR).send().await;
+        assert_eq!(result.expect_err("there is no response").kind, SimErrorKind::TimedOut(HOUR));
         assert_eq!(sim.timeout(HOUR, sim.sleep(Duration::MAX)).await, None);
-        let lost = server.client().get("/").timeout(Duration::MAX).send();
-        assert!(sim.timeout(HOUR, lost).await.is_none());
+        let result = server.client().get("/").timeout(Duration::MAX).send();
+        assert!(sim.timeout(HOUR, result).await.is_none());
     });
 }
 
 #[test]
-fn a_clock_that_the_test_moves_is_the_clock_of_all() {
-    one().run(async |sim: Sim| {
+fn advancing_the_tokio_clock_advances_the_simulation() {
+    single_seed().run(async |sim: Sim| {
         let server = sim.serve(app);
         let client = server.client();
         let slow = sim.spawn(client.get("/slow/600").send());
         sim.sleep(SECOND).await;
         tokio::time::advance(2 * HOUR).await;
         assert!(sim.now() >= 2 * HOUR, "{:?}", sim.now());
-        let answer = slow.await;
-        assert!(answer.is_ok_and(|answer| answer.text() == "after 600"));
+        let response = slow.await;
+        assert!(response.is_ok_and(|response| response.text() == "after 600"));
     });
 }

@@ -1,4 +1,4 @@
-//! Tests of the guarantees that simulations give.
+//! Tests of the guarantees of simulations.
 
 mod connections;
 mod failures;
@@ -20,17 +20,17 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn one() -> Simulation {
+fn single_seed() -> Simulation {
     Simulation::seeds(0..1)
 }
 
 /// Runs `test` with this seed, and returns the failure.
-fn failing<V: TestOutcome>(
+fn run_failure<V: TestOutcome>(
     simulation: &Simulation,
     seed: u64,
     test: impl AsyncFn(Sim) -> V,
 ) -> Box<Failure> {
-    simulation.run_one(seed, &test).expect_err("a failure")
+    simulation.run_one(seed, &test).expect_err("the test must fail")
 }
 
 fn app() -> App {
@@ -50,15 +50,15 @@ fn app() -> App {
 }
 
 #[test]
-fn clients_get_whole_answers_from_a_network_that_loses_nothing() {
+fn clients_get_complete_responses_from_a_harmless_network() {
     seeds(0..30, async |sim| {
         let server = sim.serve(app);
         let client = server.client();
         let hello = client.get("/hello").header("x-a", "b").send().await?;
         assert_eq!(hello.assert_status(200).text(), "hello");
         assert!(hello.header("date").is_some_and(|date| date.starts_with("Tue, 14 Nov 2023")));
-        let sent = "abc".repeat(5_000);
-        assert_eq!(client.post("/echo").body(sent.clone()).send().await?.text(), sent);
+        let body = "abc".repeat(5_000);
+        assert_eq!(client.post("/echo").body(body.clone()).send().await?.text(), body);
         assert_eq!(client.get("/large").send().await?.bytes().len(), 200_000);
         assert!(client.head("/large").send().await?.bytes().is_empty());
         client.get("/nowhere").send().await?.assert_status(404);
@@ -68,7 +68,7 @@ fn clients_get_whole_answers_from_a_network_that_loses_nothing() {
 }
 
 #[test]
-fn json_goes_both_ways() {
+fn json_is_sent_and_received() {
     async fn sum(Json(numbers): Json<Vec<u32>>) -> Json<u32> {
         Json(numbers.iter().sum())
     }
@@ -80,22 +80,25 @@ fn json_goes_both_ways() {
 }
 
 #[test]
-fn hours_pass_on_the_virtual_clock_alone_and_timeouts_are_on_time() {
+fn sleeps_and_timeouts_are_exact_on_the_virtual_clock() {
     let limits = || Limits { idle_timeout: 2 * HOUR, ..Limits::default() };
     seeds(0..5, async |sim| {
         let server = sim.serve_with(|server| server.limits(limits()), app);
         let client = server.client();
-        let asked = sim.now();
+        let start = sim.now();
         assert_eq!(client.get("/slow/36000").send().await?.text(), "after 36000");
-        let took = sim.now() - asked;
-        assert!((10 * HOUR..10 * HOUR + SECOND).contains(&took), "{took:?}");
+        let elapsed = sim.now() - start;
+        assert!((10 * HOUR..10 * HOUR + SECOND).contains(&elapsed), "{elapsed:?}");
         // An idle connection is closed exactly when its timeout expires.
         let connection = server.connect();
-        connection.send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("connected");
+        connection
+            .send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .expect("the connection is open");
         let idle_since = sim.now();
-        while !connection.recv().await.expect("no reset").is_empty() {}
-        let idle = sim.now() - idle_since;
-        assert!((2 * HOUR..2 * HOUR + SECOND).contains(&idle), "{idle:?}");
+        while !connection.recv().await.expect("the connection is not reset").is_empty() {}
+        let idle_time = sim.now() - idle_since;
+        assert!((2 * HOUR..2 * HOUR + SECOND).contains(&idle_time), "{idle_time:?}");
         // The client's idle connections were closed too, which it notices after a moment.
         sim.sleep(SECOND).await;
         assert_eq!(client.get("/hello").send().await?.text(), "hello");
@@ -104,16 +107,16 @@ fn hours_pass_on_the_virtual_clock_alone_and_timeouts_are_on_time() {
     });
 }
 
-/// Many clients, some of which give up, on a bad network.
-async fn crowd(sim: Sim) {
+/// Many clients, some of which time out.
+async fn many_clients(sim: Sim) {
     let server = sim.serve(app);
     let clients: Vec<_> = (0..6_u64)
-        .map(|number| {
+        .map(|index| {
             let (client, sim) = (server.client(), sim.clone());
             sim.clone().spawn(async move {
                 for round in 0..5 {
                     sim.sleep(Duration::from_millis(sim.random_below(3_000))).await;
-                    let target = format!("/slow/{}", (number + round) % 4);
+                    let target = format!("/slow/{}", (index + round) % 4);
                     let _ = client.get(&target).timeout(2 * SECOND).send().await;
                     let _ = client.post("/echo").body(vec![b'x'; 3_000]).send().await;
                 }
@@ -127,39 +130,42 @@ async fn crowd(sim: Sim) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_and_another_seed_another_one() {
-    let simulation = one().faults(Faults::hostile());
-    let run = |seed| simulation.run_one(seed, &crowd).expect("the test passes");
-    let mut traces = BTreeSet::new();
+fn equal_seeds_give_equal_runs_and_different_seeds_different_runs() {
+    let simulation = single_seed().faults(Faults::hostile());
+    let run = |seed| simulation.run_one(seed, &many_clients).expect("the test passes");
+    let mut digests = BTreeSet::new();
     for seed in 0..20 {
         let first = run(seed);
         assert_eq!(first, run(seed), "seed {seed}");
-        traces.insert(first.digest);
+        digests.insert(first.digest);
     }
-    assert_eq!(traces.len(), 20);
-    Simulation::seeds(20..25).faults(Faults::hostile()).check_determinism().run(crowd);
+    assert_eq!(digests.len(), 20);
+    Simulation::seeds(20..25).faults(Faults::hostile()).check_determinism().run(many_clients);
 }
 
 /// The number of responses, and the reasons for lost requests, with these faults.
-fn endings(faults: &Faults) -> (usize, BTreeSet<String>) {
-    endings_of(10_000, faults)
+fn outcomes(faults: &Faults) -> (usize, BTreeSet<String>) {
+    outcomes_with_body(10_000, faults)
 }
 
-/// Like [`endings`], for requests whose body has this size.
-fn endings_of(size: usize, faults: &Faults) -> (usize, BTreeSet<String>) {
-    let (answered, lost) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+/// Like [`outcomes`], for requests whose body has this size.
+fn outcomes_with_body(size: usize, faults: &Faults) -> (usize, BTreeSet<String>) {
+    let (response_count, errors) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
     Simulation::seeds(0..20).faults(faults.clone()).run(async |sim| {
         let server = sim.serve(app);
         for _ in 0..10 {
             match server.client().post("/echo").body(vec![b'x'; size]).send().await {
-                Ok(_) => drop(answered.fetch_add(1, Ordering::Relaxed)),
+                Ok(_) => drop(response_count.fetch_add(1, Ordering::Relaxed)),
                 Err(error) => {
-                    lost.lock().expect("not poisoned").insert(format!("{:?}", error.kind));
+                    errors
+                        .lock()
+                        .expect("no holder of the lock panicked")
+                        .insert(format!("{:?}", error.kind));
                 }
             }
         }
     });
-    (answered.into_inner(), lost.into_inner().expect("not poisoned"))
+    (response_count.into_inner(), errors.into_inner().expect("no holder of the lock panicked"))
 }
 
 /// Faults with which every request still gets a response.
@@ -172,7 +178,7 @@ macro_rules! harmless {
                 #[test]
                 fn $name() {
                     let faults = $faults;
-                    assert_eq!(endings(&faults), (200, BTreeSet::new()), "{faults:?}");
+                    assert_eq!(outcomes(&faults), (200, BTreeSet::new()), "{faults:?}");
                 }
             )*
         }
@@ -180,13 +186,13 @@ macro_rules! harmless {
 }
 
 harmless! {
-    none: Faults::none(),
-    all_of_them: Faults::harmless(),
-    cuts: Faults::none().fragmentation(1000),
-    short_sends: Faults::none().partial_writes(500),
+    no_faults: Faults::none(),
+    all_harmless_faults: Faults::harmless(),
+    fragmentation: Faults::none().fragmentation(1000),
+    partial_writes: Faults::none().partial_writes(500),
     delays: Faults::none().delays(1000, SECOND),
     stalls: Faults::none().stalls(500, HOUR).stalls(20, SECOND),
-    failed_accepts: Faults::none().accept_errors(500),
+    accept_errors: Faults::none().accept_errors(500),
     late_timers: Faults::none().late_timers(SECOND),
     spurious_polls: Faults::none().spurious_polls(500),
 }
@@ -194,48 +200,57 @@ harmless! {
 #[test]
 fn buffers_of_one_byte_lose_no_requests() {
     let faults = Faults::none().buffer_size(1);
-    assert_eq!(endings_of(500, &faults), (200, BTreeSet::new()));
+    assert_eq!(outcomes_with_body(500, &faults), (200, BTreeSet::new()));
 }
 
 #[test]
 fn refusals_and_resets_lose_requests() {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    let none = Faults::none;
-    assert_eq!(endings(&none().refused_connections(1000)), (0, names(&["ConnectionRefused"])));
-    assert_eq!(endings(&none().resets(1000)), (0, names(&["ConnectionReset"])));
-    let (answered, lost) = endings(&none().refused_connections(300));
-    assert!((100..180).contains(&answered), "{answered}");
-    assert_eq!(lost, names(&["ConnectionRefused"]));
-    let (answered, lost) = endings(&Faults::hostile());
-    assert!(answered > 0 && lost.contains("ConnectionRefused") && lost.contains("ConnectionReset"), "{lost:?}");
+    let no_faults = Faults::none;
+    assert_eq!(
+        outcomes(&no_faults().refused_connections(1000)),
+        (0, names(&["ConnectionRefused"]))
+    );
+    assert_eq!(outcomes(&no_faults().resets(1000)), (0, names(&["ConnectionReset"])));
+    let (response_count, errors) = outcomes(&no_faults().refused_connections(300));
+    assert!((100..180).contains(&response_count), "{response_count}");
+    assert_eq!(errors, names(&["ConnectionRefused"]));
+    let (response_count, errors) = outcomes(&Faults::hostile());
+    assert!(
+        response_count > 0
+            && errors.contains("ConnectionRefused")
+            && errors.contains("ConnectionReset"),
+        "{errors:?}"
+    );
 }
 
 #[test]
-fn what_a_fault_takes_is_virtual_time() {
-    let time = |faults: Faults| {
-        let time = Cell::new(SECOND);
+fn faults_take_virtual_time() {
+    let virtual_time = |faults: Faults| {
+        let virtual_time = Cell::new(SECOND);
         Simulation::seeds(7..8).faults(faults).run(async |sim| {
             let client = sim.serve(app).client();
             client.get("/large").send().await.expect("nothing is lost");
-            time.set(sim.now());
+            virtual_time.set(sim.now());
         });
-        time.get()
+        virtual_time.get()
     };
-    assert_eq!(time(Faults::none()), Duration::ZERO);
-    assert!(time(Faults::none().delays(1000, 20 * SECOND)) > SECOND);
-    assert!(time(Faults::none().stalls(1000, 5 * SECOND)) > SECOND);
+    assert_eq!(virtual_time(Faults::none()), Duration::ZERO);
+    assert!(virtual_time(Faults::none().delays(1000, 20 * SECOND)) > SECOND);
+    assert!(virtual_time(Faults::none().stalls(1000, 5 * SECOND)) > SECOND);
 }
 
 #[test]
-fn faults_may_change_in_the_middle() {
-    one().faults(Faults::none().refused_connections(1000)).run(async |sim| {
+fn faults_can_be_changed_during_a_run() {
+    single_seed().faults(Faults::none().refused_connections(1000)).run(async |sim| {
         let server = sim.serve(app);
-        let lost = server.client().get("/hello").send().await.expect_err("refused");
-        assert_eq!(lost.kind, SimErrorKind::ConnectionRefused);
-        assert_eq!(lost.to_string(), "no answer to GET /hello: the connection was refused");
+        let error =
+            server.client().get("/hello").send().await.expect_err("the connection is refused");
+        assert_eq!(error.kind, SimErrorKind::ConnectionRefused);
+        assert_eq!(error.to_string(), "no answer to GET /hello: the connection was refused");
         sim.set_faults(&Faults::none());
         assert_eq!(
-            server.client().get("/hello").send().await.expect("no more faults").text(),
+            server.client().get("/hello").send().await.expect("there are no more faults").text(),
             "hello"
         );
     });
@@ -243,22 +258,23 @@ fn faults_may_change_in_the_middle() {
 
 /// Counts handlers that started, and those that were dropped before they returned.
 #[derive(Clone, Default)]
-struct Fates(Arc<[AtomicU64; 2]>);
+struct HandlerCounts(Arc<[AtomicU64; 2]>);
 
-struct Fate<'a>(&'a Fates, bool);
+/// Counts a handler as dropped, unless its second field was set.
+struct HandlerGuard<'a>(&'a HandlerCounts, bool);
 
-impl Fates {
-    fn begin(&self) -> Fate<'_> {
+impl HandlerCounts {
+    fn begin(&self) -> HandlerGuard<'_> {
         self.0[0].fetch_add(1, Ordering::Relaxed);
-        Fate(self, false)
+        HandlerGuard(self, false)
     }
 
-    fn told(&self) -> [u64; 2] {
+    fn get(&self) -> [u64; 2] {
         [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
     }
 }
 
-impl Drop for Fate<'_> {
+impl Drop for HandlerGuard<'_> {
     fn drop(&mut self) {
         if !self.1 {
             self.0.0[1].fetch_add(1, Ordering::Relaxed);
@@ -267,17 +283,17 @@ impl Drop for Fate<'_> {
 }
 
 #[test]
-fn a_test_says_exactly_when_a_client_is_gone() {
+fn a_test_determines_exactly_when_a_client_disconnects() {
     seeds(0..20, async |sim| {
-        let fates = Fates::default();
-        let mine = fates.clone();
+        let counts = HandlerCounts::default();
+        let test_counts = counts.clone();
         let app = move || {
-            let fates = fates.clone();
+            let counts = counts.clone();
             App::new().post("/", async move |body: Body| {
-                let mut fate = fates.begin();
+                let mut guard = counts.begin();
                 let read = body.collect(1_000).await;
                 tokio::time::sleep(SECOND).await;
-                fate.1 = true;
+                guard.1 = true;
                 read.map_or("gone".to_owned(), |bytes| bytes.len().to_string())
             })
         };
@@ -285,49 +301,54 @@ fn a_test_says_exactly_when_a_client_is_gone() {
         let client = server.client();
         let request = || client.post("/").body(vec![b'x'; 100]);
         assert_eq!(request().send().await.expect("nothing is lost").text(), "100");
-        assert_eq!(mine.told(), [1, 0]);
-        let lost = request().timeout(SECOND / 2).send().await.expect_err("too late");
-        assert_eq!(lost.kind, SimErrorKind::TimedOut(SECOND / 2));
+        assert_eq!(test_counts.get(), [1, 0]);
+        let error = request().timeout(SECOND / 2).send().await.expect_err("the client times out");
+        assert_eq!(error.kind, SimErrorKind::TimedOut(SECOND / 2));
         sim.sleep(10 * SECOND).await;
-        assert_eq!(mine.told(), [2, 1], "the handler is dropped at its `await`");
+        assert_eq!(test_counts.get(), [2, 1], "the handler is dropped at its `await`");
         // After a cut in the request's head, no handler is called.
-        let lost = request().cut_request_after(10).send().await.expect_err("cut");
-        assert_eq!(lost.kind, SimErrorKind::ConnectionReset);
+        let error =
+            request().cut_request_after(10).send().await.expect_err("the connection is cut");
+        assert_eq!(error.kind, SimErrorKind::ConnectionReset);
         sim.sleep(10 * SECOND).await;
-        assert_eq!(mine.told(), [2, 1]);
+        assert_eq!(test_counts.get(), [2, 1]);
         // At a cut in the response, the handler has already returned.
-        let lost = request().cut_response_after(10).send().await.expect_err("cut");
-        assert_eq!(lost.kind, SimErrorKind::ConnectionReset);
-        assert_eq!(mine.told(), [3, 1]);
-        assert_eq!(request().send().await.expect("not cut").text(), "100");
+        let error =
+            request().cut_response_after(10).send().await.expect_err("the connection is cut");
+        assert_eq!(error.kind, SimErrorKind::ConnectionReset);
+        assert_eq!(test_counts.get(), [3, 1]);
+        assert_eq!(request().send().await.expect("the connection is not cut").text(), "100");
     });
 }
 
 #[test]
-fn a_connection_may_be_rude() {
+fn a_raw_connection_can_misbehave() {
     seeds(0..10, async |sim| {
         let server = sim.serve(app);
-        let begun = server.connect();
-        begun.send(b"GET /hello HT").await.expect("connected");
-        begun.shutdown_write().await.expect("connected");
-        let end = begun.recv_to_end().await;
-        assert!(end.is_ok_and(|bytes| bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 400")));
+        let truncated = server.connect();
+        truncated.send(b"GET /hello HT").await.expect("the connection is open");
+        truncated.shutdown_write().await.expect("the connection is open");
+        let response = truncated.recv_to_end().await;
+        assert!(response.is_ok_and(|bytes| bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 400")));
         let reset = server.connect();
-        reset.send(b"GET /slow/9 HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("connected");
+        reset
+            .send(b"GET /slow/9 HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .expect("the connection is open");
         reset.reset();
         assert!(reset.recv().await.is_err());
         let stalled = server.connect();
         stalled.stall(HOUR);
         // With small buffers, the connection breaks during this call.
         let _ = stalled.send(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        let all = stalled.recv_to_end().await.unwrap_or_default();
-        assert!(!String::from_utf8_lossy(&all).contains("hello"), "the server times out");
+        let received = stalled.recv_to_end().await.unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&received).contains("hello"), "the server times out");
         assert!(catch_unwind(AssertUnwindSafe(|| server.connect_to(1))).is_err());
     });
 }
 
 #[test]
-fn servers_end_in_order_and_name_what_they_cut() {
+fn servers_shut_down_gracefully_and_report_force_closed_requests() {
     seeds(0..10, async |sim| {
         let limits = Limits { shutdown_timeout: 30 * SECOND, ..Limits::default() };
         let server = sim.serve_with(|server| server.limits(limits), app);
@@ -335,35 +356,38 @@ fn servers_end_in_order_and_name_what_they_cut() {
         let quick = sim.spawn(async move { quick.get("/slow/20").send().await });
         let slow = sim.spawn(async move { slow.get("/slow/999").send().await });
         sim.sleep(SECOND).await;
-        let ordered = sim.now();
-        let stopped = server.graceful_shutdown().await;
-        let took = sim.now() - ordered;
-        assert!((29 * SECOND..32 * SECOND).contains(&took), "{took:?}");
-        assert_eq!(quick.await.expect("drained").text(), "after 20");
+        let start = sim.now();
+        let report = server.graceful_shutdown().await;
+        let elapsed = sim.now() - start;
+        assert!((29 * SECOND..32 * SECOND).contains(&elapsed), "{elapsed:?}");
+        assert_eq!(quick.await.expect("the server drains the request").text(), "after 20");
         assert!(slow.await.is_err());
-        assert_eq!(stopped.force_closed.len(), 1, "{stopped}");
-        assert_eq!(stopped.force_closed[0].request.as_deref(), Some("GET /slow/{seconds}"));
-        assert_eq!(stopped.requests(), 2);
-        let late = server.client().get("/hello").send().await.expect_err("server has ended");
-        assert_eq!(late.kind, SimErrorKind::ConnectionRefused);
+        assert_eq!(report.force_closed.len(), 1, "{report}");
+        assert_eq!(report.force_closed[0].request.as_deref(), Some("GET /slow/{seconds}"));
+        assert_eq!(report.requests(), 2);
+        let error = server.client().get("/hello").send().await.expect_err("the server has stopped");
+        assert_eq!(error.kind, SimErrorKind::ConnectionRefused);
         // Another server replaces it.
-        let next = sim.serve(app);
-        assert_eq!(next.client().get("/hello").send().await.expect("serving").text(), "hello");
-        let waits = next.client();
-        let waits = sim.spawn(async move { waits.get("/slow/999").send().await });
+        let next_server = sim.serve(app);
+        assert_eq!(
+            next_server.client().get("/hello").send().await.expect("the new server serves").text(),
+            "hello"
+        );
+        let client = next_server.client();
+        let pending = sim.spawn(async move { client.get("/slow/999").send().await });
         sim.sleep(SECOND).await;
-        let ordered = sim.now();
-        assert_eq!(next.force_close().await.force_closed.len(), 1);
-        assert!(sim.now() - ordered < SECOND);
-        assert!(waits.await.is_err());
+        let start = sim.now();
+        assert_eq!(next_server.force_close().await.force_closed.len(), 1);
+        assert!(sim.now() - start < SECOND);
+        assert!(pending.await.is_err());
     });
 }
 
 #[test]
-fn workers_have_states_of_their_own_as_many_as_there_are() {
-    let counters = |workers: usize| {
-        one().run(async |sim| {
-            let workers = NonZeroUsize::new(workers).expect("not zero");
+fn each_worker_has_its_own_application_state() {
+    let check = |workers: usize| {
+        single_seed().run(async |sim| {
+            let workers = NonZeroUsize::new(workers).expect("the number is not zero");
             let app = || {
                 let count = Cell::new(0);
                 App::new().get("/", move || {
@@ -372,58 +396,59 @@ fn workers_have_states_of_their_own_as_many_as_there_are() {
                 })
             };
             let server = sim.serve_with(|server| server.workers(workers), app);
-            let mut firsts = 0;
+            let mut first_requests = 0;
             for _ in 0..40 {
-                let answer = server.client().get("/").send().await.expect("nothing is lost");
-                firsts += usize::from(answer.text() == "1");
+                let response = server.client().get("/").send().await.expect("nothing is lost");
+                first_requests += usize::from(response.text() == "1");
             }
-            assert_eq!(firsts, workers.get());
+            assert_eq!(first_requests, workers.get());
             assert_eq!(server.worker_stats().len(), workers.get());
         });
     };
-    counters(1);
-    counters(4);
+    check(1);
+    check(4);
 }
 
 #[test]
-fn each_worker_has_its_own_clock_and_orders() {
+fn each_worker_has_its_own_timers_and_shutdown() {
     seeds(0..5, async |sim| {
-        async fn ordered() -> &'static str {
+        async fn wait_for_shutdown() -> &'static str {
             Shutdown::current().requested().await;
-            "ordered"
+            "stopping"
         }
-        let app = || App::new().get("/wait", ordered).get("/events", || Sse::new(Silent));
-        let (stays, leaves) = (sim.serve(app), sim.serve(app));
+        let app =
+            || App::new().get("/wait", wait_for_shutdown).get("/events", || Sse::new(SilentStream));
+        let (serving, stopping) = (sim.serve(app), sim.serve(app));
         let mut events = Vec::new();
         for _ in 0..6 {
             events.push(
-                stays.client().get("/events").send_streaming().await.expect("nothing is lost"),
+                serving.client().get("/events").send_streaming().await.expect("nothing is lost"),
             );
         }
-        let waits: Vec<_> = (0..6)
+        let pending_requests: Vec<_> = (0..6)
             .map(|_| {
-                let client = leaves.client();
+                let client = stopping.client();
                 sim.spawn(async move { client.get("/wait").send().await })
             })
             .collect();
         sim.sleep(SECOND).await;
-        leaves.graceful_shutdown().await;
-        for wait in waits {
-            assert_eq!(wait.await.expect("drained").text(), "ordered");
+        stopping.graceful_shutdown().await;
+        for pending in pending_requests {
+            assert_eq!(pending.await.expect("the server drains the request").text(), "stopping");
         }
         // Comments are sent by the clock of the stream's worker, not of the worker that was
         // announced last.
         for events in &mut events {
-            let comment = sim.timeout(HOUR, events.chunk()).await.expect("not silent");
+            let comment = sim.timeout(HOUR, events.chunk()).await.expect("comments are sent");
             assert!(comment.is_some_and(|piece| piece.is_ok_and(|piece| piece.starts_with(b":"))));
         }
     });
 }
 
 /// A stream that never yields an event.
-struct Silent;
+struct SilentStream;
 
-impl futures_core::Stream for Silent {
+impl futures_core::Stream for SilentStream {
     type Item = Event;
 
     fn poll_next(
@@ -435,15 +460,15 @@ impl futures_core::Stream for Silent {
 }
 
 #[test]
-fn blocking_functions_take_no_virtual_time() {
+fn spawn_blocking_takes_no_virtual_time() {
     seeds(0..3, async |sim| {
         async fn work() -> String {
             let function = || std::thread::sleep(Duration::from_millis(20));
             tokio::task::spawn_blocking(function).await.map_or("lost".into(), |()| "done".into())
         }
         let client = sim.serve(|| App::new().get("/", work)).client();
-        let asked = sim.now();
+        let start = sim.now();
         assert_eq!(client.get("/").send().await.expect("nothing is lost").text(), "done");
-        assert!(sim.now() - asked < SECOND);
+        assert!(sim.now() - start < SECOND);
     });
 }

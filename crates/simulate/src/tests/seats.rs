@@ -8,11 +8,11 @@ struct Hall(Arc<Mutex<(u32, u32)>>);
 
 async fn buy(hall: StateRef<Hall>) -> Result<&'static str, Problem> {
     // Reserve the seat first, so that no customer pays for a seat that another one gets.
-    let is_taken = {
+    let is_reserved = {
         let (free, _) = &mut *hall.0.lock().unwrap();
-        free.checked_sub(1).map(|left| *free = left).is_some()
+        free.checked_sub(1).map(|remaining| *free = remaining).is_some()
     };
-    if !is_taken {
+    if !is_reserved {
         return Err(Problem::new(StatusCode::CONFLICT, "sold-out", "There is no seat left."));
     }
     pay().await;
@@ -32,12 +32,12 @@ fn app(hall: Hall) -> App {
 fn every_seat_is_free_or_sold() {
     peregrine_simulate::seeds(0..100, async |sim| {
         let hall = Hall(Arc::new(Mutex::new((5, 0))));
-        let of_workers = hall.clone();
-        let server = sim.serve(move || app(of_workers.clone()));
+        let server_hall = hall.clone();
+        let server = sim.serve(move || app(server_hall.clone()));
         let mut buyers = Vec::new();
         for _ in 0..8 {
-            let patience = Duration::from_millis(500 + sim.random_below(5_000));
-            let request = server.client().post("/seats").timeout(patience);
+            let timeout = Duration::from_millis(500 + sim.random_below(5_000));
+            let request = server.client().post("/seats").timeout(timeout);
             buyers.push(sim.spawn(async move { request.send().await }));
         }
         for buyer in buyers {

@@ -52,7 +52,7 @@ pub struct TlsConnection {
 enum TlsConnectionState {
     /// Too few bytes to recognise the protocol; fewer than 25.
     Sniffing(Arc<ServerConfig>),
-    /// The same while challenges are pending; the first record decides.
+    /// The same while challenges are pending; the first record decides which configuration is used.
     DetectingChallenge(Box<ChallengeDetector>),
     /// The peer speaks TLS.
     Active(TlsReadState, Box<ActiveConnection>),
@@ -82,11 +82,12 @@ impl TlsConnection {
     }
 
     pub(crate) fn with_challenges(
-        usual: Arc<ServerConfig>,
+        client_config: Arc<ServerConfig>,
         challenges: Arc<ChallengeResponses>,
     ) -> Self {
         Self::with_state(TlsConnectionState::DetectingChallenge(Box::new(ChallengeDetector::new(
-            usual, challenges,
+            client_config,
+            challenges,
         ))))
     }
 
@@ -97,8 +98,9 @@ impl TlsConnection {
     /// Processes all of `input`: appends the contained plaintext to `plain`, and bytes to send to
     /// `out`.
     ///
-    /// However the same bytes are cut, the plaintext is the same. `plain` never grows by more than
-    /// the bytes received and not yet processed, so the caller limits it by the size of `input`.
+    /// The plaintext does not depend on how the bytes are split between calls. `plain` never grows
+    /// by more than the bytes received and not yet processed, so the caller limits it by the size
+    /// of `input`.
     ///
     /// # Errors
     ///
@@ -117,7 +119,7 @@ impl TlsConnection {
             // RFC 8446 §6.1: data received after a closure alert MUST be ignored.
             TlsConnectionState::Active(TlsReadState::PeerClosed, _) => Ok(TlsReadState::PeerClosed),
             TlsConnectionState::Active(..) => self.process_input(input, plain, out),
-            TlsConnectionState::Failed(reject) => Err(reject.as_ref().clone()),
+            TlsConnectionState::Failed(error) => Err(error.as_ref().clone()),
         }
     }
 
@@ -128,7 +130,7 @@ impl TlsConnection {
     ///
     /// A [`TlsSendError`] if the session cannot send.
     pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsSendError> {
-        let sent =
+        let result =
             self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
                 Ok(()) => Ok(()),
                 Err(error) => {
@@ -137,10 +139,10 @@ impl TlsConnection {
                     Err(error)
                 }
             });
-        if sent == Err(TlsSendError::KeysExhausted) {
+        if result == Err(TlsSendError::KeysExhausted) {
             self.write_state = WriteState::Closed;
         }
-        sent
+        result
     }
 
     /// Appends a `close_notify` to `out`: nothing more will be sent. Receiving is still
@@ -216,31 +218,31 @@ impl TlsConnection {
     /// so, [`TlsConnection::poll_lookup`] reports when to continue.
     #[inline]
     pub fn is_lookup_pending(&self) -> bool {
-        matches!(&self.stage, TlsConnectionState::DetectingChallenge(examined) if examined.is_lookup_pending())
+        matches!(&self.stage, TlsConnectionState::DetectingChallenge(detector) if detector.is_lookup_pending())
     }
 
     /// Ready when the handshake is not waiting. [`TlsConnection::receive`] then continues, even
     /// without new bytes.
     pub fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            TlsConnectionState::DetectingChallenge(examined) => examined.poll_lookup(cx),
+            TlsConnectionState::DetectingChallenge(detector) => detector.poll_lookup(cx),
             _ => Poll::Ready(()),
         }
     }
 
     /// Ends the session and frees its memory.
-    fn fail(&mut self, reject: TlsConnectionError) -> TlsConnectionError {
+    fn fail(&mut self, error: TlsConnectionError) -> TlsConnectionError {
         self.incoming = Vec::new();
         self.write_state = WriteState::Closed;
-        self.stage = TlsConnectionState::Failed(Box::new(reject.clone()));
-        reject
+        self.stage = TlsConnectionState::Failed(Box::new(error.clone()));
+        error
     }
 
-    /// Calls `act` with the encrypting state, after appending all pending output to `out`.
+    /// Calls `encrypt` with the encrypting state, after appending all pending output to `out`.
     fn with_traffic(
         &mut self,
         out: &mut Vec<u8>,
-        act: impl FnOnce(&mut Traffic<'_>, &mut Vec<u8>) -> Result<(), TlsSendError>,
+        encrypt: impl FnOnce(&mut Traffic<'_>, &mut Vec<u8>) -> Result<(), TlsSendError>,
     ) -> Result<(), TlsSendError> {
         if self.write_state == WriteState::Closed {
             return Err(TlsSendError::Closed);
@@ -261,7 +263,9 @@ impl TlsConnection {
             // rustls remembers positions in the unprocessed bytes, so it must see them here. It
             // finds nothing new in them.
             match connection.rustls.process_tls_records(&mut self.incoming).state {
-                Ok(ConnectionState::WriteTraffic(mut traffic)) => return act(&mut traffic, out),
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    return encrypt(&mut traffic, out);
+                }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => append_handshake(&mut data, out),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(_) => return Err(TlsSendError::Closed),
@@ -283,8 +287,8 @@ impl fmt::Debug for TlsConnection {
             TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => {
                 &"Opening"
             }
-            TlsConnectionState::Active(received, _) => received,
-            TlsConnectionState::Failed(reject) => reject,
+            TlsConnectionState::Active(read_state, _) => read_state,
+            TlsConnectionState::Failed(error) => error,
         };
         f.debug_struct("TlsConnection")
             .field("stage", stage)

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 thread_local! {
     /// Where received records are decrypted. Received bytes are borrowed and read-only, and rustls
-    /// decrypts in place, so they are copied once. The copy lives only as long as one call, so one
-    /// buffer serves all sessions of a thread.
+    /// decrypts in place, so they are copied once. The copy exists only during one call, so all
+    /// sessions of a thread share one buffer.
     static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
 }
 
@@ -31,20 +31,20 @@ impl TlsConnection {
         if !self.incoming.is_empty() {
             self.incoming.extend_from_slice(input);
         }
-        let first = if self.incoming.is_empty() { input } else { &self.incoming };
-        let judgement = sniff::sniff(first);
+        let received = if self.incoming.is_empty() { input } else { &self.incoming };
+        let protocol = sniff::sniff(received);
         let config = match &mut self.stage {
             TlsConnectionState::Sniffing(config) => Some(Arc::clone(config)),
-            TlsConnectionState::DetectingChallenge(examined)
-                if judgement == SniffedProtocol::Tls =>
+            TlsConnectionState::DetectingChallenge(detector)
+                if protocol == SniffedProtocol::Tls =>
             {
-                examined.config(first)
+                detector.config(received)
             }
             _ => None,
         };
-        match judgement {
+        match protocol {
             // During the lookup, the peer has nothing to send.
-            SniffedProtocol::Tls if first.len() > HANDSHAKE_BYTES_MAX && config.is_none() => {
+            SniffedProtocol::Tls if received.len() > HANDSHAKE_BYTES_MAX && config.is_none() => {
                 Err(self.fail(TlsConnectionError::HandshakeTooLong))
             }
             SniffedProtocol::NeedMore => Ok(self.buffer_input(input)),
@@ -65,8 +65,8 @@ impl TlsConnection {
                 if self.incoming.is_empty() {
                     return self.process_input(input, plain, out);
                 }
-                let whole = std::mem::take(&mut self.incoming);
-                self.process_input(&whole, plain, out)
+                let buffered = std::mem::take(&mut self.incoming);
+                self.process_input(&buffered, plain, out)
             }
             SniffedProtocol::PlainHttp => {
                 out.extend_from_slice(PLAIN_HTTP_REPLY);
@@ -95,27 +95,27 @@ impl TlsConnection {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<TlsReadState, TlsConnectionError> {
-        let is_open =
+        let is_established =
             matches!(self.stage, TlsConnectionState::Active(TlsReadState::Established, _));
-        if !is_open {
+        if !is_established {
             self.handshake_bytes += input.len();
         }
         if self.incoming.is_empty() {
-            if is_open && is_incomplete_record(input) {
+            if is_established && is_incomplete_record(input) {
                 self.incoming = input.to_vec();
                 return Ok(TlsReadState::Established);
             }
             let mut bytes = Pool::get_local(&SCRATCH);
             bytes.extend_from_slice(input);
             let result = self.process_records(&mut bytes, plain, out);
-            if let Ok((used, TlsReadState::Handshaking | TlsReadState::Established)) = result {
-                self.incoming = bytes[used..].to_vec();
+            if let Ok((consumed, TlsReadState::Handshaking | TlsReadState::Established)) = result {
+                self.incoming = bytes[consumed..].to_vec();
             }
             Pool::put_local(&SCRATCH, bytes);
             self.check_limits(result)
         } else {
             self.incoming.extend_from_slice(input);
-            if is_open && is_incomplete_record(&self.incoming) {
+            if is_established && is_incomplete_record(&self.incoming) {
                 return Ok(TlsReadState::Established);
             }
             let mut bytes = std::mem::take(&mut self.incoming);
@@ -123,8 +123,8 @@ impl TlsConnection {
             match result {
                 Ok((0, _)) => self.incoming = bytes,
                 // Copying the rest frees the memory of the processed part.
-                Ok((used, TlsReadState::Handshaking | TlsReadState::Established)) => {
-                    self.incoming = bytes[used..].to_vec();
+                Ok((consumed, TlsReadState::Handshaking | TlsReadState::Established)) => {
+                    self.incoming = bytes[consumed..].to_vec();
                 }
                 Ok((_, TlsReadState::PeerClosed)) | Err(_) => {}
             }
@@ -137,8 +137,8 @@ impl TlsConnection {
         &mut self,
         result: Result<(usize, TlsReadState), TlsConnectionError>,
     ) -> Result<TlsReadState, TlsConnectionError> {
-        let (_, received) = result?;
-        let handshake_bytes = match received {
+        let (_, read_state) = result?;
+        let handshake_bytes = match read_state {
             TlsReadState::Handshaking => self.handshake_bytes,
             TlsReadState::Established => self.incoming.len(),
             TlsReadState::PeerClosed => 0,
@@ -146,7 +146,7 @@ impl TlsConnection {
         if handshake_bytes > HANDSHAKE_BYTES_MAX {
             return Err(self.fail(TlsConnectionError::HandshakeTooLong));
         }
-        Ok(received)
+        Ok(read_state)
     }
 
     /// Lets rustls process `bytes` until it needs more. Returns how many were consumed.
@@ -156,17 +156,17 @@ impl TlsConnection {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(usize, TlsReadState), TlsConnectionError> {
-        let TlsConnectionState::Active(received, connection) = &mut self.stage else {
+        let TlsConnectionState::Active(read_state, connection) = &mut self.stage else {
             unreachable!("only a live session processes bytes");
         };
-        if *received == TlsReadState::Handshaking {
+        if *read_state == TlsReadState::Handshaking {
             client_not_after::set(connection.client_not_after);
         }
-        let mut used = 0;
+        let mut consumed = 0;
         let mut is_closed = false;
         let failure = loop {
             let mut is_data = false;
-            let status = connection.rustls.process_tls_records(&mut bytes[used..]);
+            let status = connection.rustls.process_tls_records(&mut bytes[consumed..]);
             let mut discard = status.discard;
             match status.state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -180,25 +180,25 @@ impl TlsConnection {
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => is_closed = true,
                 Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
-                    used += discard;
+                    consumed += discard;
                     break None;
                 }
                 // The only remaining state is `Closed`, because early data is never accepted.
                 Ok(_) => break None,
                 Err(error) => break Some(error),
             }
-            used += discard;
+            consumed += discard;
             // Data does not change the state, so there is no need to call rustls again after the
             // last of it.
-            if is_data && used == bytes.len() && !connection.rustls.wants_write() {
+            if is_data && consumed == bytes.len() && !connection.rustls.wants_write() {
                 break None;
             }
         };
-        if *received == TlsReadState::Handshaking {
-            // Take the choice even after an error, so that it is not attributed to another session.
-            if let Some(choice) = resolver::take_last() {
-                connection.server_name = choice.server_name;
-                connection.certificate_names = choice.certificate.map(CertificateNames::new);
+        if *read_state == TlsReadState::Handshaking {
+            // Take the result even after an error, so that it is not attributed to another session.
+            if let Some(resolved) = resolver::take_last() {
+                connection.server_name = resolved.server_name;
+                connection.certificate_names = resolved.certificate.map(CertificateNames::new);
             }
             connection.client_not_after = client_not_after::get();
         }
@@ -206,11 +206,11 @@ impl TlsConnection {
             append_alerts(&mut connection.rustls, out);
             return Err(self.fail(TlsConnectionError::from(error)));
         }
-        *received = if is_closed {
+        *read_state = if is_closed {
             TlsReadState::PeerClosed
         } else if connection.rustls.is_handshaking() {
             TlsReadState::Handshaking
-        } else if *received == TlsReadState::Handshaking
+        } else if *read_state == TlsReadState::Handshaking
             && connection.rustls.alpn_protocol() == Some(challenge::ACME_TLS_ALPN)
         {
             // RFC 8737 §3: a validation connection carries only its handshake.
@@ -218,12 +218,12 @@ impl TlsConnection {
         } else {
             TlsReadState::Established
         };
-        Ok((used, *received))
+        Ok((consumed, *read_state))
     }
 }
 
-/// Whether these are the first bytes of an application data record, of which rustls could only wait
-/// for the rest. They stay here without being copied; anything unusual is passed to rustls.
+/// Whether these are the first bytes of an application data record, with which rustls could only
+/// wait for the rest. They stay in `incoming`; anything unusual is passed to rustls.
 fn is_incomplete_record(bytes: &[u8]) -> bool {
     match *bytes {
         [] | [APPLICATION_DATA] => true,

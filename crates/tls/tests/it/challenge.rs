@@ -1,8 +1,8 @@
 //! Validation connections of ACME, which have a separate configuration from clients.
 
 use crate::peer::{
-    self, BOTH_VERSIONS, Failure, Identity, Pair, TLS12, TLS13, TrustsAnything, client_config, der,
-    identity, shown,
+    self, AcceptAnyCertificate, BOTH_VERSIONS, Failure, Identity, Pair, TLS12, TLS13,
+    client_config, der, identity, presented_certificate,
 };
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::{ClientConfig, SupportedProtocolVersion};
@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 
 const ACME: &[u8] = b"acme-tls/1";
 
-/// A `Tls` whose certificates are obtained at run time, and which has none yet.
-fn supplied() -> (TlsConfig, Arc<ChallengeResponses>) {
+/// A `TlsConfig` whose certificates are obtained at run time, and which has none yet.
+fn config_with_challenges() -> (TlsConfig, Arc<ChallengeResponses>) {
     let challenges = ChallengeResponses::new().unwrap();
     (TlsConfig::with_provider(Arc::clone(&challenges), Arc::new(())).unwrap(), challenges)
 }
@@ -29,7 +29,7 @@ fn handshake(pair: &mut Pair) -> Result<TlsReadState, Failure> {
 }
 
 /// A validation certificate, which has a critical extension that other software does not know.
-fn answering() -> Identity {
+fn validation_identity() -> Identity {
     let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
     parameters.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
     let key = rcgen::KeyPair::generate().unwrap();
@@ -38,65 +38,68 @@ fn answering() -> Identity {
 }
 
 /// A client that validates a name: it accepts any certificate and offers one protocol.
-fn checker(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+fn validator(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
     let mut client = builder
         .with_protocol_versions(&[version])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(TrustsAnything))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
         .with_no_client_auth();
     client.alpn_protocols = vec![ACME.to_vec()];
     Arc::new(client)
 }
 
-fn put(tls: &TlsConfig, name: &str) -> String {
-    let own = identity(&[name]);
-    let certificate = Certificate::from_pem(own.certificate.as_bytes(), own.key.as_bytes());
+fn add_certificate(tls: &TlsConfig, name: &str) -> String {
+    let server_identity = identity(&[name]);
+    let certificate = Certificate::from_pem(
+        server_identity.certificate.as_bytes(),
+        server_identity.key.as_bytes(),
+    );
     tls.upsert_certificate(certificate.label(name)).unwrap();
-    own.certificate
+    server_identity.certificate
 }
 
 #[test]
-fn who_checks_a_name_is_shown_its_answer_and_nothing_else_happens() {
+fn a_validation_connection_gets_the_validation_certificate() {
     for version in BOTH_VERSIONS {
         for piece_bytes in [1, 7, 100_000] {
-            let (tls, challenges) = supplied();
+            let (tls, challenges) = config_with_challenges();
             // Settings that do not apply to validation: ALPN, a newer version, client certificates.
-            let clients = peer::Authority::new("clients");
-            let auth = ClientAuth::required().roots_pem(clients.certificate.as_bytes());
+            let authority = peer::Authority::new("clients");
+            let client_auth = ClientAuth::required().roots_pem(authority.certificate.as_bytes());
             let tls = tls.with_alpn(&[]).with_min_version(TlsVersion::Tls13).unwrap();
-            let tls = tls.with_client_auth(auth).unwrap();
-            put(&tls, "localhost");
-            let answer = answering();
-            let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
+            let tls = tls.with_client_auth(client_auth).unwrap();
+            add_certificate(&tls, "localhost");
+            let validation = validation_identity();
+            let (chain, key) = (validation.certificate.as_bytes(), validation.key.as_bytes());
             challenges.set_tls_alpn("LocalHost", chain, key).unwrap();
-            let mut pair = Pair::new(&tls, &checker(version), "localhost");
+            let mut pair = Pair::new(&tls, &validator(version), "localhost");
             pair.piece_bytes = piece_bytes;
             assert_eq!(
                 handshake(&mut pair),
                 Ok(TlsReadState::PeerClosed),
                 "{version:?} {piece_bytes}"
             );
-            assert_eq!(shown(&pair), der(&answer.certificate));
+            assert_eq!(presented_certificate(&pair), der(&validation.certificate));
             assert_eq!(pair.client.alpn_protocol(), Some(ACME));
             assert!(pair.plain.is_empty());
             // After the challenge is removed, validation connections fail.
             challenges.remove_tls_alpn("localhost");
-            let mut pair = Pair::new(&tls, &checker(version), "localhost");
+            let mut pair = Pair::new(&tls, &validator(version), "localhost");
             assert!(handshake(&mut pair).is_err());
         }
     }
 }
 
-/// A lookup that completes after a number of steps.
-struct Elsewhere {
+/// A lookup that completes once `steps` is zero.
+struct TestLookup {
     steps: Arc<AtomicUsize>,
     looks: Arc<AtomicUsize>,
 }
 
-impl RemoteChallengeLookup for Elsewhere {
+impl RemoteChallengeLookup for TestLookup {
     fn lookup(&self) -> LookupFuture {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let steps = Arc::clone(&self.steps);
@@ -108,26 +111,26 @@ impl RemoteChallengeLookup for Elsewhere {
 }
 
 #[test]
-fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_waits() {
-    let (steps, looks) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
-    let (tls, challenges) = supplied();
-    let place = Elsewhere { steps: Arc::clone(&steps), looks: Arc::clone(&looks) };
-    challenges.set_remote_lookup(Box::new(place), true, false);
-    let usual = put(&tls, "localhost");
+fn a_handshake_waits_for_the_lookup_of_a_remote_challenge() {
+    let (steps, lookups) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
+    let (tls, challenges) = config_with_challenges();
+    let lookup = TestLookup { steps: Arc::clone(&steps), looks: Arc::clone(&lookups) };
+    challenges.set_remote_lookup(Box::new(lookup), true, false);
+    let server_certificate = add_certificate(&tls, "localhost");
     let mut cx = Context::from_waker(Waker::noop());
     for version in BOTH_VERSIONS {
         for piece_bytes in [1, 7, 100_000] {
             steps.store(1, Ordering::Relaxed);
-            let begun = looks.load(Ordering::Relaxed);
-            let mut pair = Pair::new(&tls, &checker(version), "localhost");
+            let lookups_before = lookups.load(Ordering::Relaxed);
+            let mut pair = Pair::new(&tls, &validator(version), "localhost");
             pair.piece_bytes = piece_bytes;
             assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
             assert!(
                 pair.session.is_lookup_pending() && pair.session.poll_lookup(&mut cx).is_pending()
             );
-            let answer = answering();
-            let found = ("localhost".to_owned(), answer.certificate.clone(), answer.key);
-            challenges.replace_remote([found].into_iter(), [].into_iter());
+            let validation = validation_identity();
+            let remote = ("localhost".to_owned(), validation.certificate.clone(), validation.key);
+            challenges.replace_remote([remote].into_iter(), [].into_iter());
             steps.store(0, Ordering::Relaxed);
             assert!(
                 pair.session.poll_lookup(&mut cx).is_ready() && !pair.session.is_lookup_pending()
@@ -139,59 +142,59 @@ fn a_name_that_is_not_known_here_is_looked_up_elsewhere_while_its_handshake_wait
                 Ok(TlsReadState::PeerClosed),
                 "{version:?} {piece_bytes}"
             );
-            assert_eq!(shown(&pair), der(&answer.certificate));
-            assert_eq!(looks.load(Ordering::Relaxed), begun + 1);
+            assert_eq!(presented_certificate(&pair), der(&validation.certificate));
+            assert_eq!(lookups.load(Ordering::Relaxed), lookups_before + 1);
         }
     }
     // Nothing is found, so the handshake is rejected. In the meantime the peer cannot send without
     // limit, and clients do not wait.
-    let begun = looks.load(Ordering::Relaxed);
+    let lookups_before = lookups.load(Ordering::Relaxed);
     challenges.replace_remote([].into_iter(), [].into_iter());
-    let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");
+    let mut pair = Pair::new(&tls, &validator(TLS13), "localhost");
     assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
     assert!(pair.session.poll_lookup(&mut cx).is_ready());
     assert!(handshake(&mut pair).is_err());
     steps.store(1, Ordering::Relaxed);
-    let mut pair = Pair::new(&tls, &checker(TLS13), "localhost");
+    let mut pair = Pair::new(&tls, &validator(TLS13), "localhost");
     assert_eq!(handshake(&mut pair), Ok(TlsReadState::Handshaking));
-    let more = vec![0; HANDSHAKE_BYTES_MAX];
-    let result = pair.session.receive(&more, &mut pair.plain, &mut pair.out);
+    let excess = vec![0; HANDSHAKE_BYTES_MAX];
+    let result = pair.session.receive(&excess, &mut pair.plain, &mut pair.out);
     assert_eq!(result, Err(TlsConnectionError::HandshakeTooLong));
-    assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
-    let client = Arc::new(client_config(&[TLS13], &[&usual]));
+    assert_eq!(lookups.load(Ordering::Relaxed), lookups_before + 2);
+    let client = Arc::new(client_config(&[TLS13], &[&server_certificate]));
     assert_eq!(
         handshake(&mut Pair::new(&tls, &client, "localhost")),
         Ok(TlsReadState::Established)
     );
     // This server's own challenges need no lookup.
-    let answer = answering();
-    let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
+    let validation = validation_identity();
+    let (chain, key) = (validation.certificate.as_bytes(), validation.key.as_bytes());
     challenges.set_tls_alpn("localhost", chain, key).unwrap();
     assert_eq!(
-        handshake(&mut Pair::new(&tls, &checker(TLS13), "localhost")),
+        handshake(&mut Pair::new(&tls, &validator(TLS13), "localhost")),
         Ok(TlsReadState::PeerClosed)
     );
-    assert_eq!(looks.load(Ordering::Relaxed), begun + 2);
+    assert_eq!(lookups.load(Ordering::Relaxed), lookups_before + 2);
 }
 
 #[test]
-fn clients_notice_nothing_of_it_however_their_bytes_are_cut() {
-    let (tls, challenges) = supplied();
-    let usual = put(&tls, "localhost");
-    let answer = answering();
-    let (chain, key) = (answer.certificate.as_bytes(), answer.key.as_bytes());
+fn pending_challenges_do_not_affect_clients() {
+    let (tls, challenges) = config_with_challenges();
+    let server_certificate = add_certificate(&tls, "localhost");
+    let validation = validation_identity();
+    let (chain, key) = (validation.certificate.as_bytes(), validation.key.as_bytes());
     challenges.set_tls_alpn("localhost", chain, key).unwrap();
     for version in [TLS12, TLS13] {
         for piece_bytes in [1, 2, 6, 100, 100_000] {
             for protocols in [&[][..], &[b"h2".to_vec()], &[b"h2".to_vec(), ACME.to_vec()]] {
-                let mut client = client_config(&[version], &[&usual]);
+                let mut client = client_config(&[version], &[&server_certificate]);
                 client.alpn_protocols = protocols.to_vec();
                 let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
                 pair.piece_bytes = piece_bytes;
                 // Only a client that offers that single protocol is a validation connection.
                 if protocols.len() < 2 {
                     assert_eq!(handshake(&mut pair), Ok(TlsReadState::Established));
-                    assert_eq!(shown(&pair), der(&usual));
+                    assert_eq!(presented_certificate(&pair), der(&server_certificate));
                 } else {
                     assert!(handshake(&mut pair).is_err());
                 }
@@ -201,12 +204,15 @@ fn clients_notice_nothing_of_it_however_their_bytes_are_cut() {
 }
 
 #[test]
-fn without_a_certificate_a_handshake_is_refused_and_the_first_one_counts_at_once() {
-    let (tls, _challenges) = supplied();
-    let other = identity(&["localhost"]);
-    let client = Arc::new(client_config(&[TLS13], &[&other.certificate]));
+fn handshakes_fail_until_the_first_certificate_is_added() {
+    let (tls, _challenges) = config_with_challenges();
+    let server_identity = identity(&["localhost"]);
+    let client = Arc::new(client_config(&[TLS13], &[&server_identity.certificate]));
     assert!(handshake(&mut Pair::new(&tls, &client, "localhost")).is_err());
-    let certificate = Certificate::from_pem(other.certificate.as_bytes(), other.key.as_bytes());
+    let certificate = Certificate::from_pem(
+        server_identity.certificate.as_bytes(),
+        server_identity.key.as_bytes(),
+    );
     tls.upsert_certificate(certificate.label("own")).unwrap();
     assert_eq!(
         handshake(&mut Pair::new(&tls, &client, "localhost")),
@@ -219,19 +225,22 @@ fn without_a_certificate_a_handshake_is_refused_and_the_first_one_counts_at_once
 }
 
 #[test]
-fn certificates_stand_in_the_order_that_was_asked_for_whenever_they_come() {
-    let (tls, _challenges) = supplied();
-    let put = |name: &str, later: &[&str]| {
-        let own = identity(&[name]);
-        let certificate = Certificate::from_pem(own.certificate.as_bytes(), own.key.as_bytes());
-        let later: Vec<_> = later.iter().map(|name| (*name).to_owned()).collect();
-        tls.upsert_certificate_before(certificate.label(name), &later).unwrap();
-        let labels = tls.status().certificates.into_iter().map(|known| known.label);
+fn certificates_are_inserted_before_the_given_labels() {
+    let (tls, _challenges) = config_with_challenges();
+    let upsert = |name: &str, successors: &[&str]| {
+        let server_identity = identity(&[name]);
+        let certificate = Certificate::from_pem(
+            server_identity.certificate.as_bytes(),
+            server_identity.key.as_bytes(),
+        );
+        let successors: Vec<_> = successors.iter().map(|name| (*name).to_owned()).collect();
+        tls.upsert_certificate_before(certificate.label(name), &successors).unwrap();
+        let labels = tls.status().certificates.into_iter().map(|certificate| certificate.label);
         labels.collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(put("c", &[]), "c");
-    assert_eq!(put("a", &["b", "c"]), "a c");
-    assert_eq!(put("b", &["c"]), "a b c");
-    assert_eq!(put("a", &["b", "c"]), "a b c");
-    assert_eq!(put("d", &[]), "a b c d");
+    assert_eq!(upsert("c", &[]), "c");
+    assert_eq!(upsert("a", &["b", "c"]), "a c");
+    assert_eq!(upsert("b", &["c"]), "a b c");
+    assert_eq!(upsert("a", &["b", "c"]), "a b c");
+    assert_eq!(upsert("d", &[]), "a b c d");
 }

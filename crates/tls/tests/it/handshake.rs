@@ -14,15 +14,15 @@ use rustls_pki_types::pem::PemObject;
 use std::sync::Arc;
 
 #[test]
-fn both_versions_carry_data_both_ways() {
+fn both_versions_transfer_data_in_both_directions() {
     for (version, expected) in [(TLS12, TlsVersion::Tls12), (TLS13, TlsVersion::Tls13)] {
         let mut pair = Pair::of_version(version);
         assert_eq!(pair.session.handshake_info().unwrap().version, expected);
-        pair.client_says(b"GET / HTTP/1.1\r\n\r\n");
+        pair.client_send(b"GET / HTTP/1.1\r\n\r\n");
         assert_eq!(pair.plain, b"GET / HTTP/1.1\r\n\r\n");
         pair.session.send(b"HTTP/1.1 204 No Content\r\n\r\n", &mut pair.out).unwrap();
         pair.exchange();
-        assert_eq!(pair.client_heard(), b"HTTP/1.1 204 No Content\r\n\r\n");
+        assert_eq!(pair.client_received(), b"HTTP/1.1 204 No Content\r\n\r\n");
     }
 }
 
@@ -31,13 +31,13 @@ fn the_second_connection_of_a_client_is_resumed_in_both_versions() {
     for version in BOTH_VERSIONS {
         let (tls, client) = server_and_client(version);
         let client = Arc::new(client);
-        // The clone stands for another worker: the ticket keys are shared.
+        // The clone acts as another worker: the ticket keys are shared.
         for (tls, resumed) in [(tls.clone(), false), (tls, true)] {
             let mut pair = Pair::connected(&tls, &client, "localhost");
-            let facts = pair.session.handshake_info().unwrap();
-            assert_eq!(facts.resumed, resumed, "{version:?}");
-            assert_eq!(facts.server_name, Some("localhost"));
-            pair.client_says(b"hello");
+            let info = pair.session.handshake_info().unwrap();
+            assert_eq!(info.resumed, resumed, "{version:?}");
+            assert_eq!(info.server_name, Some("localhost"));
+            pair.client_send(b"hello");
             assert_eq!(pair.plain, b"hello");
         }
     }
@@ -50,12 +50,16 @@ fn a_client_gets_one_ticket() {
 }
 
 #[test]
-fn a_ticket_of_another_server_is_no_use() {
+fn a_ticket_of_another_server_is_not_accepted() {
     for version in BOTH_VERSIONS {
-        let one = identity(&["localhost"]);
-        let client = Arc::new(client_config(&[version], &[&one.certificate]));
+        let server_identity = identity(&["localhost"]);
+        let client = Arc::new(client_config(&[version], &[&server_identity.certificate]));
         for _ in 0..2 {
-            let tls = TlsConfig::from_pem(one.certificate.as_bytes(), one.key.as_bytes()).unwrap();
+            let tls = TlsConfig::from_pem(
+                server_identity.certificate.as_bytes(),
+                server_identity.key.as_bytes(),
+            )
+            .unwrap();
             let pair = Pair::connected(&tls, &client, "localhost");
             assert!(!pair.session.handshake_info().unwrap().resumed);
         }
@@ -63,20 +67,20 @@ fn a_ticket_of_another_server_is_no_use() {
 }
 
 #[test]
-fn http2_is_agreed_on_by_default_where_the_client_speaks_it() {
-    for (offered, agreed) in
+fn http2_is_negotiated_by_default_if_the_client_offers_it() {
+    for (offered, negotiated) in
         [(&[&b"http/1.1"[..], b"h2"][..], &b"h2"[..]), (&[b"http/1.1"], b"http/1.1")]
     {
         let (tls, mut client) = server_and_client(TLS13);
         client.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         let pair = Pair::connected(&tls, &Arc::new(client), "localhost");
-        assert_eq!(pair.session.handshake_info().unwrap().alpn, Some(agreed));
-        assert_eq!(pair.client.alpn_protocol(), Some(agreed));
+        assert_eq!(pair.session.handshake_info().unwrap().alpn, Some(negotiated));
+        assert_eq!(pair.client.alpn_protocol(), Some(negotiated));
     }
 }
 
 #[test]
-fn the_servers_order_of_application_protocols_counts() {
+fn the_servers_order_of_application_protocols_applies() {
     let (tls, mut client) = server_and_client(TLS12);
     let tls = tls.with_alpn(&[b"http/1.1", b"h2"]);
     client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -91,7 +95,7 @@ fn a_client_without_alpn_is_served() {
 }
 
 #[test]
-fn a_client_with_other_protocols_only_is_refused_with_an_alert() {
+fn a_client_with_only_other_protocols_is_rejected_with_an_alert() {
     for version in BOTH_VERSIONS {
         let (tls, mut client) = server_and_client(version);
         client.alpn_protocols = vec![b"smtp".to_vec()];
@@ -99,27 +103,27 @@ fn a_client_with_other_protocols_only_is_refused_with_an_alert() {
         let bytes = pair.client_bytes();
         assert_eq!(pair.deliver(&bytes), Err(TlsConnectionError::NoApplicationProtocol));
         let alert = AlertDescription::NoApplicationProtocol;
-        assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
+        assert_eq!(pair.deliver_output(), Err(Error::AlertReceived(alert)));
     }
 }
 
 #[test]
-fn the_certificate_is_chosen_by_name_exact_before_wildcard() {
+fn the_certificate_is_chosen_by_exact_name_before_wildcard() {
     let first = identity(&["first.test"]);
-    let wild = identity(&["*.example.test", "other.test"]);
+    let wildcard = identity(&["*.example.test", "other.test"]);
     let exact = identity(&["www.example.test"]);
     let tls = TlsConfig::from_pem(first.certificate.as_bytes(), first.key.as_bytes())
         .unwrap()
-        .with_certificate_pem(wild.certificate.as_bytes(), wild.key.as_bytes())
+        .with_certificate_pem(wildcard.certificate.as_bytes(), wildcard.key.as_bytes())
         .unwrap()
         .with_certificate_pem(exact.certificate.as_bytes(), exact.key.as_bytes())
         .unwrap();
     let client = Arc::new(lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]));
     for (name, expected) in [
         ("first.test", &first),
-        ("other.test", &wild),
-        ("api.example.test", &wild),
-        ("API.Example.TEST", &wild),
+        ("other.test", &wildcard),
+        ("api.example.test", &wildcard),
+        ("API.Example.TEST", &wildcard),
         ("www.example.test", &exact),
         ("deep.api.example.test", &first),
         ("example.test", &first),
@@ -130,28 +134,28 @@ fn the_certificate_is_chosen_by_name_exact_before_wildcard() {
         let presented = &pair.client.peer_certificates().unwrap()[0];
         let expected = CertificateDer::from_pem_slice(expected.certificate.as_bytes()).unwrap();
         assert!(*presented == expected, "{name}");
-        let asked = (name != "127.0.0.1").then(|| name.to_ascii_lowercase());
-        assert_eq!(pair.session.handshake_info().unwrap().server_name, asked.as_deref());
+        let requested = (name != "127.0.0.1").then(|| name.to_ascii_lowercase());
+        assert_eq!(pair.session.handshake_info().unwrap().server_name, requested.as_deref());
     }
 }
 
 #[test]
-fn a_name_asked_for_by_one_client_is_not_told_for_another() {
+fn the_server_name_of_one_client_is_not_reported_for_another() {
     let (tls, client) = server_and_client(TLS13);
-    let mut refused = client;
-    refused.alpn_protocols = vec![b"smtp".to_vec()];
-    let mut pair = Pair::new(&tls, &Arc::new(refused), "localhost");
+    let mut rejected_client = client;
+    rejected_client.alpn_protocols = vec![b"smtp".to_vec()];
+    let mut pair = Pair::new(&tls, &Arc::new(rejected_client), "localhost");
     pair.try_exchange().unwrap_err();
 
-    let anonymous = lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]);
-    let mut pair = Pair::new(&tls, &Arc::new(anonymous), "127.0.0.1");
+    let without_name = lenient_client(&[suite::TLS13_AES_128_GCM_SHA256]);
+    let mut pair = Pair::new(&tls, &Arc::new(without_name), "127.0.0.1");
     pair.piece_bytes = 7;
     pair.exchange();
     assert_eq!(pair.session.handshake_info().unwrap().server_name, None);
 }
 
 #[test]
-fn aes_128_is_chosen_whatever_the_client_prefers() {
+fn aes_128_is_chosen_regardless_of_the_clients_preference() {
     let (tls, _) = server_and_client(TLS13);
     for (offered, expected) in [
         (
@@ -179,7 +183,7 @@ fn aes_128_is_chosen_whatever_the_client_prefers() {
         let client = Arc::new(lenient_client(offered));
         let mut pair = Pair::connected(&tls, &client, "localhost");
         assert_eq!(pair.session.handshake_info().unwrap().cipher_suite, expected);
-        pair.client_says(b"hello");
+        pair.client_send(b"hello");
         assert_eq!(pair.plain, b"hello");
     }
 }
@@ -212,27 +216,27 @@ fn a_handshake_fed_byte_by_byte_succeeds() {
             let mut pair = Pair::new(&tls, &client, "localhost");
             pair.piece_bytes = 1;
             pair.exchange();
-            pair.client_says(b"hello");
+            pair.client_send(b"hello");
             assert_eq!(pair.plain, b"hello");
         }
     }
 }
 
 #[test]
-fn data_behind_the_clients_last_flight_is_received_with_it() {
+fn data_after_the_clients_last_flight_is_received_with_it() {
     let (tls, client) = server_and_client(TLS13);
     let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
     let hello = pair.client_bytes();
     assert_eq!(pair.deliver(&hello), Ok(TlsReadState::Handshaking));
-    pair.answer().unwrap();
+    pair.deliver_output().unwrap();
     std::io::Write::write_all(&mut pair.client.writer(), b"at once").unwrap();
-    let rest = pair.client_bytes();
-    assert_eq!(pair.deliver(&rest), Ok(TlsReadState::Established));
+    let last_flight = pair.client_bytes();
+    assert_eq!(pair.deliver(&last_flight), Ok(TlsReadState::Established));
     assert_eq!(pair.plain, b"at once");
 }
 
 #[test]
-fn a_hello_in_many_records_is_put_together() {
+fn a_client_hello_in_many_records_is_reassembled() {
     let (tls, client) = server_and_client(TLS13);
     let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
     let hello = pair.client_bytes();
@@ -243,13 +247,13 @@ fn a_hello_in_many_records_is_put_together() {
     }
     pair.piece_bytes = 11;
     pair.deliver(&fragmented).unwrap();
-    pair.answer().unwrap();
+    pair.deliver_output().unwrap();
     pair.exchange();
     assert_eq!(pair.session.handshake_info().unwrap().server_name, Some("localhost"));
 }
 
 #[test]
-fn nothing_is_told_or_sent_before_the_handshake_is_complete() {
+fn nothing_is_reported_or_sent_before_the_handshake_is_complete() {
     let (tls, client) = server_and_client(TLS13);
     let mut pair = Pair::new(&tls, &Arc::new(client), "localhost");
     let mut out = Vec::new();
@@ -263,25 +267,25 @@ fn nothing_is_told_or_sent_before_the_handshake_is_complete() {
 }
 
 #[test]
-fn a_client_that_distrusts_the_certificate_is_heard() {
+fn the_alert_of_a_client_that_distrusts_the_certificate_is_reported() {
     let (tls, _) = server_and_client(TLS13);
-    let stranger = identity(&["localhost"]);
+    let other_identity = identity(&["localhost"]);
     for version in BOTH_VERSIONS {
-        let client = Arc::new(client_config(&[version], &[&stranger.certificate]));
+        let client = Arc::new(client_config(&[version], &[&other_identity.certificate]));
         let mut pair = Pair::new(&tls, &client, "localhost");
         let Err(Failure::Client(_)) = pair.try_exchange() else {
             panic!("the client must not trust the certificate");
         };
         let alert = pair.client_bytes();
-        let reject = pair.deliver(&alert).unwrap_err();
-        assert!(matches!(reject, TlsConnectionError::AlertReceived(_)), "{reject:?}");
+        let error = pair.deliver(&alert).unwrap_err();
+        assert!(matches!(error, TlsConnectionError::AlertReceived(_)), "{error:?}");
         assert_eq!(pair.out, b"", "an alert is not answered");
-        assert_eq!(pair.deliver(b"more"), Err(reject));
+        assert_eq!(pair.deliver(b"more"), Err(error));
     }
 }
 
 #[test]
-fn facts_name_what_was_agreed_on() {
+fn handshake_info_has_the_negotiated_parameters() {
     let pair = Pair::of_version(TLS13);
     assert_eq!(
         pair.session.handshake_info(),

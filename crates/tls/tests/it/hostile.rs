@@ -13,7 +13,7 @@ fn tls() -> TlsConfig {
 }
 
 #[test]
-fn a_clear_text_request_gets_a_clear_text_answer_whatever_the_cut() {
+fn a_clear_text_request_gets_a_clear_text_response() {
     let tls = tls();
     for request in [
         &b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
@@ -22,14 +22,14 @@ fn a_clear_text_request_gets_a_clear_text_answer_whatever_the_cut() {
     ] {
         for piece_bytes in 1..=request.len() {
             let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
-            let reject = request
+            let error = request
                 .chunks(piece_bytes)
                 .find_map(|piece| session.receive(piece, &mut plain, &mut out).err());
-            assert_eq!(reject, Some(TlsConnectionError::PlainHttp));
+            assert_eq!(error, Some(TlsConnectionError::PlainHttp));
             assert_eq!(out, PLAIN_HTTP_REPLY);
             assert_eq!(plain, b"");
-            let again = session.receive(b"x", &mut plain, &mut out);
-            assert_eq!(again, Err(TlsConnectionError::PlainHttp));
+            let second_result = session.receive(b"x", &mut plain, &mut out);
+            assert_eq!(second_result, Err(TlsConnectionError::PlainHttp));
             assert_eq!(out, PLAIN_HTTP_REPLY, "only one response is sent");
             assert_eq!(session.send(b"x", &mut out), Err(TlsSendError::Closed));
         }
@@ -39,16 +39,16 @@ fn a_clear_text_request_gets_a_clear_text_answer_whatever_the_cut() {
 #[test]
 fn other_protocols_are_rejected_with_an_alert() {
     let tls = tls();
-    for first in [&b"SSH-2.0-OpenSSH_9.6\r\n"[..], b"\x00", b"\x80\x2e\x01\x03\x01", b"{}", b"EHLO"]
+    for input in [&b"SSH-2.0-OpenSSH_9.6\r\n"[..], b"\x00", b"\x80\x2e\x01\x03\x01", b"{}", b"EHLO"]
     {
         let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
-        let received = session.receive(first, &mut plain, &mut out);
-        if first == b"EHLO" {
-            assert_eq!(received, Ok(TlsReadState::Handshaking), "it may be the start of a method");
+        let result = session.receive(input, &mut plain, &mut out);
+        if input == b"EHLO" {
+            assert_eq!(result, Ok(TlsReadState::Handshaking), "it may be the start of a method");
             assert_eq!(out, b"");
             continue;
         }
-        assert_eq!(received, Err(TlsConnectionError::NotTls), "{}", first.escape_ascii());
+        assert_eq!(result, Err(TlsConnectionError::NotTls), "{}", input.escape_ascii());
         assert_eq!(out, [21, 3, 3, 0, 2, 2, 10]);
     }
 }
@@ -75,49 +75,49 @@ fn records_that_may_not_come_first_are_rejected() {
     for (record, expected) in table {
         let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
         let is_alert = matches!(expected, TlsConnectionError::AlertReceived(_));
-        let received = session.receive(record, &mut plain, &mut out);
-        assert_eq!(received, Err(expected));
-        assert_eq!(out.is_empty(), is_alert, "errors are answered with an alert, alerts are not");
+        let result = session.receive(record, &mut plain, &mut out);
+        assert_eq!(result, Err(expected));
+        assert_eq!(out.is_empty(), is_alert, "an alert is sent for an error, but not for an alert");
     }
 }
 
 #[test]
-fn a_client_with_old_versions_only_is_told_so() {
+fn a_client_with_only_old_versions_gets_a_protocol_version_alert() {
     let (tls, client) = server_and_client(TLS13);
     let mut hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
     // Changes the extension supported_versions (43), which lists only 3.4, to list 3.2 (TLS 1.1).
-    let listed = [0, 43, 0, 3, 2, 3, 4];
-    let position = hello.windows(7).position(|window| window == listed).unwrap();
+    let supported_versions = [0, 43, 0, 3, 2, 3, 4];
+    let position = hello.windows(7).position(|window| window == supported_versions).unwrap();
     hello[position + 6] = 2;
     let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
-    let reject = session.receive(&hello, &mut plain, &mut out).unwrap_err();
+    let error = session.receive(&hello, &mut plain, &mut out).unwrap_err();
     assert!(
         matches!(
-            reject,
+            error,
             TlsConnectionError::PeerIncompatible(PeerIncompatible::Tls12NotOfferedOrEnabled)
                 | TlsConnectionError::PeerIncompatible(_)
         ),
-        "{reject:?}"
+        "{error:?}"
     );
     assert_eq!(out, [21, 3, 3, 0, 2, 2, 70], "protocol_version");
 }
 
 #[test]
-fn a_handshake_without_end_is_rejected_at_its_limit() {
+fn an_endless_handshake_is_rejected_at_the_limit() {
     let tls = tls();
     let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
     // A ClientHello of nearly 64 KiB, in records of one byte.
     let mut sent = 0;
     let mut payloads = [1, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat(0));
-    let reject = loop {
+    let error = loop {
         let record = [22, 3, 1, 0, 1, payloads.next().unwrap()];
         sent += record.len();
         match session.receive(&record, &mut plain, &mut out) {
-            Ok(received) => assert_eq!(received, TlsReadState::Handshaking),
-            Err(reject) => break reject,
+            Ok(state) => assert_eq!(state, TlsReadState::Handshaking),
+            Err(error) => break error,
         }
     };
-    assert_eq!(reject, TlsConnectionError::HandshakeTooLong);
+    assert_eq!(error, TlsConnectionError::HandshakeTooLong);
     assert!((HANDSHAKE_BYTES_MAX..HANDSHAKE_BYTES_MAX + 10).contains(&sent), "{sent}");
 }
 
@@ -125,44 +125,44 @@ fn a_handshake_without_end_is_rejected_at_its_limit() {
 fn a_handshake_message_beyond_64_kib_is_rejected_by_its_header() {
     let (mut session, mut plain, mut out) = (tls().new_connection(), Vec::new(), Vec::new());
     let record = [22, 3, 1, 0, 4, 1, 1, 0, 0];
-    let why = InvalidMessage::HandshakePayloadTooLarge;
+    let error = InvalidMessage::HandshakePayloadTooLarge;
     assert_eq!(
         session.receive(&record, &mut plain, &mut out),
-        Err(TlsConnectionError::InvalidMessage(why))
+        Err(TlsConnectionError::InvalidMessage(error))
     );
 }
 
 #[test]
-fn a_hello_cut_anywhere_waits_for_the_rest() {
+fn a_truncated_client_hello_waits_for_more() {
     for version in BOTH_VERSIONS {
         let (tls, client) = server_and_client(version);
         let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
         for end in 0..hello.len() {
             let (mut session, mut plain, mut out) = (tls.new_connection(), Vec::new(), Vec::new());
-            let received = session.receive(&hello[..end], &mut plain, &mut out);
-            assert_eq!(received, Ok(TlsReadState::Handshaking));
+            let result = session.receive(&hello[..end], &mut plain, &mut out);
+            assert_eq!(result, Ok(TlsReadState::Handshaking));
             assert_eq!(out, b"");
         }
     }
 }
 
 #[test]
-fn an_altered_server_flight_is_found_by_the_client_and_reported() {
+fn the_alert_for_an_altered_server_flight_is_reported() {
     let (tls, client) = server_and_client(TLS13);
     let mut pair = Pair::new(&tls, &client.into(), "localhost");
     let hello = pair.client_bytes();
     pair.deliver(&hello).unwrap();
     let last = pair.out.len() - 1;
     pair.out[last] ^= 1;
-    pair.answer().unwrap_err();
+    pair.deliver_output().unwrap_err();
     let alert = pair.client_bytes();
     let expected = TlsConnectionError::AlertReceived(AlertDescription::BadRecordMac);
     assert_eq!(pair.deliver(&alert), Err(expected));
 }
 
 #[test]
-fn what_a_record_says_first_is_judged_at_once() {
-    for (first, why) in [
+fn an_invalid_record_header_is_rejected_at_once() {
+    for (header, error) in [
         (&[25][..], InvalidMessage::InvalidContentType),
         (&[23, 4, 0], InvalidMessage::UnknownProtocolVersion),
         (&[22, 3, 3, 0, 0], InvalidMessage::InvalidEmptyPayload),
@@ -170,13 +170,13 @@ fn what_a_record_says_first_is_judged_at_once() {
         for version in BOTH_VERSIONS {
             let mut pair = Pair::of_version(version);
             pair.piece_bytes = 1;
-            assert_eq!(pair.deliver(first), Err(TlsConnectionError::InvalidMessage(why)));
+            assert_eq!(pair.deliver(header), Err(TlsConnectionError::InvalidMessage(error)));
         }
     }
 }
 
 #[test]
-fn random_edits_of_a_hello_make_no_panic() {
+fn changed_bytes_of_a_client_hello_cause_no_panic() {
     // Covers all positions, in addition to the random ones below.
     for position in 0..400_u16 {
         let [high, low] = position.to_be_bytes();
@@ -189,24 +189,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn no_bytes_make_a_session_panic(data: Vec<u8>) {
+    fn arbitrary_bytes_cause_no_panic_of_a_session(data: Vec<u8>) {
         fuzz_one(&data);
     }
 
     #[test]
-    fn no_records_make_a_session_panic(
-        point: u8,
+    fn arbitrary_records_cause_no_panic(
+        stage: u8,
         piece_bytes: u8,
         records in prop::collection::vec(
             (20_u8..25, prop::collection::vec(any::<u8>(), 0..40)), 0..8),
     ) {
-        let mut data = vec![point - point % 3, piece_bytes];
-        if point % 2 == 0 {
+        let mut data = vec![stage - stage % 3, piece_bytes];
+        if stage % 2 == 0 {
             // A session that has completed its handshake.
             data[0] = 2;
         }
-        for (kind, payload) in records {
-            data.extend_from_slice(&[kind, 3, 3, 0, payload.len() as u8]);
+        for (content_type, payload) in records {
+            data.extend_from_slice(&[content_type, 3, 3, 0, payload.len() as u8]);
             data.extend_from_slice(&payload);
         }
         fuzz_one(&data);

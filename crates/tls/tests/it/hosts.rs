@@ -9,15 +9,16 @@ fn tls(identity: &Identity) -> TlsConfig {
     TlsConfig::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes()).unwrap()
 }
 
-fn covers(pair: &mut Pair, authority: &str) -> bool {
+fn is_valid_for(pair: &mut Pair, authority: &str) -> bool {
     pair.session.certificate_names().unwrap().matches(authority)
 }
 
 #[test]
-fn names_wildcards_and_addresses_are_compared_as_clients_do() {
-    let own = identity(&["localhost", "*.bird.test", "Upper.test", "192.0.2.7", "2001:db8::7"]);
-    let client = Arc::new(client_config(&BOTH_VERSIONS, &[&own.certificate]));
-    let mut pair = Pair::connected(&tls(&own).with_host_check(), &client, "localhost");
+fn names_wildcards_and_addresses_are_matched_as_by_clients() {
+    let server_identity =
+        identity(&["localhost", "*.bird.test", "Upper.test", "192.0.2.7", "2001:db8::7"]);
+    let client = Arc::new(client_config(&BOTH_VERSIONS, &[&server_identity.certificate]));
+    let mut pair = Pair::connected(&tls(&server_identity).with_host_check(), &client, "localhost");
     for (authority, expected) in [
         ("localhost", true),
         ("localhost", true),
@@ -43,14 +44,14 @@ fn names_wildcards_and_addresses_are_compared_as_clients_do() {
         (":443", false),
         ("localhost", true),
     ] {
-        assert_eq!(covers(&mut pair, authority), expected, "{authority}");
+        assert_eq!(is_valid_for(&mut pair, authority), expected, "{authority}");
     }
 }
 
 #[test]
-fn the_certificate_is_the_one_that_was_chosen_also_when_a_session_is_resumed() {
+fn the_chosen_certificate_is_checked_also_after_resumption() {
     let (first, second) = (identity(&["first.test"]), identity(&["second.test"]));
-    let both = tls(&first)
+    let config = tls(&first)
         .with_host_check()
         .with_certificate_pem(second.certificate.as_bytes(), second.key.as_bytes())
         .unwrap();
@@ -59,17 +60,17 @@ fn the_certificate_is_the_one_that_was_chosen_also_when_a_session_is_resumed() {
         let client: Arc<ClientConfig> = Arc::new(client_config(&[version], &trusted));
         for (name, other) in [("first.test", "second.test"), ("second.test", "first.test")] {
             for resumed in [false, true] {
-                let mut pair = Pair::connected(&both, &client, name);
+                let mut pair = Pair::connected(&config, &client, name);
                 assert_eq!(pair.session.handshake_info().unwrap().resumed, resumed);
-                assert!(covers(&mut pair, name));
-                assert!(!covers(&mut pair, other));
+                assert!(is_valid_for(&mut pair, name));
+                assert!(!is_valid_for(&mut pair, other));
             }
         }
     }
 }
 
 #[test]
-fn a_configuration_made_elsewhere_may_be_asked_and_nobody_is_unless_told_to() {
+fn hosts_are_checked_only_if_enabled_also_with_an_external_configuration() {
     use peregrine_tls::rustls::ServerConfig;
     use peregrine_tls::rustls::server::{ClientHello, ResolvesServerCert};
     use peregrine_tls::rustls::sign::CertifiedKey;
@@ -77,30 +78,34 @@ fn a_configuration_made_elsewhere_may_be_asked_and_nobody_is_unless_told_to() {
     use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
     #[derive(Debug)]
-    struct One(Arc<CertifiedKey>);
-    impl ResolvesServerCert for One {
+    struct FixedCertificate(Arc<CertifiedKey>);
+    impl ResolvesServerCert for FixedCertificate {
         fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
             Some(self.0.clone())
         }
     }
-    let own = identity(&["localhost"]);
-    let client = Arc::new(client_config(&BOTH_VERSIONS, &[&own.certificate]));
+    let server_identity = identity(&["localhost"]);
+    let client = Arc::new(client_config(&BOTH_VERSIONS, &[&server_identity.certificate]));
     let provider = Arc::new(peregrine_tls::rustls::crypto::aws_lc_rs::default_provider());
-    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(server_identity.key.as_bytes()).unwrap();
     let key = provider.key_provider.load_private_key(key).unwrap();
-    let chain = vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()];
+    let chain =
+        vec![CertificateDer::from_pem_slice(server_identity.certificate.as_bytes()).unwrap()];
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(One(Arc::new(CertifiedKey::new(chain, key)))));
-    let foreign = TlsConfig::from_config(Arc::new(config)).unwrap();
-    let mut pair = Pair::connected(&foreign.clone().with_host_check(), &client, "localhost");
+        .with_cert_resolver(Arc::new(FixedCertificate(Arc::new(CertifiedKey::new(chain, key)))));
+    let external = TlsConfig::from_config(Arc::new(config)).unwrap();
+    let mut pair = Pair::connected(&external.clone().with_host_check(), &client, "localhost");
     assert_eq!(pair.session.handshake_info().unwrap().server_name, Some("localhost"));
-    assert!(covers(&mut pair, "localhost") && !covers(&mut pair, "other.test"));
-    for silent in [foreign, tls(&own)] {
+    assert!(is_valid_for(&mut pair, "localhost") && !is_valid_for(&mut pair, "other.test"));
+    for without_check in [external, tls(&server_identity)] {
         assert!(
-            Pair::connected(&silent, &client, "localhost").session.certificate_names().is_none()
+            Pair::connected(&without_check, &client, "localhost")
+                .session
+                .certificate_names()
+                .is_none()
         );
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The key limit in these tests; that of real suites is 2^24 records.
 const RECORDS_MAX: u64 = 10;
 
-fn short_lived(common: &CipherSuiteCommon) -> CipherSuiteCommon {
+fn with_low_limit(common: &CipherSuiteCommon) -> CipherSuiteCommon {
     CipherSuiteCommon {
         suite: common.suite,
         hash_provider: common.hash_provider,
@@ -25,11 +25,11 @@ fn short_lived(common: &CipherSuiteCommon) -> CipherSuiteCommon {
 }
 
 /// The same suite with a low key limit. Leaked for the lifetime of the test process.
-fn wearing_out(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+fn suite_with_low_limit(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     match suite {
         SupportedCipherSuite::Tls12(suite) => {
             SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
-                common: short_lived(&suite.common),
+                common: with_low_limit(&suite.common),
                 prf_provider: suite.prf_provider,
                 kx: suite.kx,
                 sign: suite.sign,
@@ -38,7 +38,7 @@ fn wearing_out(suite: SupportedCipherSuite) -> SupportedCipherSuite {
         }
         SupportedCipherSuite::Tls13(suite) => {
             SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
-                common: short_lived(&suite.common),
+                common: with_low_limit(&suite.common),
                 hkdf_provider: suite.hkdf_provider,
                 aead_alg: suite.aead_alg,
                 quic: None,
@@ -49,12 +49,14 @@ fn wearing_out(suite: SupportedCipherSuite) -> SupportedCipherSuite {
 
 fn pair_with(suite: SupportedCipherSuite) -> Pair {
     let identity = identity(&["localhost"]);
-    let provider =
-        CryptoProvider { cipher_suites: vec![wearing_out(suite)], ..aws_lc_rs::default_provider() };
+    let provider = CryptoProvider {
+        cipher_suites: vec![suite_with_low_limit(suite)],
+        ..aws_lc_rs::default_provider()
+    };
     let chain = vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap();
-    let certified = CertifiedKey::from_der(chain, key, &provider).unwrap();
-    let resolver: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(certified));
+    let certified_key = CertifiedKey::from_der(chain, key, &provider).unwrap();
+    let resolver: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(certified_key));
     let config = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -65,30 +67,30 @@ fn pair_with(suite: SupportedCipherSuite) -> Pair {
 }
 
 #[test]
-fn tls_1_3_renews_its_keys_in_time() {
+fn tls_1_3_updates_its_keys_before_the_limit() {
     let mut pair = pair_with(cipher_suite::TLS13_AES_128_GCM_SHA256);
     for round in 0..100_u8 {
         pair.session.send(&[round; 100], &mut pair.out).unwrap();
         pair.exchange();
-        assert_eq!(pair.client_heard(), [round; 100]);
-        // The client's answers to the key updates are accepted.
-        pair.client_says(&[round]);
+        assert_eq!(pair.client_received(), [round; 100]);
+        // The client's responses to the key updates are accepted.
+        pair.client_send(&[round]);
     }
     assert_eq!(pair.plain, (0..100).collect::<Vec<u8>>());
     // Half of a key's limit, in one call.
     pair.session.send(&[7; 5 * 16_384], &mut pair.out).unwrap();
     let out = std::mem::take(&mut pair.out);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for piece in out.chunks(4_096) {
         pair.out = piece.to_vec();
-        pair.answer().unwrap();
-        heard.extend(pair.client_heard());
+        pair.deliver_output().unwrap();
+        received.extend(pair.client_received());
     }
-    assert_eq!(heard.len(), 5 * 16_384);
+    assert_eq!(received.len(), 5 * 16_384);
 }
 
 #[test]
-fn tls_1_2_ends_the_connection_in_time() {
+fn tls_1_2_ends_the_connection_at_the_limit() {
     let mut pair = pair_with(cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
     let mut sent = 0;
     let error = loop {
@@ -100,13 +102,13 @@ fn tls_1_2_ends_the_connection_in_time() {
     assert_eq!(error, TlsSendError::KeysExhausted);
     // The handshake used one record.
     assert_eq!(sent, RECORDS_MAX - 1);
-    pair.answer().unwrap();
-    assert_eq!(pair.client_heard(), b"reply".repeat(sent as usize));
+    pair.deliver_output().unwrap();
+    assert_eq!(pair.client_received(), b"reply".repeat(sent as usize));
     assert!(pair.client.process_new_packets().unwrap().peer_has_closed(), "close_notify arrives");
     assert_eq!(pair.session.send(b"reply", &mut pair.out), Err(TlsSendError::Closed));
     pair.session.close(&mut pair.out);
     assert_eq!(pair.out, b"");
     // The other direction has its own keys.
-    pair.client_says(b"a question");
+    pair.client_send(b"a question");
     assert_eq!(pair.plain, b"a question");
 }

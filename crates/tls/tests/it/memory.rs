@@ -11,13 +11,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-struct Counting;
+struct CountingAllocator;
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract;
-// counting touches no memory but the counter.
-unsafe impl GlobalAlloc for Counting {
+// counting touches only the counter.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller guarantees a layout of non-zero size, which is all that is required.
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const SESSIONS: usize = 1_000;
 
@@ -60,7 +60,7 @@ fn idle_sessions(count: usize, tls: &TlsConfig, client: &Arc<ClientConfig>) -> V
         .map(|_| {
             let mut pair = Pair::connected(tls, client, "localhost");
             pair.piece_bytes = 4_096;
-            pair.client_says(&[b'q'; 20_000]);
+            pair.client_send(&[b'q'; 20_000]);
             assert_eq!(pair.plain.len(), 20_000);
             pair.session.send(&[b'a'; 20_000], &mut pair.out).unwrap();
             pair.session
@@ -70,8 +70,8 @@ fn idle_sessions(count: usize, tls: &TlsConfig, client: &Arc<ClientConfig>) -> V
 
 // In a separate process, because the counter includes the allocations of all threads.
 #[test]
-fn an_idle_session_holds_little() {
-    if own_process::delegate("memory::an_idle_session_holds_little") {
+fn an_idle_session_holds_little_memory() {
+    if own_process::delegate("memory::an_idle_session_holds_little_memory") {
         return;
     }
     // The resident memory is meaningful only in the first pass: the second reuses the memory that
@@ -88,9 +88,9 @@ fn an_idle_session_holds_little() {
         assert!(unused_bytes <= 64, "{unused_bytes} bytes for a peer that sent nothing");
 
         let sessions = idle_sessions(SESSIONS, &tls, &client);
-        let held = (held_bytes() - held_before) / SESSIONS;
-        println!("{version:?}: {unused_bytes} bytes before the first byte, {held} when idle");
-        assert!(held <= HELD_BYTES_MAX, "{held} bytes are held");
+        let idle_bytes = (held_bytes() - held_before) / SESSIONS;
+        println!("{version:?}: {unused_bytes} bytes before the first byte, {idle_bytes} when idle");
+        assert!(idle_bytes <= HELD_BYTES_MAX, "{idle_bytes} bytes are held");
 
         if let (Some(before), Some(after), true) = (resident_before, resident_bytes(), is_fresh) {
             let resident = after.saturating_sub(before) / SESSIONS;
@@ -99,7 +99,7 @@ fn an_idle_session_holds_little() {
         }
         drop(sessions);
 
-        let left = held_bytes().abs_diff(held_before);
-        assert!(left < 100_000, "{left} bytes were not freed");
+        let unfreed = held_bytes().abs_diff(held_before);
+        assert!(unfreed < 100_000, "{unfreed} bytes were not freed");
     }
 }

@@ -1,4 +1,4 @@
-//! The clients of these tests: honest ones made with rustls, and forgers.
+//! The clients of these tests: correct ones, built with rustls, and forgers.
 
 use peregrine_tls::rustls::crypto::aws_lc_rs;
 use peregrine_tls::rustls::crypto::cipher::{MessageEncrypter, OutboundPlainMessage};
@@ -67,23 +67,23 @@ impl Authority {
         parameters
     }
 
-    /// Issues a certificate for these names, modified by `change`.
+    /// Issues a certificate for these names, modified by `configure`.
     pub(crate) fn issue(
         &self,
         names: &[&str],
-        change: impl FnOnce(&mut rcgen::CertificateParams),
+        configure: impl FnOnce(&mut rcgen::CertificateParams),
     ) -> Identity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut parameters = rcgen::CertificateParams::new(names).unwrap();
-        change(&mut parameters);
+        configure(&mut parameters);
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
     /// A revocation list with these serial numbers and a `nextUpdate` in this year.
-    pub(crate) fn revokes(&self, serials: &[u64], year: i32) -> String {
-        let revoked = |serial: &u64| rcgen::RevokedCertParams {
+    pub(crate) fn revocation_list(&self, serials: &[u64], year: i32) -> String {
+        let revoked_certificate = |serial: &u64| rcgen::RevokedCertParams {
             serial_number: (*serial).into(),
             revocation_time: rcgen::date_time_ymd(2020, 1, 1),
             reason_code: None,
@@ -94,7 +94,7 @@ impl Authority {
             next_update: rcgen::date_time_ymd(year, 1, 1),
             crl_number: 1_u64.into(),
             issuing_distribution_point: None,
-            revoked_certs: serials.iter().map(revoked).collect(),
+            revoked_certs: serials.iter().map(revoked_certificate).collect(),
             key_identifier_method: rcgen::KeyIdMethod::Sha256,
         };
         parameters.signed_by(&self.issuer).unwrap().pem().unwrap()
@@ -102,7 +102,7 @@ impl Authority {
 }
 
 /// The certificate that the client received, in DER.
-pub(crate) fn shown(pair: &Pair) -> Vec<u8> {
+pub(crate) fn presented_certificate(pair: &Pair) -> Vec<u8> {
     pair.client.peer_certificates().unwrap()[0].to_vec()
 }
 
@@ -114,9 +114,9 @@ pub(crate) fn der(pem: &str) -> Vec<u8> {
 pub(crate) fn server_and_client(
     version: &'static SupportedProtocolVersion,
 ) -> (TlsConfig, ClientConfig) {
-    let made = TlsConfig::self_signed(&["localhost"]).unwrap();
-    let client = client_config(&[version], &[&made.certificate_pem]);
-    (made.tls, client)
+    let self_signed = TlsConfig::self_signed(&["localhost"]).unwrap();
+    let client = client_config(&[version], &[&self_signed.certificate_pem]);
+    (self_signed.tls, client)
 }
 
 pub(crate) fn client_config(
@@ -146,14 +146,14 @@ pub(crate) fn lenient_client(suites: &[SupportedCipherSuite]) -> ClientConfig {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(TrustsAnything))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
         .with_no_client_auth()
 }
 
 #[derive(Debug)]
-pub(crate) struct TrustsAnything;
+pub(crate) struct AcceptAnyCertificate;
 
-impl rustls::client::danger::ServerCertVerifier for TrustsAnything {
+impl rustls::client::danger::ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -188,7 +188,7 @@ impl rustls::client::danger::ServerCertVerifier for TrustsAnything {
     }
 }
 
-/// A client and a session, connected by a link that cuts bytes into pieces.
+/// A client and a server session, connected by a link that splits bytes into pieces.
 pub(crate) struct Pair {
     pub(crate) client: ClientConnection,
     pub(crate) session: TlsConnection,
@@ -226,7 +226,7 @@ impl Pair {
         Self::connected(&tls, &Arc::new(client), "localhost")
     }
 
-    /// Takes what the client has to send.
+    /// Takes the bytes that the client has to send.
     pub(crate) fn client_bytes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.client.wants_write() {
@@ -237,22 +237,22 @@ impl Pair {
 
     /// Passes bytes to the session as if the client had sent them.
     pub(crate) fn deliver(&mut self, bytes: &[u8]) -> Result<TlsReadState, TlsConnectionError> {
-        let mut received = Ok(TlsReadState::Handshaking);
+        let mut result = Ok(TlsReadState::Handshaking);
         for piece in bytes.chunks(self.piece_bytes) {
-            received = self.session.receive(piece, &mut self.plain, &mut self.out);
-            if received.is_err() {
+            result = self.session.receive(piece, &mut self.plain, &mut self.out);
+            if result.is_err() {
                 break;
             }
         }
-        received
+        result
     }
 
     /// Passes the server's output to the client.
-    pub(crate) fn answer(&mut self) -> Result<(), rustls::Error> {
+    pub(crate) fn deliver_output(&mut self) -> Result<(), rustls::Error> {
         let out = std::mem::take(&mut self.out);
-        let mut rest = &out[..];
-        while !rest.is_empty() {
-            self.client.read_tls(&mut rest).unwrap();
+        let mut unread = &out[..];
+        while !unread.is_empty() {
+            self.client.read_tls(&mut unread).unwrap();
             self.client.process_new_packets()?;
         }
         Ok(())
@@ -265,11 +265,11 @@ impl Pair {
             if bytes.is_empty() && self.out.is_empty() {
                 return Ok(());
             }
-            let delivered =
+            let server_result =
                 if bytes.is_empty() { Ok(()) } else { self.deliver(&bytes).map(|_| ()) };
-            let answered = self.answer();
-            delivered.map_err(Failure::Server)?;
-            answered.map_err(Failure::Client)?;
+            let client_result = self.deliver_output();
+            server_result.map_err(Failure::Server)?;
+            client_result.map_err(Failure::Client)?;
         }
     }
 
@@ -277,23 +277,23 @@ impl Pair {
         self.try_exchange().unwrap();
     }
 
-    /// The client sends application data; it is then in `plain`.
-    pub(crate) fn client_says(&mut self, text: &[u8]) {
+    /// Sends application data from the client; it is then in `plain`.
+    pub(crate) fn client_send(&mut self, text: &[u8]) {
         self.client.writer().write_all(text).unwrap();
         self.exchange();
     }
 
     /// The plaintext that the client has received since the last call.
-    pub(crate) fn client_heard(&mut self) -> Vec<u8> {
-        let mut heard = Vec::new();
-        match self.client.reader().read_to_end(&mut heard) {
+    pub(crate) fn client_received(&mut self) -> Vec<u8> {
+        let mut received = Vec::new();
+        match self.client.reader().read_to_end(&mut received) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
         }
-        heard
+        received
     }
 
-    /// Turns the client into a forger that has its keys and ignores the protocol.
+    /// Turns the client into a forger that has the client's keys and ignores the protocol.
     pub(crate) fn forger(self) -> (Forger, TlsConnection) {
         assert!(self.plain.is_empty() && self.out.is_empty());
         (Forger::new(self.client), self.session)
@@ -306,7 +306,7 @@ pub(crate) enum Failure {
     Client(rustls::Error),
 }
 
-/// Has a client's keys and encrypts anything.
+/// Encrypts arbitrary records with a client's keys.
 pub(crate) struct Forger {
     encrypter: Box<dyn MessageEncrypter>,
     sequence: u64,
@@ -337,14 +337,14 @@ impl Forger {
         forger
     }
 
-    pub(crate) fn record(&mut self, kind: ContentType, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn record(&mut self, content_type: ContentType, payload: &[u8]) -> Vec<u8> {
         let message = OutboundPlainMessage {
-            typ: kind,
+            typ: content_type,
             version: ProtocolVersion::TLSv1_2,
             payload: payload.into(),
         };
-        let sealed = self.encrypter.encrypt(message, self.sequence).unwrap();
+        let encrypted = self.encrypter.encrypt(message, self.sequence).unwrap();
         self.sequence += 1;
-        sealed.encode()
+        encrypted.encode()
     }
 }

@@ -13,41 +13,41 @@ const APPLICATION_DATA: ContentType = ContentType::ApplicationData;
 
 /// Encrypts the client's text in records of the given lengths.
 fn client_records(pair: &mut Pair, text: &[u8], lengths: &[usize]) -> Vec<u8> {
-    let (mut bytes, mut rest, mut lengths) = (Vec::new(), text, lengths.iter().cycle());
-    while !rest.is_empty() {
-        let length = (*lengths.next().unwrap()).clamp(1, rest.len());
-        pair.client.writer().write_all(&rest[..length]).unwrap();
-        rest = &rest[length..];
+    let (mut bytes, mut unsent, mut lengths) = (Vec::new(), text, lengths.iter().cycle());
+    while !unsent.is_empty() {
+        let length = (*lengths.next().unwrap()).clamp(1, unsent.len());
+        pair.client.writer().write_all(&unsent[..length]).unwrap();
+        unsent = &unsent[length..];
         bytes.extend(pair.client_bytes());
     }
     bytes
 }
 
-fn text(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|index| (index % 251) as u8).collect()
+fn text(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index % 251) as u8).collect()
 }
 
 #[test]
-fn long_texts_arrive_whole_both_ways() {
+fn long_content_arrives_in_both_directions() {
     for version in BOTH_VERSIONS {
         let mut pair = Pair::of_version(version);
-        let long = text(200_000);
+        let content = text(200_000);
         // The size of a ring's buffers.
         pair.piece_bytes = 4_096;
-        let bytes = client_records(&mut pair, &long, &[RECORD_PLAINTEXT_BYTES_MAX]);
+        let bytes = client_records(&mut pair, &content, &[RECORD_PLAINTEXT_BYTES_MAX]);
         assert_eq!(pair.deliver(&bytes), Ok(TlsReadState::Established));
-        assert!(pair.plain == long);
+        assert!(pair.plain == content);
 
-        pair.session.send(&long, &mut pair.out).unwrap();
+        pair.session.send(&content, &mut pair.out).unwrap();
         pair.session.send(b"", &mut pair.out).unwrap();
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let out = std::mem::take(&mut pair.out);
         for piece in out.chunks(1_000) {
             pair.out = piece.to_vec();
-            pair.answer().unwrap();
-            heard.extend(pair.client_heard());
+            pair.deliver_output().unwrap();
+            received.extend(pair.client_received());
         }
-        assert!(heard == long);
+        assert!(received == content);
     }
 }
 
@@ -58,27 +58,27 @@ fn sent_records_hold_at_most_16_kib() {
         pair.out.extend_from_slice(b"before");
         pair.session.send(&text(40_000), &mut pair.out).unwrap();
         assert!(pair.out.starts_with(b"before"), "existing bytes in the buffer are kept");
-        let (mut rest, mut records) = (&pair.out[6..], 0);
-        while let [23, 3, 3, high, low, after @ ..] = rest {
+        let (mut unparsed, mut record_count) = (&pair.out[6..], 0);
+        while let [23, 3, 3, high, low, after @ ..] = unparsed {
             let length = usize::from(u16::from_be_bytes([*high, *low]));
             assert!(length <= RECORD_PLAINTEXT_BYTES_MAX + 24, "{length}");
-            rest = &after[length..];
-            records += 1;
+            unparsed = &after[length..];
+            record_count += 1;
         }
-        assert!(rest.is_empty());
-        assert_eq!(records, 3);
+        assert!(unparsed.is_empty());
+        assert_eq!(record_count, 3);
     }
 }
 
 #[test]
-fn an_empty_text_makes_no_record() {
+fn empty_content_produces_no_record() {
     let mut pair = Pair::of_version(TLS13);
     pair.session.send(b"", &mut pair.out).unwrap();
     assert_eq!(pair.out, b"");
 }
 
 #[test]
-fn a_session_can_send_while_half_a_record_is_here() {
+fn a_session_can_send_while_a_received_record_is_incomplete() {
     for version in BOTH_VERSIONS {
         let mut pair = Pair::of_version(version);
         let bytes = client_records(&mut pair, b"question", &[100]);
@@ -87,9 +87,9 @@ fn a_session_can_send_while_half_a_record_is_here() {
             pair.session.send(&[index as u8], &mut pair.out).unwrap();
         }
         assert_eq!(pair.plain, b"question");
-        pair.answer().unwrap();
+        pair.deliver_output().unwrap();
         let expected: Vec<u8> = (0..bytes.len() as u8).collect();
-        assert_eq!(pair.client_heard(), expected);
+        assert_eq!(pair.client_received(), expected);
     }
 }
 
@@ -99,20 +99,20 @@ fn keys_can_be_updated_by_the_client() {
     for round in 0..50_u8 {
         pair.client.refresh_traffic_keys().unwrap();
         pair.piece_bytes = usize::from(round) + 1;
-        pair.client_says(&[round]);
-        // The answer to a key update is sent before the next data.
+        pair.client_send(&[round]);
+        // The response to a key update is sent before the next data.
         pair.session.send(&[round], &mut pair.out).unwrap();
         pair.exchange();
-        assert_eq!(pair.client_heard(), [round]);
+        assert_eq!(pair.client_received(), [round]);
     }
     assert_eq!(pair.plain, (0..50).collect::<Vec<u8>>());
 }
 
 #[test]
-fn a_key_update_in_two_records_is_put_together_while_data_is_sent() {
+fn a_key_update_in_two_records_is_reassembled_while_data_is_sent() {
     let (mut forger, mut session) = Pair::of_version(TLS13).forger();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
-    // RFC 8446 §4.6.3: a KeyUpdate (24) of one byte, which does not request an answer.
+    // RFC 8446 §4.6.3: a KeyUpdate (24) of one byte, which does not request a response.
     let first = forger.record(HANDSHAKE, &[24, 0, 0]);
     let second = forger.record(HANDSHAKE, &[1, 0]);
     session.receive(&first, &mut plain, &mut out).unwrap();
@@ -133,10 +133,10 @@ fn data_between_the_parts_of_a_handshake_message_is_rejected() {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let bytes = [forger.record(HANDSHAKE, &[24, 0]), forger.record(APPLICATION_DATA, b"data")];
     session.receive(&bytes[0], &mut plain, &mut out).unwrap();
-    let why = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
+    let error = PeerMisbehaved::MessageInterleavedWithHandshakeMessage;
     assert_eq!(
         session.receive(&bytes[1], &mut plain, &mut out),
-        Err(TlsConnectionError::PeerMisbehaved(why))
+        Err(TlsConnectionError::PeerMisbehaved(error))
     );
     assert_eq!(session.send(b"reply", &mut out), Err(TlsSendError::Closed));
     assert_eq!(plain, b"");
@@ -147,38 +147,38 @@ fn a_handshake_message_that_never_ends_is_rejected() {
     for version in BOTH_VERSIONS {
         let (mut forger, mut session) = Pair::of_version(version).forger();
         let (mut plain, mut out) = (Vec::new(), Vec::new());
-        let mut received = 0;
-        let reject = loop {
+        let mut received_bytes = 0;
+        let error = loop {
             // A header that announces the longest message, then one byte per record.
-            let payload: &[u8] = if received == 0 { &[24, 0, 0xff, 0xff] } else { &[0] };
+            let payload: &[u8] = if received_bytes == 0 { &[24, 0, 0xff, 0xff] } else { &[0] };
             let record = forger.record(HANDSHAKE, payload);
-            received += record.len();
+            received_bytes += record.len();
             match session.receive(&record, &mut plain, &mut out) {
-                Ok(stage) => assert_eq!(stage, TlsReadState::Established),
-                Err(reject) => break reject,
+                Ok(read_state) => assert_eq!(read_state, TlsReadState::Established),
+                Err(error) => break error,
             }
         };
-        assert_eq!(reject, TlsConnectionError::HandshakeTooLong);
-        assert!(received < HANDSHAKE_BYTES_MAX + 100, "{received}");
+        assert_eq!(error, TlsConnectionError::HandshakeTooLong);
+        assert!(received_bytes < HANDSHAKE_BYTES_MAX + 100, "{received_bytes}");
     }
 }
 
 #[test]
-fn renegotiation_is_refused() {
+fn renegotiation_is_rejected() {
     let (mut forger, mut session) = Pair::of_version(TLS12).forger();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let (tls, client) = peer::server_and_client(TLS12);
     let hello = Pair::new(&tls, &client.into(), "localhost").client_bytes();
-    // RFC 5246 §7.2.2: the answer "no_renegotiation" is a warning. A second attempt is fatal.
+    // RFC 5246 §7.2.2: the response "no_renegotiation" is a warning. A second attempt is fatal.
     let first = forger.record(HANDSHAKE, &hello[5..]);
     assert_eq!(session.receive(&first, &mut plain, &mut out), Ok(TlsReadState::Established));
     assert_eq!(out[0], 21, "an alert");
-    session.send(b"goes on", &mut out).unwrap();
+    session.send(b"continued", &mut out).unwrap();
     let second = forger.record(HANDSHAKE, &hello[5..]);
-    let why = PeerMisbehaved::TooManyRenegotiationRequests;
+    let error = PeerMisbehaved::TooManyRenegotiationRequests;
     assert_eq!(
         session.receive(&second, &mut plain, &mut out),
-        Err(TlsConnectionError::PeerMisbehaved(why))
+        Err(TlsConnectionError::PeerMisbehaved(error))
     );
 }
 
@@ -197,18 +197,18 @@ fn a_second_hello_in_tls_1_3_is_rejected() {
 }
 
 #[test]
-fn an_altered_record_is_rejected_and_the_client_is_told() {
+fn an_altered_record_is_rejected_with_an_alert() {
     for version in BOTH_VERSIONS {
         for position in [5, 10, 20] {
             let mut pair = Pair::of_version(version);
-            let good = client_records(&mut pair, b"good", &[100]);
-            let mut bad = client_records(&mut pair, b"a record to alter", &[100]);
-            bad[position] ^= 1;
-            let both = [good, bad].concat();
-            assert_eq!(pair.deliver(&both), Err(TlsConnectionError::DecryptError), "{position}");
+            let intact = client_records(&mut pair, b"good", &[100]);
+            let mut altered = client_records(&mut pair, b"a record to alter", &[100]);
+            altered[position] ^= 1;
+            let bytes = [intact, altered].concat();
+            assert_eq!(pair.deliver(&bytes), Err(TlsConnectionError::DecryptError), "{position}");
             assert_eq!(pair.plain, b"good", "earlier data is kept");
             let alert = AlertDescription::BadRecordMac;
-            assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
+            assert_eq!(pair.deliver_output(), Err(Error::AlertReceived(alert)));
             assert_eq!(
                 pair.deliver(b"more"),
                 Err(TlsConnectionError::DecryptError),
@@ -223,36 +223,36 @@ fn an_altered_record_is_rejected_and_the_client_is_told() {
 }
 
 #[test]
-fn a_record_that_announces_too_much_is_rejected_by_its_header() {
+fn a_record_header_with_an_excessive_length_is_rejected() {
     for version in BOTH_VERSIONS {
         let mut pair = Pair::of_version(version);
         pair.piece_bytes = 1;
         // 2^14 + 2048 + 1 bytes.
-        let why = InvalidMessage::MessageTooLarge;
+        let error = InvalidMessage::MessageTooLarge;
         assert_eq!(
             pair.deliver(&[23, 3, 3, 0x48, 0x01]),
-            Err(TlsConnectionError::InvalidMessage(why))
+            Err(TlsConnectionError::InvalidMessage(error))
         );
         let alert = AlertDescription::DecodeError;
-        assert_eq!(pair.answer(), Err(Error::AlertReceived(alert)));
+        assert_eq!(pair.deliver_output(), Err(Error::AlertReceived(alert)));
     }
 }
 
 #[test]
-fn a_record_that_holds_too_much_is_rejected() {
+fn a_record_with_too_much_plaintext_is_rejected() {
     for version in BOTH_VERSIONS {
-        for (bytes, is_accepted) in
+        for (length, is_accepted) in
             [(RECORD_PLAINTEXT_BYTES_MAX, true), (RECORD_PLAINTEXT_BYTES_MAX + 1, false)]
         {
             let (mut forger, mut session) = Pair::of_version(version).forger();
             let (mut plain, mut out) = (Vec::new(), Vec::new());
-            let record = forger.record(APPLICATION_DATA, &text(bytes));
-            let received = session.receive(&record, &mut plain, &mut out);
+            let record = forger.record(APPLICATION_DATA, &text(length));
+            let result = session.receive(&record, &mut plain, &mut out);
             if is_accepted {
-                assert_eq!(received, Ok(TlsReadState::Established));
-                assert!(plain == text(bytes));
+                assert_eq!(result, Ok(TlsReadState::Established));
+                assert!(plain == text(length));
             } else {
-                assert_eq!(received, Err(TlsConnectionError::RecordTooLarge));
+                assert_eq!(result, Err(TlsConnectionError::RecordTooLarge));
                 assert_ne!(out, b"");
             }
         }
@@ -263,17 +263,17 @@ fn a_record_that_holds_too_much_is_rejected() {
 fn endless_empty_records_are_rejected() {
     let (mut forger, mut session) = Pair::of_version(TLS13).forger();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
-    let reject = (0..1_000)
+    let error = (0..1_000)
         .find_map(|_| {
             let record = forger.record(APPLICATION_DATA, b"");
             session.receive(&record, &mut plain, &mut out).err()
         })
         .unwrap();
-    assert_eq!(reject, TlsConnectionError::PeerMisbehaved(PeerMisbehaved::TooManyEmptyFragments));
+    assert_eq!(error, TlsConnectionError::PeerMisbehaved(PeerMisbehaved::TooManyEmptyFragments));
 }
 
 #[test]
-fn the_client_closes_first() {
+fn the_client_can_close_first() {
     for version in BOTH_VERSIONS {
         let mut pair = Pair::of_version(version);
         pair.client.writer().write_all(b"last words").unwrap();
@@ -284,14 +284,14 @@ fn the_client_closes_first() {
         // Half-closed: the reply is still sent.
         pair.session.send(b"reply", &mut pair.out).unwrap();
         pair.session.close(&mut pair.out);
-        pair.answer().unwrap();
-        assert_eq!(pair.client_heard(), b"reply");
+        pair.deliver_output().unwrap();
+        assert_eq!(pair.client_received(), b"reply");
         assert!(pair.client.process_new_packets().unwrap().peer_has_closed());
     }
 }
 
 #[test]
-fn the_server_closes_first_and_still_receives() {
+fn the_server_can_close_first_and_still_receives() {
     for version in BOTH_VERSIONS {
         let mut pair = Pair::of_version(version);
         pair.session.close(&mut pair.out);
@@ -303,7 +303,7 @@ fn the_server_closes_first_and_still_receives() {
         let bytes = client_records(&mut pair, b"in flight", &[4]);
         assert_eq!(pair.deliver(&bytes), Ok(TlsReadState::Established));
         assert_eq!(pair.plain, b"in flight");
-        pair.answer().unwrap();
+        pair.deliver_output().unwrap();
         assert!(pair.client.process_new_packets().unwrap().peer_has_closed());
         pair.client.send_close_notify();
         let bytes = pair.client_bytes();
@@ -339,7 +339,7 @@ fn an_end_without_close_notify_leaves_the_session_open() {
 }
 
 #[test]
-fn a_fatal_alert_ends_the_session_without_an_answer() {
+fn a_fatal_alert_ends_the_session_without_a_response() {
     for version in BOTH_VERSIONS {
         let (mut forger, mut session) = Pair::of_version(version).forger();
         let (mut plain, mut out) = (Vec::new(), Vec::new());
@@ -354,27 +354,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_cut_of_the_same_bytes_gives_the_same_plaintext(
+    fn the_plaintext_does_not_depend_on_how_bytes_are_split(
         is_tls12: bool,
         bytes in 0_usize..60_000,
         records in prop::collection::vec(1_usize..20_000, 1..6),
         pieces in prop::collection::vec(1_usize..9_000, 1..12),
     ) {
         let mut pair = Pair::of_version(if is_tls12 { TLS12 } else { TLS13 });
-        let sent = text(bytes);
-        let encrypted = client_records(&mut pair, &sent, &records);
-        let (mut rest, mut pieces) = (&encrypted[..], pieces.iter().cycle());
-        while !rest.is_empty() {
-            let (piece, after) = rest.split_at((*pieces.next().unwrap()).min(rest.len()));
+        let content = text(bytes);
+        let encrypted = client_records(&mut pair, &content, &records);
+        let (mut unsent, mut pieces) = (&encrypted[..], pieces.iter().cycle());
+        while !unsent.is_empty() {
+            let (piece, after) = unsent.split_at((*pieces.next().unwrap()).min(unsent.len()));
             prop_assert_eq!(pair.deliver(piece), Ok(TlsReadState::Established));
-            rest = after;
+            unsent = after;
         }
-        prop_assert!(pair.plain == sent);
+        prop_assert!(pair.plain == content);
         prop_assert!(pair.out.is_empty());
     }
 
     #[test]
-    fn any_cut_of_a_handshake_succeeds(
+    fn a_handshake_succeeds_however_it_is_split(
         is_tls12: bool,
         piece_bytes in 1_usize..700,
     ) {
@@ -383,7 +383,7 @@ proptest! {
         let mut pair = Pair::new(&tls, &client.into(), "localhost");
         pair.piece_bytes = piece_bytes;
         pair.exchange();
-        pair.client_says(b"hello");
+        pair.client_send(b"hello");
         prop_assert_eq!(&pair.plain, b"hello");
     }
 }

@@ -40,7 +40,7 @@ fn hello() -> Vec<u8> {
     Pair::new(&tls, &client.into(), "localhost").client_bytes()
 }
 
-/// The result of an event, as a word, and which outputs grew.
+/// The result of an event as text, and which outputs grew.
 fn outcome(stage: &str, event: &str) -> String {
     let (mut session, mut forger) = session_in(stage);
     let (mut plain, mut out) = (Vec::new(), Vec::new());
@@ -56,36 +56,36 @@ fn outcome(stage: &str, event: &str) -> String {
         "hello" => hello(),
         "data" => record(ContentType::ApplicationData, b"data"),
         "close_notify" => record(ContentType::Alert, &[1, 0]),
-        "a part" => record(ContentType::ApplicationData, b"data")[..10].to_vec(),
+        "partial" => record(ContentType::ApplicationData, b"data")[..10].to_vec(),
         "send" => {
             let sent = session.send(b"reply", &mut out);
             return sent.map_or_else(|error| format!("{error:?}"), |()| "sent".to_owned());
         }
         "close" => {
             session.close(&mut out);
-            return (if out.is_empty() { "silent" } else { "told" }).to_owned();
+            return (if out.is_empty() { "no output" } else { "close_notify" }).to_owned();
         }
         _ => unreachable!("{event}"),
     };
-    let received = session.receive(&input, &mut plain, &mut out);
-    let mut word = match received {
-        Ok(received) => format!("{received:?}"),
-        Err(reject) => reject.label().to_owned(),
+    let result = session.receive(&input, &mut plain, &mut out);
+    let mut text = match result {
+        Ok(state) => format!("{state:?}"),
+        Err(error) => error.label().to_owned(),
     };
     if !plain.is_empty() {
-        word.push_str(" +plain");
+        text.push_str(" +plain");
     }
     if !out.is_empty() {
-        word.push_str(" +out");
+        text.push_str(" +out");
     }
-    word
+    text
 }
 
 #[test]
-fn the_table_of_moves_is_this() {
+fn the_transition_table_is_unchanged() {
     let stages = ["opening", "handshaking", "open", "closed", "rejected"];
     let events =
-        ["nothing", "HTTP", "garbage", "hello", "data", "close_notify", "a part", "send", "close"];
+        ["nothing", "HTTP", "garbage", "hello", "data", "close_notify", "partial", "send", "close"];
     let mut table = String::new();
     for stage in stages {
         for event in events {
@@ -97,7 +97,7 @@ fn the_table_of_moves_is_this() {
 }
 
 #[test]
-fn sessions_may_move_between_threads_and_configurations_are_shared() {
+fn sessions_are_send_and_configurations_are_send_and_sync() {
     fn is_send<T: Send>() {}
     fn is_sync<T: Sync>() {}
     is_send::<TlsConnection>();

@@ -32,16 +32,8 @@ pub(crate) struct AppBuilder {
 
 impl AppBuilder {
     pub(crate) fn new(shared: Rc<AppContext>) -> Self {
-        let (entries, fallbacks, faults, needs, inspectors, states) = <_>::default();
-        Self {
-            routes: entries,
-            fallbacks,
-            errors: faults,
-            requirements: needs,
-            build_hooks: inspectors,
-            states,
-            shared,
-        }
+        let (routes, fallbacks, errors, requirements, build_hooks, states) = <_>::default();
+        Self { routes, fallbacks, errors, requirements, build_hooks, states, shared }
     }
 
     /// Adds the routes of `entry`, one for each pattern that `written` expands to.
@@ -53,23 +45,23 @@ impl AppBuilder {
         });
         for ExpandedPattern {
             pattern,
-            typed_parameters: mut typed,
-            omitted: absent,
-            is_slash_variant: is_slash_twin,
-            has_slash_variant: has_slash_twin,
+            mut typed_parameters,
+            omitted,
+            is_slash_variant,
+            has_slash_variant,
         } in all
         {
-            typed.extend_from_slice(&entry.typed_parameters);
-            let absent = entry.omitted + absent;
-            let is_slash_twin = entry.is_slash_variant || is_slash_twin;
-            let has_slash_twin = entry.has_slash_variant || has_slash_twin;
+            typed_parameters.extend_from_slice(&entry.typed_parameters);
+            let omitted = entry.omitted + omitted;
+            let is_slash_variant = entry.is_slash_variant || is_slash_variant;
+            let has_slash_variant = entry.has_slash_variant || has_slash_variant;
             let entry = entry.clone();
             let entry = RouteEntry {
                 pattern,
-                typed_parameters: typed,
-                omitted: absent,
-                is_slash_variant: is_slash_twin,
-                has_slash_variant: has_slash_twin,
+                typed_parameters,
+                omitted,
+                is_slash_variant,
+                has_slash_variant,
                 ..entry
             };
             self.routes.push(entry.into());
@@ -102,11 +94,11 @@ pub(crate) struct NamedRequirements {
 pub(crate) struct RouteEntry {
     /// The pattern in the router's syntax.
     pub(crate) pattern: String,
-    /// The parameters whose values must have a given type.
+    /// The parameters whose values must have a certain type.
     pub(crate) typed_parameters: Vec<(String, ParameterType)>,
     /// The number of optional parameters of the written pattern that this pattern omits.
     pub(crate) omitted: usize,
-    /// The route answers a request only if all of its guards accept it.
+    /// The route handles a request only if all of its guards accept it.
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: MethodFilter,
     pub(crate) endpoint: Rc<dyn Endpoint>,
@@ -138,8 +130,8 @@ impl RouteEntry {
     }
 
     /// If routes inside the handler have options that the server could not apply, reports these.
-    pub(crate) fn check_options(&self, faults: &mut Vec<BuildErrorKind>) {
-        check_nested_options(&self.name(), &self.requirements, &self.options, faults);
+    pub(crate) fn check_options(&self, errors: &mut Vec<BuildErrorKind>) {
+        check_nested_options(&self.name(), &self.requirements, &self.options, errors);
     }
 }
 
@@ -149,7 +141,7 @@ impl From<RouteEntry> for BuiltRoute {
         let has_parameters = entry.pattern.contains('{');
         let is_literal =
             !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
-        let about = RouteDetails {
+        let details = RouteDetails {
             name: entry.requirements.route_name().map(Rc::clone),
             metadata: entry.requirements.metadata_values().to_vec(),
             parameter_types: entry
@@ -162,18 +154,18 @@ impl From<RouteEntry> for BuiltRoute {
         };
         let RouteEntry {
             endpoint,
-            default_response: unrouted,
+            default_response,
             options,
             shared,
             pattern,
             methods,
-            location: place,
+            location,
             ..
         } = entry;
         let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
         Self {
             endpoint,
-            default_response: unrouted,
+            default_response,
             options,
             is_guarded,
             is_literal,
@@ -181,8 +173,8 @@ impl From<RouteEntry> for BuiltRoute {
             shared,
             pattern,
             methods,
-            location: place,
-            details: Box::new(about),
+            location,
+            details: Box::new(details),
         }
     }
 }
@@ -192,8 +184,8 @@ impl Fallback {
     pub(crate) fn new<Args, Via, H>(
         prefix: &str,
         handler: H,
-        place: &'static Location<'static>,
-        plan: &mut AppBuilder,
+        location: &'static Location<'static>,
+        builder: &mut AppBuilder,
     ) -> Self
     where
         H: Handler<Args, Via> + 'static,
@@ -202,18 +194,18 @@ impl Fallback {
         let (mut options, mut requirements) = (RouteOptions::default(), Requirements::default());
         handler.configure(&mut options);
         handler.require(&mut requirements);
-        let name = fallback_name(prefix, place);
-        check_nested_options(&name, &requirements, &options, &mut plan.errors);
+        let name = fallback_name(prefix, location);
+        check_nested_options(&name, &requirements, &options, &mut builder.errors);
         if requirements.guards().next().is_some() {
-            let what = format!(
+            let message = format!(
                 "{name} has a guard, but answers every request without a route; put the guard on \
                  a route"
             );
-            plan.errors.push(BuildErrorKind::GuardedFallback { message: what });
+            builder.errors.push(BuildErrorKind::GuardedFallback { message });
         }
-        plan.require(name, requirements);
+        builder.require(name, requirements);
         let endpoint = Rc::new(HandlerService::new(handler, &options));
-        Self { endpoint, options, location: place }
+        Self { endpoint, options, location }
     }
 }
 
@@ -222,31 +214,36 @@ impl Fallback {
 fn check_nested_options(
     outer: &str,
     requirements: &Requirements,
-    whole: &RouteOptions,
-    faults: &mut Vec<BuildErrorKind>,
+    outer_options: &RouteOptions,
+    errors: &mut Vec<BuildErrorKind>,
 ) {
     for (route, inner) in requirements.nested_routes() {
-        let mut fault = |option, setting| {
+        let mut report = |option, setting| {
             let (route, outer) = (route.to_owned(), outer.to_owned());
-            faults.push(BuildErrorKind::UnsupportedOption { route, outer, option, setting });
+            errors.push(BuildErrorKind::UnsupportedOption { route, outer, option, setting });
         };
-        let is_kept = |limit| whole.timeout.is_some_and(|whole_limit| whole_limit <= limit);
-        if inner.timeout.is_some_and(|limit| !is_kept(limit)) {
-            fault("timeout", "timeout(..)");
+        let is_enforced =
+            |limit| outer_options.timeout.is_some_and(|outer_limit| outer_limit <= limit);
+        if inner.timeout.is_some_and(|limit| !is_enforced(limit)) {
+            report("timeout", "timeout(..)");
         }
-        let to_end = OnDisconnect::RunToCompletion;
-        if inner.on_disconnect == to_end && whole.on_disconnect != to_end {
-            fault("run_to_completion", "run_to_completion()");
+        let run_to_completion = OnDisconnect::RunToCompletion;
+        if inner.on_disconnect == run_to_completion
+            && outer_options.on_disconnect != run_to_completion
+        {
+            report("run_to_completion", "run_to_completion()");
         }
-        let is_bound = |most| whole.requests_max.is_some_and(|whole_most| whole_most <= most);
-        if inner.requests_max.is_some_and(|most| !is_bound(most)) {
-            fault("requests_max", "requests_max(..)");
+        let is_bounded = |requests_max| {
+            outer_options.requests_max.is_some_and(|outer_max| outer_max <= requests_max)
+        };
+        if inner.requests_max.is_some_and(|requests_max| !is_bounded(requests_max)) {
+            report("requests_max", "requests_max(..)");
         }
-        if inner.is_never_shed && !whole.is_never_shed {
-            fault("never_shed", "never_shed()");
+        if inner.is_never_shed && !outer_options.is_never_shed {
+            report("never_shed", "never_shed()");
         }
-        if inner.allows_ambiguous_paths && !whole.allows_ambiguous_paths {
-            fault("allow_ambiguous_paths", "allow_ambiguous_paths()");
+        if inner.allows_ambiguous_paths && !outer_options.allows_ambiguous_paths {
+            report("allow_ambiguous_paths", "allow_ambiguous_paths()");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Compares routes of the same path: which methods each one answers, and which routes are
+//! Compares routes of the same path: which methods each one handles, and which routes are
 //! unreachable.
 
 use crate::app::TrailingSlash;
@@ -7,111 +7,118 @@ use crate::app::error::BuildErrorKind;
 use crate::app::pattern::next_parameter;
 use crate::app::route_table::{EXTENSION_METHODS_MAX, MethodFilter, MethodIndex};
 use peregrine_proto::Method as KnownMethod;
-use peregrine_router::MethodSet as Bits;
+use peregrine_router::MethodSet;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// Returns the methods that each entry answers: its own, and HEAD if it answers GET. An `any` entry
-/// answers the methods that no other entry with the same shape and conditions answers.
+/// Returns the methods that each entry handles: its own, and HEAD if it handles GET. An `any` entry
+/// handles the methods that no other entry with the same shape and conditions handles.
 pub(crate) fn method_sets(
     entries: &[Box<RouteEntry>],
     index: &mut MethodIndex,
     slash_policy: TrailingSlash,
-) -> Result<Vec<Bits>, BuildErrorKind> {
-    let mut own = Vec::with_capacity(entries.len());
-    let mut taken: HashMap<String, Bits> = HashMap::new();
+) -> Result<Vec<MethodSet>, BuildErrorKind> {
+    let mut keyed = Vec::with_capacity(entries.len());
+    let mut claimed: HashMap<String, MethodSet> = HashMap::new();
     for entry in entries {
-        let bits = match &entry.methods {
-            MethodFilter::Any => Bits::NONE,
-            MethodFilter::One(method) => Bits::single(index.add(method).ok_or_else(|| BuildErrorKind::LimitExceeded {
-                message: format!(
-                    "{} is one method too many: an application can name {EXTENSION_METHODS_MAX} \
-                     extension methods; use `any` for some and check the method in the handler",
-                    entry.name()
-                ),
-            })?),
+        let methods = match &entry.methods {
+            MethodFilter::Any => MethodSet::NONE,
+            MethodFilter::One(method) => {
+                let index = index.add(method).ok_or_else(|| BuildErrorKind::LimitExceeded {
+                    message: format!(
+                        "{} is one method too many: an application can name \
+                         {EXTENSION_METHODS_MAX} extension methods; use `any` for some and check \
+                         the method in the handler",
+                        entry.name()
+                    ),
+                })?;
+                MethodSet::single(index)
+            }
         };
-        // Routes with different guards do not take methods from each other: they are checked in
+        // Routes with different guards do not claim methods from each other: they are checked in
         // order.
-        let asked = overlap_key(entry, slash_policy);
-        let all = taken.entry(asked.clone()).or_default();
-        *all = all.union(bits);
-        own.push((asked, bits));
+        let key = overlap_key(entry, slash_policy);
+        let all = claimed.entry(key.clone()).or_default();
+        *all = all.union(methods);
+        keyed.push((key, methods));
     }
-    let (get, head) = (Bits::single(KnownMethod::Get as u8), Bits::single(KnownMethod::Head as u8));
-    let with_head =
-        |bits: Bits| if bits.contains(KnownMethod::Get as u8) { bits.union(head) } else { bits };
-    Ok(own
+    let (get, head) =
+        (MethodSet::single(KnownMethod::Get as u8), MethodSet::single(KnownMethod::Head as u8));
+    let with_head = |methods: MethodSet| {
+        if methods.contains(KnownMethod::Get as u8) { methods.union(head) } else { methods }
+    };
+    Ok(keyed
         .into_iter()
-        .map(|(asked, bits)| {
-            let taken = taken[&asked];
-            if bits.is_empty() {
-                Bits::from_bits(!with_head(taken).bits())
-            } else if bits == get && !taken.contains(KnownMethod::Head as u8) {
-                with_head(bits)
+        .map(|(key, methods)| {
+            let claimed = claimed[&key];
+            if methods.is_empty() {
+                MethodSet::from_bits(!with_head(claimed).bits())
+            } else if methods == get && !claimed.contains(KnownMethod::Head as u8) {
+                with_head(methods)
             } else {
-                bits
+                methods
             }
         })
         .collect())
 }
 
-/// The shape of the entry's pattern and its conditions; equal for entries that answer the same
+/// The shape of the entry's pattern and its conditions; equal for entries that handle the same
 /// requests.
 fn overlap_key(entry: &RouteEntry, slash_policy: TrailingSlash) -> String {
-    let mut asked = pattern_shape(&entry.pattern, slash_policy);
+    let mut key = pattern_shape(&entry.pattern, slash_policy);
     for condition in condition_keys(entry) {
         // A path contains no question mark.
-        asked += &format!("?{condition}");
+        key += &format!("?{condition}");
     }
-    asked
+    key
 }
 
 /// The entry's conditions as text; equal text means equal conditions.
 fn condition_keys(entry: &RouteEntry) -> BTreeSet<String> {
-    let mut all = BTreeSet::new();
-    for (place, name) in parameter_names(&entry.pattern).into_iter().enumerate() {
+    let mut keys = BTreeSet::new();
+    for (index, name) in parameter_names(&entry.pattern).into_iter().enumerate() {
         let typed = entry.typed_parameters.iter().filter(|(typed, _)| typed == name);
-        all.extend(typed.map(|(_, kind)| format!("{place}:{}", kind.name)));
+        keys.extend(typed.map(|(_, kind)| format!("{index}:{}", kind.name)));
     }
-    all.extend(entry.guards.iter().map(|guard| match guard.equality_key() {
-        Some(identity) => identity.into_owned(),
+    keys.extend(entry.guards.iter().map(|guard| match guard.equality_key() {
+        Some(key) => key.into_owned(),
         None => format!("{:p}", Rc::as_ptr(guard).cast::<()>()),
     }));
-    all
+    keys
 }
 
 /// Reports guarded routes that are unreachable because a route checked earlier accepts every
 /// request that they accept. `order` is the order in which routes are checked.
 pub(crate) fn find_shadowed(
     entries: &[Box<RouteEntry>],
-    order: &[(u32, Bits)],
+    order: &[(u32, MethodSet)],
     slash_policy: TrailingSlash,
-    faults: &mut Vec<BuildErrorKind>,
+    errors: &mut Vec<BuildErrorKind>,
 ) {
     // For each shape, the earlier routes with their methods and conditions.
-    type Earlier<'e> = (&'e RouteEntry, Bits, BTreeSet<String>);
-    let mut before: HashMap<String, Vec<Earlier<'_>>> = HashMap::new();
-    for (id, bits) in order {
+    type Earlier<'e> = (&'e RouteEntry, MethodSet, BTreeSet<String>);
+    let mut checked: HashMap<String, Vec<Earlier<'_>>> = HashMap::new();
+    for (id, methods) in order {
         let entry = &*entries[*id as usize];
         if !entry.is_guarded() {
             continue;
         }
         let conditions = condition_keys(entry);
-        let others = before.entry(pattern_shape(&entry.pattern, slash_policy)).or_default();
-        let takes_all = |(_, taken, fewer): &&Earlier<'_>| {
-            bits.intersection(*taken) == *bits && fewer.is_subset(&conditions)
+        let earlier = checked.entry(pattern_shape(&entry.pattern, slash_policy)).or_default();
+        let accepts_all = |(_, earlier_methods, earlier_conditions): &&Earlier<'_>| {
+            methods.intersection(*earlier_methods) == *methods
+                && earlier_conditions.is_subset(&conditions)
         };
-        if let Some((first, ..)) = others.iter().find(takes_all) {
-            // One call may add several patterns, and a slash twin: these do not conflict with each
-            // other.
+        if let Some((first, ..)) = earlier.iter().find(accepts_all) {
+            // One call may add several patterns, and a slash variant: these do not conflict with
+            // each other.
             let is_other = first.location != entry.location || first.pattern == entry.pattern;
             if is_other && !entry.is_slash_variant {
                 let (first, second) = (first.name(), entry.name());
-                faults.push(BuildErrorKind::Shadowed { first, second });
+                errors.push(BuildErrorKind::Shadowed { first, second });
             }
         }
-        others.push((entry, *bits, conditions));
+        earlier.push((entry, *methods, conditions));
     }
 }
 

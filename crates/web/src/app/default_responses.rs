@@ -26,13 +26,14 @@ pub(crate) struct AppContext {
     problem_renderer: OnceCell<ProblemRenderer>,
     table: OnceCell<Rc<RouteTable>>,
     states: OnceCell<Rc<States>>,
-    /// The shared parts of merged applications, each with the states that were given to it.
+    /// The shared parts of merged applications, each with the states that were added to it.
     merged: RefCell<Vec<(Rc<Self>, States)>>,
 }
 
 impl AppContext {
-    /// Passes the problem hook, the table and the states of this application to `other`, a merged
-    /// application that was given `states`. Values that `other` already has take precedence.
+    /// Passes the problem renderer, the table and the states of this application to `other`, a
+    /// merged application that was built with `states`. Values that `other` already has take
+    /// precedence.
     pub(crate) fn add_merged(&self, other: Rc<Self>, states: States) {
         self.merged.borrow_mut().push((other, states));
     }
@@ -45,22 +46,22 @@ impl AppContext {
     /// Sets the states of this application. Each merged application sees its own states. For types
     /// that a merged application lacks, it sees the states of the enclosing application.
     pub(crate) fn set_states(&self, states: States) {
-        for (follower, own) in &mut *self.merged.borrow_mut() {
-            let mut own = std::mem::take(own);
-            own.extend(&states);
-            follower.set_states(own);
+        for (merged_app, merged_states) in &mut *self.merged.borrow_mut() {
+            let mut merged_states = std::mem::take(merged_states);
+            merged_states.extend(&states);
+            merged_app.set_states(merged_states);
         }
-        if let Some(hook) = self.problem_renderer.get() {
-            states.set_problem_renderer(hook);
+        if let Some(renderer) = self.problem_renderer.get() {
+            states.set_problem_renderer(renderer);
         }
         self.states.get_or_init(|| Rc::new(states));
     }
 
     /// Sets the function that renders problems. Later calls have no effect.
-    pub(crate) fn set_problem_renderer(&self, hook: &ProblemRenderer) {
-        self.problem_renderer.get_or_init(|| Rc::clone(hook));
-        for (follower, _) in &*self.merged.borrow() {
-            follower.set_problem_renderer(hook);
+    pub(crate) fn set_problem_renderer(&self, renderer: &ProblemRenderer) {
+        self.problem_renderer.get_or_init(|| Rc::clone(renderer));
+        for (merged_app, _) in &*self.merged.borrow() {
+            merged_app.set_problem_renderer(renderer);
         }
     }
 
@@ -68,17 +69,17 @@ impl AppContext {
         self.table.get_or_init(|| Rc::clone(table));
         self.states().set_router(Rc::clone(&table.router));
         self.states().set_route_index(&table.route_index);
-        for (follower, _) in &*self.merged.borrow() {
-            follower.set_table(table);
+        for (merged_app, _) in &*self.merged.borrow() {
+            merged_app.set_table(table);
         }
     }
 
     /// Renders `problem` with the application's function, if there is one.
     pub(crate) fn render_problem(&self, problem: Problem, head: &RequestHead) -> Response {
-        let raw = problem.into_response();
+        let response = problem.into_response();
         match self.problem_renderer.get() {
-            Some(hook) => unmarked(render_problem(&**hook, head, raw)),
-            None => raw,
+            Some(renderer) => unmarked(render_problem(&**renderer, head, response)),
+            None => response,
         }
     }
 }
@@ -86,7 +87,7 @@ impl AppContext {
 /// The endpoints for requests without a route, inside the root scope's middleware.
 #[derive(Clone)]
 pub(crate) struct Unmatched {
-    /// Answers when no pattern matches: the application's fallback, or a 404.
+    /// Called when no pattern matches: the application's fallback, or a 404.
     pub(crate) not_found: Rc<dyn Endpoint>,
     pub(crate) not_found_options: RouteOptions,
     pub(crate) has_fallback: bool,
@@ -109,12 +110,12 @@ impl<S> RenderProblems<S> {
 
 impl<S: Service> DynService for RenderProblems<S> {
     fn call_dyn<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
-        let Some(hook) = self.shared.problem_renderer.get() else {
+        let Some(renderer) = self.shared.problem_renderer.get() else {
             return self.service.call_in(slot, request);
         };
         let head = request.parts.head.share();
-        let answer = self.service.call(request);
-        slot.pin(async move { unmarked(render_problem(&**hook, &head, answer.await)) })
+        let response = self.service.call(request);
+        slot.pin(async move { unmarked(render_problem(&**renderer, &head, response.await)) })
     }
 }
 
@@ -129,10 +130,10 @@ impl<S: Service + 'static> Endpoint for RenderProblems<S> {
         }
         slot.pin(async move {
             let head = request.parts.head.share();
-            let answer = self.service.call(request).await;
+            let response = self.service.call(request).await;
             match self.shared.problem_renderer.get() {
-                Some(hook) => unmarked(render_problem(&**hook, &head, answer)),
-                None => answer,
+                Some(renderer) => unmarked(render_problem(&**renderer, &head, response)),
+                None => response,
             }
         })
     }
@@ -173,10 +174,10 @@ impl Endpoint for MergedApp {
     }
 }
 
-/// Answers requests without a route: 404, 405, redirects, and OPTIONS.
+/// Responds to requests without a route: 404, 405, redirects, and OPTIONS.
 pub(crate) struct DefaultResponses {
     shared: Rc<AppContext>,
-    /// Answers in place of the 404.
+    /// Called instead of responding 404.
     fallback: Option<Rc<dyn Endpoint>>,
 }
 
@@ -190,7 +191,7 @@ impl Service for DefaultResponses {
     async fn call(&self, request: Request) -> Response {
         let table = self.shared.table.get().expect("the table is set when the app is built");
         let head = &request.parts.head;
-        // RFC 9110 §9.3.7: "OPTIONS *" asks about the server in general, not about a resource.
+        // RFC 9110 §9.3.7: "OPTIONS *" applies to the server in general, not to a resource.
         if head.index().target_form == TargetForm::Asterisk {
             return Response::new(StatusCode::NO_CONTENT);
         }

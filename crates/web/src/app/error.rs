@@ -21,13 +21,13 @@ pub enum BuildErrorKind {
         /// The mistake in the pattern, and how to fix it.
         reason: String,
     },
-    /// Two routes match the same paths and answer the same methods.
+    /// Two routes match the same paths and handle the same methods.
     Conflict {
         /// The route that was added first.
         first: String,
         /// The route that was added later.
         second: String,
-        /// The methods that both answer.
+        /// The methods that both handle.
         methods: String,
     },
     /// A route that is unreachable: a guarded route that is checked earlier accepts the same
@@ -123,10 +123,10 @@ impl fmt::Display for BuildErrorKind {
             Self::MissingState { route, state } => {
                 write!(f, "{route} needs State<{state}>; add .state(...) to the App")
             }
-            Self::PathMismatch { route, expected: takes, found: has } => write!(
+            Self::PathMismatch { route, expected, found } => write!(
                 f,
-                "{route} takes {takes} from the path, but its pattern has {has}; make the Path \
-                 argument and the pattern agree"
+                "{route} takes {expected} from the path, but its pattern has {found}; make the \
+                 Path argument and the pattern agree"
             ),
             Self::DuplicateFallback { first, second } => {
                 write!(f, "{first} and {second} answer for the same paths; remove one")
@@ -140,10 +140,10 @@ impl fmt::Display for BuildErrorKind {
             Self::DuplicateName { first, second, name } => {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
             }
-            Self::InvalidSetting { owner: of, reason } => write!(f, "{of}: {reason}"),
-            Self::LimitExceeded { message: what }
-            | Self::GuardedFallback { message: what }
-            | Self::BuildHook { message: what } => f.write_str(what),
+            Self::InvalidSetting { owner, reason } => write!(f, "{owner}: {reason}"),
+            Self::LimitExceeded { message }
+            | Self::GuardedFallback { message }
+            | Self::BuildHook { message } => f.write_str(message),
         }
     }
 }
@@ -153,8 +153,8 @@ impl fmt::Display for BuildError {
         let count = self.errors.len();
         let noun = if count == 1 { "fault" } else { "faults" };
         write!(f, "the application has {count} {noun}:")?;
-        for fault in &self.errors {
-            write!(f, "\n  {fault}")?;
+        for error in &self.errors {
+            write!(f, "\n  {error}")?;
         }
         Ok(())
     }

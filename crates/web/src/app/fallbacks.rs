@@ -1,4 +1,4 @@
-//! Finds the scope whose fallback answers a path without a route.
+//! Finds the scope whose fallback handles a path without a route.
 
 use crate::app::error::BuildErrorKind;
 use crate::app::pattern::{CATCH_ALL, ParameterType, expand};
@@ -25,14 +25,14 @@ pub(crate) struct ScopeFallback {
 }
 
 /// The name of a fallback in errors.
-pub(crate) fn fallback_name(prefix: &str, place: &'static Location<'static>) -> String {
-    format!("the fallback of `{prefix}/` ({place})")
+pub(crate) fn fallback_name(prefix: &str, location: &'static Location<'static>) -> String {
+    format!("the fallback of `{prefix}/` ({location})")
 }
 
 /// The number of patterns for one scope: the prefix, the prefix with a slash, and everything below.
 const PATTERNS_PER_SCOPE: u32 = 3;
 
-/// All fallbacks are added under this method, because they answer any method.
+/// All fallbacks are added under this method, because they handle any method.
 const ANY_METHOD: u8 = 0;
 
 /// The fallbacks of all scopes. Their prefixes are patterns, and match like the patterns of routes.
@@ -48,9 +48,9 @@ impl Fallbacks {
         let (mut builder, mut all_typed) = (RouterBuilder::new(), Vec::with_capacity(all.len()));
         for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS_PER_SCOPE as usize)) {
             // A prefix that cannot be parsed is also reported for the scope's routes.
-            let whole = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
-            let whole = whole.map(|whole| (whole.pattern, whole.typed_parameters));
-            let (prefix, typed) = whole.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
+            let expanded = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
+            let expanded = expanded.map(|expanded| (expanded.pattern, expanded.typed_parameters));
+            let (prefix, typed) = expanded.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{CATCH_ALL}")];
             // Without a prefix, the first two patterns are the same path, so one is skipped.
             let patterns = patterns.iter().zip(id..).skip(usize::from(prefix.is_empty()));
@@ -71,13 +71,13 @@ impl Fallbacks {
 
     /// The fallback for `path`: that of the scope with the most specific matching prefix.
     pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
-        let fits = |route: &Route, values: Values<'_, '_>| {
+        let types_match = |route: &Route, values: Values<'_, '_>| {
             let typed = self.typed.get((route.id() / PATTERNS_PER_SCOPE) as usize);
             let mut typed = typed.into_iter().flatten();
             typed.all(|(name, kind)| values.by_name(name).is_some_and(|raw| kind.accepts(raw)))
         };
         let parameters = &mut Parameters::default();
-        match self.router.find_where(path.as_bytes(), ANY_METHOD, parameters, fits) {
+        match self.router.find_where(path.as_bytes(), ANY_METHOD, parameters, types_match) {
             Match::Found { route } => self.all.get((route / PATTERNS_PER_SCOPE) as usize),
             _ => None,
         }
@@ -85,15 +85,15 @@ impl Fallbacks {
     }
 }
 
-/// Translates the router's problems into errors, and drops repeated ones.
-fn translate_errors(problems: &[RouteError], all: &[ScopeFallback]) -> Vec<BuildErrorKind> {
+/// Translates the router's errors, and drops repeated ones.
+fn translate_errors(route_errors: &[RouteError], all: &[ScopeFallback]) -> Vec<BuildErrorKind> {
     let name = |id: u32| {
         let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS_PER_SCOPE) as usize];
         fallback_name(prefix, fallback.location)
     };
-    let mut faults = Vec::new();
-    for problem in problems {
-        let fault = match problem {
+    let mut errors = Vec::new();
+    for route_error in route_errors {
+        let error = match route_error {
             RouteError::InvalidPattern { route, error } => {
                 let reason = format!("at byte {}: {}", error.position, error.kind);
                 BuildErrorKind::InvalidPattern { route: name(route.id), reason }
@@ -103,9 +103,9 @@ fn translate_errors(problems: &[RouteError], all: &[ScopeFallback]) -> Vec<Build
             }
             other => BuildErrorKind::LimitExceeded { message: other.to_string() },
         };
-        if !faults.contains(&fault) {
-            faults.push(fault);
+        if !errors.contains(&error) {
+            errors.push(error);
         }
     }
-    faults
+    errors
 }

@@ -1,4 +1,4 @@
-//! Guards: conditions that let a route answer only some of the requests for its pattern.
+//! Guards: conditions that let a route handle only some of the requests for its pattern.
 //!
 //! [`HandlerExt::guard`](crate::HandlerExt::guard) guards one handler;
 //! [`Scope::guard`](crate::Scope::guard) and [`App::guard`](crate::App::guard) guard the routes
@@ -42,8 +42,8 @@ struct FnGuard<F> {
 }
 
 impl<F: Fn(&GuardContext<'_>) -> bool> Guard for FnGuard<F> {
-    fn check(&self, asked: &GuardContext<'_>) -> bool {
-        (self.check)(asked)
+    fn check(&self, context: &GuardContext<'_>) -> bool {
+        (self.check)(context)
     }
 
     fn name(&self) -> Cow<'_, str> {
@@ -67,23 +67,23 @@ impl<F> fmt::Debug for FnGuard<F> {
 
 fn fn_guard(
     name: String,
-    identity: Option<String>,
+    equality_key: Option<String>,
     accepts: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    fn_guard_with_headers(Some(Vec::new()), name, identity, accepts)
+    fn_guard_with_headers(Some(Vec::new()), name, equality_key, accepts)
 }
 
 /// Like [`fn_guard`], but for a guard that also reads these header fields (`None`: unknown).
 fn fn_guard_with_headers(
-    fields: Option<Vec<HeaderName>>,
+    header_names: Option<Vec<HeaderName>>,
     name: String,
-    identity: Option<String>,
+    equality_key: Option<String>,
     accepts: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    FnGuard { check: accepts, name, equality_key: identity, header_names: fields }
+    FnGuard { check: accepts, name, equality_key, header_names }
 }
 
-/// The field of this name as a list; empty if the name is not a token, because no field can have
+/// The name of this field as a list; empty if the name is not a token, because no field can have
 /// such a name.
 fn parse_header_name(name: &str) -> Option<Vec<HeaderName>> {
     Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
@@ -102,8 +102,8 @@ fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<He
 /// use peregrine::web::guard::{self, GuardContext};
 /// use peregrine::web::{App, HandlerExt};
 ///
-/// let is_new = |asked: &GuardContext<'_>| {
-///     asked.head().header("x-version").is_some_and(|version| version >= "2")
+/// let is_new = |context: &GuardContext<'_>| {
+///     context.head().header("x-version").is_some_and(|version| version >= "2")
 /// };
 /// let client = App::new()
 ///     .get("/", (|| "new").guard(guard::varying_by(["x-version"], is_new)))
@@ -117,19 +117,19 @@ fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<He
 /// If one of `fields` is not a valid field name.
 #[track_caller]
 pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Guard) -> impl Guard {
-    let named = |name: &str| {
+    let parse_name = |name: &str| {
         HeaderName::from_bytes(name.as_bytes())
             .unwrap_or_else(|_| panic!("{name:?} is not the name of a header field"))
     };
-    let fields = fields.into_iter().map(named).collect();
-    let (words, identity) = (guard.name().into_owned(), guard.equality_key().map(Cow::into_owned));
-    fn_guard_with_headers(Some(fields), words, identity, move |asked| guard.check(asked))
+    let fields = fields.into_iter().map(parse_name).collect();
+    let (description, key) = (guard.name().into_owned(), guard.equality_key().map(Cow::into_owned));
+    fn_guard_with_headers(Some(fields), description, key, move |context| guard.check(context))
 }
 
-/// The identity of a guard: its kind and its arguments, quoted so that different arguments never
-/// produce the same text.
-fn equality_key(kind: &str, of: impl fmt::Debug) -> Option<String> {
-    Some(format!("{kind} {of:?}"))
+/// The key of a guard for comparison: its kind and its arguments, quoted so that different
+/// arguments never produce the same text.
+fn equality_key(kind: &str, arguments: impl fmt::Debug) -> Option<String> {
+    Some(format!("{kind} {arguments:?}"))
 }
 
 /// Accepts requests for this host, compared without regard to case. Behind trusted proxies, this is
@@ -141,25 +141,25 @@ fn equality_key(kind: &str, of: impl fmt::Debug) -> Option<String> {
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
-    fn_guard(name, equality_key("host", &host), move |asked| {
-        let client = asked.client();
+    fn_guard(name, equality_key("host", &host), move |context| {
+        let client = context.client();
         host_matches(&host, &client.host().to_ascii_lowercase(), client.is_secure())
     })
 }
 
 /// Whether the requested host matches `wanted`. Both are in lower case.
-fn host_matches(wanted: &str, asked: &str, is_secure: bool) -> bool {
+fn host_matches(wanted: &str, requested: &str, is_secure: bool) -> bool {
     let (wanted_name, wanted_port) = split_host_port(wanted);
-    let (name, port) = split_host_port(asked);
-    let own = if is_secure { "443" } else { "80" };
-    let fits_port = wanted_port.is_none_or(|wanted| wanted == port.unwrap_or(own));
-    let fits_name = match wanted_name.strip_prefix("*.") {
-        Some(below) => {
-            name.strip_suffix(below).is_some_and(|left| left.len() > 1 && left.ends_with('.'))
-        }
+    let (name, port) = split_host_port(requested);
+    let default_port = if is_secure { "443" } else { "80" };
+    let port_matches = wanted_port.is_none_or(|wanted| wanted == port.unwrap_or(default_port));
+    let name_matches = match wanted_name.strip_prefix("*.") {
+        Some(domain) => name
+            .strip_suffix(domain)
+            .is_some_and(|subdomain| subdomain.len() > 1 && subdomain.ends_with('.')),
         None => name == wanted_name,
     };
-    fits_port && fits_name
+    port_matches && name_matches
 }
 
 /// The name without a trailing dot, and the port.
@@ -178,20 +178,20 @@ fn split_host_port(host: &str) -> (&str, Option<&str>) {
 /// to case, the value byte for byte. If there are several such fields, one match is enough.
 pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
-    let words = format!("the field {name} is {value}");
-    let identity = equality_key("header", (name.to_ascii_lowercase(), &value));
-    fn_guard_with_headers(parse_header_name(&name), words, identity, move |asked| {
-        asked.head().header_values(&name).any(|one| one == value.as_bytes())
+    let description = format!("the field {name} is {value}");
+    let key = equality_key("header", (name.to_ascii_lowercase(), &value));
+    fn_guard_with_headers(parse_header_name(&name), description, key, move |context| {
+        context.head().header_values(&name).any(|field_value| field_value == value.as_bytes())
     })
 }
 
 /// Accepts requests with a header field of this name and any value.
 pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
-    let words = format!("there is a field {name}");
-    let identity = equality_key("has_header", name.to_ascii_lowercase());
-    fn_guard_with_headers(parse_header_name(&name), words, identity, move |asked| {
-        asked.head().header_bytes(&name).is_some()
+    let description = format!("there is a field {name}");
+    let key = equality_key("has_header", name.to_ascii_lowercase());
+    fn_guard_with_headers(parse_header_name(&name), description, key, move |context| {
+        context.head().header_bytes(&name).is_some()
     })
 }
 
@@ -199,18 +199,18 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
 /// repeated, one match is enough.
 pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
-    let words = format!("the query has {name}={value}");
-    fn_guard(words, equality_key("query", (&name, &value)), move |asked| {
-        query_pairs(asked.head()).any(|(one, its)| one == *name && its == *value)
+    let description = format!("the query has {name}={value}");
+    fn_guard(description, equality_key("query", (&name, &value)), move |context| {
+        query_pairs(context.head()).any(|(key, decoded)| key == *name && decoded == *value)
     })
 }
 
 /// Accepts requests whose query has this name with any value.
 pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
-    let words = format!("the query has {name}");
-    fn_guard(words, equality_key("has_query", &name), move |asked| {
-        query_pairs(asked.head()).any(|(one, _)| one == *name)
+    let description = format!("the query has {name}");
+    fn_guard(description, equality_key("has_query", &name), move |context| {
+        query_pairs(context.head()).any(|(key, _)| key == *name)
     })
 }
 
@@ -219,14 +219,14 @@ pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
 pub(crate) fn query_pairs(
     head: &RequestHead,
 ) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
-    let text = |text: &str| -> Option<String> {
+    let decode = |text: &str| -> Option<String> {
         let spaced = text.replace('+', " ");
         peregrine_router::decode(spaced.as_bytes()).ok().map(Cow::into_owned)
     };
     let pairs = head.query().unwrap_or("").split('&').filter(|pair| !pair.is_empty());
     pairs.filter_map(move |pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Some((text(name)?.into(), text(value)?.into()))
+        Some((decode(name)?.into(), decode(value)?.into()))
     })
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn query_pairs(
 /// ([`ClientInfo::is_secure`](crate::ClientInfo::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
     let name = "the client speaks TLS".to_owned();
-    fn_guard(name, equality_key("secure", ()), |asked| asked.client().is_secure())
+    fn_guard(name, equality_key("secure", ()), |context| context.client().is_secure())
 }
 
 /// Accepts requests with one of these methods. Use it to guard a scope, or a handler of
@@ -242,33 +242,35 @@ pub fn secure() -> impl Guard + fmt::Debug {
 pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     let methods = methods.into();
     let names: Vec<_> = methods.iter().map(Method::as_str).collect();
-    let words = format!("the method is one of {}", names.join(", "));
+    let description = format!("the method is one of {}", names.join(", "));
     let mut sorted = names.clone();
     sorted.sort_unstable();
     sorted.dedup();
-    let identity = equality_key("methods", sorted);
-    fn_guard(words, identity, move |asked| methods.iter().any(|one| one.as_str() == asked.method()))
+    let key = equality_key("methods", sorted);
+    fn_guard(description, key, move |context| {
+        methods.iter().any(|method| method.as_str() == context.method())
+    })
 }
 
 /// Accepts the requests that `guard` rejects.
 #[doc(alias = "Not")]
 pub fn not(guard: impl Guard) -> impl Guard {
-    let identity = guard.equality_key().and_then(|one| equality_key("not", one));
-    let (words, fields) =
+    let key = guard.equality_key().and_then(|inner| equality_key("not", inner));
+    let (description, header_names) =
         (format!("not ({})", guard.name()), guard.header_names().map(<[_]>::to_vec));
-    fn_guard_with_headers(fields, words, identity, move |asked| !guard.check(asked))
+    fn_guard_with_headers(header_names, description, key, move |context| !guard.check(context))
 }
 
-/// Accepts requests that both guards accept. For several conditions on one route, calling `when`
+/// Accepts requests that both guards accept. For several conditions on one route, calling `guard`
 /// repeatedly does the same.
 #[doc(alias = "All")]
 #[doc(alias = "and")]
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
-    let words = format!("({} and {})", left.name(), right.name());
-    let identity =
-        left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("both", two));
-    fn_guard_with_headers(combined_header_names(&left, &right), words, identity, move |asked| {
-        left.check(asked) && right.check(asked)
+    let description = format!("({} and {})", left.name(), right.name());
+    let key =
+        left.equality_key().zip(right.equality_key()).and_then(|keys| equality_key("both", keys));
+    fn_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
+        left.check(context) && right.check(context)
     })
 }
 
@@ -276,11 +278,11 @@ pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
 #[doc(alias = "Any")]
 #[doc(alias = "or")]
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
-    let words = format!("({} or {})", left.name(), right.name());
-    let identity =
-        left.equality_key().zip(right.equality_key()).and_then(|two| equality_key("either", two));
-    fn_guard_with_headers(combined_header_names(&left, &right), words, identity, move |asked| {
-        left.check(asked) || right.check(asked)
+    let description = format!("({} or {})", left.name(), right.name());
+    let key =
+        left.equality_key().zip(right.equality_key()).and_then(|keys| equality_key("either", keys));
+    fn_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
+        left.check(context) || right.check(context)
     })
 }
 
@@ -289,8 +291,8 @@ mod tests {
     use super::host_matches;
 
     #[test]
-    fn hosts_are_compared_without_case_dot_and_ports_that_say_nothing() {
-        for (wanted, asked, secure, fits) in [
+    fn compares_hosts_without_default_ports_and_trailing_dots() {
+        for (wanted, requested, is_secure, expected) in [
             ("a.org", "a.org", false, true),
             ("a.org", "a.org:81", false, true),
             ("a.org", "a.org.", false, true),
@@ -312,7 +314,11 @@ mod tests {
             ("[::1]:8080", "[::1]", false, false),
             ("[::1]", "[::2]", false, false),
         ] {
-            assert_eq!(host_matches(wanted, asked, secure), fits, "{wanted} for {asked}");
+            assert_eq!(
+                host_matches(wanted, requested, is_secure),
+                expected,
+                "{wanted} for {requested}"
+            );
         }
     }
 }

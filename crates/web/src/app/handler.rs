@@ -1,4 +1,4 @@
-//! Handlers: functions that answer requests.
+//! Handlers: functions that handle requests.
 //!
 //! A handler is a function or closure, `async` or not, that takes up to twelve extractors. All
 //! arguments except the last implement [`FromRequestParts`]; the last one may also read the body,
@@ -66,7 +66,7 @@ pub use crate::http::route_options::{OnDisconnect, RouteOptions};
 )]
 pub trait Signature<Args> {}
 
-/// A function that answers requests. `Args` distinguishes functions with different arguments. `Via`
+/// A function that handles requests. `Args` distinguishes functions with different arguments. `Via`
 /// distinguishes the kinds of the last argument. Both are always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
@@ -81,7 +81,7 @@ pub trait Signature<Args> {}
             clone a value before moving it out"
 )]
 pub trait Handler<Args, Via>: Signature<Args> {
-    /// Answers a request.
+    /// Handles a request.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
     /// Declares what the arguments need from the application. Building the application checks these
@@ -112,7 +112,7 @@ pub enum ViaBuiltApp {}
 #[derive(Debug)]
 pub struct ViaOptions<Args>(PhantomData<Args>);
 
-/// Options for one handler, given where it is added to a route:
+/// Options for one handler, set where it is added to a route:
 /// `.post("/files", upload.body_limit(64 << 20).run_to_completion())`.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
@@ -161,8 +161,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     #[doc(alias = "concurrency_limit")]
     #[doc(alias = "max_in_flight")]
     #[doc(alias = "limit_conn")]
-    fn requests_max(self, most: usize) -> WithOption<Self> {
-        WithOption { handler: self, option: RouteOption::RequestsMax(most) }
+    fn requests_max(self, limit: usize) -> WithOption<Self> {
+        WithOption { handler: self, option: RouteOption::RequestsMax(limit) }
     }
 
     /// Exempts the route from load shedding. Use it for health checks, which matter most under
@@ -218,8 +218,8 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)).
     #[doc(alias = "metadata")]
     #[doc(alias = "noted")]
-    fn with_metadata<T: 'static>(self, note: T) -> WithMetadata<Self> {
-        WithMetadata { handler: self, metadata: Rc::new(note) }
+    fn with_metadata<T: 'static>(self, metadata: T) -> WithMetadata<Self> {
+        WithMetadata { handler: self, metadata: Rc::new(metadata) }
     }
 }
 
@@ -256,17 +256,17 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for WithOp
     fn configure(&self, options: &mut RouteOptions) {
         self.handler.configure(options);
         match self.option {
-            RouteOption::OnDisconnect(what) => options.on_disconnect = what,
+            RouteOption::OnDisconnect(on_disconnect) => options.on_disconnect = on_disconnect,
             RouteOption::BodyBytesMax(bytes_max) => options.body_bytes_max = Some(bytes_max),
             RouteOption::Timeout(limit) => options.timeout = Some(limit),
-            RouteOption::RequestsMax(most) => options.requests_max = Some(most),
+            RouteOption::RequestsMax(limit) => options.requests_max = Some(limit),
             RouteOption::NeverShed => options.is_never_shed = true,
             RouteOption::AllowAmbiguousPaths => options.allows_ambiguous_paths = true,
         }
     }
 }
 
-/// A handler that answers only requests that a guard accepts. Made by [`HandlerExt::guard`].
+/// A handler that receives only the requests that a guard accepts. Made by [`HandlerExt::guard`].
 #[derive(Clone)]
 pub struct Guarded<H> {
     handler: H,

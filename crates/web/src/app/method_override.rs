@@ -59,16 +59,18 @@ impl MethodOverride {
         let by_header = self.header.as_ref().and_then(|name| parse_method(head.header(name)?));
         let by_query = || {
             let name = self.query.as_ref()?;
-            let (_, value) = query_pairs(head).find(|(one, _)| one == name)?;
+            let (_, value) = query_pairs(head).find(|(key, _)| key == name)?;
             parse_method(&value)
         };
-        if let Some(said) = by_header.or_else(by_query) {
-            head.set_method(said);
+        if let Some(method) = by_header.or_else(by_query) {
+            head.set_method(method);
         }
     }
 }
 
-fn parse_method(said: &str) -> Option<Method> {
-    let all = [Method::Put, Method::Patch, Method::Delete];
-    all.into_iter().find(|one| one.name().is_some_and(|name| name.eq_ignore_ascii_case(said)))
+fn parse_method(name: &str) -> Option<Method> {
+    let allowed = [Method::Put, Method::Patch, Method::Delete];
+    allowed
+        .into_iter()
+        .find(|method| method.name().is_some_and(|known| known.eq_ignore_ascii_case(name)))
 }

@@ -1,6 +1,6 @@
 //! Middleware: code that runs around handlers.
 //!
-//! A middleware receives the request and the next service. It may answer the request itself, change
+//! A middleware receives the request and the next service. It may respond itself, change
 //! the request or the response, or do work before and after. There are two forms.
 //!
 //! A **function** is the short form:
@@ -73,7 +73,7 @@ use std::rc::Rc;
             `from_fn(function)`"
 )]
 pub trait Middleware {
-    /// Answers a request, usually by calling `next`.
+    /// Handles a request, usually by calling `next`.
     #[doc(alias = "handle")]
     fn run<S: Service>(&self, request: Request, next: &S) -> impl Future<Output = Response>;
 
@@ -258,7 +258,7 @@ macro_rules! from_fn {
                 R: IntoResponse,
                 $($Extractor: FromRequestParts,)*
             {
-                #[allow(unused_mut, reason = "without extractors nothing is taken before the call")]
+                #[allow(unused_mut, reason = "without extractors nothing changes before the call")]
                 #[allow(non_snake_case, reason = "each value is named as its type")]
                 async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
                     $(
@@ -300,14 +300,14 @@ impl MiddlewareStack {
         Self(Some(Rc::new(StackNode { middleware: Box::new(Rc::new(middleware)), outer: self })))
     }
 
-    /// Whether the chain is empty.
+    /// Whether the stack is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
     /// Wraps `endpoint` in all middleware.
     pub(crate) fn wrap(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
-        self.nodes().fold(endpoint, |endpoint, link| link.middleware.wrap(ErasedService(endpoint)))
+        self.nodes().fold(endpoint, |endpoint, node| node.middleware.wrap(ErasedService(endpoint)))
     }
 
     /// Wraps `service` in all middleware. The application renders the problems of the result.
@@ -316,15 +316,15 @@ impl MiddlewareStack {
         service: S,
         shared: &Rc<AppContext>,
     ) -> Rc<dyn Endpoint> {
-        let mut links = self.nodes().peekable();
-        if links.peek().is_none() {
+        let mut nodes = self.nodes().peekable();
+        if nodes.peek().is_none() {
             return Rc::new(RenderProblems::new(shared, service));
         }
         let mut endpoint: Rc<dyn Endpoint> = Rc::new(service);
-        while let Some(link) = links.next() {
-            endpoint = match links.peek() {
-                Some(_) => link.middleware.wrap(ErasedService(endpoint)),
-                None => link.middleware.wrap_and_render(ErasedService(endpoint), shared),
+        while let Some(node) = nodes.next() {
+            endpoint = match nodes.peek() {
+                Some(_) => node.middleware.wrap(ErasedService(endpoint)),
+                None => node.middleware.wrap_and_render(ErasedService(endpoint), shared),
             };
         }
         endpoint
@@ -332,13 +332,13 @@ impl MiddlewareStack {
 
     /// Collects the requirements of all middleware.
     pub(crate) fn require(&self, requirements: &mut Requirements) {
-        for link in self.nodes() {
-            link.middleware.require(requirements);
+        for node in self.nodes() {
+            node.middleware.require(requirements);
         }
     }
 
     fn nodes(&self) -> impl Iterator<Item = &StackNode> {
-        std::iter::successors(self.0.as_deref(), |link| link.outer.0.as_deref())
+        std::iter::successors(self.0.as_deref(), |node| node.outer.0.as_deref())
     }
 }
 

@@ -41,7 +41,7 @@ use crate::http::requirements::PathShape;
 use crate::http::response::IntoResponse;
 use crate::http::route_index::{RouteIndex, RouteNames};
 use http::Method;
-use peregrine_router::{RouteError as RouterProblem, Router, RouterBuilder};
+use peregrine_router::{RouteError, Router, RouterBuilder};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
@@ -95,7 +95,7 @@ pub use peregrine_router::TrailingSlash;
 /// | `.route("/x", get(a).post(b))` | the same, or `.get("/x", a).post("/x", b)` |
 /// | `.nest("/api", router)` | [`App::scope`], or `scope("/api", \|scope\| scope.merge(app))` |
 /// | `.layer(..)` wraps the routes above it | [`App::wrap`] wraps the routes below it |
-/// | one state type, `.with_state(..)` | any number of types, each given with [`App::state`] |
+/// | one state type, `.with_state(..)` | any number of types, each added with [`App::state`] |
 /// | a conflict or a missing state panics or does not compile | [`App::build`] returns all errors |
 /// | a POST-only `/users/new` hides `GET /users/{id}` for that path | it does not hide it |
 ///
@@ -164,7 +164,7 @@ impl App {
         }
     }
 
-    /// Answers requests for paths without a route, instead of a 404. All of the application's
+    /// Handles requests for paths without a route, instead of a 404. All of the application's
     /// middleware runs around the fallback, even middleware added later.
     #[track_caller]
     #[must_use]
@@ -232,10 +232,10 @@ impl App {
         self
     }
 
-    /// Returns the root scope. This application still renders the problems of its routes.
+    /// Returns the root scope. Its routes keep this application's problem renderer.
     pub(crate) fn into_scope(self) -> Scope {
-        if let Some(hook) = &self.problem_renderer {
-            self.scope.builder.shared.set_problem_renderer(hook);
+        if let Some(renderer) = &self.problem_renderer {
+            self.scope.builder.shared.set_problem_renderer(renderer);
         }
         self.scope
     }
@@ -269,42 +269,44 @@ impl App {
     #[doc(alias = "into_make_service")]
     pub fn build(self) -> Result<BuiltApp, BuildError> {
         let (slash_policy, method_override) = (self.trailing_slash, self.method_override.clone());
-        let (mut plan, unmatched) = self.into_scope().finish();
-        plan.shared.set_states(std::mem::take(&mut plan.states));
+        let (mut builder, unmatched) = self.into_scope().finish();
+        builder.shared.set_states(std::mem::take(&mut builder.states));
         if slash_policy == TrailingSlash::Ignore {
-            plan.routes.retain(|entry| !entry.is_slash_variant);
+            builder.routes.retain(|entry| !entry.is_slash_variant);
         }
-        let mut errors = std::mem::take(&mut plan.errors);
+        let mut errors = std::mem::take(&mut builder.errors);
 
         let mut methods = MethodIndex::default();
-        let router = build_router(&plan.routes, &mut methods, slash_policy, &mut errors);
-        for entry in &plan.routes {
+        let router = build_router(&builder.routes, &mut methods, slash_policy, &mut errors);
+        for entry in &builder.routes {
             check_path_shape(entry, &mut errors);
         }
         let route_index = Rc::new(RouteIndex {
-            names: collect_names(&plan.routes, &mut errors),
-            omitted: plan.routes.iter().map(|entry| entry.omitted).collect(),
+            names: collect_names(&builder.routes, &mut errors),
+            omitted: builder.routes.iter().map(|entry| entry.omitted).collect(),
         });
-        check_requirements(&plan, &mut errors);
-        let fallbacks = Fallbacks::build(plan.fallbacks).map_err(|more| errors.extend(more));
+        check_requirements(&builder, &mut errors);
+        let fallbacks = Fallbacks::build(builder.fallbacks)
+            .map_err(|fallback_errors| errors.extend(fallback_errors));
 
         let (true, Some(router), Ok(fallbacks)) = (errors.is_empty(), router, fallbacks) else {
             return Err(BuildError { errors });
         };
-        let conditions = route_conditions(&plan.routes, &router);
+        let conditions = route_conditions(&builder.routes, &router);
         let table =
             Rc::new(RouteTable { router: Rc::new(router), methods, conditions, route_index });
-        plan.shared.set_table(&table);
+        builder.shared.set_table(&table);
         let describe = |id: u32| {
             let conditions = table.conditions.get(id as usize);
-            conditions.map_or_else(String::new, |all| all.describe(table.router.names(id)))
+            conditions
+                .map_or_else(String::new, |conditions| conditions.describe(table.router.names(id)))
         };
-        let routes = plan.routes.into_iter().zip(0..);
+        let routes = builder.routes.into_iter().zip(0..);
         let routes = routes
             .map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(describe(id)))
             .collect();
-        let built = BuiltApp::new(table, routes, fallbacks, unmatched, plan.shared);
-        run_build_hooks(built.with_method_override(method_override), plan.build_hooks)
+        let built = BuiltApp::new(table, routes, fallbacks, unmatched, builder.shared);
+        run_build_hooks(built.with_method_override(method_override), builder.build_hooks)
     }
 }
 
@@ -345,8 +347,10 @@ fn build_router(
         }
     }
     let router = builder.build().map_err(|error| {
-        let problems = error.errors.iter();
-        errors.extend(problems.map(|problem| translate_router_error(problem, routes, methods)));
+        let route_errors = error.errors.iter();
+        errors.extend(
+            route_errors.map(|route_error| translate_router_error(route_error, routes, methods)),
+        );
     });
     find_shadowed(routes, &order, slash_policy, errors);
     router.ok()
@@ -354,10 +358,10 @@ fn build_router(
 
 /// Reports states that are missing and settings that are invalid, of handlers, fallbacks and
 /// middleware.
-fn check_requirements(plan: &AppBuilder, errors: &mut Vec<BuildErrorKind>) {
-    let routes = plan.routes.iter();
+fn check_requirements(builder: &AppBuilder, errors: &mut Vec<BuildErrorKind>) {
+    let routes = builder.routes.iter();
     let routes = routes.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
-    let others = plan.requirements.iter();
+    let others = builder.requirements.iter();
     let others = others.map(|other| (other.name.clone(), &other.requirements, &other.shared));
     for (name, requirements, shared) in routes.chain(others) {
         let missing = requirements.states().filter(|(id, _)| !shared.states().contains(*id));
@@ -394,20 +398,22 @@ fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteC
 
 /// The patterns of named routes. Routes with the same name must have the same written pattern;
 /// their methods may differ.
-fn collect_names(entries: &[Box<RouteEntry>], faults: &mut Vec<BuildErrorKind>) -> RouteNames {
+fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) -> RouteNames {
     let mut names = RouteNames::default();
+    // The key is the name, and whether only entries with all optional parameters count.
     let mut firsts: HashMap<(Rc<str>, bool), &RouteEntry> = HashMap::new();
-    // A written pattern may expand to several patterns. This one has all optional parameters and no
-    // added slash.
-    let is_whole = |entry: &RouteEntry| {
+    // A written pattern may expand to several patterns. This selects the one with all optional
+    // parameters and without an added slash.
+    let has_all_parameters = |entry: &RouteEntry| {
         entry.omitted == 0 && !entry.is_slash_variant && !entry.pattern.ends_with(CATCH_ALL)
     };
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
         let first = *firsts.entry((Rc::clone(name), false)).or_insert(entry);
-        let is_elsewhere = first.pattern != entry.pattern && first.location != entry.location;
-        let (first, is_again) = match firsts.entry((Rc::clone(name), true)) {
-            _ if is_elsewhere || !is_whole(entry) => (first, false),
+        let conflicts_elsewhere =
+            first.pattern != entry.pattern && first.location != entry.location;
+        let (first, conflicts_in_place) = match firsts.entry((Rc::clone(name), true)) {
+            _ if conflicts_elsewhere || !has_all_parameters(entry) => (first, false),
             // One source line may add several routes, for example in a function that is called
             // twice.
             first => {
@@ -415,23 +421,23 @@ fn collect_names(entries: &[Box<RouteEntry>], faults: &mut Vec<BuildErrorKind>) 
                 (first, first.pattern != entry.pattern)
             }
         };
-        if is_elsewhere || is_again {
+        if conflicts_elsewhere || conflicts_in_place {
             let (first, second) = (first.name(), entry.name());
-            faults.push(BuildErrorKind::DuplicateName { first, second, name: name.to_string() });
+            errors.push(BuildErrorKind::DuplicateName { first, second, name: name.to_string() });
         }
         names.add(name, &entry.pattern);
     }
     names
 }
 
-fn check_path_shape(entry: &RouteEntry, faults: &mut Vec<BuildErrorKind>) {
+fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
     let names = parameter_names(&entry.pattern);
-    let has = || match names.len() {
+    let found = || match names.len() {
         0 => "none".to_owned(),
         count => format!("{count}: {}", names.join(", ")),
     };
     for shape in entry.requirements.paths() {
-        let takes = match shape {
+        let expected = match shape {
             // The type may also take the parameters that this pattern omits: they are read as
             // `None`.
             PathShape::Count(count)
@@ -442,35 +448,31 @@ fn check_path_shape(entry: &RouteEntry, faults: &mut Vec<BuildErrorKind>) {
             PathShape::Count(1) => "1 parameter".to_owned(),
             PathShape::Count(count) => format!("{count} parameters"),
             PathShape::Names(wanted) => {
-                let lacking = wanted.iter().filter(|name| !names.contains(name));
-                let lacking: Vec<_> = lacking.map(|name| format!("`{name}`")).collect();
-                if lacking.is_empty() {
+                let missing = wanted.iter().filter(|name| !names.contains(name));
+                let missing: Vec<_> = missing.map(|name| format!("`{name}`")).collect();
+                if missing.is_empty() {
                     continue;
                 }
-                lacking.join(", ")
+                missing.join(", ")
             }
         };
-        faults.push(BuildErrorKind::PathMismatch {
-            route: entry.name(),
-            expected: takes,
-            found: has(),
-        });
+        errors.push(BuildErrorKind::PathMismatch { route: entry.name(), expected, found: found() });
     }
 }
 
-/// Translates the router's problem into an error.
+/// Translates an error of the router.
 fn translate_router_error(
-    problem: &RouterProblem,
+    route_error: &RouteError,
     entries: &[Box<RouteEntry>],
     index: &MethodIndex,
 ) -> BuildErrorKind {
     let name = |id: u32| entries[id as usize].name();
-    match problem {
-        RouterProblem::InvalidPattern { route, error } => {
+    match route_error {
+        RouteError::InvalidPattern { route, error } => {
             let reason = format!("at byte {}: {}", error.position, error.kind);
             BuildErrorKind::InvalidPattern { route: name(route.id), reason }
         }
-        RouterProblem::Duplicate { first, second, methods } => {
+        RouteError::Duplicate { first, second, methods } => {
             let any = |id: u32| entries[id as usize].methods == MethodFilter::Any;
             let methods = if any(first.id) && any(second.id) {
                 MethodFilter::Any.to_string()
@@ -479,7 +481,7 @@ fn translate_router_error(
             };
             BuildErrorKind::Conflict { first: name(first.id), second: name(second.id), methods }
         }
-        // The only other problem that can occur here is too many routes: ids are unique indexes of
+        // The only other error that can occur here is too many routes: ids are unique indexes of
         // entries, and every entry has methods.
         other => BuildErrorKind::LimitExceeded { message: other.to_string() },
     }

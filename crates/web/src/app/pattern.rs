@@ -117,11 +117,11 @@ impl ParameterType {
 
 /// RFC 9562: 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(text: &str) -> bool {
-    let is_right = |(at, byte): (usize, u8)| match at {
+    let is_valid = |(index, byte): (usize, u8)| match index {
         8 | 13 | 18 | 23 => byte == b'-',
         _ => byte.is_ascii_hexdigit(),
     };
-    text.len() == 36 && text.bytes().enumerate().all(is_right)
+    text.len() == 36 && text.bytes().enumerate().all(is_valid)
 }
 
 /// Splits `text` at its first parameter: the text before, the text between the braces, and the text
@@ -129,11 +129,11 @@ fn is_uuid(text: &str) -> bool {
 #[doc(hidden)]
 #[must_use]
 pub fn next_parameter(text: &str) -> Option<(&str, &str, &str)> {
-    let mut from = 0;
+    let mut start = 0;
     loop {
-        let open = text[from..].find('{')? + from;
+        let open = text[start..].find('{')? + start;
         if text[open + 1..].starts_with('{') {
-            from = open + 2;
+            start = open + 2;
             continue;
         }
         let close = text[open..].find('}')? + open;
@@ -205,14 +205,14 @@ pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
     Ok(expanded)
 }
 
-fn parse_type(hole: &str, kind: &str) -> Result<ParameterType, String> {
-    if hole.starts_with('*') {
-        return Err(format!("`{{{hole}}}` is a catch-all, which cannot have a type"));
+fn parse_type(parameter: &str, kind: &str) -> Result<ParameterType, String> {
+    if parameter.starts_with('*') {
+        return Err(format!("`{{{parameter}}}` is a catch-all, which cannot have a type"));
     }
     ParameterType::from_name(kind).ok_or_else(|| {
         let names: Vec<_> = PARSED_TYPES.iter().chain(&OTHER_TYPES).map(|kind| kind.name).collect();
         format!(
-            "`{kind}` in `{{{hole}}}` is not a segment type; the types are {}",
+            "`{kind}` in `{{{parameter}}}` is not a segment type; the types are {}",
             names.join(", ")
         )
     })
@@ -224,11 +224,11 @@ mod tests {
 
     fn patterns(written: &str) -> Vec<(String, usize)> {
         let all = expand(written).unwrap_or_else(|reason| panic!("{written}: {reason}"));
-        all.into_iter().map(|one| (one.pattern, one.omitted)).collect()
+        all.into_iter().map(|expanded| (expanded.pattern, expanded.omitted)).collect()
     }
 
     #[test]
-    fn optional_parameters_stand_for_patterns_without_them() {
+    fn expands_optional_parameters_to_patterns_without_them() {
         for (written, expected) in [
             ("/", vec![("/", 0)]),
             ("/a/{b}", vec![("/a/{b}", 0)]),
@@ -246,15 +246,15 @@ mod tests {
             let expected: Vec<_> = expected.into_iter().map(|(a, b)| (a.to_owned(), b)).collect();
             assert_eq!(patterns(written), expected, "{written}");
         }
-        let twins = expand("/f/{*p?}").expect("a valid pattern");
+        let expanded = expand("/f/{*p?}").expect("a valid pattern");
         assert_eq!(
-            twins.iter().map(|one| one.is_slash_variant).collect::<Vec<_>>(),
+            expanded.iter().map(|variant| variant.is_slash_variant).collect::<Vec<_>>(),
             [true, false, false]
         );
     }
 
     #[test]
-    fn what_cannot_be_left_out_or_is_no_type_is_refused_with_the_reason() {
+    fn rejects_invalid_optional_parameters_and_types_with_a_reason() {
         for (written, reason) in [
             ("/{a?}/b", "`/b` follows an optional parameter"),
             ("/{a?}/{b}", "`{b}` follows"),
@@ -264,13 +264,13 @@ mod tests {
             ("/{a:}", "`` in `{a:}` is not a segment type"),
             ("/{*a:u8}", "`{*a:u8}` is a catch-all, which cannot have a type"),
         ] {
-            let told = expand(written).expect_err(written);
-            assert!(told.contains(reason), "{written}: {told}");
+            let error = expand(written).expect_err(written);
+            assert!(error.contains(reason), "{written}: {error}");
         }
     }
 
     #[test]
-    fn a_value_fits_its_type_once_it_is_decoded() {
+    fn decodes_a_value_before_checking_its_type() {
         for (kind, good, bad) in [
             ("u8", "255", "256"),
             ("i8", "-128", "128"),

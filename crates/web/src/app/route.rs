@@ -19,13 +19,13 @@ pub struct DocComment(pub &'static str);
 /// Handlers for several methods of one path, made by [`get`], [`post`] and the other functions
 /// here: `.route("/users", get(list).post(create))`.
 #[derive(Debug)]
-#[must_use = "it does nothing until it is given to `route`"]
+#[must_use = "it does nothing until it is passed to `route`"]
 pub struct MethodRouter<T>(T);
 
 /// The handlers of a [`MethodRouter`].
 pub trait MethodRoutes: sealed::Sealed {
     #[doc(hidden)]
-    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>);
+    fn add_to(self, scope: &mut Scope, pattern: &str, location: &'static Location<'static>);
 }
 
 mod sealed {
@@ -57,16 +57,21 @@ where
     (Args, Via): 'static,
     T: MethodRoutes,
 {
-    fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
+    fn add_to(self, scope: &mut Scope, pattern: &str, location: &'static Location<'static>) {
         let (single, earlier) = self;
-        earlier.add_to(to, pattern, place);
-        to.add_handler(single.methods, pattern, single.handler, place);
+        earlier.add_to(scope, pattern, location);
+        scope.add_handler(single.methods, pattern, single.handler, location);
     }
 }
 
 impl<T: MethodRoutes> MethodRouter<T> {
-    pub(crate) fn add_to(self, to: &mut Scope, pattern: &str, place: &'static Location<'static>) {
-        self.0.add_to(to, pattern, place);
+    pub(crate) fn add_to(
+        self,
+        scope: &mut Scope,
+        pattern: &str,
+        location: &'static Location<'static>,
+    ) {
+        self.0.add_to(scope, pattern, location);
     }
 
     fn add_handler<Args, Via, H: Handler<Args, Via>>(

@@ -42,8 +42,8 @@ impl fmt::Display for RouteList {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
         };
         let (methods, patterns, names) = (width(0), width(1), width(2));
-        for [method, pattern, name, place] in &self.rows {
-            writeln!(f, "{method:methods$}  {pattern:patterns$}  {name:names$}  {place}")?;
+        for [method, pattern, name, location] in &self.rows {
+            writeln!(f, "{method:methods$}  {pattern:patterns$}  {name:names$}  {location}")?;
         }
         Ok(())
     }
@@ -54,7 +54,7 @@ mod tests {
     use crate::{App, HandlerExt, guard};
 
     #[test]
-    fn routes_are_listed_in_columns_with_their_lines() {
+    fn lists_routes_in_columns_with_their_source_lines() {
         let users = App::new().get("/users/{id:u32}", (|| "one").named("user"));
         let app = App::new()
             .get("/", || "start")
@@ -74,12 +74,17 @@ mod tests {
         ];
         assert_eq!(lines.len(), expected.len(), "{text}");
         for (line, expected) in lines.iter().zip(expected) {
-            let place = line.strip_prefix(expected).unwrap_or_else(|| panic!("{expected}\n{text}"));
-            assert!(place.contains("route_list.rs:"), "{text}");
+            let location =
+                line.strip_prefix(expected).unwrap_or_else(|| panic!("{expected}\n{text}"));
+            assert!(location.contains("route_list.rs:"), "{text}");
         }
-        let places: Vec<_> =
+        let location_columns: Vec<_> =
             text.lines().map(|line| line.find("crates/").or(line.find("src/"))).collect();
-        assert!(places[0].is_some() && places.iter().all(|place| *place == places[0]), "{text}");
+        assert!(
+            location_columns[0].is_some()
+                && location_columns.iter().all(|column| *column == location_columns[0]),
+            "{text}"
+        );
         assert_eq!(App::new().routes().expect("a valid application").to_string(), "");
         assert!(App::new().get("no", || "").routes().is_err());
     }

@@ -3,7 +3,7 @@
 /// The methods that applications and scopes share. `$field` is the path from `self` to the scope.
 macro_rules! route_methods {
     ($($field:tt)*) => {
-        /// Answers GET requests for `pattern`. HEAD requests call `handler` too, unless they have
+        /// Handles GET requests for `pattern`. HEAD requests call `handler` too, unless they have
         /// their own handler: `handler` sees the method HEAD, and the server omits the body.
         ///
         /// [`App`](crate::App#patterns) describes what a pattern may contain.
@@ -17,7 +17,7 @@ macro_rules! route_methods {
             self.on(Method::GET, pattern, handler)
         }
 
-        /// Answers POST requests for `pattern`.
+        /// Handles POST requests for `pattern`.
         #[track_caller]
         #[must_use]
         pub fn post<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -28,7 +28,7 @@ macro_rules! route_methods {
             self.on(Method::POST, pattern, handler)
         }
 
-        /// Answers PUT requests for `pattern`.
+        /// Handles PUT requests for `pattern`.
         #[track_caller]
         #[must_use]
         pub fn put<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -39,7 +39,7 @@ macro_rules! route_methods {
             self.on(Method::PUT, pattern, handler)
         }
 
-        /// Answers DELETE requests for `pattern`.
+        /// Handles DELETE requests for `pattern`.
         #[track_caller]
         #[must_use]
         pub fn delete<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -50,7 +50,7 @@ macro_rules! route_methods {
             self.on(Method::DELETE, pattern, handler)
         }
 
-        /// Answers PATCH requests for `pattern`.
+        /// Handles PATCH requests for `pattern`.
         #[track_caller]
         #[must_use]
         pub fn patch<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -61,7 +61,7 @@ macro_rules! route_methods {
             self.on(Method::PATCH, pattern, handler)
         }
 
-        /// Answers HEAD requests for `pattern`, in place of the handler for GET.
+        /// Handles HEAD requests for `pattern`, in place of the handler for GET.
         #[track_caller]
         #[must_use]
         pub fn head<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -72,7 +72,7 @@ macro_rules! route_methods {
             self.on(Method::HEAD, pattern, handler)
         }
 
-        /// Answers OPTIONS requests for `pattern`, in place of the automatic response.
+        /// Handles OPTIONS requests for `pattern`, in place of the automatic response.
         #[track_caller]
         #[must_use]
         pub fn options<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -83,7 +83,7 @@ macro_rules! route_methods {
             self.on(Method::OPTIONS, pattern, handler)
         }
 
-        /// Answers QUERY requests for `pattern`: safe requests with a body.
+        /// Handles QUERY requests for `pattern`: safe requests with a body.
         #[track_caller]
         #[must_use]
         pub fn query<Args, Via, H>(self, pattern: &str, handler: H) -> Self
@@ -94,7 +94,7 @@ macro_rules! route_methods {
             self.on($crate::app::route_table::query_method(), pattern, handler)
         }
 
-        /// Answers requests for `pattern` with any method that has no other handler there.
+        /// Handles requests for `pattern` with any method that has no other handler there.
         #[track_caller]
         #[must_use]
         pub fn any<Args, Via, H>(mut self, pattern: &str, handler: H) -> Self
@@ -102,12 +102,12 @@ macro_rules! route_methods {
             H: Signature<Args> + Handler<Args, Via> + 'static,
             (Args, Via): 'static,
         {
-            let place = Location::caller();
-            self $($field)*.add_handler(MethodFilter::Any, pattern, handler, place);
+            let location = Location::caller();
+            self $($field)*.add_handler(MethodFilter::Any, pattern, handler, location);
             self
         }
 
-        /// Answers requests for `prefix`, for `prefix/`, and for everything below it, with any
+        /// Handles requests for `prefix`, for `prefix/`, and for everything below it, with any
         /// method that has no other handler there. Use it for handlers that route requests
         /// themselves. Routes of this application that match a path more specifically take
         /// precedence.
@@ -123,12 +123,12 @@ macro_rules! route_methods {
             H: Signature<Args> + Handler<Args, Via> + 'static,
             (Args, Via): 'static,
         {
-            let place = Location::caller();
-            self $($field)*.add_subtree(prefix, handler, place);
+            let location = Location::caller();
+            self $($field)*.add_subtree(prefix, handler, location);
             self
         }
 
-        /// Answers requests for `pattern` with `method`, which may be an extension method:
+        /// Handles requests for `pattern` with `method`, which may be an extension method:
         /// `Method::from_bytes(b"PURGE")`.
         #[track_caller]
         #[must_use]
@@ -137,18 +137,18 @@ macro_rules! route_methods {
             H: Signature<Args> + Handler<Args, Via> + 'static,
             (Args, Via): 'static,
         {
-            let place = Location::caller();
-            self $($field)*.add_handler(MethodFilter::One(method), pattern, handler, place);
+            let location = Location::caller();
+            self $($field)*.add_handler(MethodFilter::One(method), pattern, handler, location);
             self
         }
 
-        /// Answers requests for `pattern` with several methods:
+        /// Handles requests for `pattern` with several methods:
         /// `.route("/users", route::get(list).post(create))`.
         #[track_caller]
         #[must_use]
         pub fn route<T: MethodRoutes>(mut self, pattern: &str, methods: MethodRouter<T>) -> Self {
-            let place = Location::caller();
-            methods.add_to(&mut self $($field)*, pattern, place);
+            let location = Location::caller();
+            methods.add_to(&mut self $($field)*, pattern, location);
             self
         }
 
@@ -215,15 +215,15 @@ macro_rules! route_methods {
         /// middleware, and the middleware added here so far runs outside it.
         ///
         /// The handlers and middleware of `other` see the states of `other`. For a type that
-        /// `other` lacks, they see the state given here. If `other` has its own function that
-        /// renders problems ([`App::on_problem`](crate::App::on_problem)), its routes still use
-        /// that function. If there is no fallback here, the fallback of `other` is used. Nothing
-        /// else that was given to `other` is visible here.
+        /// `other` lacks, they see the state of this application. If `other` has its own function
+        /// that renders problems ([`App::on_problem`](crate::App::on_problem)), its routes still
+        /// use that function. If there is no fallback here, the fallback of `other` is used.
+        /// Nothing else that was added to `other` is visible here.
         #[track_caller]
         #[must_use]
         pub fn merge(mut self, other: $crate::app::App) -> Self {
-            let place = Location::caller();
-            self $($field)*.merge_app(other.into_scope(), place);
+            let location = Location::caller();
+            self $($field)*.merge_app(other.into_scope(), location);
             self
         }
 
@@ -245,8 +245,8 @@ macro_rules! route_methods {
         #[track_caller]
         #[must_use]
         pub fn scope(mut self, prefix: &str, build: impl FnOnce(Scope) -> Scope) -> Self {
-            let place = Location::caller();
-            self $($field)*.add_scope(prefix, build, place);
+            let location = Location::caller();
+            self $($field)*.add_scope(prefix, build, location);
             self
         }
     };

@@ -61,15 +61,15 @@ impl MethodIndex {
         if known != KnownMethod::Extension {
             return Some(known as u8);
         }
-        let place = self.extensions.iter().position(|extension| extension == method);
-        let place = place.unwrap_or_else(|| {
+        let index = self.extensions.iter().position(|extension| extension == method);
+        let index = index.unwrap_or_else(|| {
             self.extensions.push(method.clone());
             self.extensions.len() - 1
         });
-        u8::try_from(place)
+        u8::try_from(index)
             .ok()
-            .filter(|_| place < EXTENSION_METHODS_MAX)
-            .map(|at| EXTENSION_METHODS_FROM + at)
+            .filter(|_| index < EXTENSION_METHODS_MAX)
+            .map(|index| EXTENSION_METHODS_FROM + index)
     }
 
     fn name(&self, index: u8) -> Option<&str> {
@@ -88,8 +88,8 @@ impl MethodIndex {
         if let Some(known) = NAMED.iter().find(|known| **known as u8 == index) {
             return known.name();
         }
-        let place = usize::from(index.checked_sub(EXTENSION_METHODS_FROM)?);
-        self.extensions.get(place).map(Method::as_str)
+        let position = usize::from(index.checked_sub(EXTENSION_METHODS_FROM)?);
+        self.extensions.get(position).map(Method::as_str)
     }
 
     /// The names of `methods`, separated by commas: the value of `Allow`.
@@ -119,29 +119,29 @@ pub(crate) struct RouteConditions {
 impl RouteConditions {
     /// Like `are_met`. Also records which header fields the guards read, if the guards affect the
     /// result.
-    fn record_and_check(&self, asked: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
+    fn record_and_check(&self, context: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.types_match(values) {
-            asked.head().record_guards(&self.guards);
+            context.head().record_guards(&self.guards);
         }
-        self.are_met(asked, values)
+        self.are_met(context, values)
     }
 
-    fn are_met(&self, asked: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
-        self.types_match(values) && self.guards.iter().all(|guard| guard.check(asked))
+    fn are_met(&self, context: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
+        self.types_match(values) && self.guards.iter().all(|guard| guard.check(context))
     }
 
     /// Whether the values have the types of their parameters.
     fn types_match(&self, values: &Values<'_, '_>) -> bool {
-        let fits = |(place, kind): &(usize, ParameterType)| {
-            values.get(*place).is_some_and(|raw| kind.accepts(raw))
+        let type_matches = |(index, kind): &(usize, ParameterType)| {
+            values.get(*index).is_some_and(|raw| kind.accepts(raw))
         };
-        self.typed_parameters.iter().all(fits)
+        self.typed_parameters.iter().all(type_matches)
     }
 
     /// A description for route lists: `id is u32, the host is example.org`.
     pub(crate) fn describe(&self, names: &[Box<str>]) -> String {
-        let typed = self.typed_parameters.iter().map(|(place, kind)| {
-            format!("{} is {}", names.get(*place).map_or("", |name| &**name), kind.name)
+        let typed = self.typed_parameters.iter().map(|(index, kind)| {
+            format!("{} is {}", names.get(*index).map_or("", |name| &**name), kind.name)
         });
         let guards = self.guards.iter().map(|guard| guard.name().into_owned());
         typed.chain(guards).collect::<Vec<_>>().join(", ")
@@ -158,8 +158,8 @@ impl RouteTable {
     ) -> bool {
         let values = self.router.values(head.path_parameters(), head.path().as_bytes());
         let conditions = self.conditions.get(route as usize);
-        let asked = GuardContext::new(head, connection);
-        conditions.is_none_or(|conditions| conditions.record_and_check(&asked, &values))
+        let context = GuardContext::new(head, connection);
+        conditions.is_none_or(|conditions| conditions.record_and_check(&context, &values))
     }
 
     /// Finds the route for a path and a method, skipping routes whose conditions do not hold.
@@ -174,10 +174,10 @@ impl RouteTable {
         if self.conditions.is_empty() {
             return self.router.find(path, method, parameters);
         }
-        let asked = GuardContext::new(head, connection);
+        let context = GuardContext::new(head, connection);
         self.router.find_where(path, method, parameters, |route, values| {
             let conditions = self.conditions.get(route.id() as usize);
-            conditions.is_none_or(|conditions| conditions.record_and_check(&asked, &values))
+            conditions.is_none_or(|conditions| conditions.record_and_check(&context, &values))
         })
     }
 
@@ -192,8 +192,8 @@ impl RouteTable {
         }
     }
 
-    /// Returns the route that would answer the request that a CORS preflight announces. Returns
-    /// `None` if `head` is not a preflight or no route would answer.
+    /// Returns the route that would handle the request that a CORS preflight announces. Returns
+    /// `None` if `head` is not a preflight or no route would handle it.
     ///
     /// Guards see the announced method. They cannot see the announced request's header fields,
     /// because a preflight does not contain them. So if the guards reject all routes, the first
@@ -207,14 +207,14 @@ impl RouteTable {
         let known = KnownMethod::from_name(name.as_bytes());
         let method =
             if known == KnownMethod::Extension { self.extension_id(name) } else { known as u8 };
-        let asked = GuardContext::preflight(head, connection, name);
-        let find = |has_guards: bool| {
+        let context = GuardContext::preflight(head, connection, name);
+        let find = |checks_guards: bool| {
             let path = head.path().as_bytes();
             let conditions = |route: &Route| self.conditions.get(route.id() as usize);
             self.router.find_where(path, method, &mut Parameters::default(), |route, values| {
-                conditions(route).is_none_or(|all| match has_guards {
-                    true => all.are_met(&asked, &values),
-                    false => all.types_match(&values),
+                conditions(route).is_none_or(|conditions| match checks_guards {
+                    true => conditions.are_met(&context, &values),
+                    false => conditions.types_match(&values),
                 })
             })
         };
@@ -230,8 +230,8 @@ impl RouteTable {
     #[cold]
     fn extension_id(&self, name: &str) -> u8 {
         let extensions = (EXTENSION_METHODS_FROM..).zip(&self.methods.extensions);
-        let mut same = extensions.filter(|(_, extension)| extension.as_str() == name);
-        same.next().map_or(OTHER_METHOD, |(index, _)| index)
+        let mut matches = extensions.filter(|(_, extension)| extension.as_str() == name);
+        matches.next().map_or(OTHER_METHOD, |(index, _)| index)
     }
 
     /// The names of `methods`, separated by commas.

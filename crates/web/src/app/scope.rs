@@ -28,7 +28,7 @@ pub use crate::app::pattern::CATCH_ALL;
 /// creates one.
 ///
 /// Patterns are relative to the prefix: in the scope `/users`, the pattern `/{id}` is
-/// `/users/{id}`, and both `/` and the empty pattern are `/users` itself. Middleware given to
+/// `/users/{id}`, and both `/` and the empty pattern are `/users` itself. Middleware added with
 /// [`Scope::wrap`] applies to the routes that are added later in this scope. It runs inside the
 /// middleware of the enclosing scopes.
 ///
@@ -54,7 +54,7 @@ pub struct Scope {
     guards: Vec<Rc<dyn Guard>>,
     /// The metadata of all routes that are added later.
     metadata: Vec<Rc<dyn Any>>,
-    /// Answers requests whose method has no handler, for the patterns that are added later. Created
+    /// Handles requests whose method has no handler, for the patterns that are added later. Created
     /// when the first such pattern is added.
     default_response: Option<Rc<dyn Endpoint>>,
     fallback: Option<Fallback>,
@@ -65,9 +65,9 @@ pub struct Scope {
 
 impl Scope {
     pub(crate) fn root(shared: Rc<AppContext>) -> Self {
-        let plan = AppBuilder::new(shared);
+        let builder = AppBuilder::new(shared);
         Self {
-            builder: plan,
+            builder,
             prefix: String::new(),
             middleware: MiddlewareStack::default(),
             guards: Vec::new(),
@@ -81,26 +81,26 @@ impl Scope {
     pub(crate) fn add_middleware<M: Middleware + 'static>(
         mut self,
         middleware: M,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) -> Self {
         let mut requirements = Requirements::default();
         middleware.require(&mut requirements);
-        self.builder.require(format!("the middleware ({place})"), requirements);
+        self.builder.require(format!("the middleware ({location})"), requirements);
         Self { middleware: self.middleware.push(middleware), default_response: None, ..self }
     }
 
     /// Passes this scope through `build`.
     pub(crate) fn apply(&mut self, build: impl FnOnce(Self) -> Self) {
-        let left = Self::root(Rc::clone(&self.builder.shared));
-        *self = build(std::mem::replace(self, left));
+        let placeholder = Self::root(Rc::clone(&self.builder.shared));
+        *self = build(std::mem::replace(self, placeholder));
     }
 
     pub(crate) fn add_guard(&mut self, guard: impl Guard + 'static) {
         self.guards.push(Rc::new(guard));
     }
 
-    pub(crate) fn add_metadata(&mut self, note: Rc<dyn Any>) {
-        self.metadata.push(note);
+    pub(crate) fn add_metadata(&mut self, metadata: Rc<dyn Any>) {
+        self.metadata.push(metadata);
     }
 
     pub(crate) fn add_handler<Args, Via, H>(
@@ -108,13 +108,13 @@ impl Scope {
         methods: MethodFilter,
         pattern: &str,
         handler: H,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) where
         H: Handler<Args, Via> + 'static,
         (Args, Via): 'static,
     {
-        let entry = self.new_entry(methods, handler, place);
-        let pattern = self.join_pattern(pattern, place);
+        let entry = self.new_entry(methods, handler, location);
+        let pattern = self.join_pattern(pattern, location);
         let entry = RouteEntry { pattern: pattern.clone(), ..entry };
         entry.check_options(&mut self.builder.errors);
         self.builder.add(entry, &pattern);
@@ -125,7 +125,7 @@ impl Scope {
         &mut self,
         methods: MethodFilter,
         handler: H,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) -> RouteEntry
     where
         H: Handler<Args, Via> + 'static,
@@ -137,7 +137,7 @@ impl Scope {
         let mut requirements = self.inherited_requirements();
         handler.require(&mut requirements);
         let endpoint = self.endpoint(HandlerService::new(handler, &options));
-        let unrouted = self.default_response();
+        let default_response = self.default_response();
         RouteEntry {
             pattern: String::new(),
             typed_parameters: Vec::new(),
@@ -145,13 +145,13 @@ impl Scope {
             guards: self.guards.iter().chain(requirements.guards()).map(Rc::clone).collect(),
             methods,
             endpoint,
-            default_response: unrouted,
+            default_response,
             options,
             requirements,
             shared: Rc::clone(&self.builder.shared),
             is_slash_variant: false,
             has_slash_variant: false,
-            location: place,
+            location,
         }
     }
 
@@ -159,31 +159,31 @@ impl Scope {
     /// middleware added so far needs, and the metadata. Other requirements of a middleware are
     /// checked only once.
     fn inherited_requirements(&self) -> Requirements {
-        let mut all = Requirements::default();
-        self.middleware.require(&mut all);
-        let mut of_route = Requirements::default();
-        of_route.inherit_from(&all);
-        for note in &self.metadata {
-            of_route.add_metadata(Rc::clone(note));
+        let mut of_middleware = Requirements::default();
+        self.middleware.require(&mut of_middleware);
+        let mut inherited = Requirements::default();
+        inherited.inherit_from(&of_middleware);
+        for metadata in &self.metadata {
+            inherited.add_metadata(Rc::clone(metadata));
         }
-        of_route
+        inherited
     }
 
     pub(crate) fn add_subtree<Args, Via, H>(
         &mut self,
         prefix: &str,
         handler: H,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) where
         H: Handler<Args, Via> + 'static,
         (Args, Via): 'static,
     {
-        let entry = self.new_entry(MethodFilter::Any, handler, place);
-        let root = self.join_pattern(prefix.trim_end_matches('/'), place);
-        let whole = if root.is_empty() { "/" } else { &root };
-        let entry = RouteEntry { pattern: whole.to_owned(), ..entry };
+        let entry = self.new_entry(MethodFilter::Any, handler, location);
+        let root = self.join_pattern(prefix.trim_end_matches('/'), location);
+        let root_pattern = if root.is_empty() { "/" } else { &root };
+        let entry = RouteEntry { pattern: root_pattern.to_owned(), ..entry };
         entry.check_options(&mut self.builder.errors);
-        self.builder.add(RouteEntry { has_slash_variant: true, ..entry.clone() }, whole);
+        self.builder.add(RouteEntry { has_slash_variant: true, ..entry.clone() }, root_pattern);
         if !root.is_empty() {
             self.builder
                 .add(RouteEntry { is_slash_variant: true, ..entry.clone() }, &format!("{root}/"));
@@ -195,19 +195,19 @@ impl Scope {
         &mut self,
         prefix: &str,
         build: impl FnOnce(Self) -> Self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) {
-        let prefix = self.join_pattern(prefix.trim_end_matches('/'), place);
+        let prefix = self.join_pattern(prefix.trim_end_matches('/'), location);
         let shared = Rc::clone(&self.builder.shared);
-        let plan = std::mem::replace(&mut self.builder, AppBuilder::new(shared));
-        let (chain, guards, notes) =
+        let builder = std::mem::replace(&mut self.builder, AppBuilder::new(shared));
+        let (middleware, guards, metadata) =
             (self.middleware.clone(), self.guards.clone(), self.metadata.clone());
         let inner = Self {
-            builder: plan,
+            builder,
             prefix,
-            middleware: chain,
+            middleware,
             guards,
-            metadata: notes,
+            metadata,
             default_response: None,
             fallback: None,
             allows_ambiguous_paths: self.allows_ambiguous_paths,
@@ -227,98 +227,91 @@ impl Scope {
     fn check_fallback_guards(&mut self, prefix: &str, fallback: &Fallback) {
         if !self.guards.is_empty() {
             let name = fallback_name(prefix, fallback.location);
-            let what = format!(
+            let message = format!(
                 "{name} is in a scope or an application with a guard, but answers every request \
                  without a route; move it outside"
             );
-            self.builder.errors.push(BuildErrorKind::GuardedFallback { message: what });
+            self.builder.errors.push(BuildErrorKind::GuardedFallback { message });
         }
     }
 
     /// Adds the routes of `other`, wrapped in this scope's middleware.
-    pub(crate) fn merge_app(&mut self, mut other: Self, place: &'static Location<'static>) {
+    pub(crate) fn merge_app(&mut self, mut other: Self, location: &'static Location<'static>) {
         let fallback = other.fallback.take();
         if let Some(fallback) = &fallback {
             other.check_fallback_guards(&other.prefix.clone(), fallback);
         }
-        let AppBuilder {
-            routes: entries,
-            fallbacks,
-            errors: faults,
-            requirements: needs,
-            build_hooks: inspectors,
-            states,
-            shared,
-        } = other.builder;
+        let AppBuilder { routes, fallbacks, errors, requirements, build_hooks, states, shared } =
+            other.builder;
         let has_states = !states.is_empty();
         // Middleware of this application sees this application's states. Handlers and middleware of
         // `other` see the states of `other`.
-        let guest = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
+        let with_merged_states = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
             if has_states { Rc::new(MergedApp::new(&shared, endpoint)) } else { endpoint }
         };
         if let Some(mut fallback) = fallback
             && self.fallback.is_none()
         {
             fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
-            let endpoint = guest(other.middleware.wrap(fallback.endpoint));
+            let endpoint = with_merged_states(other.middleware.wrap(fallback.endpoint));
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
-        let needs_around = self.inherited_requirements();
+        let inherited = self.inherited_requirements();
         // If several entries share an endpoint, they also share the wrapped endpoint, so that they
         // still count as one route.
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
-                let outer = self.wrap_endpoint(guest(Rc::clone(&inner)));
+                let outer = self.wrap_endpoint(with_merged_states(Rc::clone(&inner)));
                 // The map keeps the inner endpoint alive, so that its address, the key, is not
                 // reused.
                 [inner, outer]
             });
             Rc::clone(&pair[1])
         };
-        let mut entries = entries;
-        for entry in &mut entries {
+        let mut routes = routes;
+        for entry in &mut routes {
             entry.endpoint = wrap(Rc::clone(&entry.endpoint));
             entry.default_response = wrap(Rc::clone(&entry.default_response));
             entry.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
         }
-        for mut entry in entries {
-            let pattern = self.join_pattern(&entry.pattern, place);
-            entry.requirements.inherit_from(&needs_around);
+        for mut entry in routes {
+            let pattern = self.join_pattern(&entry.pattern, location);
+            entry.requirements.inherit_from(&inherited);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
             if entry.pattern == "/" && entry.has_slash_variant && !self.prefix.is_empty() {
-                let twin = RouteEntry {
+                let slash_variant = RouteEntry {
                     is_slash_variant: true,
                     has_slash_variant: false,
                     ..(*entry).clone()
                 };
-                self.builder.add(twin, &format!("{pattern}/"));
+                self.builder.add(slash_variant, &format!("{pattern}/"));
             }
             self.builder.add(*entry, &pattern);
         }
         for ScopeFallback { prefix, mut fallback } in fallbacks {
             fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
-            let prefix = self.join_pattern(&prefix, place);
+            let prefix = self.join_pattern(&prefix, location);
             self.check_fallback_guards(&prefix, &fallback);
-            let endpoint = self.wrap_endpoint(guest(Rc::clone(&fallback.endpoint)));
+            let endpoint = self.wrap_endpoint(with_merged_states(Rc::clone(&fallback.endpoint)));
             let fallback = Fallback { endpoint, ..fallback };
             self.builder.fallbacks.push(ScopeFallback { prefix, fallback });
         }
-        self.builder.errors.extend(faults);
-        self.builder.requirements.extend(needs);
-        self.builder.build_hooks.extend(inspectors);
+        self.builder.errors.extend(errors);
+        self.builder.requirements.extend(requirements);
+        self.builder.build_hooks.extend(build_hooks);
         self.builder.shared.add_merged(shared, states);
     }
 
     pub(crate) fn set_fallback<Args, Via, H>(
         &mut self,
         handler: H,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
     ) where
         H: Handler<Args, Via> + 'static,
         (Args, Via): 'static,
     {
-        let mut fallback = Fallback::new(&self.prefix, handler, place, &mut self.builder);
+        let mut fallback = Fallback::new(&self.prefix, handler, location, &mut self.builder);
         fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
         self.fallback = Some(fallback);
     }
@@ -326,22 +319,14 @@ impl Scope {
     /// Splits the root scope into the collected routes and the endpoints for requests without a
     /// route.
     pub(crate) fn finish(mut self) -> (AppBuilder, Unmatched) {
-        let (fallback, missing_options) = match self.fallback.take() {
+        let (fallback, not_found_options) = match self.fallback.take() {
             Some(Fallback { endpoint, options, .. }) => (Some(endpoint), options),
             None => (None, RouteOptions::default()),
         };
         let has_fallback = fallback.is_some();
-        let missing = self.endpoint(DefaultResponses::new(&self.builder.shared, fallback));
+        let not_found = self.endpoint(DefaultResponses::new(&self.builder.shared, fallback));
         let ambiguous = self.endpoint(AmbiguousPath);
-        (
-            self.builder,
-            Unmatched {
-                not_found: missing,
-                not_found_options: missing_options,
-                has_fallback,
-                ambiguous,
-            },
-        )
+        (self.builder, Unmatched { not_found, not_found_options, has_fallback, ambiguous })
     }
 
     /// Wraps `service` in the scope's middleware and erases its type. The application renders its
@@ -367,14 +352,14 @@ impl Scope {
     }
 
     /// The full pattern. Inside a prefix, `/` stands for the prefix itself.
-    fn join_pattern(&mut self, pattern: &str, place: &'static Location<'static>) -> String {
+    fn join_pattern(&mut self, pattern: &str, location: &'static Location<'static>) -> String {
         if self.prefix.is_empty() {
             return pattern.to_owned();
         }
         if !pattern.is_empty() && !pattern.starts_with('/') {
             // The joined text could be a valid pattern that the author did not intend.
             self.builder.errors.push(BuildErrorKind::InvalidPattern {
-                route: format!("`{pattern}` in the scope `{}` ({place})", self.prefix),
+                route: format!("`{pattern}` in the scope `{}` ({location})", self.prefix),
                 reason: "a pattern begins with `/`: put one in front".to_owned(),
             });
         }
@@ -400,7 +385,7 @@ impl Scope {
         self.add_middleware(middleware.into_middleware(), Location::caller())
     }
 
-    /// Answers requests that have no route, if their path is the scope's prefix or below it. All of
+    /// Handles requests that have no route, if their path is the scope's prefix or below it. All of
     /// the scope's middleware runs around the fallback, even middleware added later.
     ///
     /// The prefix matches like a route's pattern. If the prefixes of several scopes with a fallback

@@ -54,19 +54,22 @@ const MEDIA_RANGES_MAX: usize = 64;
 
 impl Accept {
     /// The client's preference for a media type, such as `text/html; charset=utf-8`, from 0 (not
-    /// acceptable) to 1000. The most specific matching range counts.
+    /// acceptable) to 1000. The most specific matching range determines it.
     #[must_use]
     pub fn quality(&self, media_type: &str) -> u16 {
         if self.ranges.is_empty() {
             return 1000;
         }
         let Some(offered) = MediaRange::parse(media_type) else { return 0 };
-        let fitting = self
+        let matching = self
             .ranges
             .iter()
             .filter_map(|range| Some((range.match_specificity(&offered)?, range)));
-        // Among equally specific ranges, the one with the highest weight counts.
-        fitting.map(|(specific, range)| (specific, range.quality)).max().map_or(0, |(_, it)| it)
+        // Among equally specific ranges, the highest weight is used.
+        matching
+            .map(|(specificity, range)| (specificity, range.quality))
+            .max()
+            .map_or(0, |(_, quality)| quality)
     }
 
     /// Returns the type among `offers` that the client prefers. If it prefers several equally,
@@ -122,8 +125,8 @@ impl Accept {
     }
 }
 
-/// The available formats of a response. [`Negotiation::respond`] makes only the one that the client
-/// prefers.
+/// The available formats of a response. [`Negotiation::respond`] builds only the one that the
+/// client prefers.
 #[doc(alias = "respond_to")]
 #[doc(alias = "Offers")]
 #[must_use = "a response is made by `respond`"]
@@ -179,7 +182,7 @@ impl Accept {
     #[must_use]
     pub fn from_head(head: &RequestHead) -> Self {
         let lists =
-            head.header_values(ACCEPT.as_str()).filter_map(|it| std::str::from_utf8(it).ok());
+            head.header_values(ACCEPT.as_str()).filter_map(|value| std::str::from_utf8(value).ok());
         let ranges = lists.flat_map(|list| split_unquoted(list, b','));
         Self { ranges: ranges.filter_map(MediaRange::parse).take(MEDIA_RANGES_MAX).collect() }
     }
@@ -203,8 +206,10 @@ impl MediaRange {
                 // Extensions after the weight are ignored.
                 break;
             }
-            let value =
-                value.strip_prefix('"').and_then(|it| it.strip_suffix('"')).unwrap_or(value);
+            let value = value
+                .strip_prefix('"')
+                .and_then(|quoted| quoted.strip_suffix('"'))
+                .unwrap_or(value);
             parameters.push((name.to_ascii_lowercase(), value.to_ascii_lowercase()));
         }
         let (kind, subtype) = (kind.to_ascii_lowercase(), subtype.to_ascii_lowercase());
@@ -213,31 +218,32 @@ impl MediaRange {
 
     /// How specific this range is, or `None` if it does not match the offered type.
     fn match_specificity(&self, offered: &Self) -> Option<usize> {
-        let has_all = self.parameters.iter().all(|one| offered.parameters.contains(one));
-        let of_kind = self.kind == offered.kind;
+        let has_all =
+            self.parameters.iter().all(|parameter| offered.parameters.contains(parameter));
+        let kind_matches = self.kind == offered.kind;
         match (self.kind.as_str(), self.subtype.as_str()) {
             ("*", _) => has_all.then_some(0),
-            (_, "*") => (of_kind && has_all).then_some(1),
+            (_, "*") => (kind_matches && has_all).then_some(1),
             (_, subtype) => {
-                let is_it = of_kind && subtype == offered.subtype && has_all;
-                is_it.then_some(2 + self.parameters.len())
+                let is_match = kind_matches && subtype == offered.subtype && has_all;
+                is_match.then_some(2 + self.parameters.len())
             }
         }
     }
 }
 
-/// Splits a list at a character outside quotes.
-fn split_unquoted(list: &str, at: u8) -> impl Iterator<Item = &str> {
+/// Splits a list at each `separator` outside quotes.
+fn split_unquoted(list: &str, separator: u8) -> impl Iterator<Item = &str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
-    list.split(move |letter: char| {
-        let is_cut = letter == char::from(at) && !is_quoted;
-        match letter {
+    list.split(move |c: char| {
+        let is_separator = c == char::from(separator) && !is_quoted;
+        match c {
             _ if is_escaped => is_escaped = false,
             '\\' if is_quoted => is_escaped = true,
             '"' => is_quoted = !is_quoted,
             _ => {}
         }
-        is_cut
+        is_separator
     })
 }
 
@@ -247,18 +253,20 @@ fn parse_qvalue(text: &str) -> Option<u16> {
     if digits.len() > 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let part: u16 = format!("{digits:0<3}").parse().ok()?;
+    let thousandths: u16 = format!("{digits:0<3}").parse().ok()?;
     match whole {
-        "0" => Some(part),
-        "1" => (part == 0).then_some(1000),
+        "0" => Some(thousandths),
+        "1" => (thousandths == 0).then_some(1000),
         _ => None,
     }
 }
 
 impl fmt::Debug for Accept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let types =
-            self.ranges.iter().map(|it| format!("{}/{};q={}", it.kind, it.subtype, it.quality));
+        let types = self
+            .ranges
+            .iter()
+            .map(|range| format!("{}/{};q={}", range.kind, range.subtype, range.quality));
         f.debug_list().entries(types).finish()
     }
 }
@@ -281,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_decide_and_then_how_specific_a_range_is_and_then_our_order() {
+    fn chooses_by_weight_of_the_most_specific_range_then_by_the_order_of_offers() {
         const JSON: &str = "application/json";
         const HTML: &str = "text/html; charset=utf-8";
         for (value, expected) in [
@@ -317,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_form_is_the_only_one_that_is_made() {
+    fn builds_only_the_chosen_format_and_responds_406_if_none_matches() {
         let made = std::cell::Cell::new("");
         let response = accept(&["text/html"])
             .offer("application/json", || made.set("json"))
             .or("text/html", || made.set("html"))
             .respond();
         assert_eq!((made.get(), response.header("vary")), ("html", Some("accept")));
-        let refused = accept(&["image/png"]).offer("text/html", || "no").respond();
-        assert_eq!((refused.status.as_u16(), refused.header("vary")), (406, Some("accept")));
+        let rejected = accept(&["image/png"]).offer("text/html", || "no").respond();
+        assert_eq!((rejected.status.as_u16(), rejected.header("vary")), (406, Some("accept")));
     }
 }

@@ -7,18 +7,15 @@ use crate::http::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// Passes the whole body to `use_it`, without a copy if the body is already complete. Then returns
+/// Passes the whole body to `read`, without a copy if the body is already complete. Then returns
 /// the buffer to the thread's pool.
-pub(crate) async fn read_body<T>(
-    body: Body,
-    use_it: impl FnOnce(&[u8]) -> T,
-) -> Result<T, Problem> {
+pub(crate) async fn read_body<T>(body: Body, read: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
-        return Ok(use_it(bytes));
+        return Ok(read(bytes));
     }
     let limit = limit(&body);
     let buffer = body.collect(limit).await?;
-    let result = use_it(&buffer);
+    let result = read(&buffer);
     pool::put(buffer);
     Ok(result)
 }
@@ -100,34 +97,42 @@ impl FromRequest for Request {
 #[cfg(test)]
 mod tests {
     use super::super::DEFAULT_BODY_BYTES_MAX;
-    use super::super::test_support::{incoming, now, post};
+    use super::super::test_support::{assert_ready, incoming, post};
     use super::*;
 
     #[test]
-    fn bytes_text_and_streams_are_the_body() {
+    fn extracts_the_body_as_bytes_text_or_a_stream() {
         for body in [|| Body::from("caf\u{e9}"), || incoming(&["caf", "\u{e9}"], 5)] {
             let request = || post("/", &[], body());
-            assert_eq!(now(Bytes::from_request(request())).expect("bytes"), "caf\u{e9}");
-            assert_eq!(now(Vec::from_request(request())).expect("bytes"), "caf\u{e9}".as_bytes());
-            assert_eq!(now(String::from_request(request())).expect("text"), "caf\u{e9}");
-            let mut body = now(Body::from_request(request())).expect("a body");
-            assert!(now(body.next()).expect("a piece").expect("data").starts_with(b"caf"));
-            assert_eq!(now(Request::from_request(request())).expect("itself").path(), "/");
+            assert_eq!(assert_ready(Bytes::from_request(request())).expect("bytes"), "caf\u{e9}");
+            assert_eq!(
+                assert_ready(Vec::from_request(request())).expect("bytes"),
+                "caf\u{e9}".as_bytes()
+            );
+            assert_eq!(assert_ready(String::from_request(request())).expect("UTF-8"), "caf\u{e9}");
+            let mut body = assert_ready(Body::from_request(request())).expect("a body");
+            assert!(
+                assert_ready(body.next()).expect("a piece").expect("no error").starts_with(b"caf")
+            );
+            assert_eq!(
+                assert_ready(Request::from_request(request())).expect("the request").path(),
+                "/"
+            );
         }
     }
 
     #[test]
-    fn text_that_is_not_utf8_is_refused_with_the_offset() {
+    fn text_that_is_not_utf8_is_a_400_with_the_offset() {
         let request = post("/", &[], Body::from(&b"ab\xFFcd"[..]));
-        let problem = now(String::from_request(request)).expect_err("not UTF-8");
+        let problem = assert_ready(String::from_request(request)).expect_err("not UTF-8");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-utf8"));
         assert!(problem.detail.contains("offset 2"), "{}", problem.detail);
         assert_eq!(problem.members, [("offset".into(), 2.into())]);
     }
 
     #[test]
-    fn a_body_over_its_limit_is_refused_and_the_limit_named() {
-        let problem = now(Bytes::from_request(post("/", &[], incoming(&["12345"], 4))));
+    fn a_body_over_its_limit_is_a_413_with_the_limit() {
+        let problem = assert_ready(Bytes::from_request(post("/", &[], incoming(&["12345"], 4))));
         let problem = problem.expect_err("five bytes exceed the limit of four");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (413, "body-too-large"));
         assert!(problem.detail.contains("4 bytes"));
@@ -135,20 +140,21 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_a_limit_of_its_own_has_the_default_one() {
+    fn a_stream_without_a_limit_has_the_default_limit() {
         let piece = vec![b' '; 1024 * 1024];
         let body = || Body::new(http_body_util::StreamBody::new(Pieces(3, piece.clone())));
-        let problem = now(String::from_request(post("/", &[], body()))).expect_err("too large");
+        let problem =
+            assert_ready(String::from_request(post("/", &[], body()))).expect_err("too large");
         assert_eq!(problem.members, [("limit".into(), DEFAULT_BODY_BYTES_MAX.into())]);
     }
 
     #[test]
-    fn a_peer_that_leaves_in_the_middle_is_told_apart() {
+    fn a_body_that_ends_early_is_a_400_of_its_own_kind() {
         let (writer, reader) = crate::http::body::pipe::pipe(100, Some(10));
         writer.send(Bytes::from_static(b"half"));
         drop(writer);
         let request = post("/", &[], Body::incoming(reader, 100));
-        let problem = now(Bytes::from_request(request)).expect_err("an incomplete body");
+        let problem = assert_ready(Bytes::from_request(request)).expect_err("an incomplete body");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "incomplete-body"));
     }
 
@@ -161,10 +167,10 @@ mod tests {
             mut self: std::pin::Pin<&mut Self>,
             _: &mut std::task::Context<'_>,
         ) -> std::task::Poll<Option<Self::Item>> {
-            let left = self.0.checked_sub(1);
-            self.0 = left.unwrap_or_default();
+            let remaining = self.0.checked_sub(1);
+            self.0 = remaining.unwrap_or_default();
             let frame = http_body::Frame::data(Bytes::copy_from_slice(&self.1));
-            std::task::Poll::Ready(left.map(|_| Ok(frame)))
+            std::task::Poll::Ready(remaining.map(|_| Ok(frame)))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The address of the client, also behind proxies.
+//! The address of the client, even behind proxies.
 
 use super::{FromRequestParts, misconfigured};
 use crate::http::problem::Problem;
@@ -15,10 +15,10 @@ use std::net::IpAddr;
 /// ```
 /// use peregrine::web::extract::ClientIp;
 ///
-/// async fn who(ClientIp(address): ClientIp) -> String {
+/// async fn whoami(ClientIp(address): ClientIp) -> String {
 ///     format!("you are {address}")
 /// }
-/// # let _ = who;
+/// # let _ = whoami;
 /// ```
 ///
 /// [`Server::trusted_proxies`]: https://docs.rs/peregrine/latest/peregrine/struct.Server.html
@@ -47,23 +47,23 @@ impl FromRequestParts for ClientIp {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, now, parts_on};
+    use super::super::test_support::{assert_ready, from_parts, get, parts_on};
     use super::*;
     use crate::http::connection::{ConnectionAddr, ConnectionInfo};
 
     #[test]
-    fn the_address_is_the_peer_s_where_nobody_else_is_believed() {
+    fn without_trusted_proxies_the_address_is_that_of_the_peer() {
         let peer = ConnectionAddr::Tcp("[::ffff:192.0.2.7]:4000".parse().expect("an address"));
         let mut parts = parts_on(ConnectionInfo { peer, ..ConnectionInfo::default() });
-        let ClientIp(address) = now(from_parts(&mut parts)).expect("TCP");
+        let ClientIp(address) = assert_ready(from_parts(&mut parts)).expect("TCP");
         assert_eq!(address.to_string(), "192.0.2.7", "an IPv4-mapped address becomes IPv4");
     }
 
     #[test]
-    fn without_an_address_the_problem_says_so_and_option_is_none() {
+    fn without_an_address_responds_500_and_an_option_is_none() {
         let mut parts = get("/").parts;
-        let problem = now(ClientIp::from_request_parts(&mut parts)).expect_err("not TCP");
+        let problem = assert_ready(ClientIp::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-client-address"));
-        assert_eq!(now(from_parts::<Option<ClientIp>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<ClientIp>>(&mut parts)), Ok(None));
     }
 }

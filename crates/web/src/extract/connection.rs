@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// ```
 /// use peregrine::web::extract::PeerAddr;
 ///
-/// async fn who(PeerAddr(address): PeerAddr) -> String {
+/// async fn whoami(PeerAddr(address): PeerAddr) -> String {
 ///     format!("you are {}", address.ip())
 /// }
-/// # let _ = who;
+/// # let _ = whoami;
 /// ```
 #[doc(alias = "ConnectInfo")]
 #[doc(alias = "remote_addr")]
@@ -118,7 +118,7 @@ impl FromRequestParts for ClientIdentity {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, now, parts_on};
+    use super::super::test_support::{assert_ready, from_parts, get, parts_on};
     use super::*;
     use crate::http::connection::ConnectionAddr;
 
@@ -131,12 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_and_tls_are_given_where_there_are_any() {
+    fn extracts_the_peer_the_tls_parameters_and_the_connection() {
         let mut parts = parts_on(secure_tcp());
-        let PeerAddr(peer) = now(from_parts(&mut parts)).expect("TCP");
-        let tls: TlsInfo = now(from_parts(&mut parts)).expect("TLS");
-        let info: Rc<ConnectionInfo> = now(from_parts(&mut parts)).expect("always");
-        let copy: ConnectionInfo = now(from_parts(&mut parts)).expect("always");
+        let PeerAddr(peer) = assert_ready(from_parts(&mut parts)).expect("TCP");
+        let tls: TlsInfo = assert_ready(from_parts(&mut parts)).expect("TLS");
+        let info: Rc<ConnectionInfo> =
+            assert_ready(from_parts(&mut parts)).expect("the extractor never fails");
+        let copy: ConnectionInfo =
+            assert_ready(from_parts(&mut parts)).expect("the extractor never fails");
         assert_eq!((peer.to_string().as_str(), tls.version), ("192.0.2.7:4000", "TLSv1.3"));
         assert_eq!(
             (&info.peer, &copy.peer),
@@ -145,34 +147,35 @@ mod tests {
     }
 
     #[test]
-    fn without_tcp_or_tls_the_problem_says_so_and_option_is_none() {
+    fn without_tcp_or_tls_responds_with_a_problem_and_an_option_is_none() {
         let mut parts = get("/").parts;
-        let problem = now(PeerAddr::from_request_parts(&mut parts)).expect_err("not TCP");
+        let problem = assert_ready(PeerAddr::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
         assert!(!problem.detail.contains("PeerAddr"), "{}", problem.detail);
-        let problem = now(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
+        let problem = assert_ready(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (403, "tls-required"));
         assert!(problem.detail.contains("https"));
-        assert_eq!(now(from_parts::<Option<PeerAddr>>(&mut parts)), Ok(None));
-        assert_eq!(now(from_parts::<Option<TlsInfo>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<PeerAddr>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<TlsInfo>>(&mut parts)), Ok(None));
     }
 
     #[test]
-    fn who_the_client_is_is_given_where_it_has_shown_a_certificate() {
+    fn extracts_the_client_identity_only_if_there_is_a_certificate() {
         let mut parts = parts_on(secure_tcp());
-        let problem = now(ClientIdentity::from_request_parts(&mut parts)).expect_err("no client");
+        let problem =
+            assert_ready(ClientIdentity::from_request_parts(&mut parts)).expect_err("no client");
         let kind = (problem.status.as_u16(), problem.kind.as_ref());
         assert_eq!(kind, (403, "client-certificate-required"));
-        assert_eq!(now(from_parts::<Option<ClientIdentity>>(&mut parts)), Ok(None));
-        assert_eq!(now(from_parts::<Option<Arc<ClientIdentity>>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<ClientIdentity>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<Arc<ClientIdentity>>>(&mut parts)), Ok(None));
 
         let client = ClientIdentity { subject: "CN=a".to_owned(), ..ClientIdentity::default() };
         let tls = TlsInfo { client_identity: Some(Arc::new(client.clone())), ..TlsInfo::default() };
         let mut parts =
             parts_on(ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() });
-        assert_eq!(now(from_parts(&mut parts)), Ok(client.clone()));
-        assert_eq!(now(from_parts(&mut parts)), Ok(Some(client.clone())));
-        assert_eq!(now(from_parts(&mut parts)), Ok(Arc::new(client.clone())));
-        assert_eq!(now(from_parts(&mut parts)), Ok(Some(Arc::new(client))));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(client.clone()));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Some(client.clone())));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Arc::new(client.clone())));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Some(Arc::new(client))));
     }
 }

@@ -12,20 +12,20 @@ pub(crate) fn check(
     expected: &'static str,
     accepts: fn(&[u8]) -> bool,
 ) -> Result<(), Problem> {
-    let Some(sent) = head.header_bytes("content-type") else {
+    let Some(received) = head.header_bytes("content-type") else {
         let detail = format!("the request has no Content-Type; send one that is {expected}");
         return Err(unsupported(detail, expected));
     };
     // RFC 9110 §8.3.1: parameters follow a semicolon. None of them changes how extractors read a
     // body.
-    let essence = sent.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let essence = received.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if accepts(essence) {
         return Ok(());
     }
-    let sent = String::from_utf8_lossy(sent);
-    let sent = truncate(&sent);
-    let detail = format!("the Content-Type is `{sent}`, but must be {expected}");
-    Err(unsupported(detail, expected).with_member("sent", sent.as_ref()))
+    let received = String::from_utf8_lossy(received);
+    let received = truncate(&received);
+    let detail = format!("the Content-Type is `{received}`, but must be {expected}");
+    Err(unsupported(detail, expected).with_member("sent", received.as_ref()))
 }
 
 fn unsupported(detail: String, expected: &'static str) -> Problem {
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_has_its_own_type_and_a_suffix() {
-        for (essence, json) in [
+    fn recognizes_application_json_and_the_json_suffix() {
+        for (essence, expected) in [
             ("application/json", true),
             ("Application/JSON", true),
             ("application/problem+json", true),
@@ -65,7 +65,7 @@ mod tests {
             ("application/jsonp", false),
             ("", false),
         ] {
-            assert_eq!(is_json(essence.as_bytes()), json, "{essence}");
+            assert_eq!(is_json(essence.as_bytes()), expected, "{essence}");
         }
     }
 }

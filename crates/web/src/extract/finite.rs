@@ -13,7 +13,7 @@ use std::fmt;
 /// The expected value, as error messages call it.
 pub(super) const EXPECTED: &str = "a finite number";
 
-/// Wraps a deserializer, visitor or accessor of serde, and passes on finite floats only.
+/// Wraps a deserializer, visitor or accessor of serde, and rejects floats that are not finite.
 pub(super) struct Finite<T>(pub(super) T);
 
 macro_rules! deserialize {
@@ -111,11 +111,15 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Finite<V> {
     }
 
     fn visit_f32<E: Error>(self, value: f32) -> Result<V::Value, E> {
-        if value.is_finite() { self.0.visit_f32(value) } else { Err(infinite(value.into())) }
+        if value.is_finite() {
+            self.0.visit_f32(value)
+        } else {
+            Err(not_finite_error(value.into()))
+        }
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<V::Value, E> {
-        if value.is_finite() { self.0.visit_f64(value) } else { Err(infinite(value)) }
+        if value.is_finite() { self.0.visit_f64(value) } else { Err(not_finite_error(value)) }
     }
 
     visit! {
@@ -155,7 +159,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Finite<V> {
 }
 
 #[cold]
-fn infinite<E: Error>(value: f64) -> E {
+fn not_finite_error<E: Error>(value: f64) -> E {
     E::invalid_value(Unexpected::Float(value), &EXPECTED)
 }
 

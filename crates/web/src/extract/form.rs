@@ -20,17 +20,17 @@ impl<T: DeserializeOwned> FromRequest for Form<T> {
         }
         let head = &request.parts.head;
         content_type::check(head, "application/x-www-form-urlencoded", content_type::is_form)?;
-        read_body(request.body, query::form).await?.map(Form)
+        read_body(request.body, query::parse_form).await?.map(Form)
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
         let head = &request.parts.head;
-        let absent = if is_in_query(&request) {
+        let is_absent = if is_in_query(&request) {
             head.query().is_none()
         } else {
             request.body.length() == Some(0) && head.header_bytes("content-type").is_none()
         };
-        if absent { Ok(None) } else { Self::from_request(request).await.map(Some) }
+        if is_absent { Ok(None) } else { Self::from_request(request).await.map(Some) }
     }
 }
 
@@ -40,7 +40,7 @@ fn is_in_query(request: &Request) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_request, get, incoming, now, post};
+    use super::super::test_support::{assert_ready, from_request, get, incoming, post};
     use super::*;
     use crate::http::body::Body;
     use serde::Deserialize;
@@ -54,43 +54,53 @@ mod tests {
     const FORM: &[(&str, &str)] = &[("content-type", "application/x-www-form-urlencoded")];
 
     #[test]
-    fn a_form_comes_from_the_body_or_with_get_from_the_query() {
+    fn reads_the_form_from_the_body_or_for_get_from_the_query() {
         let expected = || Ok(Form(Login { name: "a b".into(), tries: Some(3) }));
         let body = post("/?name=no", FORM, Body::from("name=a+b&tries=3"));
-        assert_eq!(now(from_request::<Form<Login>>(body)), expected());
+        assert_eq!(assert_ready(from_request::<Form<Login>>(body)), expected());
         let pieces = post("/", FORM, incoming(&["name=a+", "b&tries=3"], 100));
-        assert_eq!(now(from_request::<Form<Login>>(pieces)), expected());
-        assert_eq!(now(from_request::<Form<Login>>(get("/?name=a%20b&tries=3"))), expected());
+        assert_eq!(assert_ready(from_request::<Form<Login>>(pieces)), expected());
+        assert_eq!(
+            assert_ready(from_request::<Form<Login>>(get("/?name=a%20b&tries=3"))),
+            expected()
+        );
     }
 
     #[test]
-    fn a_wrong_form_names_the_field_and_a_wrong_type_what_is_expected() {
-        let wrong = post("/", FORM, Body::from("name=a&tries=300"));
-        let problem = now(from_request::<Form<Login>>(wrong)).expect_err("300 exceeds a u8");
+    fn an_invalid_form_names_the_field_and_a_wrong_content_type_the_expected_one() {
+        let invalid = post("/", FORM, Body::from("name=a&tries=300"));
+        let problem =
+            assert_ready(from_request::<Form<Login>>(invalid)).expect_err("300 exceeds a u8");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (422, "unexpected-value"));
         assert!(problem.detail.starts_with("tries: "), "{}", problem.detail);
         assert_eq!(problem.members[0], ("path".into(), "tries".into()));
-        let reason = problem.members[1].1.as_str().expect("text");
+        let reason = problem.members[1].1.as_str().expect("a string");
         assert!(problem.detail.ends_with(reason) && !reason.contains("tries"), "{reason}");
 
         let json = post("/", &[("content-type", "application/json")], Body::from("{}"));
-        let problem = now(from_request::<Form<Login>>(json)).expect_err("not a form");
+        let problem = assert_ready(from_request::<Form<Login>>(json)).expect_err("not a form");
         assert_eq!(
             (problem.status.as_u16(), problem.kind.as_ref()),
             (415, "unsupported-media-type")
         );
         assert!(problem.detail.contains("application/x-www-form-urlencoded"));
 
-        let problem = now(from_request::<Form<Login>>(get("/?tries=1"))).expect_err("no name");
+        let problem =
+            assert_ready(from_request::<Form<Login>>(get("/?tries=1"))).expect_err("no name");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-query"));
     }
 
     #[test]
-    fn an_optional_form_may_be_absent() {
+    fn an_optional_form_may_be_absent_but_not_invalid() {
         for request in [get("/"), post("/", &[], Body::empty())] {
-            assert_eq!(now(from_request::<Option<Form<Login>>>(request)), Ok(None));
+            assert_eq!(assert_ready(from_request::<Option<Form<Login>>>(request)), Ok(None));
         }
-        let wrong = post("/", FORM, Body::from("x=1"));
-        assert_eq!(now(from_request::<Option<Form<Login>>>(wrong)).expect_err("wrong").status, 422);
+        let invalid = post("/", FORM, Body::from("x=1"));
+        assert_eq!(
+            assert_ready(from_request::<Option<Form<Login>>>(invalid))
+                .expect_err("an invalid form")
+                .status,
+            422
+        );
     }
 }

@@ -11,10 +11,10 @@ use std::fmt;
 
 /// Sends interim responses (RFC 9110 §15.2) before the handler's final response.
 ///
-/// The server sends them when the handler next suspends. So early hints are useful only if the
-/// handler then awaits something, such as a database. An HTTP/1.0 client receives none, and
-/// intermediaries may drop them. An application that is served as a tower service (`into_tower`)
-/// cannot send them. The test client collects them in
+/// The server sends them when the handler next suspends. Therefore early hints are useful only if
+/// the handler then awaits an operation, such as a database query. An HTTP/1.0 client receives
+/// none, and intermediaries may drop them. An application that is served as a tower service
+/// (`into_tower`) cannot send them. The test client collects them in
 /// [`TestResponse::interim`](crate::test::TestResponse::interim).
 ///
 /// ```
@@ -52,7 +52,7 @@ impl Interim {
             let link = link.try_into().map_err(|_| InterimError::InvalidLink)?;
             fields.append(LINK, link);
         }
-        // Older versions of `http` have no constant for it.
+        // Older versions of `http` have no constant for 103.
         let early_hints = StatusCode::from_u16(103).expect("103 is a valid status code");
         self.send(early_hints, fields)
     }

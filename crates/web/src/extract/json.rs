@@ -27,7 +27,7 @@ impl<T: DeserializeOwned> FromRequest for Json<T> {
     }
 }
 
-/// Reads like [`Json`], then passes the value and the bytes that it was read from to `then`.
+/// Reads like [`Json`], then passes the value, and the bytes from which it was read, to `then`.
 ///
 /// # Errors
 /// Those of [`Json`], and those of `then`.
@@ -38,23 +38,22 @@ pub async fn json_with<T: DeserializeOwned, R>(
     json_with_parser(request, |_| None, then).await
 }
 
-/// Like [`json_with`], but tries the reader `first`. If `first` returns `None`, parses with
-/// `serde_json`.
+/// Like [`json_with`], but calls `parser` first. If it returns `None`, parses with `serde_json`.
 pub(crate) async fn json_with_parser<T: DeserializeOwned, R>(
     request: Request,
-    first: impl FnOnce(&[u8]) -> Option<T>,
+    parser: impl FnOnce(&[u8]) -> Option<T>,
     then: impl FnOnce(T, &[u8]) -> Result<R, Problem>,
 ) -> Result<R, Problem> {
     if has_no_body(&request) {
-        return Err(empty());
+        return Err(empty_body());
     }
     content_type::check(
         &request.parts.head,
         "application/json (or end in +json)",
         content_type::is_json,
     )?;
-    let value = |bytes: &[u8]| first(bytes).map_or_else(|| parse(bytes), Ok);
-    read_body(request.body, |bytes| value(bytes).and_then(|value| then(value, bytes))).await?
+    let deserialize = |bytes: &[u8]| parser(bytes).map_or_else(|| parse(bytes), Ok);
+    read_body(request.body, |bytes| deserialize(bytes).and_then(|value| then(value, bytes))).await?
 }
 
 /// Reads one line of a body of many documents. Problems name the line by `number`.
@@ -70,7 +69,7 @@ fn has_no_body(request: &Request) -> bool {
     request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
 }
 
-fn empty() -> Problem {
+fn empty_body() -> Problem {
     Problem::new(
         StatusCode::BAD_REQUEST,
         "empty-body",
@@ -79,15 +78,15 @@ fn empty() -> Problem {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Tracking the path costs time at every field. So the first read does not track it. Only a
-    // document that fails is read again, with tracking.
+    // Tracking the path costs time at every field. Therefore a document is first read without
+    // tracking, and read again with tracking only if that fails.
     serde_json::from_slice(bytes).map_err(|error| json_error::<T>(bytes, &error))
 }
 
 #[cold]
 fn json_error<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {
     if bytes.trim_ascii().is_empty() {
-        return empty();
+        return empty_body();
     }
     let (line, column) = (error.line(), error.column());
     if error.classify() != Category::Data {
@@ -123,7 +122,7 @@ pub fn field_problem(path: &str, reason: &str) -> Problem {
     };
     let kind = "unexpected-value";
     let status = StatusCode::UNPROCESSABLE_ENTITY;
-    // Clients that show the reason beside a form field need a reason without the path.
+    // Clients that display the reason next to a form field need a reason without the path.
     let (detail, path) = match &*path {
         "." => (reason.to_owned(), String::new()),
         _ => (format!("{path}: {reason}"), path),
@@ -152,12 +151,14 @@ fn strip_type_names(reason: &str) -> Cow<'_, str> {
     if reason.starts_with("data did not match any variant of untagged enum ") {
         return "the value matches none of the allowed forms".into();
     }
-    // The peer's value may contain these words too, but it precedes the last occurrence.
-    let Some((sent, expected)) = reason.rsplit_once(", expected ") else { return reason.into() };
-    for (words, plain) in WORDS {
-        if let Some(name) = expected.strip_prefix(words) {
+    // The peer's value may contain `, expected ` too, but it precedes the last occurrence.
+    let Some((received, expected)) = reason.rsplit_once(", expected ") else {
+        return reason.into();
+    };
+    for (prefix, description) in WORDS {
+        if let Some(name) = expected.strip_prefix(prefix) {
             let rest = name.split_once(' ').map(|(_, rest)| format!(" {rest}")).unwrap_or_default();
-            return format!("{sent}, expected {plain}{rest}").into();
+            return format!("{received}, expected {description}{rest}").into();
         }
     }
     reason.into()
@@ -165,7 +166,7 @@ fn strip_type_names(reason: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_request, incoming, now, post};
+    use super::super::test_support::{assert_ready, from_request, incoming, post};
     use super::*;
     use crate::http::body::Body;
     use serde::Deserialize;
@@ -187,45 +188,47 @@ mod tests {
     const JSON: &[(&str, &str)] = &[("content-type", "application/json; charset=utf-8")];
 
     fn problem(fields: &[(&str, &str)], body: &'static str) -> Problem {
-        let whole = now(from_request::<Json<Bird>>(post("/", fields, Body::from(body))));
-        let pieces = now(from_request::<Json<Bird>>(post("/", fields, incoming(&[body], 9999))));
-        assert_eq!(whole, pieces, "whole and streamed bodies give the same problem");
-        whole.expect_err("a problem")
+        let full = assert_ready(from_request::<Json<Bird>>(post("/", fields, Body::from(body))));
+        let streamed =
+            assert_ready(from_request::<Json<Bird>>(post("/", fields, incoming(&[body], 9999))));
+        assert_eq!(full, streamed, "full and streamed bodies cause the same problem");
+        full.expect_err("a problem")
     }
 
     fn member<'p>(problem: &'p Problem, name: &str) -> &'p serde_json::Value {
-        let found = problem.members.iter().find(|(member, _)| member == name);
-        &found.unwrap_or_else(|| panic!("{name} in {problem:?}")).1
+        let entry = problem.members.iter().find(|(member, _)| member == name);
+        &entry.unwrap_or_else(|| panic!("{name} in {problem:?}")).1
     }
 
     #[test]
-    fn json_is_read_whether_it_is_here_or_comes_in_pieces() {
+    fn reads_json_from_a_full_body_and_from_a_streamed_body() {
         let tag = Tag { name: "fast".into(), weight: 7 };
         let bird = Bird { name: "lanner".into(), tags: vec![tag] };
         let text = r#"{"name":"lanner","tags":[{"name":"fast","weight":7}]}"#;
         let (left, right) = text.split_at(20);
         for body in [Body::from(text), incoming(&[left, right], 100)] {
             let request = post("/", &[("Content-Type", "application/vnd.bird+json")], body);
-            assert_eq!(now(from_request::<Json<Bird>>(request)), Ok(Json(bird.clone())));
+            assert_eq!(assert_ready(from_request::<Json<Bird>>(request)), Ok(Json(bird.clone())));
         }
     }
 
     #[test]
-    fn the_buffer_that_pieces_were_collected_in_goes_back_to_the_stock() {
+    fn returns_the_buffer_of_a_streamed_body_to_the_pool() {
         let buffer = crate::http::body::pool::get();
         let address = buffer.as_ptr();
         crate::http::body::pool::put(buffer);
         for pieces in [["[1,", "2]"], ["[1,", "oops"]] {
-            let result = now(from_request::<Json<[u8; 2]>>(post("/", JSON, incoming(&pieces, 99))));
+            let result =
+                assert_ready(from_request::<Json<[u8; 2]>>(post("/", JSON, incoming(&pieces, 99))));
             assert_eq!(result.is_ok(), pieces[1] == "2]");
-            let again = crate::http::body::pool::get();
-            assert_eq!(again.as_ptr(), address);
-            crate::http::body::pool::put(again);
+            let reused = crate::http::body::pool::get();
+            assert_eq!(reused.as_ptr(), address);
+            crate::http::body::pool::put(reused);
         }
     }
 
     #[test]
-    fn another_content_type_is_named_with_the_one_expected() {
+    fn a_wrong_content_type_is_a_415_that_names_the_expected_one() {
         let other = problem(&[("content-type", "text/plain")], "{}");
         assert_eq!((other.status.as_u16(), other.kind.as_ref()), (415, "unsupported-media-type"));
         assert!(other.detail.contains("`text/plain`") && other.detail.contains("application/json"));
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_ends_early_or_late_is_a_syntax_error() {
+    fn a_truncated_document_or_extra_data_is_a_syntax_error() {
         for body in ["{\"name\":", "{\"name\":\"a\"} x"] {
             let problem = problem(JSON, body);
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-json"));
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_named_by_its_path() {
+    fn an_unexpected_value_is_a_422_with_its_path() {
         for (body, path, detail) in [
             (r#"{"tags":[]}"#, "name", "name: missing field"),
             (
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rust_type_of_the_applications_is_named_to_the_peer() {
+    fn problems_do_not_reveal_the_names_of_rust_types() {
         #[derive(Debug, Deserialize, PartialEq)]
         struct Secret(u8, u8);
         #[derive(Debug, Deserialize, PartialEq)]
@@ -301,7 +304,9 @@ mod tests {
         }
         fn detail<T: DeserializeOwned>(body: &str) -> String {
             let request = post("/", JSON, Body::from(body.to_owned()));
-            let problem = now(from_request::<Json<T>>(request)).map(drop).expect_err("unexpected");
+            let problem = assert_ready(from_request::<Json<T>>(request))
+                .map(drop)
+                .expect_err("an unexpected value");
             assert_eq!(problem.status, 422);
             problem.detail.into_owned()
         }
@@ -326,32 +331,38 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_not_sent_back_whole() {
+    fn a_long_value_is_truncated_in_the_problem() {
         let body = format!("[\"{}\"]", "\u{e9}".repeat(100_000));
         let request = post("/", JSON, Body::from(body));
-        let problem = now(from_request::<Json<[u8; 1]>>(request)).expect_err("not a number");
+        let problem =
+            assert_ready(from_request::<Json<[u8; 1]>>(request)).expect_err("not a number");
         assert!(problem.detail.starts_with("[0]: invalid type: string \"\u{e9}\u{e9}"));
         assert!(problem.detail.ends_with("...") && problem.detail.len() < 250);
     }
 
     #[test]
-    fn an_empty_body_is_called_so() {
+    fn an_empty_body_is_a_400_of_its_own_kind() {
         for (fields, body) in [(JSON, ""), (JSON, " \n"), (&[][..], "")] {
             let request = post("/", fields, Body::from(body));
-            let problem = now(from_request::<Json<Bird>>(request)).expect_err("an empty body");
+            let problem =
+                assert_ready(from_request::<Json<Bird>>(request)).expect_err("an empty body");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "empty-body"));
             assert!(problem.detail.contains("empty"));
         }
     }
 
     #[test]
-    fn an_optional_document_may_be_absent_but_not_wrong() {
-        let none = now(from_request::<Option<Json<Bird>>>(post("/", &[], Body::empty())));
+    fn an_optional_document_may_be_absent_but_not_invalid() {
+        let none = assert_ready(from_request::<Option<Json<Bird>>>(post("/", &[], Body::empty())));
         assert_eq!(none, Ok(None));
-        let wrong = now(from_request::<Option<Json<Bird>>>(post("/", JSON, Body::from("[1]"))));
-        assert_eq!(wrong.expect_err("not a bird").status, 422);
-        let kept =
-            now(from_request::<Result<Json<Bird>, Problem>>(post("/", JSON, Body::from("x"))));
-        assert_eq!(kept.expect("never fails").expect_err("not JSON").status, 400);
+        let invalid =
+            assert_ready(from_request::<Option<Json<Bird>>>(post("/", JSON, Body::from("[1]"))));
+        assert_eq!(invalid.expect_err("not a bird").status, 422);
+        let result = assert_ready(from_request::<Result<Json<Bird>, Problem>>(post(
+            "/",
+            JSON,
+            Body::from("x"),
+        )));
+        assert_eq!(result.expect("the extractor never fails").expect_err("not JSON").status, 400);
     }
 }

@@ -89,7 +89,7 @@ fn truncate(text: &str) -> Cow<'_, str> {
     format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
 }
 
-/// The problem for a handler that needs something that the server does not provide. The cause is
+/// The problem for a handler that needs a value that the server does not provide. The cause is
 /// logged for the handler's developer. It is not sent to the peer, because the peer cannot act on
 /// it and because it would disclose internals of the server.
 #[cold]

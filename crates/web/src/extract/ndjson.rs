@@ -21,7 +21,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// The default limit of a line: 64 KiB.
+/// The default maximum length of a line: 64 KiB.
 pub const DEFAULT_LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// How many buffered lines are read before the task yields.
@@ -38,7 +38,7 @@ const MEDIA_TYPE: &str = "application/x-ndjson";
 /// `application/ndjson`, `application/jsonl`). [`NdJson::response`] makes a response of such lines.
 ///
 /// If a line cannot be read as a `T`, [`NdJson::next`] returns a [`Problem`] with the line's
-/// number. If a line has more than 64 KiB ([`NdJson::line_bytes_max`]), it also returns a problem,
+/// number. If a line is longer than 64 KiB ([`NdJson::line_bytes_max`]), it also returns a problem,
 /// and stops reading. Empty lines are skipped. The whole body has the usual limit (see [`Body`]):
 /// set [`body_limit`](crate::HandlerExt::body_limit) if a stream may be longer.
 ///
@@ -69,7 +69,7 @@ pub struct NdJson<T> {
     /// Received bytes that are not yet read.
     bytes: BytesMut,
     reservation: MemoryReservation,
-    /// How many bytes of `bytes` were already searched for the end of a line.
+    /// The length of the prefix of `bytes` that contains no line break.
     searched: usize,
     line_number: u64,
     work_since_yield: u32,
@@ -239,12 +239,12 @@ impl NdJson<()> {
 
 impl<T: DeserializeOwned> FromRequest for NdJson<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let is_lines = |essence: &[u8]| {
+        let is_ndjson = |essence: &[u8]| {
             [MEDIA_TYPE, "application/ndjson", "application/jsonl"]
                 .iter()
                 .any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))
         };
-        content_type::check(&request.parts.head, MEDIA_TYPE, is_lines)?;
+        content_type::check(&request.parts.head, MEDIA_TYPE, is_ndjson)?;
         Ok(Self::new(request.body))
     }
 }
@@ -294,8 +294,8 @@ where
             yield_now(cx);
             return Poll::Pending;
         }
-        let (mut frame, mut whole, mut items) = (Vec::new(), 0, 0);
-        while !self.is_finished && frame.len() < FRAME_BYTES_TARGET && items < FRAME_ITEMS {
+        let (mut frame, mut complete_len, mut item_count) = (Vec::new(), 0, 0);
+        while !self.is_finished && frame.len() < FRAME_BYTES_TARGET && item_count < FRAME_ITEMS {
             let item = match self.items.as_mut().poll_next(cx) {
                 Poll::Pending if frame.is_empty() => {
                     self.work_since_yield = 0;
@@ -304,9 +304,9 @@ where
                 Poll::Pending => break,
                 Poll::Ready(item) => item,
             };
-            items += 1;
+            item_count += 1;
             self.work_since_yield += 1;
-            let written = match item {
+            let result = match item {
                 None => {
                     self.is_finished = true;
                     break;
@@ -314,15 +314,15 @@ where
                 Some(Ok(item)) => serde_json::to_writer(&mut frame, &item).map_err(Into::into),
                 Some(Err(error)) => Err(error.into()),
             };
-            if let Err(error) = written {
+            if let Err(error) = result {
                 // The item may have been written in part.
-                frame.truncate(whole);
+                frame.truncate(complete_len);
                 self.is_finished = true;
                 self.error = Some(BodyError::Stream(error));
                 break;
             }
             frame.push(b'\n');
-            whole = frame.len();
+            complete_len = frame.len();
         }
         if frame.is_empty() {
             return Poll::Ready(self.error.take().map(Err));
@@ -334,24 +334,24 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extract::test_support::{from_request, incoming, now, post};
+    use crate::extract::test_support::{assert_ready, from_request, incoming, post};
 
-    const TYPE: &[(&str, &str)] = &[("content-type", "application/x-ndjson; charset=utf-8")];
+    const NDJSON: &[(&str, &str)] = &[("content-type", "application/x-ndjson; charset=utf-8")];
 
     /// Reads these chunks: the numbers, or the statuses and documents of problems.
     fn read(pieces: &[&'static str], line_bytes_max: usize) -> Vec<Result<u64, (u16, String)>> {
-        let request = post("/", TYPE, incoming(pieces, 10_000));
-        let lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
+        let request = post("/", NDJSON, incoming(pieces, 10_000));
+        let lines = assert_ready(from_request::<NdJson<u64>>(request)).expect("an NDJSON body");
         let mut lines = lines.line_bytes_max(line_bytes_max);
-        let mut all = Vec::new();
-        while let Some(item) = now(lines.next()) {
-            all.push(item.map_err(|problem| (problem.status.as_u16(), problem.to_json())));
+        let mut items = Vec::new();
+        while let Some(item) = assert_ready(lines.next()) {
+            items.push(item.map_err(|problem| (problem.status.as_u16(), problem.to_json())));
         }
-        all
+        items
     }
 
     #[test]
-    fn lines_are_read_wherever_they_are_cut() {
+    fn reads_lines_however_the_body_is_split() {
         let text = "1\n22\r\n\n  \n333";
         for cut in 0..text.len() {
             let (left, right) = text.split_at(cut);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_more_than_the_worker_may_hold_is_refused() {
+    fn a_line_that_exceeds_the_memory_limit_of_the_worker_is_a_503() {
         use crate::http::memory::{reserved, set_limit};
         let before = reserved();
         set_limit(Some(before + 3_000));
@@ -375,58 +375,63 @@ mod tests {
     }
 
     #[test]
-    fn many_lines_that_are_here_leave_others_their_turn() {
-        for (line, count) in [("1\n", 2000), ("\n", 0)] {
-            let request = post("/", TYPE, Body::from(line.repeat(2000)));
-            let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
+    fn yields_to_other_tasks_while_many_lines_are_buffered() {
+        for (line, expected) in [("1\n", 2000), ("\n", 0)] {
+            let request = post("/", NDJSON, Body::from(line.repeat(2000)));
+            let mut lines =
+                assert_ready(from_request::<NdJson<u64>>(request)).expect("an NDJSON body");
             let mut cx = Context::from_waker(std::task::Waker::noop());
-            let (mut read, mut pauses) = (0, 0);
+            let (mut sum, mut yields) = (0, 0);
             loop {
                 match lines.poll_line(&mut cx) {
                     Poll::Ready(None) => break,
-                    Poll::Ready(Some(item)) => read += item.expect("a number"),
-                    Poll::Pending => pauses += 1,
+                    Poll::Ready(Some(item)) => sum += item.expect("a number"),
+                    Poll::Pending => yields += 1,
                 }
             }
-            assert_eq!((read, pauses), (count, 2000 / LINES_PER_POLL), "{line:?}");
+            assert_eq!((sum, yields), (expected, 2000 / LINES_PER_POLL), "{line:?}");
         }
     }
 
     #[test]
-    fn a_wrong_line_is_named_and_the_next_ones_are_read() {
-        let all = read(&["1\noops\n\"a\"\n-1\n5"], 100);
+    fn an_invalid_line_is_a_problem_and_the_following_lines_are_read() {
+        let items = read(&["1\noops\n\"a\"\n-1\n5"], 100);
         let statuses: Vec<_> =
-            all.iter().map(|item| item.as_ref().map_err(|(status, _)| *status)).collect();
+            items.iter().map(|item| item.as_ref().map_err(|(status, _)| *status)).collect();
         assert_eq!(statuses, [Ok(&1), Err(400), Err(422), Err(422), Ok(&5)]);
-        let lines = all.iter().filter_map(|item| item.as_ref().err());
+        let lines = items.iter().filter_map(|item| item.as_ref().err());
         for ((_, json), line) in lines.zip(2..) {
             assert!(json.contains(&format!("\"line\":{line}")), "{json}");
         }
     }
 
     #[test]
-    fn a_line_over_the_limit_ends_it_whether_its_end_is_here_or_not() {
+    fn a_line_over_the_limit_stops_reading_even_if_it_is_incomplete() {
         for pieces in [&["1\n1234567\n2\n"][..], &["1\n123", "456", "7"], &["1\n123456"]] {
-            let all = read(pieces, 5);
-            assert_eq!(all[0], Ok(1));
-            let [_, Err((413, json))] = &all[..] else { panic!("{all:?}") };
+            let items = read(pieces, 5);
+            assert_eq!(items[0], Ok(1));
+            let [_, Err((413, json))] = &items[..] else { panic!("{items:?}") };
             assert!(json.contains("line-too-long") && json.contains("\"line\":2"), "{json}");
         }
         assert_eq!(read(&["12345\n12345"], 5), [Ok(12345), Ok(12345)]);
     }
 
     #[test]
-    fn another_type_is_refused_and_a_body_that_breaks_off_is_told() {
+    fn rejects_another_content_type_and_reports_an_incomplete_body() {
         let request = post("/", &[("content-type", "application/json")], Body::from("1"));
-        assert_eq!(now(from_request::<NdJson<u64>>(request)).expect_err("not lines").status, 415);
+        assert_eq!(
+            assert_ready(from_request::<NdJson<u64>>(request)).expect_err("not NDJSON").status,
+            415
+        );
         let (writer, reader) = crate::http::body::pipe::pipe(100, Some(10));
         writer.send(Bytes::from_static(b"1\n2"));
         drop(writer);
-        let request = post("/", TYPE, Body::incoming(reader, 100));
-        let mut lines = now(from_request::<NdJson<u64>>(request)).expect("lines");
-        assert_eq!(now(lines.next()), Some(Ok(1)));
-        let broken = now(lines.next()).expect("an error").expect_err("an incomplete line");
-        assert_eq!((broken.status.as_u16(), now(lines.next())), (400, None));
+        let request = post("/", NDJSON, Body::incoming(reader, 100));
+        let mut lines = assert_ready(from_request::<NdJson<u64>>(request)).expect("an NDJSON body");
+        assert_eq!(assert_ready(lines.next()), Some(Ok(1)));
+        let problem =
+            assert_ready(lines.next()).expect("an error").expect_err("an incomplete line");
+        assert_eq!((problem.status.as_u16(), assert_ready(lines.next())), (400, None));
     }
 
     /// Yields items; pauses once at each `None`.
@@ -450,12 +455,18 @@ mod tests {
     }
 
     #[test]
-    fn items_that_are_ready_go_together_and_an_error_breaks_the_response() {
+    fn items_that_are_ready_share_a_frame_and_an_error_aborts_the_response() {
         let items = Items(vec![Some(Ok(1)), Some(Ok(2)), None, Some(Ok(3)), Some(Err("no more"))]);
         let mut body = NdJson::response(items).body;
-        assert_eq!(now(body.next()).expect("a piece").expect("whole"), "1\n2\n");
-        assert_eq!(now(body.next()).expect("a piece").expect("whole"), "3\n");
-        let rest = now(body.next()).expect("an error");
-        assert!(rest.is_err() && now(body.next()).is_none(), "{rest:?}");
+        assert_eq!(
+            assert_ready(body.next()).expect("a piece").expect("the body is complete"),
+            "1\n2\n"
+        );
+        assert_eq!(
+            assert_ready(body.next()).expect("a piece").expect("the body is complete"),
+            "3\n"
+        );
+        let error = assert_ready(body.next()).expect("an error");
+        assert!(error.is_err() && assert_ready(body.next()).is_none(), "{error:?}");
     }
 }

@@ -24,7 +24,7 @@ pub struct Validators<'v> {
 /// The result of evaluating a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreconditionOutcome {
-    /// Answer the request as if it had no conditions.
+    /// Handle the request as if it had no conditions.
     Proceed,
     /// The client already has this state: 304. Only for GET and HEAD.
     NotModified,
@@ -43,8 +43,8 @@ impl<'v> Validators<'v> {
     #[must_use]
     pub fn from_headers(fields: &'v Headers) -> Self {
         let text = |name| fields.get(name)?.to_str().ok().map(str::trim_ascii);
-        let modified = text(&LAST_MODIFIED).and_then(|date| parse_http_date(date).ok());
-        Self { etag: text(&ETAG).filter(|tag| is_entity_tag(tag)), last_modified: modified }
+        let last_modified = text(&LAST_MODIFIED).and_then(|date| parse_http_date(date).ok());
+        Self { etag: text(&ETAG).filter(|tag| is_entity_tag(tag)), last_modified }
     }
 
     /// Evaluates the conditions for an existing resource, in the order of RFC 9110 §13.2.2.
@@ -52,17 +52,19 @@ impl<'v> Validators<'v> {
     pub fn evaluate(&self, head: &RequestHead) -> PreconditionOutcome {
         let matches =
             head.header_bytes("if-match").map(|_| self.matches_any(head, "if-match", true));
-        let unmodified = || self.is_unmodified_since(head, "if-unmodified-since");
-        if matches == Some(false) || matches.is_none() && unmodified() == Some(false) {
+        let is_unmodified = || self.is_unmodified_since(head, "if-unmodified-since");
+        if matches == Some(false) || matches.is_none() && is_unmodified() == Some(false) {
             return PreconditionOutcome::Failed;
         }
-        let reads = matches!(head.method(), Method::GET | Method::HEAD);
-        let is_known = match head.header_bytes("if-none-match") {
+        let is_get_or_head = matches!(head.method(), Method::GET | Method::HEAD);
+        let is_current = match head.header_bytes("if-none-match") {
             Some(_) => self.matches_any(head, "if-none-match", false),
             // RFC 9110 §13.1.3: If-Modified-Since is ignored for other methods.
-            None => reads && self.is_unmodified_since(head, "if-modified-since") == Some(true),
+            None => {
+                is_get_or_head && self.is_unmodified_since(head, "if-modified-since") == Some(true)
+            }
         };
-        match (is_known, reads) {
+        match (is_current, is_get_or_head) {
             (true, true) => PreconditionOutcome::NotModified,
             (true, false) => PreconditionOutcome::Failed,
             (false, _) => PreconditionOutcome::Proceed,
@@ -72,18 +74,18 @@ impl<'v> Validators<'v> {
     /// Whether a requested range applies to this state (RFC 9110 §13.1.5). True without `If-Range`.
     #[must_use]
     pub fn if_range_matches(&self, head: &RequestHead) -> bool {
-        let Some(sent) = head.header_bytes("if-range") else { return true };
-        let Ok(sent) = std::str::from_utf8(sent) else { return false };
-        let sent = sent.trim_ascii();
-        if sent.starts_with('"') || sent.starts_with("W/") {
-            return self.etag.is_some_and(|tag| tags_match(sent, tag, true));
+        let Some(condition) = head.header_bytes("if-range") else { return true };
+        let Ok(condition) = std::str::from_utf8(condition) else { return false };
+        let condition = condition.trim_ascii();
+        if condition.starts_with('"') || condition.starts_with("W/") {
+            return self.etag.is_some_and(|tag| tags_match(condition, tag, true));
         }
         // RFC 9110 §8.8.2.2: a date is a strong validator if it is well in the past.
         let is_strong = self.etag.is_none_or(|tag| !tag.starts_with("W/"));
-        let (Ok(sent), Some(modified)) = (parse_http_date(sent), self.last_modified) else {
+        let (Ok(date), Some(modified)) = (parse_http_date(condition), self.last_modified) else {
             return false;
         };
-        is_strong && sent == truncate_to_seconds(modified)
+        is_strong && date == truncate_to_seconds(modified)
     }
 
     /// Whether a list contains the tag. RFC 9110 §13.1: `*` matches any existing state.
@@ -94,11 +96,11 @@ impl<'v> Validators<'v> {
                 return true;
             }
             let Some(tag) = self.etag else { return false };
-            while let Some((one, behind)) = split_first_tag(rest) {
-                if tags_match(one, tag, strong) {
+            while let Some((candidate, remaining)) = split_first_tag(rest) {
+                if tags_match(candidate, tag, strong) {
                     return true;
                 }
-                rest = behind;
+                rest = remaining;
             }
             false
         })
@@ -108,8 +110,8 @@ impl<'v> Validators<'v> {
     /// field is absent or is not a date, or if the resource has no date: the condition is then
     /// ignored.
     fn is_unmodified_since(&self, head: &RequestHead, name: &str) -> Option<bool> {
-        let sent = parse_http_date(head.header(name)?.trim_ascii()).ok()?;
-        Some(truncate_to_seconds(self.last_modified?) <= sent)
+        let date = parse_http_date(head.header(name)?.trim_ascii()).ok()?;
+        Some(truncate_to_seconds(self.last_modified?) <= date)
     }
 }
 
@@ -142,7 +144,7 @@ impl<'v> Validators<'v> {
 /// ```
 pub struct Preconditions {
     head: RequestHead,
-    /// If set, `check` requires a condition that applies.
+    /// Whether `check` requires a condition that applies.
     is_required: Cell<bool>,
 }
 
@@ -194,11 +196,13 @@ impl Preconditions {
     /// If a condition fails: 412, kind `precondition-failed`, with the tag as `ETag`. If no
     /// condition applies, but [`require_precondition`](Self::require_precondition) was called: 428.
     pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
-        let is_void =
+        let no_update_condition_applies =
             self.head.header_bytes("if-match").is_none() && current.last_modified.is_none();
         match self.evaluate(current) {
             PreconditionOutcome::Failed => Err(precondition_failed(current)),
-            _ if self.is_required.get() && is_void => Err(Self::precondition_required()),
+            _ if self.is_required.get() && no_update_condition_applies => {
+                Err(Self::precondition_required())
+            }
             PreconditionOutcome::Proceed | PreconditionOutcome::NotModified => Ok(()),
         }
     }
@@ -272,18 +276,18 @@ fn split_first_tag(list: &str) -> Option<(&str, &str)> {
 }
 
 /// RFC 9110 §8.8.3.2: strong comparison requires two strong tags.
-fn tags_match(one: &str, other: &str, strong: bool) -> bool {
-    match (one.strip_prefix("W/"), other.strip_prefix("W/")) {
-        (None, None) => one == other,
-        (weak, weak_other) => !strong && weak.unwrap_or(one) == weak_other.unwrap_or(other),
+fn tags_match(tag: &str, other: &str, strong: bool) -> bool {
+    match (tag.strip_prefix("W/"), other.strip_prefix("W/")) {
+        (None, None) => tag == other,
+        (weak, weak_other) => !strong && weak.unwrap_or(tag) == weak_other.unwrap_or(other),
     }
 }
 
 /// The time truncated to whole seconds, the precision of an HTTP date.
 #[must_use]
 pub fn truncate_to_seconds(time: SystemTime) -> SystemTime {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
+    let elapsed = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(elapsed.as_secs())
 }
 
 #[cfg(test)]
@@ -295,19 +299,18 @@ mod tests {
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
-    fn judged(
+    fn outcome_of(
         method: Method,
         tag: Option<&'static str>,
         fields: &[(&str, &str)],
     ) -> PreconditionOutcome {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let answer = move |request: Request| {
-            let modified = parse_http_date(DATE).ok();
-            let _ = sender.send(
-                Validators { etag: tag, last_modified: modified }.evaluate(&request.parts.head),
-            );
+        let handler = move |request: Request| {
+            let last_modified = parse_http_date(DATE).ok();
+            let _ =
+                sender.send(Validators { etag: tag, last_modified }.evaluate(&request.parts.head));
         };
-        let client = App::new().any("/", answer).test();
+        let client = App::new().any("/", handler).test();
         let request = fields.iter().fold(client.request(method, "/"), |request, (name, value)| {
             request.header(*name, *value)
         });
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_have_an_order_and_the_weaker_ones_do_not_count_beside_the_stronger() {
+    fn evaluates_conditions_in_order_and_ignores_dates_if_tags_are_present() {
         use PreconditionOutcome::{Failed, NotModified, Proceed};
         let tag = Some("\"a\"");
         for (tag, fields, expected) in [
@@ -349,36 +352,36 @@ mod tests {
             (tag, &[("if-match", "\"b\""), ("if-none-match", "\"a\"")], Failed),
             (tag, &[("if-match", "\"a\""), ("if-none-match", "\"a\"")], NotModified),
         ] {
-            assert_eq!(judged(Method::GET, tag, fields), expected, "{tag:?} {fields:?}");
+            assert_eq!(outcome_of(Method::GET, tag, fields), expected, "{tag:?} {fields:?}");
         }
     }
 
     #[test]
-    fn a_condition_that_does_not_count_is_none_where_one_is_demanded() {
-        let with = |is_demanded: bool, modified: Option<SystemTime>| {
+    fn an_ignored_condition_is_a_428_if_a_condition_is_required() {
+        let update = |is_required: bool, modified: Option<SystemTime>| {
             move |conditions: Preconditions| -> Result<&'static str, Problem> {
-                if is_demanded {
+                if is_required {
                     conditions.require_precondition()?;
                 }
                 conditions.check(Validators { etag: Some("\"a\""), last_modified: modified })?;
                 Ok("changed")
             }
         };
-        let absent = |is_demanded: bool| {
+        let create = |is_required: bool| {
             move |conditions: Preconditions| -> Result<&'static str, Problem> {
-                if is_demanded {
+                if is_required {
                     conditions.require_precondition()?;
                 }
-                conditions.check_nonexistent().map(|()| "made")
+                conditions.check_nonexistent().map(|()| "created")
             }
         };
         let date = parse_http_date(DATE).ok();
         let client = App::new()
-            .put("/tagged", with(true, None))
-            .put("/dated", with(true, date))
-            .put("/free", with(false, None))
-            .put("/absent", absent(true))
-            .put("/free-absent", absent(false))
+            .put("/tagged", update(true, None))
+            .put("/dated", update(true, date))
+            .put("/free", update(false, None))
+            .put("/absent", create(true))
+            .put("/free-absent", create(false))
             .test();
         for (path, field, value, expected) in [
             ("/tagged", "if-match", "\"a\"", 200),
@@ -404,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_something_is_never_told_that_he_knows_it() {
+    fn an_unsafe_method_never_gets_not_modified() {
         use PreconditionOutcome::{Failed, Proceed};
         for (fields, expected) in [
             (&[("if-none-match", "*")][..], Failed),
@@ -413,7 +416,7 @@ mod tests {
             (&[("if-modified-since", AFTER)], Proceed),
             (&[("if-match", "\"a\"")], Proceed),
         ] {
-            assert_eq!(judged(Method::PUT, Some("\"a\""), fields), expected, "{fields:?}");
+            assert_eq!(outcome_of(Method::PUT, Some("\"a\""), fields), expected, "{fields:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 ///
 /// In a struct with `#[serde(flatten)]`, or an enum with `#[serde(tag = "..")]`, serde does not
 /// report to the deserializer that a field is a number or a boolean, and a query contains only
-/// text. So such fields must be strings, or have a `deserialize_with` that parses a string.
+/// text. Therefore such fields must be strings, or have a `deserialize_with` that parses a string.
 ///
 /// ```
 /// use peregrine::web::extract::Query;
@@ -65,7 +65,7 @@ impl FromRequestParts for RawQuery {
 }
 
 pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
-    form(query.as_bytes()).map_err(|problem| Problem {
+    parse_form(query.as_bytes()).map_err(|problem| Problem {
         status: StatusCode::BAD_REQUEST,
         kind: "invalid-query".into(),
         detail: format!("the query is not as expected: {}", problem.detail).into(),
@@ -73,11 +73,11 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
     })
 }
 
-/// Reads URL-encoded pairs. The returned problem is that for an invalid value in a body (422).
-pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
-    let pairs = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
-    T::deserialize(pairs()).map_err(|error| {
-        match serde_path_to_error::deserialize::<_, T>(pairs()) {
+/// Parses URL-encoded pairs. The problem is the one for an invalid value in a body (422).
+pub(super) fn parse_form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
+    let deserializer = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
+    T::deserialize(deserializer()).map_err(|error| {
+        match serde_path_to_error::deserialize::<_, T>(deserializer()) {
             Err(error) => field_problem(&error.path().to_string(), &error.inner().to_string()),
             Ok(_) => field_problem(".", &error.to_string()),
         }
@@ -86,7 +86,7 @@ pub(super) fn form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, now};
+    use super::super::test_support::{assert_ready, from_parts, get};
     use super::*;
     use serde::Deserialize;
     use std::collections::HashMap;
@@ -100,22 +100,22 @@ mod tests {
     }
 
     fn search(target: &str) -> Result<Query<Search>, Problem> {
-        now(from_parts(&mut get(target).parts))
+        assert_ready(from_parts(&mut get(target).parts))
     }
 
     #[test]
-    fn a_query_is_decoded_into_a_struct_or_a_map() {
-        let Query(found) = search("/?text=a+b%26c&tag=x&tag=y&page=2").expect("a search");
+    fn parses_a_query_into_a_struct_or_a_map() {
+        let Query(parsed) = search("/?text=a+b%26c&tag=x&tag=y&page=2").expect("a search");
         let tag = vec!["x".into(), "y".into()];
-        assert_eq!(found, Search { text: "a b&c".into(), tag, page: Some(2) });
+        assert_eq!(parsed, Search { text: "a b&c".into(), tag, page: Some(2) });
         let map: Result<Query<HashMap<String, String>>, _> =
-            now(from_parts(&mut get("/?a=1&b=").parts));
-        assert_eq!(map.expect("pairs").0["a"], "1");
+            assert_ready(from_parts(&mut get("/?a=1&b=").parts));
+        assert_eq!(map.expect("a valid query").0["a"], "1");
     }
 
     /// As in the form style of OpenAPI, which describes such lists.
     #[test]
-    fn an_empty_text_is_an_item_of_a_list_and_no_key_is_an_empty_list() {
+    fn an_empty_value_is_a_list_item_and_a_missing_key_is_an_empty_list() {
         for (target, expected) in [
             ("/?text=", &[][..]),
             ("/?text=&tag", &[""]),
@@ -124,19 +124,19 @@ mod tests {
             ("/?text=&tag=&tag=x", &["", "x"]),
             ("/?text=&tag=a,b", &["a,b"]),
         ] {
-            let Query(found) = search(target).expect("a search");
-            assert_eq!(found.tag, expected, "{target}");
+            let Query(parsed) = search(target).expect("a search");
+            assert_eq!(parsed.tag, expected, "{target}");
         }
     }
 
     #[test]
-    fn a_wrong_query_names_the_field_and_the_reason() {
+    fn an_invalid_query_is_a_400_with_the_field_and_the_reason() {
         for (target, path, reason) in [
             ("/?text=a&page=x", "page", "page: invalid digit found in string"),
             ("/?page=1", "text", "text: missing field"),
             ("/", "text", "text: missing field"),
         ] {
-            let problem = search(target).expect_err("wrong");
+            let problem = search(target).expect_err("an invalid query");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-query"));
             assert!(problem.detail.ends_with(reason), "{}", problem.detail);
             let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_finite_wherever_they_are() {
+    fn rejects_floats_that_are_not_finite_in_every_position() {
         #[derive(Debug, Deserialize, PartialEq)]
         struct Meters(f64);
 
@@ -191,21 +191,24 @@ mod tests {
         assert!(parse::<HashMap<String, f64>>("x=NaN").is_err());
         assert!(parse::<Vec<(String, f64)>>("x=NaN").is_err());
         // A value that is not read as a number is left as text.
-        assert_eq!(parse::<HashMap<String, String>>("x=NaN").expect("text")["x"], "NaN");
+        assert_eq!(parse::<HashMap<String, String>>("x=NaN").expect("a valid query")["x"], "NaN");
     }
 
     #[test]
-    fn an_optional_query_may_be_absent_but_not_wrong() {
-        let optional = |target| now(from_parts::<Option<Query<Search>>>(&mut get(target).parts));
+    fn an_optional_query_may_be_absent_but_not_invalid() {
+        let optional =
+            |target| assert_ready(from_parts::<Option<Query<Search>>>(&mut get(target).parts));
         assert_eq!(optional("/"), Ok(None));
-        assert!(optional("/?text=a").expect("right").is_some());
-        assert_eq!(optional("/?x=a").expect_err("wrong").status, 400);
+        assert!(optional("/?text=a").expect("a valid query").is_some());
+        assert_eq!(optional("/?x=a").expect_err("an invalid query").status, 400);
     }
 
     #[test]
-    fn the_raw_query_is_untouched() {
-        let raw =
-            |target| now(from_parts::<RawQuery>(&mut get(target).parts)).expect("never fails");
+    fn the_raw_query_is_not_decoded() {
+        let raw = |target| {
+            assert_ready(from_parts::<RawQuery>(&mut get(target).parts))
+                .expect("the extractor never fails")
+        };
         assert_eq!(raw("/?a=%20+"), RawQuery(Some("a=%20+".into())));
         assert_eq!((raw("/?"), raw("/")), (RawQuery(Some(String::new())), RawQuery(None)));
     }

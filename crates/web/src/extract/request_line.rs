@@ -88,25 +88,26 @@ impl FromRequestParts for Version {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, matched, now};
+    use super::super::test_support::{assert_ready, from_parts, get, matched};
     use super::*;
 
     #[test]
-    fn the_request_line_is_given_in_its_pieces() {
+    fn extracts_the_parts_of_the_request_line() {
         let mut parts = get("/birds/a%20b?x=1").parts;
-        assert_eq!(now(from_parts(&mut parts)), Ok(Method::GET));
-        assert_eq!(now(from_parts(&mut parts)), Ok(Version::HTTP_11));
-        assert_eq!(now(from_parts(&mut parts)), Ok(Uri::from_static("/birds/a%20b?x=1")));
-        assert_eq!(now(from_parts(&mut parts)), Ok(OriginalPath("/birds/a%20b".into())));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Method::GET));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Version::HTTP_11));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Uri::from_static("/birds/a%20b?x=1")));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(OriginalPath("/birds/a%20b".into())));
     }
 
     #[test]
-    fn the_pattern_is_there_where_a_route_matched() {
+    fn extracts_the_pattern_only_if_a_route_matched() {
         let mut parts = matched("/birds/{id}", "/birds/7");
-        assert_eq!(now(from_parts(&mut parts)), Ok(MatchedPath("/birds/{id}".into())));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(MatchedPath("/birds/{id}".into())));
         let mut parts = get("/birds/7").parts;
-        assert_eq!(now(from_parts::<Option<MatchedPath>>(&mut parts)), Ok(None));
-        let problem = now(MatchedPath::from_request_parts(&mut parts)).expect_err("no route");
+        assert_eq!(assert_ready(from_parts::<Option<MatchedPath>>(&mut parts)), Ok(None));
+        let problem =
+            assert_ready(MatchedPath::from_request_parts(&mut parts)).expect_err("no route");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-route"));
         assert!(!problem.detail.contains("MatchedPath"), "{}", problem.detail);
     }

@@ -9,7 +9,7 @@ use std::any::type_name;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// A clone of the application's state of type `T`, which was given with `.state(value)`.
+/// A clone of the application's state of type `T`, which was added with `.state(value)`.
 ///
 /// Building the application fails if the state is missing. `Option<State<T>>` is `None` if there is
 /// no such state.
@@ -31,7 +31,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
 
-/// The application's state of type `T`, which was given with `.state(value)`: a reference to the
+/// The application's state of type `T`, which was added with `.state(value)`: a reference to the
 /// worker's own value, not a clone.
 ///
 /// For any `T`, the extractor increments only one reference count, which is local to the worker.
@@ -88,10 +88,10 @@ impl<T> Deref for StateRef<T> {
 /// #[derive(Clone)]
 /// struct User(String);
 ///
-/// async fn who(Extension(user): Extension<User>) -> String {
+/// async fn whoami(Extension(user): Extension<User>) -> String {
 ///     user.0
 /// }
-/// # let _ = who;
+/// # let _ = whoami;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extension<T>(pub T);
@@ -146,7 +146,7 @@ fn extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
 }
 
 fn missing_state<T>() -> Problem {
-    missing("missing-state", type_name::<T>(), "give it to the application with `.state(..)`")
+    missing("missing-state", type_name::<T>(), "add it to the application with `.state(..)`")
 }
 
 fn missing(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
@@ -162,7 +162,7 @@ impl<T: Clone + Send + Sync + 'static> IntoResponseParts for Extension<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, now, parts_with};
+    use super::super::test_support::{assert_ready, from_parts, get, parts_with};
     use super::*;
     use crate::http::response::IntoResponse;
     use crate::http::state::States;
@@ -170,47 +170,56 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_state_is_cloned_and_required() {
+    fn extracts_a_clone_of_a_state_and_requires_it() {
         let mut states = States::default();
         states.insert(Rc::new(7));
-        let State(seven) =
-            now(from_parts::<State<Rc<i32>>>(&mut parts_with(states))).expect("there");
+        let State(seven) = assert_ready(from_parts::<State<Rc<i32>>>(&mut parts_with(states)))
+            .expect("the state is present");
         assert_eq!(*seven, 7);
         let mut requirements = Requirements::default();
         State::<Rc<i32>>::require(&mut requirements);
         <Option<State<u8>> as FromRequestParts>::require(&mut requirements);
-        let needed: Vec<_> = requirements.states().map(|(id, _)| id).collect();
-        assert_eq!(needed, [TypeId::of::<Rc<i32>>()]);
+        let required: Vec<_> = requirements.states().map(|(id, _)| id).collect();
+        assert_eq!(required, [TypeId::of::<Rc<i32>>()]);
     }
 
     #[test]
-    fn a_reference_to_a_state_is_the_workers_own_value_and_is_required() {
+    fn extracts_a_reference_to_a_state_without_a_clone_and_requires_it() {
         struct Unclonable(Arc<u8>);
         let shared = Arc::new(7);
         let mut states = States::default();
         states.insert(Unclonable(Arc::clone(&shared)));
         states.insert(Arc::clone(&shared));
-        let counted = Arc::strong_count(&shared);
+        let count_before = Arc::strong_count(&shared);
         let mut parts = parts_with(states);
-        let arc: StateRef<Arc<u8>> = now(from_parts(&mut parts)).expect("there");
-        let value: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
-        let again: StateRef<Unclonable> = now(from_parts(&mut parts)).expect("there");
+        let arc: StateRef<Arc<u8>> =
+            assert_ready(from_parts(&mut parts)).expect("the state is present");
+        let value: StateRef<Unclonable> =
+            assert_ready(from_parts(&mut parts)).expect("the state is present");
+        let second: StateRef<Unclonable> =
+            assert_ready(from_parts(&mut parts)).expect("the state is present");
         assert_eq!((**arc, *value.0), (7, 7));
-        assert!(std::ptr::eq(&*value, &*again) && std::ptr::eq(&*value, &*value.clone()));
-        assert_eq!(Arc::strong_count(&shared), counted, "the shared count does not change");
-        assert!(now(from_parts::<Option<StateRef<u8>>>(&mut parts)).expect("no error").is_none());
+        assert!(std::ptr::eq(&*value, &*second) && std::ptr::eq(&*value, &*value.clone()));
+        assert_eq!(Arc::strong_count(&shared), count_before, "the shared count does not change");
+        assert!(
+            assert_ready(from_parts::<Option<StateRef<u8>>>(&mut parts))
+                .expect("no error")
+                .is_none()
+        );
         let mut requirements = Requirements::default();
         StateRef::<Unclonable>::require(&mut requirements);
-        let needed: Vec<_> = requirements.states().map(|(id, _)| id).collect();
-        assert_eq!(needed, [TypeId::of::<Unclonable>()]);
+        let required: Vec<_> = requirements.states().map(|(id, _)| id).collect();
+        assert_eq!(required, [TypeId::of::<Unclonable>()]);
     }
 
     #[test]
-    fn what_is_missing_is_a_matter_of_the_log_and_not_of_the_peer() {
+    fn a_missing_value_is_a_500_that_does_not_name_its_type() {
         let mut parts = get("/").parts;
-        let state = now(State::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        let state = assert_ready(State::<u8>::from_request_parts(&mut parts))
+            .expect_err("there is no such value");
         assert_eq!((state.status.as_u16(), state.kind.as_ref()), (500, "missing-state"));
-        let extension = now(Extension::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        let extension = assert_ready(Extension::<u8>::from_request_parts(&mut parts))
+            .expect_err("there is no such value");
         assert_eq!(
             (extension.status.as_u16(), extension.kind.as_ref()),
             (500, "missing-extension")
@@ -218,17 +227,18 @@ mod tests {
         for detail in [state.detail, extension.detail] {
             assert!(!detail.contains("u8") && detail.contains("its log says what"), "{detail}");
         }
-        let state_ref = now(StateRef::<u8>::from_request_parts(&mut parts)).expect_err("none");
+        let state_ref = assert_ready(StateRef::<u8>::from_request_parts(&mut parts))
+            .expect_err("there is no such value");
         assert_eq!(state_ref.kind, "missing-state");
-        assert_eq!(now(from_parts::<Option<State<u8>>>(&mut parts)), Ok(None));
-        assert_eq!(now(from_parts::<Option<Extension<u8>>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<State<u8>>>(&mut parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<Extension<u8>>>(&mut parts)), Ok(None));
     }
 
     #[test]
-    fn an_extension_is_what_was_attached() {
+    fn extracts_an_extension_and_attaches_one_to_a_response() {
         let mut parts = get("/").parts;
         parts.extensions_mut().insert("lanner");
-        assert_eq!(now(from_parts(&mut parts)), Ok(Extension("lanner")));
+        assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Extension("lanner")));
         let response = (Extension(9u8), "text").into_response();
         assert_eq!(response.extensions().and_then(|extensions| extensions.get::<u8>()), Some(&9));
     }

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// The output of a future that must be ready.
-pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn assert_ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("expected the future to be ready"),

@@ -8,7 +8,7 @@ use headers::Header;
 use http::{HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-/// A header field as a type of the `headers` crate, or of your own that implements
+/// A header field as a type of the `headers` crate, or as your own type that implements
 /// [`headers::Header`].
 ///
 /// A missing field and an invalid field are different problems, both with status 400.
@@ -91,57 +91,62 @@ impl<T: Header> IntoResponse for TypedHeader<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, now, post};
+    use super::super::test_support::{assert_ready, from_parts, get, post};
     use super::*;
     use crate::http::body::Body;
     use headers::{Age, Host, IfNoneMatch};
     use http::HeaderMap;
 
-    fn with(name: &str, value: &str) -> Parts {
+    fn parts_with(name: &str, value: &str) -> Parts {
         post("/", &[(name, value)], Body::empty()).parts
     }
 
     #[test]
-    fn a_field_is_found_in_any_case_and_decoded() {
-        let TypedHeader(host) =
-            now(from_parts::<TypedHeader<Host>>(&mut with("HOST", "example.org:81")))
-                .expect("a host");
+    fn finds_a_header_in_any_case_and_decodes_it() {
+        let TypedHeader(host) = assert_ready(from_parts::<TypedHeader<Host>>(&mut parts_with(
+            "HOST",
+            "example.org:81",
+        )))
+        .expect("a host");
         assert_eq!((host.hostname(), host.port()), ("example.org", Some(81)));
-        let map: HeaderMap = now(from_parts(&mut with("X-Bird", "lanner"))).expect("always");
+        let map: HeaderMap = assert_ready(from_parts(&mut parts_with("X-Bird", "lanner")))
+            .expect("the extractor never fails");
         assert_eq!(map["x-bird"], "lanner");
     }
 
     #[test]
-    fn missing_and_invalid_are_told_apart() {
-        let missing = now(from_parts::<TypedHeader<Age>>(&mut get("/").parts));
-        let missing = missing.expect_err("no such field");
+    fn a_missing_and_an_invalid_header_are_different_problems() {
+        let missing = assert_ready(from_parts::<TypedHeader<Age>>(&mut get("/").parts));
+        let missing = missing.expect_err("the header is missing");
         assert_eq!((missing.status.as_u16(), missing.kind.as_ref()), (400, "missing-header"));
         assert!(missing.detail.contains("needs") && missing.detail.contains("`age`"));
         assert_eq!(missing.members, [("header".into(), "age".into())]);
 
-        let mut parts = with("age", "many");
-        let invalid = now(from_parts::<TypedHeader<Age>>(&mut parts));
+        let mut parts = parts_with("age", "many");
+        let invalid = assert_ready(from_parts::<TypedHeader<Age>>(&mut parts));
         let invalid = invalid.expect_err("not a number");
         assert_eq!((invalid.status.as_u16(), invalid.kind.as_ref()), (400, "invalid-header"));
         assert!(invalid.detail.contains("`age`"), "{}", invalid.detail);
     }
 
     #[test]
-    fn an_optional_header_may_be_absent_but_not_wrong() {
+    fn an_optional_header_may_be_absent_but_not_invalid() {
         type Optional = Option<TypedHeader<IfNoneMatch>>;
-        assert_eq!(now(from_parts::<Optional>(&mut get("/").parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Optional>(&mut get("/").parts)), Ok(None));
         assert!(
-            now(from_parts::<Optional>(&mut with("if-none-match", "*"))).expect("ok").is_some()
+            assert_ready(from_parts::<Optional>(&mut parts_with("if-none-match", "*")))
+                .expect("a valid header")
+                .is_some()
         );
-        type Length = Option<TypedHeader<Age>>;
-        assert!(now(from_parts::<Length>(&mut with("age", "many"))).is_err());
+        type OptionalAge = Option<TypedHeader<Age>>;
+        assert!(assert_ready(from_parts::<OptionalAge>(&mut parts_with("age", "many"))).is_err());
     }
 
     #[test]
-    fn as_part_of_a_response_it_sets_the_field() {
+    fn sets_the_header_of_a_response() {
         let response = (TypedHeader(Age::from_secs(7)), [("age", "1")], "text");
         let response = response.into_response();
-        let values: Vec<_> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(values, ["content-type", "age"]);
+        let names: Vec<_> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["content-type", "age"]);
     }
 }

@@ -47,6 +47,6 @@ pub fn has_yield_request() -> bool {
 /// Sets whether a task of this thread that wakes itself is polled only after all others and after
 /// the kernel was polled for events.
 #[doc(hidden)]
-pub fn set_self_wake_yields(is_fair: bool) {
-    SELF_WAKE_YIELDS.set(is_fair);
+pub fn set_self_wake_yields(yields: bool) {
+    SELF_WAKE_YIELDS.set(yields);
 }

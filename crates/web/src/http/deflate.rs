@@ -2,8 +2,8 @@
 
 use flate2::{Compress, CompressError, FlushCompress};
 
-/// Additional room for output that did not fit into the first estimate.
-const STEP: usize = 4 * 1024;
+/// The minimum additional capacity for output that exceeds the first estimate.
+const GROWTH_BYTES: usize = 4 * 1024;
 
 /// Compresses `input` and appends everything that the compressor holds to `out`, so that a reader
 /// of `out` can decompress everything up to this point. The flush ends with the bytes 00 00 FF FF.
@@ -20,19 +20,19 @@ pub fn flush(
     out.reserve(input.len() / 2 + input.len().min(2048) + 64);
     loop {
         take_pending_output(compress, out)?;
-        let before = compress.total_in();
+        let consumed_before = compress.total_in();
         compress.compress_vec(input, out, FlushCompress::Sync)?;
-        let taken = usize::try_from(compress.total_in() - before).unwrap_or(usize::MAX);
-        input = input.get(taken..).unwrap_or_default();
-        // If no output was kept before the call and the call did not fill the room, the flush is
-        // complete.
+        let consumed = usize::try_from(compress.total_in() - consumed_before).unwrap_or(usize::MAX);
+        input = input.get(consumed..).unwrap_or_default();
+        // The compressor had no pending output before this call. If the call left spare capacity,
+        // the flush is complete.
         if input.is_empty() && out.len() < out.capacity() {
             return Ok(());
         }
-        // If the call filled the room, the flush may or may not be complete. A trailing 00 00 FF FF
-        // proves nothing, because content may also end with it. If the flush was complete, the next
-        // call adds an empty block of five bytes.
-        out.reserve((input.len() / 2).max(STEP));
+        // If the call filled the buffer, the flush may or may not be complete. A trailing
+        // 00 00 FF FF proves nothing, because content may also end with it. If the flush was
+        // complete, the next call adds an empty block of five bytes.
+        out.reserve((input.len() / 2).max(GROWTH_BYTES));
     }
 }
 
@@ -45,7 +45,7 @@ fn take_pending_output(compress: &mut Compress, out: &mut Vec<u8>) -> Result<(),
         if compress.total_out() == before {
             return Ok(());
         }
-        out.reserve(STEP);
+        out.reserve(GROWTH_BYTES);
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     /// Decompresses `compressed` in one step.
-    fn inflated(inflate: &mut Decompress, compressed: &[u8], bytes: usize) -> Vec<u8> {
+    fn inflate_all(inflate: &mut Decompress, compressed: &[u8], bytes: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes + 1024);
         let before = inflate.total_in();
         inflate
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_holds_nothing_back_whatever_the_size_level_and_content() {
+    fn a_flush_is_complete_for_every_size_level_and_kind_of_content() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for round in 0..300_u32 {
             let (level, kind) = (round % 10, round as usize / 10);
@@ -115,18 +115,21 @@ mod tests {
                 let mut out = Vec::with_capacity(random.next() % (bytes + 100));
                 flush(&mut compress, &content, &mut out).expect("compression");
                 assert!(out.ends_with(&[0, 0, 0xff, 0xff]));
-                let read = inflated(&mut inflate, &out, bytes);
-                let lengths = (read.len(), content.len());
-                assert!(read == content, "{round}, message {message}, level {level}: {lengths:?}");
+                let decompressed = inflate_all(&mut inflate, &out, bytes);
+                let lengths = (decompressed.len(), content.len());
+                assert!(
+                    decompressed == content,
+                    "{round}, message {message}, level {level}: {lengths:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn a_flush_is_complete_for_each_size_around_the_end_of_a_block() {
+    fn a_flush_is_complete_for_sizes_around_the_end_of_a_block() {
         let mut random = Random(1);
         let content = random.content(0, 40_000);
-        let (mut one, mut two) = (Vec::with_capacity(64 * 1024), Vec::new());
+        let (mut at_once, mut in_pieces) = (Vec::with_capacity(64 * 1024), Vec::new());
         for level in [1, 5, 9] {
             let mut compress = Compress::new(Compression::new(level), false);
             // miniz_oxide ends a block of such content after 31 KiB, while it looks ahead.
@@ -134,21 +137,25 @@ mod tests {
                 // In one step, and as responses are compressed: pieces without a flush, then a
                 // flush.
                 compress.reset();
-                flush(&mut compress, &content[..bytes], &mut one).expect("compression");
+                flush(&mut compress, &content[..bytes], &mut at_once).expect("compression");
                 compress.reset();
                 let mut written = 0;
                 while written < bytes {
-                    two.reserve(4_096);
+                    in_pieces.reserve(4_096);
                     let piece = &content[written..bytes];
                     compress
-                        .compress_vec(piece, &mut two, FlushCompress::None)
+                        .compress_vec(piece, &mut in_pieces, FlushCompress::None)
                         .expect("compression");
                     written = usize::try_from(compress.total_in()).expect("the input was a slice");
                 }
-                flush(&mut compress, &[], &mut two).expect("compression");
-                for out in [&mut one, &mut two] {
-                    let read = inflated(&mut Decompress::new(false), out, bytes);
-                    assert!(read == content[..bytes], "level {level}: {} of {bytes}", read.len());
+                flush(&mut compress, &[], &mut in_pieces).expect("compression");
+                for out in [&mut at_once, &mut in_pieces] {
+                    let decompressed = inflate_all(&mut Decompress::new(false), out, bytes);
+                    assert!(
+                        decompressed == content[..bytes],
+                        "level {level}: {} of {bytes}",
+                        decompressed.len()
+                    );
                     out.clear();
                     out.shrink_to(bytes / 2);
                 }

@@ -21,7 +21,7 @@ impl<'r> GuardContext<'r> {
         Self { head, connection, method: head.method_str() }
     }
 
-    /// The request with this method that the preflight `head` announces.
+    /// The request that the CORS preflight `head` announces, with this method.
     pub(crate) fn preflight(
         head: &'r RequestHead,
         connection: &'r ConnectionInfo,
@@ -62,7 +62,7 @@ impl<'r> GuardContext<'r> {
 pub trait Guard {
     /// Whether the route accepts this request.
     #[doc(alias = "accepts")]
-    fn check(&self, asked: &GuardContext<'_>) -> bool;
+    fn check(&self, context: &GuardContext<'_>) -> bool;
 
     /// A description of what the guard requires, for lists of routes.
     fn name(&self) -> Cow<'_, str> {
@@ -70,7 +70,7 @@ pub trait Guard {
     }
 
     /// The header fields that the guard examines. `None` if they are not known, or if the guard
-    /// examines anything else than these fields, method, host, scheme, path and query. Responses
+    /// examines anything except these fields, method, host, scheme, path and query. Responses
     /// name the fields in `Vary`, so that no cache serves one route's response for another. If it
     /// is `None`, as for closures, the responses of all routes that the guard may select or reject
     /// have `Vary: *` and are never stored. [`varying_by`](crate::guard::varying_by) declares the
@@ -88,8 +88,8 @@ pub trait Guard {
 }
 
 impl<F: Fn(&GuardContext<'_>) -> bool> Guard for F {
-    fn check(&self, asked: &GuardContext<'_>) -> bool {
-        self(asked)
+    fn check(&self, context: &GuardContext<'_>) -> bool {
+        self(context)
     }
 }
 

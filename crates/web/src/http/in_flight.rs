@@ -1,4 +1,4 @@
-//! Counts work that outlives its exchange, or that runs beside it.
+//! Counts work that outlives its exchange, or that runs concurrently with it.
 //!
 //! A worker counts its requests in progress and refuses those above a limit. Work that continues in
 //! a task after its client has disconnected, or that a request starts without waiting for it,
@@ -27,26 +27,27 @@ static NEXT_WORKER_ID: AtomicU64 = AtomicU64::new(1);
 /// Counts the work that a worker has in progress.
 pub trait InFlightCounter {
     /// Counts one more unit of work, for the request with this head, until the returned value is
-    /// dropped. Returns `None` if the worker's limit is reached, unless `must` is true.
+    /// dropped. Returns `None` if the worker's limit is reached, unless `ignores_limit` is
+    /// true.
     fn try_acquire(
         self: Rc<Self>,
         head: &RequestHead,
         connection: &ConnectionInfo,
-        must: bool,
+        ignores_limit: bool,
     ) -> Option<Box<dyn Any>>;
 }
 
-/// A registered worker of this thread. Dropping this ends the registration.
+/// A registered worker of this thread. Dropping it ends the registration.
 #[derive(Debug)]
 pub struct WorkerRef(u64);
 
 impl WorkerRef {
-    /// Registers `counting` for the connections that have the returned number.
+    /// Registers `counter` for the connections that have the returned worker's number.
     #[must_use]
-    pub fn new(counting: Weak<dyn InFlightCounter>) -> Self {
-        let number = NEXT_WORKER_ID.fetch_add(1, Relaxed);
-        WORKERS.with_borrow_mut(|workers| workers.push((number, counting)));
-        Self(number)
+    pub fn new(counter: Weak<dyn InFlightCounter>) -> Self {
+        let id = NEXT_WORKER_ID.fetch_add(1, Relaxed);
+        WORKERS.with_borrow_mut(|workers| workers.push((id, counter)));
+        Self(id)
     }
 
     /// The worker's number.
@@ -60,7 +61,7 @@ impl Drop for WorkerRef {
     fn drop(&mut self) {
         // While the thread exits, the list may already be gone.
         let _ = WORKERS.try_with(|workers| {
-            workers.borrow_mut().retain(|(number, _)| *number != self.0);
+            workers.borrow_mut().retain(|(id, _)| *id != self.0);
         });
     }
 }
@@ -72,7 +73,7 @@ pub struct InFlightHandle {
     connection: Rc<ConnectionInfo>,
 }
 
-/// A counted unit of work. Dropping this ends it.
+/// Counts one unit of work until it is dropped.
 pub struct InFlightPermit(Option<Box<dyn Any>>);
 
 impl InFlightHandle {
@@ -95,18 +96,18 @@ impl InFlightHandle {
         self.acquire_permit(false)
     }
 
-    fn acquire_permit(&self, must: bool) -> Option<InFlightPermit> {
-        let is_ours = |(number, _): &&(u64, _)| *number == self.connection.worker_id;
+    fn acquire_permit(&self, ignores_limit: bool) -> Option<InFlightPermit> {
+        let is_own_worker = |(id, _): &&(u64, _)| *id == self.connection.worker_id;
         let find = |workers: &RefCell<Vec<(u64, Weak<dyn InFlightCounter>)>>| {
-            workers.borrow().iter().find(is_ours).and_then(|(_, worker)| worker.upgrade())
+            workers.borrow().iter().find(is_own_worker).and_then(|(_, worker)| worker.upgrade())
         };
         // A worker that has ended does not count anything either.
         let Some(worker) = WORKERS.try_with(find).ok().flatten() else {
             return Some(InFlightPermit(None));
         };
         worker
-            .try_acquire(&self.head, &self.connection, must)
-            .map(|place| InFlightPermit(Some(place)))
+            .try_acquire(&self.head, &self.connection, ignores_limit)
+            .map(|permit| InFlightPermit(Some(permit)))
     }
 }
 
@@ -124,9 +125,9 @@ mod tests {
     /// A worker with its count and its limit.
     struct Worker(Rc<Cell<usize>>, usize);
 
-    struct Taken(Rc<Cell<usize>>);
+    struct CountGuard(Rc<Cell<usize>>);
 
-    impl Drop for Taken {
+    impl Drop for CountGuard {
         fn drop(&mut self) {
             self.0.set(self.0.get() - 1);
         }
@@ -137,37 +138,37 @@ mod tests {
             self: Rc<Self>,
             _: &RequestHead,
             _: &ConnectionInfo,
-            must: bool,
+            ignores_limit: bool,
         ) -> Option<Box<dyn Any>> {
-            (must || self.0.get() < self.1).then(|| {
+            (ignores_limit || self.0.get() < self.1).then(|| {
                 self.0.set(self.0.get() + 1);
-                Box::new(Taken(Rc::clone(&self.0))) as _
+                Box::new(CountGuard(Rc::clone(&self.0))) as _
             })
         }
     }
 
-    fn counted(worker: u64) -> InFlightHandle {
+    fn handle_on(worker: u64) -> InFlightHandle {
         let connection = Rc::new(ConnectionInfo { worker_id: worker, ..ConnectionInfo::default() });
         InFlightHandle { head: RequestHead::from_pool(), connection }
     }
 
     #[test]
-    fn each_worker_of_a_thread_counts_its_own_and_none_that_has_ended() {
-        let workers = [2, 1].map(|most| Rc::new(Worker(Rc::default(), most)));
+    fn each_worker_counts_only_its_own_work_and_a_stopped_worker_counts_none() {
+        let workers = [2, 1].map(|limit| Rc::new(Worker(Rc::default(), limit)));
         let weak =
             |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn InFlightCounter>));
         let [first, second] = [&workers[0], &workers[1]].map(|worker| WorkerRef::new(weak(worker)));
         let counts = || [workers[0].0.get(), workers[1].0.get()];
-        let (one, two) = (counted(first.id()), counted(second.id()));
-        let places = [one.acquire(), two.acquire(), two.acquire()];
+        let (first_handle, second_handle) = (handle_on(first.id()), handle_on(second.id()));
+        let permits = [first_handle.acquire(), second_handle.acquire(), second_handle.acquire()];
         assert_eq!(counts(), [1, 2]);
-        assert!(two.try_acquire().is_none());
-        let beside = one.try_acquire().expect("below the limit");
+        assert!(second_handle.try_acquire().is_none());
+        let extra_permit = first_handle.try_acquire().expect("below the limit");
         assert_eq!(counts(), [2, 2]);
-        assert!(counted(0).try_acquire().is_some(), "without a worker");
+        assert!(handle_on(0).try_acquire().is_some(), "without a worker");
         drop(second);
-        assert!(two.try_acquire().is_some(), "the worker has ended");
-        drop((places, beside));
+        assert!(second_handle.try_acquire().is_some(), "the worker has ended");
+        drop((permits, extra_permit));
         assert_eq!(counts(), [0, 0]);
     }
 }

@@ -12,7 +12,7 @@ use std::mem::take;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// The maximum number of interim responses of one request that wait to be sent.
+/// The maximum number of pending interim responses of one request.
 const PENDING_MAX: usize = 8;
 
 /// Why an interim response was not sent.
@@ -62,12 +62,12 @@ impl PendingInterims {
         if self.is_finished.get() {
             return Err(InterimError::TooLate);
         }
-        let mut waiting = self.pending.borrow_mut();
-        if waiting.len() == PENDING_MAX {
+        let mut pending = self.pending.borrow_mut();
+        if pending.len() == PENDING_MAX {
             return Err(InterimError::TooMany);
         }
-        waiting.push((status, fields));
-        drop(waiting);
+        pending.push((status, fields));
+        drop(pending);
         // A task that the handler spawned may send one while the handler is pending.
         if let Some(server) = self.server.take() {
             server.wake();
@@ -77,10 +77,10 @@ impl PendingInterims {
 
     /// Resets everything for another request.
     pub(crate) fn clear(&mut self) {
-        let Self { is_used, is_finished: is_over, pending: waiting, server } = self;
+        let Self { is_used, is_finished, pending, server } = self;
         is_used.set(false);
-        is_over.set(false);
-        waiting.get_mut().clear();
+        is_finished.set(false);
+        pending.get_mut().clear();
         *server.get_mut() = None;
     }
 }
@@ -88,29 +88,29 @@ impl PendingInterims {
 /// For the server, and for middleware that replaces a request's head.
 impl RequestHead {
     /// Connects this head with `origin`, the head of the same request that the server holds.
-    /// Interim responses that are sent and identities that are read through this head then count
-    /// for `origin` too. The outer route and the route selection are taken over from `origin`.
+    /// Interim responses sent through this head, and identities read from it, are then recorded in
+    /// `origin` too. The outer route and the route selection are copied from `origin`.
     pub fn link_to_original(&mut self, origin: &Self) {
         self.set_pending_interims(Rc::clone(origin.pending_interims()));
         self.share_identity_reads(origin);
         self.copy_outer_route(origin);
     }
 
-    /// Takes the waiting interim responses; call it after each poll of the handler. `response` says
-    /// whether that poll produced the final response: then no more can be sent. Otherwise the
-    /// caller's task is woken when another one is queued.
+    /// Takes the pending interim responses; call it after each poll of the handler. `is_finished`
+    /// is true if that poll produced the final response, after which no more can be sent.
+    /// Otherwise the caller's task is woken when another one is queued.
     #[must_use]
     pub fn take_interim_responses(
         &self,
-        response: bool,
+        is_finished: bool,
         context: &Context<'_>,
     ) -> Vec<(StatusCode, HeaderMap)> {
         let interims = self.pending_interims();
         if !interims.is_used.get() {
             return Vec::new();
         }
-        interims.is_finished.set(response);
-        if !response {
+        interims.is_finished.set(is_finished);
+        if !is_finished {
             interims.server.replace(Some(context.waker().clone()));
         }
         take(&mut *interims.pending.borrow_mut())

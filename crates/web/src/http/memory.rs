@@ -35,13 +35,13 @@ pub enum MemoryPressure {
     /// Below three quarters of the limit: no restrictions.
     #[default]
     Low,
-    /// From three quarters: nothing is started that may become large.
+    /// From three quarters: no work is started that may need much memory.
     Moderate,
-    /// From seven eighths: nothing new is started.
+    /// From seven eighths: no new work is started.
     High,
-    /// Above fifteen sixteenths: nothing may grow, except for work that is never refused.
+    /// Above fifteen sixteenths: no buffer may grow, except for work that is never refused.
     Critical,
-    /// Above the limit: nothing may grow at all.
+    /// Above the limit: no buffer may grow at all.
     OverLimit,
 }
 
@@ -49,12 +49,12 @@ pub enum MemoryPressure {
 #[inline]
 #[must_use]
 pub fn pressure() -> MemoryPressure {
-    let (reserved, most) = (RESERVED.get(), LIMIT.get());
+    let (reserved, limit) = (RESERVED.get(), LIMIT.get());
     match () {
-        () if reserved < most - most / 4 => MemoryPressure::Low,
-        () if reserved < most - most / 8 => MemoryPressure::Moderate,
-        () if reserved <= most - most / 16 => MemoryPressure::High,
-        () if reserved <= most => MemoryPressure::Critical,
+        () if reserved < limit - limit / 4 => MemoryPressure::Low,
+        () if reserved < limit - limit / 8 => MemoryPressure::Moderate,
+        () if reserved <= limit - limit / 16 => MemoryPressure::High,
+        () if reserved <= limit => MemoryPressure::Critical,
         () => MemoryPressure::OverLimit,
     }
 }
@@ -67,21 +67,21 @@ pub struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// A charge of no bytes.
+    /// A reservation of no bytes.
     #[must_use]
     pub const fn empty() -> Self {
         Self { size: 0, not_send: PhantomData }
     }
 
-    /// A charge of `bytes`.
+    /// A reservation of `bytes` bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        let mut charge = Self::empty();
-        charge.resize(bytes);
-        charge
+        let mut reservation = Self::empty();
+        reservation.resize(bytes);
+        reservation
     }
 
-    /// Changes the charge to this number of bytes.
+    /// Changes the reservation to this number of bytes.
     #[inline]
     pub fn resize(&mut self, bytes: usize) {
         if bytes != self.size {
@@ -90,7 +90,7 @@ impl MemoryReservation {
         }
     }
 
-    /// The number of bytes charged.
+    /// The number of reserved bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
@@ -109,29 +109,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_counts_until_it_is_dropped() {
+    fn a_reservation_counts_until_it_is_dropped() {
         let before = reserved();
-        let mut charge = MemoryReservation::new(100);
+        let mut reservation = MemoryReservation::new(100);
         let other = MemoryReservation::new(1);
-        charge.resize(20);
-        assert_eq!((reserved() - before, charge.size()), (21, 20));
-        drop(charge);
+        reservation.resize(20);
+        assert_eq!((reserved() - before, reservation.size()), (21, 20));
+        drop(reservation);
         assert_eq!(reserved() - before, 1);
         drop(other);
         assert_eq!(reserved(), before);
     }
 
     #[test]
-    fn the_nearer_the_ceiling_the_less_is_begun() {
+    fn pressure_rises_as_the_reserved_bytes_approach_the_limit() {
         set_limit(Some(800));
-        let mut charge = MemoryReservation::empty();
-        let fillings = [0, 599, 600, 699, 700, 750, 751, 800, 801].map(|bytes| {
-            charge.resize(bytes);
+        let mut reservation = MemoryReservation::empty();
+        let pressures = [0, 599, 600, 699, 700, 750, 751, 800, 801].map(|bytes| {
+            reservation.resize(bytes);
             pressure()
         });
         use MemoryPressure::{Critical, High, Low, Moderate, OverLimit};
         assert_eq!(
-            fillings,
+            pressures,
             [Low, Low, Moderate, Moderate, High, High, Critical, Critical, OverLimit]
         );
         set_limit(None);
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn other_threads_have_accounts_of_their_own() {
-        let _charge = MemoryReservation::new(7);
-        let elsewhere = std::thread::spawn(reserved).join().expect("the thread does not panic");
-        assert_eq!(elsewhere, 0);
+    fn each_thread_counts_its_own_reservations() {
+        let _reservation = MemoryReservation::new(7);
+        let other_thread = std::thread::spawn(reserved).join().expect("the thread does not panic");
+        assert_eq!(other_thread, 0);
     }
 }

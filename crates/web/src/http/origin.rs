@@ -38,9 +38,11 @@ impl<'a> Origin<'a> {
     #[must_use]
     pub fn from_authority(is_https: bool, authority: &'a str) -> Option<Self> {
         // In an IPv6 address, the colon before the port is the one after the bracket.
-        let from = authority.rfind(']').map_or(0, |at| at + 1);
-        let (host, port) = match authority[from..].find(':') {
-            Some(at) => (&authority[..from + at], &authority[from + at + 1..]),
+        let search_start = authority.rfind(']').map_or(0, |index| index + 1);
+        let (host, port) = match authority[search_start..].find(':') {
+            Some(index) => {
+                (&authority[..search_start + index], &authority[search_start + index + 1..])
+            }
             None => (authority, ""),
         };
         if host.is_empty() || host.contains(['/', '?', '#', '@']) {
@@ -73,5 +75,5 @@ pub fn is_same_origin(origin: &str, authority: &str, is_secure: bool) -> bool {
     }
     // The page's scheme determines the default port: behind a proxy that terminates TLS, `Host` has
     // no port either.
-    Origin::from_authority(origin.is_https, authority).is_some_and(|own| own == origin)
+    Origin::from_authority(origin.is_https, authority).is_some_and(|requested| requested == origin)
 }

@@ -16,21 +16,21 @@ thread_local! {
     static PANIC_HOOK: RefCell<Option<PanicHook>> = const { RefCell::new(None) };
 }
 
-/// Sets the listener for panics of the application that are caught on this thread from now on, and
-/// returns the previous listener.
-pub fn set_panic_hook(listener: Option<PanicHook>) -> Option<PanicHook> {
-    PANIC_HOOK.replace(listener)
+/// Sets the hook for panics of the application that are caught on this thread from now on, and
+/// returns the previous hook.
+pub fn set_panic_hook(hook: Option<PanicHook>) -> Option<PanicHook> {
+    PANIC_HOOK.replace(hook)
 }
 
-/// Passes the message of a caught panic to this thread's listener.
+/// Passes the message of a caught panic to this thread's hook.
 pub fn report_panic(message: &str) {
-    let listener = PANIC_HOOK.with_borrow(Clone::clone);
-    if let Some(listener) = listener {
-        listener(message);
+    let hook = PANIC_HOOK.with_borrow(Clone::clone);
+    if let Some(hook) = hook {
+        hook(message);
     }
 }
 
-/// Calls `code`, which belongs to the application. If it panics, logs the panic and returns `None`.
+/// Calls `code`, which the application supplied. If it panics, logs the panic and returns `None`.
 /// Values that `code` had borrowed mutably stay as the panic left them.
 pub fn catch_panic<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
@@ -54,8 +54,8 @@ pub fn catch_log_panic(log: impl FnOnce()) {
 /// Drops the payload of a panic. Its destructor may panic too; the payload of that second panic is
 /// leaked.
 pub fn drop_panic_payload(payload: Box<dyn Any + Send>) {
-    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        let _: &mut (dyn Any + Send) = Box::leak(another);
+    if let Err(second_payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        let _: &mut (dyn Any + Send) = Box::leak(second_payload);
     }
 }
 
@@ -70,9 +70,9 @@ pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
             span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
         });
     }
-    let outcome = catch_unwind(AssertUnwindSafe(run));
+    let result = catch_unwind(AssertUnwindSafe(run));
     catch_log_panic(|| drop(entered));
-    outcome.unwrap_or_else(|panic| resume_unwind(panic))
+    result.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
 /// Awaits `work`, and returns its output or the payload of its panic.
@@ -85,16 +85,16 @@ pub async fn catch_unwind_future<T>(
     let mut work = pin!(work);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
         Ok(polled) => polled.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
+        Err(payload) => Poll::Ready(Err(payload)),
     })
     .await
 }
 
-/// Logs a caught panic and passes its message to this thread's listener.
+/// Logs a caught panic and passes its message to this thread's hook.
 pub fn log_panic(what: &'static str, payload: Box<dyn Any + Send>) {
-    let text = panic_message(&*payload);
-    catch_log_panic(|| tracing::error!(target: "peregrine", panic = text, "{what} panicked"));
-    report_panic(text);
+    let message = panic_message(&*payload);
+    catch_log_panic(|| tracing::error!(target: "peregrine", panic = message, "{what} panicked"));
+    report_panic(message);
     drop_panic_payload(payload);
 }
 
@@ -110,11 +110,11 @@ mod tests {
     use super::*;
     use std::panic::panic_any;
 
-    /// Panics when it is dropped, with another `Evil` as the payload, as many times as the number
-    /// says.
-    struct Evil(u32);
+    /// Panics when it is dropped, with another `PanicOnDrop` as the payload, as many times as the
+    /// number says.
+    struct PanicOnDrop(u32);
 
-    impl Drop for Evil {
+    impl Drop for PanicOnDrop {
         fn drop(&mut self) {
             if self.0 > 0 {
                 panic_any(Self(self.0 - 1));
@@ -123,11 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn what_panics_when_it_is_dropped_goes_no_further() {
+    fn catches_a_payload_that_panics_when_it_is_dropped() {
         for times in 0..4 {
-            drop_panic_payload(Box::new(Evil(times)));
-            catch_log_panic(|| panic_any(Evil(times)));
-            assert!(catch_panic("a handler", || panic_any(Evil(times))).is_none());
+            drop_panic_payload(Box::new(PanicOnDrop(times)));
+            catch_log_panic(|| panic_any(PanicOnDrop(times)));
+            assert!(catch_panic("a handler", || panic_any(PanicOnDrop(times))).is_none());
         }
     }
 }

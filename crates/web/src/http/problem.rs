@@ -209,13 +209,13 @@ impl IntoResponse for Problem {
 /// The response to a request that violates the protocol: kind `invalid-request`, or
 /// `body-too-large` if its content exceeds the limit.
 impl From<RequestError> for Problem {
-    fn from(reject: RequestError) -> Self {
-        let status = StatusCode::from_u16(reject.status()).unwrap_or(StatusCode::BAD_REQUEST);
-        let kind = match reject {
+    fn from(error: RequestError) -> Self {
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        let kind = match error {
             RequestError::BodyTooLarge => KIND_BODY_TOO_LARGE,
             _ => "invalid-request",
         };
-        Self::new(status, kind, format!("{}.", reject.rule())).with_member("rule", reject.section())
+        Self::new(status, kind, format!("{}.", error.rule())).with_member("rule", error.section())
     }
 }
 
@@ -257,7 +257,7 @@ impl From<BodyError> for Problem {
                 ),
             )
             .with_member("coding", coding),
-            BodyError::Protocol(reject) => reject.into(),
+            BodyError::Protocol(error) => error.into(),
             BodyError::Stream(error) => {
                 // The text may reveal internals of the server, so it is only logged.
                 catch_log_panic(
@@ -286,39 +286,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_is_a_full_path_unless_the_kind_is_a_reference_already() {
-        for (kind, reference) in [
+    fn the_type_uri_is_a_full_path_unless_the_kind_is_already_a_uri_or_path() {
+        for (kind, type_uri) in [
             ("", "about:blank"),
             ("invalid-json", "/problems/invalid-json"),
             ("/errors/7", "/errors/7"),
             ("https://example.org/errors/7", "https://example.org/errors/7"),
         ] {
             let problem = Problem::new(StatusCode::BAD_REQUEST, kind, "");
-            assert_eq!(problem.type_uri(), reference);
+            assert_eq!(problem.type_uri(), type_uri);
         }
     }
 
     #[test]
-    fn a_problem_becomes_problem_json_and_stays_within_reach_of_middleware() {
+    fn a_problem_response_is_problem_json_and_has_the_problem_as_an_extension() {
         let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-bird", "look at /birds")
             .with_member("bird", "dodo")
             .with_member("status", 200);
         let response = problem.clone().into_response();
         assert_eq!(response.status, 404);
-        assert_eq!(response.headers.get(&CONTENT_TYPE).expect("a type"), PROBLEM_JSON);
+        assert_eq!(response.headers.get(&CONTENT_TYPE).expect("a content type"), PROBLEM_JSON);
         let json: serde_json::Value =
-            serde_json::from_slice(response.body.as_slice().expect("whole")).expect("JSON");
+            serde_json::from_slice(response.body.as_slice().expect("the body is complete"))
+                .expect("JSON");
         let expected = serde_json::json!({
             "type": "/problems/no-such-bird", "title": "Not Found", "status": 404,
             "detail": "look at /birds", "bird": "dodo",
         });
         assert_eq!(json, expected);
-        let kept = response.extensions().and_then(|extensions| extensions.get::<Problem>());
-        assert_eq!(kept, Some(&problem));
+        let attached = response.extensions().and_then(|extensions| extensions.get::<Problem>());
+        assert_eq!(attached, Some(&problem));
     }
 
     #[test]
-    fn every_way_a_body_fails_has_a_status_of_its_own() {
+    fn each_body_error_has_its_status_kind_and_detail() {
         for (error, status, kind, hint) in [
             (BodyError::Disconnected, 400, "incomplete-body", "connection ended"),
             (BodyError::TooLarge { limit: 9 }, 413, "body-too-large", "limit of 9 bytes"),

@@ -15,38 +15,41 @@ pub(crate) type ProblemRenderer = Rc<dyn Fn(Problem, &RequestHead) -> Response>;
 #[derive(Clone, Copy)]
 struct ProblemRendered;
 
-/// Replaces `raw` by what `hook` renders, if it was made from a problem. The result is not rendered
-/// again.
+/// If `original` was made from a problem, replaces it with the response of `renderer`, which is not
+/// rendered again.
 pub(crate) fn render_problem(
-    hook: &dyn Fn(Problem, &RequestHead) -> Response,
+    renderer: &dyn Fn(Problem, &RequestHead) -> Response,
     head: &RequestHead,
-    raw: Response,
+    original: Response,
 ) -> Response {
-    let mut raw = raw;
-    let Some(extensions) = raw.extensions() else { return raw };
+    let mut original = original;
+    let Some(extensions) = original.extensions() else { return original };
     if extensions.get::<ProblemRendered>().is_some() {
-        return raw;
+        return original;
     }
-    let Some(problem) = extensions.get::<Problem>().cloned() else { return raw };
-    let rendered = catch_panic("the `on_problem` function", || hook(problem.clone(), head));
+    let Some(problem) = extensions.get::<Problem>().cloned() else { return original };
+    let rendered = catch_panic("the `on_problem` function", || renderer(problem.clone(), head));
     let mut response = match rendered {
-        None => raw,
+        None => original,
         Some(mut response) => {
             // The function decides about the fields that describe the body. All others (`Allow`,
             // cookies, fields that middleware added) stay, unless the function has set them.
-            let replaced = |name| response.headers.get(name).is_some();
-            let of_body = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
-            let kept =
-                raw.headers.iter().filter(|(name, _)| !of_body.contains(name) && !replaced(name));
-            let kept: Vec<_> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-            response.headers.extend(kept);
+            let is_set = |name| response.headers.get(name).is_some();
+            let body_headers = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
+            let retained = original
+                .headers
+                .iter()
+                .filter(|(name, _)| !body_headers.contains(name) && !is_set(name));
+            let retained: Vec<_> =
+                retained.map(|(name, value)| (name.clone(), value.clone())).collect();
+            response.headers.extend(retained);
             // Extensions that middleware attached, such as the one against compression, apply to
             // the rendered response too.
-            let mut extensions = std::mem::take(raw.extensions_mut());
+            let mut extensions = std::mem::take(original.extensions_mut());
             extensions.extend(std::mem::take(response.extensions_mut()));
             *response.extensions_mut() = extensions;
-            match raw.take_after_response() {
-                Some(rest) => response.with_after_response(rest),
+            match original.take_after_response() {
+                Some(after_response) => response.with_after_response(after_response),
                 None => response,
             }
         }
@@ -56,7 +59,7 @@ pub(crate) fn render_problem(
     response
 }
 
-/// Removes the marks that are left for middleware.
+/// Removes the extensions that [`render_problem`] left for middleware.
 pub(crate) fn unmarked(mut response: Response) -> Response {
     if response.extensions().is_some_and(|extensions| extensions.get::<ProblemRendered>().is_some())
     {

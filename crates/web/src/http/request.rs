@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// A request on its way to a handler.
 #[derive(Debug)]
 pub struct Request {
-    /// Everything but the body.
+    /// Everything except the body.
     pub parts: Parts,
     /// The body. A client that waits for status 100 (Continue) gets it only when the body is read.
     pub body: Body,
@@ -125,12 +125,12 @@ impl Parts {
 
     /// How many optional parameters the pattern of the request's route omits.
     pub(crate) fn omitted_parameters(&self) -> usize {
-        let absent =
+        let omitted =
             || self.states.route_index()?.omitted.get(self.head.route_id()? as usize).copied();
-        absent().unwrap_or(0)
+        omitted().unwrap_or(0)
     }
 
-    /// Passes the request to another application, which has these states.
+    /// Replaces the states with those of another application, which then handles the request.
     pub(crate) fn set_states(&mut self, states: &Rc<States>) {
         self.states = Rc::clone(states);
     }

@@ -22,7 +22,7 @@ pub enum PathShape {
 pub struct DeclaredProblem {
     /// The status.
     pub status: u16,
-    /// When that happens, as a sentence.
+    /// When the middleware sends that problem, as a sentence.
     pub description: &'static str,
 }
 
@@ -44,11 +44,11 @@ impl Requirements {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
-    /// Adds those requirements of `others`, the code around this, that concern the route itself:
-    /// the shapes of its path, and the metadata.
-    pub(crate) fn inherit_from(&mut self, others: &Self) {
-        self.paths.extend_from_slice(&others.paths);
-        self.metadata_values.splice(..0, others.metadata_values.iter().map(Rc::clone));
+    /// Adds those requirements of `outer`, the enclosing code, that concern the route itself: the
+    /// shapes of its path, and the metadata.
+    pub(crate) fn inherit_from(&mut self, outer: &Self) {
+        self.paths.extend_from_slice(&outer.paths);
+        self.metadata_values.splice(..0, outer.metadata_values.iter().map(Rc::clone));
     }
 
     /// Records that a route inside the handler has `options`, which the server can only apply to
@@ -104,20 +104,20 @@ impl Requirements {
         self.name.as_ref()
     }
 
-    /// Attaches `metadata` to the route, for code that lists routes: see
+    /// Attaches `value` to the route, for code that lists routes: see
     /// [`RouteInfo::metadata`](crate::built::RouteInfo::metadata). It has no effect on requests.
-    pub fn metadata<T: 'static>(&mut self, note: T) {
-        self.add_metadata(Rc::new(note));
+    pub fn metadata<T: 'static>(&mut self, value: T) {
+        self.add_metadata(Rc::new(value));
     }
 
     /// Declares that this middleware may respond with a problem of this status; `description` is a
     /// sentence that says when. See [`DeclaredProblem`].
-    pub fn problem(&mut self, status: u16, why: &'static str) {
-        self.metadata(DeclaredProblem { status, description: why });
+    pub fn problem(&mut self, status: u16, description: &'static str) {
+        self.metadata(DeclaredProblem { status, description });
     }
 
-    pub(crate) fn add_metadata(&mut self, note: Rc<dyn Any>) {
-        self.metadata_values.push(note);
+    pub(crate) fn add_metadata(&mut self, value: Rc<dyn Any>) {
+        self.metadata_values.push(value);
     }
 
     /// The metadata of the route, outermost first.

@@ -17,9 +17,9 @@ pub(crate) struct RouteNames(BTreeMap<String, Vec<String>>);
 
 impl RouteNames {
     pub(crate) fn add(&mut self, name: &str, pattern: &str) {
-        let all = self.0.entry(name.to_owned()).or_default();
-        if !all.iter().any(|one| one == pattern) {
-            all.push(pattern.to_owned());
+        let patterns = self.0.entry(name.to_owned()).or_default();
+        if !patterns.iter().any(|other| other == pattern) {
+            patterns.push(pattern.to_owned());
         }
     }
 

@@ -17,9 +17,9 @@ pub enum OnDisconnect {
 /// Settings that a handler requests from the server. If a field is `None`, the server's own setting
 /// applies.
 ///
-/// The server does not enforce the body limit itself: it gives the body the limit from
-/// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit), and the route's
-/// limit is set where the handler is called, inside all middleware.
+/// The server does not enforce the body limit itself. It sets the body's limit to
+/// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit). The route's limit is
+/// set where the handler is called, inside all middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the client disconnects. The default is [`OnDisconnect::Cancel`].

@@ -1,4 +1,4 @@
-//! The interface of every part of an application: it takes a request and returns a response.
+//! The interface of every part of an application: a service takes a request and returns a response.
 
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -8,12 +8,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Answers requests. Handlers, scopes with their middleware, and applications are services.
+/// Handles requests. Handlers, scopes with their middleware, and applications are services.
 ///
 /// Failures are responses too, so there is no error type. An overloaded service can respond with an
 /// error, so there is no readiness check.
 pub trait Service {
-    /// Answers one request. The future need not be `Send`. It is polled on the connection's thread,
+    /// Handles one request. The future need not be `Send`. It is polled on the connection's thread,
     /// and dropped when the client disconnects, unless the route says otherwise.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
@@ -71,7 +71,7 @@ impl<S: Service + 'static> Endpoint for S {
 pub struct ErasedService(pub(crate) Rc<dyn Endpoint>);
 
 impl ErasedService {
-    /// `service` with its type erased.
+    /// Erases the type of `service`.
     #[must_use]
     pub fn new<S: Service + 'static>(service: S) -> Self {
         Self(Rc::new(service))

@@ -24,7 +24,7 @@ impl States {
     /// Adds `value`, replacing an earlier value of the same type.
     pub fn insert<T: 'static>(&mut self, value: T) {
         let id = TypeId::of::<T>();
-        self.values.retain(|(present, ..)| *present != id);
+        self.values.retain(|(other, ..)| *other != id);
         self.values.push((id, type_name::<T>(), Rc::new(value)));
     }
 
@@ -42,7 +42,7 @@ impl States {
 
     fn find<T: 'static>(&self) -> Option<&Rc<dyn Any>> {
         let id = TypeId::of::<T>();
-        self.values.iter().find(|(present, ..)| *present == id).map(|(.., value)| value)
+        self.values.iter().find(|(other, ..)| *other == id).map(|(.., value)| value)
     }
 
     /// Shares those values of `others` whose types are missing here.
@@ -73,8 +73,8 @@ impl States {
     }
 
     /// Sets the value of [`States::route_index`]. Only the first call has an effect.
-    pub(crate) fn set_route_index(&self, facts: &Rc<RouteIndex>) {
-        self.route_index.get_or_init(|| Rc::clone(facts));
+    pub(crate) fn set_route_index(&self, index: &Rc<RouteIndex>) {
+        self.route_index.get_or_init(|| Rc::clone(index));
     }
 
     /// Sets the value of [`States::router`]. Only the first call has an effect.
@@ -89,20 +89,20 @@ impl States {
     #[must_use]
     pub fn render_problem(&self, response: Response, head: &RequestHead) -> Response {
         match self.problem_renderer.get() {
-            Some(hook) => render_problem(&**hook, head, response),
+            Some(renderer) => render_problem(&**renderer, head, response),
             None => response,
         }
     }
 
     /// Sets the function that renders problems. Only the first call has an effect.
-    pub(crate) fn set_problem_renderer(&self, hook: &ProblemRenderer) {
-        self.problem_renderer.get_or_init(|| Rc::clone(hook));
+    pub(crate) fn set_problem_renderer(&self, renderer: &ProblemRenderer) {
+        self.problem_renderer.get_or_init(|| Rc::clone(renderer));
     }
 
     /// Whether there is a value of the type with this id.
     #[must_use]
     pub fn contains(&self, id: TypeId) -> bool {
-        self.values.iter().any(|(present, ..)| *present == id)
+        self.values.iter().any(|(other, ..)| *other == id)
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_found_by_its_type_and_the_latest_counts() {
+    fn finds_a_value_by_its_type_and_inserting_again_replaces_it() {
         let mut states = States::default();
         states.insert(1u8);
         states.insert("text");

@@ -8,34 +8,34 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::thread::LocalKey;
 
-/// Calls `next` with `value` in `place`, where extractors find it, whenever its future is polled,
-/// and only then. So the value needs no allocation and need not be `Send`, unlike an extension of
-/// the request. Returns the response, and the value unless it was taken.
+/// Calls `next`. While its future is polled, `value` is in the thread-local `key`, where extractors
+/// find it. Unlike an extension of the request, the value needs no allocation and need not be
+/// `Send`. Returns the response, and the value unless an extractor took it.
 pub async fn with_task_local<T: 'static, S: Service>(
-    place: &'static LocalKey<Cell<Option<T>>>,
+    key: &'static LocalKey<Cell<Option<T>>>,
     value: T,
     request: Request,
     next: &S,
 ) -> (Response, Option<T>) {
-    let mut mine = Some(value);
-    // `call` runs inside the future, so that it finds the value as well.
-    let mut answer = pin!(async { next.call(request).await });
+    let mut slot = Some(value);
+    // `call` runs inside the future, so that it can read the value as well.
+    let mut future = pin!(async { next.call(request).await });
     let response = poll_fn(|cx| {
-        let swap = SwapGuard { key: place, value: &mut mine, outer: None }.enter();
-        let polled = answer.as_mut().poll(cx);
-        drop(swap);
+        let guard = SwapGuard { key, value: &mut slot, outer: None }.enter();
+        let polled = future.as_mut().poll(cx);
+        drop(guard);
         polled
     });
     let response = response.await;
-    (response, mine)
+    (response, slot)
 }
 
-/// Puts the value into its place, and always takes it out again: the next poll may be for another
-/// request.
+/// Sets the thread-local value, and restores the previous one when dropped, even after a panic: the
+/// next poll may be for another request.
 struct SwapGuard<'m, T: 'static> {
     key: &'static LocalKey<Cell<Option<T>>>,
     value: &'m mut Option<T>,
-    /// The value of an outer middleware that uses the same place.
+    /// The value of an outer middleware that uses the same key.
     outer: Option<T>,
 }
 

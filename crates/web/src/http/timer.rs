@@ -1,5 +1,5 @@
-//! The clock of the thread that runs an application. Its timers are for bodies that send something
-//! when their producer is silent, and for protocols that watch their peers.
+//! The clock of the thread that runs an application. Its timers are for bodies that send a
+//! keep-alive while their producer is idle, and for protocols that check that their peers respond.
 //!
 //! A worker of the server registers its own clock, so the time is the driver's time, and a timer
 //! is only an entry of the worker's timer wheel. The test client registers a clock while it polls.
@@ -59,12 +59,12 @@ pub fn new_timer() -> Option<Box<dyn Timer>> {
 
 /// Calls `run` with `clock` as the thread's clock, then restores the previous one.
 pub(crate) fn with_current<T>(clock: &Rc<dyn TimerSource>, run: impl FnOnce() -> T) -> T {
-    struct Before(Option<Rc<dyn TimerSource>>);
-    impl Drop for Before {
+    struct RestoreGuard(Option<Rc<dyn TimerSource>>);
+    impl Drop for RestoreGuard {
         fn drop(&mut self) {
             drop(CURRENT.replace(self.0.take()));
         }
     }
-    let _before = Before(CURRENT.replace(Some(Rc::clone(clock))));
+    let _guard = RestoreGuard(CURRENT.replace(Some(Rc::clone(clock))));
     run()
 }

@@ -72,8 +72,8 @@ pub struct Upgraded {
 impl Upgraded {
     /// Combines the receiving and the sending half.
     #[must_use]
-    pub fn new(incoming: PipeReader, outgoing: SendBuffer) -> Self {
-        Self { incoming, send_buffer: outgoing }
+    pub fn new(incoming: PipeReader, send_buffer: SendBuffer) -> Self {
+        Self { incoming, send_buffer }
     }
 
     /// The next bytes from the peer; `None` when the peer has closed its sending side.
@@ -181,7 +181,7 @@ impl SendBufferState {
         }
     }
 
-    /// Updates the memory charge.
+    /// Updates the memory reservation to the buffer's capacity.
     fn update_reservation(&mut self) {
         self.reservation.resize(self.bytes.capacity());
     }
@@ -200,64 +200,64 @@ impl SendBuffer {
 
     /// Ready when fewer than `bytes` bytes are unsent.
     fn poll_below(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut unsent = self.0.borrow_mut();
-        if unsent.closed {
+        let mut state = self.0.borrow_mut();
+        if state.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if unsent.bytes.len() < bytes {
+        if state.bytes.len() < bytes {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut unsent.sender, cx);
+        register_waker(&mut state.sender, cx);
         Poll::Pending
     }
 
     fn push(&self, bytes: &[u8]) {
-        let mut unsent = self.0.borrow_mut();
-        if unsent.closed {
+        let mut state = self.0.borrow_mut();
+        if state.closed {
             return;
         }
-        unsent.bytes.extend_from_slice(bytes);
-        unsent.update_reservation();
-        unsent.wake_server();
+        state.bytes.extend_from_slice(bytes);
+        state.update_reservation();
+        state.wake_server();
     }
 
     fn append(&self, bytes: &mut Vec<u8>) {
-        let mut unsent = self.0.borrow_mut();
-        if unsent.closed {
+        let mut state = self.0.borrow_mut();
+        if state.closed {
             bytes.clear();
-        } else if unsent.bytes.is_empty() {
-            std::mem::swap(&mut unsent.bytes, bytes);
+        } else if state.bytes.is_empty() {
+            std::mem::swap(&mut state.bytes, bytes);
         } else {
-            unsent.bytes.append(bytes);
+            state.bytes.append(bytes);
         }
-        unsent.update_reservation();
-        // Free empty buffers: the other protocol may be silent for days, and memory that was freed
-        // recently is more likely to be in the CPU's cache than a buffer that a silent connection
+        state.update_reservation();
+        // Free empty buffers: the other protocol may be idle for days, and memory that was freed
+        // recently is more likely to be in the CPU's cache than a buffer that an idle connection
         // keeps.
         *bytes = Vec::new();
-        unsent.wake_server();
+        state.wake_server();
     }
 
     /// For the server: runs `protocol`, after which the server takes the unsent bytes. Bytes queued
     /// meanwhile do not wake the server.
     pub fn run_protocol<T>(&self, protocol: impl FnOnce() -> T) -> T {
         self.0.borrow_mut().server_polls_next = true;
-        let ran = protocol();
+        let output = protocol();
         self.0.borrow_mut().server_polls_next = false;
-        ran
+        output
     }
 
     /// For the server: moves all unsent bytes to `into`, which must be empty. Always registers the
     /// task for later bytes.
-    pub fn poll_drain(&self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<()> {
-        let mut unsent = self.0.borrow_mut();
-        register_waker(&mut unsent.server, cx);
-        if unsent.bytes.is_empty() {
+    pub fn poll_drain(&self, cx: &mut Context<'_>, buffer: &mut Vec<u8>) -> Poll<()> {
+        let mut state = self.0.borrow_mut();
+        register_waker(&mut state.server, cx);
+        if state.bytes.is_empty() {
             return Poll::Pending;
         }
-        *into = std::mem::take(&mut unsent.bytes);
-        unsent.update_reservation();
-        if let Some(waker) = unsent.sender.take() {
+        *buffer = std::mem::take(&mut state.bytes);
+        state.update_reservation();
+        if let Some(waker) = state.sender.take() {
             waker.wake();
         }
         Poll::Ready(())
@@ -265,12 +265,12 @@ impl SendBuffer {
 
     /// For the server: closes the queue, because nothing can be sent any more.
     pub fn close(&self) {
-        let mut unsent = self.0.borrow_mut();
-        unsent.closed = true;
+        let mut state = self.0.borrow_mut();
+        state.closed = true;
         // The bytes will not be sent, and the protocol may run for a long time.
-        unsent.bytes = Vec::new();
-        unsent.update_reservation();
-        if let Some(waker) = unsent.sender.take() {
+        state.bytes = Vec::new();
+        state.update_reservation();
+        if let Some(waker) = state.sender.take() {
             waker.wake();
         }
     }
@@ -291,58 +291,58 @@ mod tests {
     use std::task::Wake;
 
     #[derive(Default)]
-    struct Wakes(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Wakes {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
-    fn a_server_that_takes_next_is_not_woken_and_hears_of_what_comes_later() {
-        let wakes = Arc::new(Wakes::default());
-        let waker = Waker::from(Arc::clone(&wakes));
+    fn bytes_queued_while_the_protocol_runs_do_not_wake_the_server_but_later_bytes_do() {
+        let counter = Arc::new(WakeCounter::default());
+        let waker = Waker::from(Arc::clone(&counter));
         let mut context = Context::from_waker(&waker);
-        let woken = || wakes.0.load(Ordering::Relaxed);
-        let (outgoing, mut taken) = (SendBuffer::default(), Vec::new());
-        assert!(outgoing.poll_drain(&mut context, &mut taken).is_pending());
-        outgoing.run_protocol(|| outgoing.push(b"a"));
-        assert!(outgoing.poll_drain(&mut context, &mut taken).is_ready());
-        assert_eq!((woken(), &taken[..]), (0, &b"a"[..]));
+        let wake_count = || counter.0.load(Ordering::Relaxed);
+        let (send_buffer, mut drained) = (SendBuffer::default(), Vec::new());
+        assert!(send_buffer.poll_drain(&mut context, &mut drained).is_pending());
+        send_buffer.run_protocol(|| send_buffer.push(b"a"));
+        assert!(send_buffer.poll_drain(&mut context, &mut drained).is_ready());
+        assert_eq!((wake_count(), &drained[..]), (0, &b"a"[..]));
         // Later bytes wake the server, even though its last poll found some.
-        outgoing.push(b"b");
-        assert_eq!(woken(), 1);
+        send_buffer.push(b"b");
+        assert_eq!(wake_count(), 1);
     }
 
     #[test]
-    fn what_comes_before_a_poll_wakes_only_a_reader_elsewhere() {
+    fn send_without_wake_wakes_only_a_reader_of_another_task() {
         use crate::http::body::pipe::pipe;
-        let all = [Arc::new(Wakes::default()), Arc::new(Wakes::default())];
-        let wakers = all.clone().map(Waker::from);
-        let [mut own, mut other] = wakers.each_ref().map(Context::from_waker);
+        let counters = [Arc::new(WakeCounter::default()), Arc::new(WakeCounter::default())];
+        let wakers = counters.clone().map(Waker::from);
+        let [mut this_task, mut other_task] = wakers.each_ref().map(Context::from_waker);
         let (writer, mut reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
-        for context in [&mut own, &mut other] {
+        for context in [&mut this_task, &mut other_task] {
             assert!(reader.poll_frame(context).is_pending());
             let polled = Context::from_waker(&wakers[0]);
             writer.send_without_wake(Bytes::from_static(b"a"), &polled);
             assert!(reader.poll_frame(context).is_ready());
         }
-        assert_eq!(all.map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
+        assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [0, 1]);
     }
 
     #[test]
-    fn what_nobody_takes_any_more_is_not_held() {
+    fn a_closed_send_buffer_frees_its_bytes_and_discards_new_ones() {
         let before = reserved();
-        let outgoing = SendBuffer::default();
-        outgoing.push(&[1; 100_000]);
+        let send_buffer = SendBuffer::default();
+        send_buffer.push(&[1; 100_000]);
         assert!(reserved() - before >= 100_000);
-        outgoing.close();
+        send_buffer.close();
         assert_eq!(reserved(), before);
         // A protocol may continue to send without checking for the end.
-        outgoing.push(&[1; 100_000]);
+        send_buffer.push(&[1; 100_000]);
         let mut more = vec![1; 100_000];
-        outgoing.append(&mut more);
+        send_buffer.append(&mut more);
         assert_eq!((reserved(), more.len()), (before, 0));
     }
 }

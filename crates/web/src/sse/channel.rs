@@ -44,8 +44,8 @@ pub fn channel() -> (Sender, Sse) {
 
 /// As [`channel`], with room for `capacity` events, but at least one.
 #[doc(alias = "bounded")]
-pub fn channel_with_capacity(events_max: usize) -> (Sender, Sse) {
-    let queue = EventQueue { capacity: events_max.max(1), senders: 1, ..EventQueue::default() };
+pub fn channel_with_capacity(capacity: usize) -> (Sender, Sse) {
+    let queue = EventQueue { capacity: capacity.max(1), senders: 1, ..EventQueue::default() };
     let queue = Arc::new(SharedQueue(Mutex::new(queue)));
     let sender = Sender(Arc::clone(&queue));
     (sender, Sse::from_source(Box::pin(Receiver(queue))))
@@ -110,11 +110,11 @@ impl Sender {
     /// The stream is closed, or the event is invalid.
     pub async fn send(&self, event: Event) -> Result<(), SendError> {
         let mut event = Some(event.into_bytes()?);
-        let mut place = Waiter::new(self);
+        let mut waiter = Waiter::new(self);
         poll_fn(|cx| {
             let queue = self.0.lock();
             if queue.is_full() && !queue.is_closed {
-                return place.wait(queue, cx);
+                return waiter.wait(queue, cx);
             }
             Poll::Ready(push(queue, event.take().unwrap_or_default()))
         })
@@ -136,10 +136,10 @@ impl Sender {
 
     /// Completes when the stream is closed: the client has disconnected, or the server drains.
     pub async fn closed(&self) {
-        let mut place = Waiter::new(self);
+        let mut waiter = Waiter::new(self);
         poll_fn(|cx| {
             let queue = self.0.lock();
-            if queue.is_closed { Poll::Ready(()) } else { place.wait(queue, cx) }
+            if queue.is_closed { Poll::Ready(()) } else { waiter.wait(queue, cx) }
         })
         .await;
     }
@@ -186,22 +186,22 @@ impl<'s> Waiter<'s> {
     }
 
     fn wait<T>(&mut self, mut queue: MutexGuard<'_, EventQueue>, cx: &mut Context<'_>) -> Poll<T> {
-        let number = *self.id.get_or_insert_with(|| {
+        let id = *self.id.get_or_insert_with(|| {
             queue.last_id += 1;
             queue.last_id
         });
-        let earlier = queue.waiters.insert(number, cx.waker().clone());
+        let old_waker = queue.waiters.insert(id, cx.waker().clone());
         drop(queue);
-        drop(earlier);
+        drop(old_waker);
         Poll::Pending
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let Some(number) = self.id else { return };
+        let Some(id) = self.id else { return };
         let mut queue = self.shared.lock();
-        let waker = queue.waiters.remove(&number);
+        let waker = queue.waiters.remove(&id);
         drop(queue);
         drop(waker);
     }
@@ -217,9 +217,9 @@ struct EventQueue {
     senders: usize,
     is_closed: bool,
     reader: Option<Waker>,
-    /// The wakers of senders that wait for room or for the end, by number.
+    /// The wakers of senders that wait for room or for the end of the stream, by ID.
     waiters: BTreeMap<u64, Waker>,
-    /// The last number that was assigned.
+    /// The last ID that was assigned.
     last_id: u64,
 }
 
@@ -259,14 +259,14 @@ impl EventSource for Receiver {
             if queue.senders == 0 {
                 return Poll::Ready(None);
             }
-            let earlier = queue.reader.replace(cx.waker().clone());
+            let old_waker = queue.reader.replace(cx.waker().clone());
             drop(queue);
-            drop(earlier);
+            drop(old_waker);
             return Poll::Pending;
         };
-        let waiting = take(&mut queue.waiters);
+        let waiters = take(&mut queue.waiters);
         drop(queue);
-        waiting.into_values().for_each(Waker::wake);
+        waiters.into_values().for_each(Waker::wake);
         Poll::Ready(Some(Ok(event)))
     }
 }
@@ -275,9 +275,9 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         let mut queue = self.0.lock();
         queue.is_closed = true;
-        let (events, waiting) = (take(&mut queue.events), take(&mut queue.waiters));
+        let (events, waiters) = (take(&mut queue.events), take(&mut queue.waiters));
         drop(queue);
         drop(events);
-        waiting.into_values().for_each(Waker::wake);
+        waiters.into_values().for_each(Waker::wake);
     }
 }

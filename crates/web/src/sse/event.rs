@@ -10,8 +10,8 @@ use std::time::Duration;
 /// An event to send.
 ///
 /// It is serialised as it is built, so cloning it only copies bytes. If any part of it is invalid,
-/// the whole event is refused: [`Event::validate`] and [`Sender::send`](super::Sender::send) return
-/// the error, and in a stream the error ends the stream.
+/// the whole event is rejected: [`Event::validate`] and [`Sender::send`](super::Sender::send)
+/// return the error, and in a stream the error ends the stream.
 ///
 /// ```
 /// use peregrine::web::sse::Event;
@@ -87,13 +87,13 @@ impl Event {
     /// stored.
     #[must_use]
     pub fn id(mut self, id: impl fmt::Display) -> Self {
-        let from = self.bytes.len();
+        let start = self.bytes.len();
         self.bytes.extend_from_slice(b"id: ");
         let written = write!(self.bytes, "{id}");
         // A reader ignores an id with NUL.
-        let is_valid = !self.bytes[from..].iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
+        let is_valid = !self.bytes[start..].iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
         if written.is_err() || !is_valid {
-            self.bytes.truncate(from);
+            self.bytes.truncate(start);
             return self.set_invalid(InvalidEvent::Id);
         }
         self.bytes.push(b'\n');
@@ -103,8 +103,8 @@ impl Event {
     /// Sets how long the reader waits before it reconnects, from now on. Rounded down to
     /// milliseconds. If no event sets it, the reader decides: usually a few seconds.
     #[must_use]
-    pub fn retry(mut self, pause: Duration) -> Self {
-        let milliseconds = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+    pub fn retry(mut self, delay: Duration) -> Self {
+        let milliseconds = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.write_lines("retry: ", &milliseconds.to_string());
         self
     }
@@ -133,8 +133,8 @@ impl Event {
         self.invalid.map_or(Ok(Bytes::from(self.bytes)), Err)
     }
 
-    fn set_invalid(mut self, why: InvalidEvent) -> Self {
-        self.invalid.get_or_insert(why);
+    fn set_invalid(mut self, error: InvalidEvent) -> Self {
+        self.invalid.get_or_insert(error);
         self
     }
 
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_an_event_has_its_form() {
+    fn serializes_every_part_of_an_event() {
         let event = Event::default;
         for (event, expected) in [
             (event(), "\n"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_a_line_is_refused_and_not_written() {
+    fn rejects_an_event_with_an_invalid_id_name_or_json() {
         let keyed = std::collections::BTreeMap::from([((1, 2), 3)]);
         let event = || Event::default().data("a");
         for (event, expected) in [

@@ -146,8 +146,8 @@ impl Sse {
         self
     }
 
-    /// Adds a last event, which is sent when the server drains. With [`Event::retry`] it tells
-    /// clients when to reconnect.
+    /// Adds a last event, which is sent when the server drains. With [`Event::retry`] it sets when
+    /// clients reconnect.
     #[doc(alias = "goodbye")]
     pub fn final_event(mut self, event: Event) -> Self {
         self.on_drain = OnDrain::SendFinal(event);
@@ -165,15 +165,10 @@ impl Sse {
 
 impl IntoResponse for Sse {
     fn into_response(self) -> Response {
-        let Self { source, keep_alive, on_drain: at_drain } = self;
+        let Self { source, keep_alive, on_drain } = self;
         let state = KeepAliveState::New;
-        let events = EventBody {
-            source: Some(source),
-            keep_alive,
-            on_drain: at_drain,
-            state,
-            events_since_drain: 0,
-        };
+        let events =
+            EventBody { source: Some(source), keep_alive, on_drain, state, events_since_drain: 0 };
         Response::new(StatusCode::OK)
             .with_header(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
             // The response has no end, and its events are soon out of date.
@@ -205,7 +200,7 @@ struct EventBody {
 }
 
 enum KeepAliveState {
-    /// The body was not polled yet.
+    /// The body has not been polled yet.
     New,
     /// The thread has no clock, or the stream has ended.
     NoTimer,
@@ -218,10 +213,10 @@ enum KeepAliveState {
 impl EventBody {
     /// Whether the stream must end because the server drains.
     fn should_close(&self) -> bool {
-        let (KeepAliveState::Active(alarm) | KeepAliveState::Idle(alarm)) = &self.state else {
+        let (KeepAliveState::Active(timer) | KeepAliveState::Idle(timer)) = &self.state else {
             return false;
         };
-        !matches!(self.on_drain, OnDrain::Continue) && alarm.is_draining()
+        !matches!(self.on_drain, OnDrain::Continue) && timer.is_draining()
     }
 
     /// Ends the stream because of the drain. Returns the last event, if there is one.
@@ -237,22 +232,22 @@ impl EventBody {
     /// For a silent producer: ready when a comment must be sent.
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
-            KeepAliveState::Active(mut alarm) => {
+            KeepAliveState::Active(mut timer) => {
                 if let Some(silence) = self.keep_alive {
-                    alarm.reset(silence);
+                    timer.reset(silence);
                 }
-                KeepAliveState::Idle(alarm)
+                KeepAliveState::Idle(timer)
             }
             state => state,
         };
-        let KeepAliveState::Idle(alarm) = &mut self.state else { return Poll::Pending };
-        alarm.poll_elapsed(cx)
+        let KeepAliveState::Idle(timer) = &mut self.state else { return Poll::Pending };
+        timer.poll_elapsed(cx)
     }
 
     /// Restarts the period of silence, because something is sent.
     fn reset_keep_alive(&mut self) {
         self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
-            KeepAliveState::Idle(alarm) => KeepAliveState::Active(alarm),
+            KeepAliveState::Idle(timer) => KeepAliveState::Active(timer),
             state => state,
         };
     }
@@ -264,22 +259,22 @@ impl EventBody {
         if matches!(self.state, KeepAliveState::New) {
             self.state = timer::new_timer().map_or(KeepAliveState::NoTimer, KeepAliveState::Active);
         }
-        let is_to_end = self.should_close();
-        if is_to_end && self.events_since_drain >= DRAIN_EVENTS_MAX {
+        let should_close = self.should_close();
+        if should_close && self.events_since_drain >= DRAIN_EVENTS_MAX {
             return Poll::Ready(self.close());
         }
         let Some(source) = &mut self.source else { return Poll::Ready(None) };
         match source.as_mut().poll_event(cx) {
             Poll::Ready(next) => {
                 self.reset_keep_alive();
-                self.events_since_drain += usize::from(is_to_end);
+                self.events_since_drain += usize::from(should_close);
                 if !matches!(next, Some(Ok(_))) {
                     self.source = None;
                     self.state = KeepAliveState::NoTimer;
                 }
                 Poll::Ready(next)
             }
-            Poll::Pending if is_to_end => Poll::Ready(self.close()),
+            Poll::Pending if should_close => Poll::Ready(self.close()),
             Poll::Pending => self.poll_keep_alive(cx).map(|()| {
                 self.reset_keep_alive();
                 Some(Ok(Bytes::from_static(COMMENT)))

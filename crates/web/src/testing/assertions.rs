@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// The most differences that a message lists.
+/// The maximum number of differences that a message lists.
 const DIFFERENCES_MAX: usize = 20;
 
 impl TestResponse {
@@ -52,8 +52,8 @@ impl TestResponse {
         let Ok(found) = serde_json::from_slice::<Value>(&self.bytes()) else {
             panic!("the body is not JSON: {}", self.describe());
         };
-        let told = differences(&expected, &found);
-        assert!(told.is_empty(), "the body differs from what is expected:\n{told}");
+        let diff = differences(&expected, &found);
+        assert!(diff.is_empty(), "the body differs from what is expected:\n{diff}");
         self
     }
 
@@ -67,45 +67,48 @@ impl TestResponse {
 fn differences(expected: &Value, found: &Value) -> String {
     let mut lines = Vec::new();
     compare("", expected, found, &mut lines);
-    let mut told = String::new();
+    let mut text = String::new();
     for line in lines.iter().take(DIFFERENCES_MAX) {
-        let _ = writeln!(told, "  {line}");
+        let _ = writeln!(text, "  {line}");
     }
     if lines.len() > DIFFERENCES_MAX {
-        let _ = writeln!(told, "  and {} more", lines.len() - DIFFERENCES_MAX);
+        let _ = writeln!(text, "  and {} more", lines.len() - DIFFERENCES_MAX);
     }
-    told
+    text
 }
 
 fn compare(pointer: &str, expected: &Value, found: &Value, lines: &mut Vec<String>) {
-    let place = || if pointer.is_empty() { "the document" } else { pointer };
+    let location = || if pointer.is_empty() { "the document" } else { pointer };
     match (expected, found) {
         (Value::Object(expected), Value::Object(found)) => {
-            let below =
+            let child =
                 |name: &str| format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
             for (name, value) in expected {
                 match found.get(name) {
-                    Some(found) => compare(&below(name), value, found, lines),
+                    Some(found) => compare(&child(name), value, found, lines),
                     None => {
-                        lines.push(format!("{}: expected {value}, but it is missing", below(name)))
+                        lines.push(format!("{}: expected {value}, but it is missing", child(name)))
                     }
                 }
             }
             for (name, value) in found.iter().filter(|(name, _)| !expected.contains_key(*name)) {
-                lines.push(format!("{}: not expected, but it is {value}", below(name)));
+                lines.push(format!("{}: not expected, but it is {value}", child(name)));
             }
         }
         (Value::Array(expected), Value::Array(found)) => {
-            for (place, (expected, found)) in expected.iter().zip(found).enumerate() {
-                compare(&format!("{pointer}/{place}"), expected, found, lines);
+            for (index, (expected, found)) in expected.iter().zip(found).enumerate() {
+                compare(&format!("{pointer}/{index}"), expected, found, lines);
             }
-            let (wanted, had) = (expected.len(), found.len());
-            if wanted != had {
-                lines.push(format!("{}: expected {wanted} elements, but there are {had}", place()));
+            let (expected_len, found_len) = (expected.len(), found.len());
+            if expected_len != found_len {
+                lines.push(format!(
+                    "{}: expected {expected_len} elements, but there are {found_len}",
+                    location()
+                ));
             }
         }
         _ if expected == found => {}
-        _ => lines.push(format!("{}: expected {expected}, but it is {found}", place())),
+        _ => lines.push(format!("{}: expected {expected}, but it is {found}", location())),
     }
 }
 
@@ -115,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_place_that_differs_has_a_line() {
+    fn lists_a_line_for_each_difference() {
         let expected =
             json!({ "a": 1, "b": [1, { "c": "x" }], "d/e~f": null, "same": [1.5, true] });
         let found = json!({ "same": [1.5, true], "b": [2, { "c": "y" }, 3], "a": 1, "g": {} });
@@ -133,9 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn many_differences_are_counted() {
-        let told = differences(&json!(vec![0; 30]), &json!(vec![1; 30]));
-        assert_eq!(told.lines().count(), DIFFERENCES_MAX + 1);
-        assert!(told.ends_with("  and 10 more\n"));
+    fn counts_the_differences_over_the_maximum() {
+        let text = differences(&json!(vec![0; 30]), &json!(vec![1; 30]));
+        assert_eq!(text.lines().count(), DIFFERENCES_MAX + 1);
+        assert!(text.ends_with("  and 10 more\n"));
     }
 }

@@ -27,9 +27,9 @@ struct StoredCookie {
 
 impl CookieJar {
     /// Stores the cookies that the response to a request for `path` on `host` sets.
-    pub(super) fn store(&mut self, host: &str, path: &str, fields: &Headers) {
-        let set = fields.iter().filter(|(name, _)| *name == SET_COOKIE);
-        for text in set.filter_map(|(_, value)| value.to_str().ok()) {
+    pub(super) fn store(&mut self, host: &str, path: &str, headers: &Headers) {
+        let set_cookie = headers.iter().filter(|(name, _)| *name == SET_COOKIE);
+        for text in set_cookie.filter_map(|(_, value)| value.to_str().ok()) {
             self.set(host, path, text);
         }
     }
@@ -40,7 +40,7 @@ impl CookieJar {
             return;
         };
         let host = host_name(host);
-        let mut kept = StoredCookie {
+        let mut cookie = StoredCookie {
             name: name.trim().to_owned(),
             value: value.trim().to_owned(),
             path: default_path(path).to_owned(),
@@ -52,11 +52,11 @@ impl CookieJar {
             let (name, value) = attribute.split_once('=').unwrap_or((attribute, ""));
             let value = value.trim();
             match name.trim().to_ascii_lowercase().as_str() {
-                "path" if value.starts_with('/') => kept.path = value.to_owned(),
-                "path" => kept.path = default_path(path).to_owned(),
+                "path" if value.starts_with('/') => cookie.path = value.to_owned(),
+                "path" => cookie.path = default_path(path).to_owned(),
                 "domain" if !value.is_empty() => {
-                    kept.domain = value.trim_start_matches('.').to_ascii_lowercase();
-                    kept.has_domain = true;
+                    cookie.domain = value.trim_start_matches('.').to_ascii_lowercase();
+                    cookie.has_domain = true;
                 }
                 "secure" => is_secure = true,
                 "max-age" => max_age = value.parse::<i64>().ok().or(max_age),
@@ -64,23 +64,24 @@ impl CookieJar {
                 _ => {}
             }
         }
-        let is_own = kept.path == "/" && !kept.has_domain;
-        let is_refused = kept.name.is_empty()
-            || !domain_matches(&host, &kept.domain)
-            || kept.name.starts_with("__Secure-") && !is_secure
-            || kept.name.starts_with("__Host-") && !(is_secure && is_own);
-        if is_refused {
+        let is_host_only_root = cookie.path == "/" && !cookie.has_domain;
+        let is_rejected = cookie.name.is_empty()
+            || !domain_matches(&host, &cookie.domain)
+            || cookie.name.starts_with("__Secure-") && !is_secure
+            || cookie.name.starts_with("__Host-") && !(is_secure && is_host_only_root);
+        if is_rejected {
             return;
         }
-        let place = self.cookies.iter().position(|other| {
-            (&other.name, &other.path, &other.domain) == (&kept.name, &kept.path, &kept.domain)
+        let position = self.cookies.iter().position(|other| {
+            (&other.name, &other.path, &other.domain)
+                == (&cookie.name, &cookie.path, &cookie.domain)
         });
-        let is_over = max_age.map_or_else(|| expires.is_some_and(is_expired), |age| age <= 0);
-        match (place, is_over) {
+        let is_removal = max_age.map_or_else(|| expires.is_some_and(is_expired), |age| age <= 0);
+        match (position, is_removal) {
             // A cookie that is set again keeps its position.
-            (Some(place), false) => self.cookies[place] = kept,
-            (Some(place), true) => drop(self.cookies.remove(place)),
-            (None, false) => self.cookies.push(kept),
+            (Some(position), false) => self.cookies[position] = cookie,
+            (Some(position), true) => drop(self.cookies.remove(position)),
+            (None, false) => self.cookies.push(cookie),
             (None, true) => {}
         }
     }
@@ -88,19 +89,19 @@ impl CookieJar {
     /// The value of `Cookie` for a request; `None` if there are no cookies for it.
     pub(super) fn cookie_header(&self, host: &str, path: &str) -> Option<String> {
         let host = host_name(host);
-        let is_for = |kept: &&StoredCookie| {
-            let fits_host = if kept.has_domain {
-                domain_matches(&host, &kept.domain)
+        let is_sent = |cookie: &&StoredCookie| {
+            let host_matches = if cookie.has_domain {
+                domain_matches(&host, &cookie.domain)
             } else {
-                host == kept.domain
+                host == cookie.domain
             };
-            fits_host && path_matches(path, &kept.path)
+            host_matches && path_matches(path, &cookie.path)
         };
-        let mut cookies: Vec<_> = self.cookies.iter().filter(is_for).collect();
+        let mut cookies: Vec<_> = self.cookies.iter().filter(is_sent).collect();
         // RFC 6265 §5.4: longer paths first, then older cookies.
-        cookies.sort_by_key(|kept| std::cmp::Reverse(kept.path.len()));
+        cookies.sort_by_key(|cookie| std::cmp::Reverse(cookie.path.len()));
         let pairs: Vec<_> =
-            cookies.iter().map(|kept| format!("{}={}", kept.name, kept.value)).collect();
+            cookies.iter().map(|cookie| format!("{}={}", cookie.name, cookie.value)).collect();
         (!pairs.is_empty()).then(|| pairs.join("; "))
     }
 }
@@ -115,7 +116,7 @@ fn host_name(host: &str) -> String {
 }
 
 fn domain_matches(host: &str, domain: &str) -> bool {
-    host.strip_suffix(domain).is_some_and(|left| left.is_empty() || left.ends_with('.'))
+    host.strip_suffix(domain).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'))
 }
 
 /// RFC 6265 §5.1.4.
@@ -126,12 +127,12 @@ fn default_path(path: &str) -> &str {
     }
 }
 
-fn path_matches(path: &str, of_cookie: &str) -> bool {
-    path.strip_prefix(of_cookie)
-        .is_some_and(|rest| rest.is_empty() || of_cookie.ends_with('/') || rest.starts_with('/'))
+fn path_matches(path: &str, cookie_path: &str) -> bool {
+    path.strip_prefix(cookie_path)
+        .is_some_and(|rest| rest.is_empty() || cookie_path.ends_with('/') || rest.starts_with('/'))
 }
 
-/// Whether the date is in the past. A date that cannot be parsed is not.
+/// Whether the date is in the past. A date that cannot be parsed counts as in the future.
 fn is_expired(date: &str) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
@@ -163,8 +164,8 @@ fn parse_cookie_date(date: &str) -> Option<i64> {
                 year = Some(century + number);
             }
             _ => {
-                let begin = word.get(..3).unwrap_or_default().to_ascii_lowercase();
-                month = month.or(MONTHS.iter().position(|name| *name == begin));
+                let abbreviation = word.get(..3).unwrap_or_default().to_ascii_lowercase();
+                month = month.or(MONTHS.iter().position(|name| *name == abbreviation));
             }
         }
     }
@@ -178,7 +179,7 @@ fn parse_cookie_date(date: &str) -> Option<i64> {
 }
 
 /// The path of a request target, without its query.
-pub(super) fn path_of(target: &str) -> &str {
+pub(super) fn target_path(target: &str) -> &str {
     target.split(['?', '#']).next().unwrap_or(target)
 }
 
@@ -222,32 +223,32 @@ pub(super) fn redirect_target(
         }
         None => location,
     };
-    let path = path_of(target);
+    let path = target_path(target);
     let target = match reference.as_bytes().first() {
-        Some(b'/') => without_dots(reference),
+        Some(b'/') => remove_dot_segments(reference),
         Some(b'?') if after_scheme.is_some() => format!("/{reference}"),
         Some(b'?') => format!("{path}{reference}"),
         None if after_scheme.is_some() => "/".to_owned(),
         None => target.to_owned(),
         Some(_) => {
             let folder = &path[..path.rfind('/').map_or(0, |end| end + 1)];
-            without_dots(&format!("{folder}{reference}"))
+            remove_dot_segments(&format!("{folder}{reference}"))
         }
     };
     Some(RedirectTarget { method, target, keeps_body })
 }
 
 /// RFC 3986 §5.2.4, for paths that begin with a slash.
-fn without_dots(target: &str) -> String {
-    let (path, query) = target.split_at(path_of(target).len());
+fn remove_dot_segments(target: &str) -> String {
+    let (path, query) = target.split_at(target_path(target).len());
     let mut segments = Vec::new();
     let parts: Vec<_> = path.split('/').skip(1).collect();
-    for (place, part) in parts.iter().enumerate() {
-        let is_last = place + 1 == parts.len();
+    for (index, part) in parts.iter().enumerate() {
+        let is_last = index + 1 == parts.len();
         match *part {
             "." => {}
             ".." => drop(segments.pop()),
-            other => segments.push(other),
+            segment => segments.push(segment),
         }
         if is_last && matches!(*part, "." | "..") {
             segments.push("");
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cookies_are_sent_where_they_belong() {
+    fn sends_cookies_by_host_domain_and_path() {
         let mut jar = CookieJar::default();
         for (host, path, text) in [
             ("a.test", "/", "one=1"),
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_changed_and_taken_away() {
+    fn replaces_and_removes_cookies() {
         let mut jar = CookieJar::default();
         let mut after = |text: &str| {
             jar.set("a", "/", text);
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_read_in_every_form() {
+    fn parses_dates_in_every_format() {
         for (date, seconds) in [
             ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
             ("Sunday, 06-Nov-94 08:49:37 GMT", Some(784_111_777)),
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_lead_where_browsers_go() {
+    fn follows_redirects_as_browsers_do() {
         let from = "/a/b?q";
         for (status, method, location, expected) in [
             (303, Method::POST, "/c", Some((Method::GET, "/c", false))),
@@ -354,13 +355,13 @@ mod tests {
             (304, Method::GET, "/c", None),
         ] {
             let status = StatusCode::from_u16(status).expect("a status");
-            let onward = redirect_target((&method, "h.test", from), status, location);
+            let redirect = redirect_target((&method, "h.test", from), status, location);
             let expected = expected.map(|(method, target, keeps_body)| RedirectTarget {
                 method,
                 target: target.to_owned(),
                 keeps_body,
             });
-            assert_eq!(onward, expected, "{status} {method} {location}");
+            assert_eq!(redirect, expected, "{status} {method} {location}");
         }
     }
 }

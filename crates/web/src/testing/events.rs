@@ -41,7 +41,7 @@ impl TestEventReader {
                 b'\r' | b'\n' => {
                     self.is_after_cr = *byte == b'\r';
                     let line = take(&mut self.line);
-                    self.interpret(&String::from_utf8_lossy(&line));
+                    self.process_line(&String::from_utf8_lossy(&line));
                 }
                 _ => self.line.push(*byte),
             }
@@ -65,7 +65,7 @@ impl TestEventReader {
         self.comments
     }
 
-    fn interpret(&mut self, line: &str) {
+    fn process_line(&mut self, line: &str) {
         let has_begun = std::mem::replace(&mut self.has_begun, true);
         let line = if has_begun { line } else { line.strip_prefix('\u{feff}').unwrap_or(line) };
         if line.is_empty() {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_standard_are_read_as_it_says() {
+    fn parses_the_examples_of_the_standard() {
         for (text, expected) in [
             ("data: YHOO\ndata: +2\ndata: 10\n\n", vec![("message", "YHOO\n+2\n10", "")]),
             (

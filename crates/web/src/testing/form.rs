@@ -31,16 +31,22 @@ impl TestForm {
     /// Adds a text field.
     #[must_use]
     pub fn text(self, name: &str, value: impl Into<String>) -> Self {
-        let head = format!("content-disposition: form-data; name=\"{}\"\r\n", escaped(name));
+        let head = format!("content-disposition: form-data; name=\"{}\"\r\n", escape_name(name));
         self.part(head, value.into().into())
     }
 
     /// Adds a file with its name, media type and content.
     #[must_use]
-    pub fn file(self, name: &str, file: &str, media_type: &str, content: impl Into<Bytes>) -> Self {
-        let (name, file) = (escaped(name), escaped(file));
+    pub fn file(
+        self,
+        name: &str,
+        file_name: &str,
+        media_type: &str,
+        content: impl Into<Bytes>,
+    ) -> Self {
+        let (name, file_name) = (escape_name(name), escape_name(file_name));
         let head = format!(
-            "content-disposition: form-data; name=\"{name}\"; filename=\"{file}\"\r\n\
+            "content-disposition: form-data; name=\"{name}\"; filename=\"{file_name}\"\r\n\
              content-type: {media_type}\r\n"
         );
         self.part(head, content.into())
@@ -58,9 +64,11 @@ impl TestForm {
     fn encode(&self) -> (String, Vec<u8>) {
         let contains = |text: &str| {
             let text = text.as_bytes();
-            self.parts.iter().any(|(_, content)| content.windows(text.len()).any(|at| at == text))
+            self.parts
+                .iter()
+                .any(|(_, content)| content.windows(text.len()).any(|window| window == text))
         };
-        let boundary = (0_u32..).map(|number| format!("peregrine-test-{number}"));
+        let boundary = (0_u32..).map(|suffix| format!("peregrine-test-{suffix}"));
         let boundary = boundary.into_iter().find(|boundary| !contains(boundary));
         let boundary = boundary.expect("finite content cannot contain every boundary");
         let mut body = Vec::new();
@@ -83,7 +91,7 @@ impl TestRequest {
 }
 
 /// Escapes a name as the HTML standard does for form fields.
-fn escaped(name: &str) -> String {
+fn escape_name(name: &str) -> String {
     name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }
 
@@ -92,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boundary_is_in_no_part_and_names_stay_within_their_quotes() {
+    fn chooses_an_unused_boundary_and_escapes_names() {
         let form = TestForm::new().text("a\"\r\nb", "peregrine-test-0 peregrine-test-1");
         let (boundary, body) = form.encode();
         assert_eq!(boundary, "peregrine-test-2");
@@ -102,7 +110,7 @@ mod tests {
             "--peregrine-test-2\r\ncontent-disposition: form-data; name=\"a%22%0D%0Ab\"\r\n\r\n\
              peregrine-test-0 peregrine-test-1\r\n--peregrine-test-2--\r\n"
         );
-        let (_, none) = TestForm::new().encode();
-        assert_eq!(none, b"--peregrine-test-0--\r\n");
+        let (_, empty_body) = TestForm::new().encode();
+        assert_eq!(empty_body, b"--peregrine-test-0--\r\n");
     }
 }

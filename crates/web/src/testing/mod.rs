@@ -1,10 +1,10 @@
 //! A client that calls an application without a network or a runtime.
 //!
-//! Each request is written as HTTP/1.1, read by the parser that the server uses, and answered by
+//! Each request is written as HTTP/1.1, read by the parser that the server uses, and handled by
 //! the same code; only the connection is missing. The server's body limit
 //! ([`TestClient::body_limit`]) and the timeouts of routes ([`TestClient::with_timer`]) apply as in
-//! the server. Other work of the server is not done: it does not add `Date`, for example, and a
-//! panic of a handler fails the test instead of becoming a 500.
+//! the server. The client does nothing else that the server does: for example, it does not add
+//! `Date`, and a panic of a handler fails the test instead of becoming a 500.
 //!
 //! ```
 //! use peregrine::web::{App, Request};
@@ -135,7 +135,7 @@ impl TestClient {
     /// `.timer(tokio::time::sleep)`.
     ///
     /// The default is real time, measured by a thread for each wait: for a request that has a
-    /// timeout and is not answered immediately, and for each awaited event.
+    /// timeout and whose response is not ready immediately, and for each awaited event.
     #[must_use]
     pub fn with_timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -247,31 +247,31 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 const STUCK_MESSAGE: &str = "\
-peregrine: a test has blocked its thread for 5 s, in `send_now`, `event_now`, `text` or a similar \
-method. If the handler waits for something that this thread's own runtime drives, as in \
+peregrine: a test has blocked its thread for 5 s, in `send_blocking`, `event_blocking`, `text` or \
+a similar method. If the handler waits for something that this thread's own runtime drives, as in \
 `#[tokio::test]`, it will wait forever: await `send()` instead, and `collect()` before `text()`\n";
 
-/// Polls to completion on this thread. Calls `tell` once if nothing wakes the thread within
-/// `patience`.
-fn block_on_with<F: Future>(future: F, patience: Duration, tell: impl FnOnce()) -> F::Output {
+/// Polls `future` to completion on this thread. Calls `report` once if nothing wakes the thread
+/// within `timeout`.
+fn block_on_with<F: Future>(future: F, timeout: Duration, report: impl FnOnce()) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
-    let mut tell = Some(tell);
+    let mut report = Some(report);
     loop {
         if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
             return value;
         }
-        let begun = Instant::now();
-        if tell.is_some() {
-            std::thread::park_timeout(patience);
+        let start = Instant::now();
+        if report.is_some() {
+            std::thread::park_timeout(timeout);
         } else {
             std::thread::park();
         }
-        if begun.elapsed() >= patience
-            && let Some(tell) = tell.take()
+        if start.elapsed() >= timeout
+            && let Some(report) = report.take()
         {
-            tell();
+            report();
         }
     }
 }
@@ -291,20 +291,21 @@ mod tests {
     use std::future::poll_fn;
 
     #[test]
-    fn a_wait_that_nobody_ends_is_told_once() {
-        let (told, polls) = (Cell::new(0), Cell::new(0));
+    fn reports_a_blocked_thread_once() {
+        let (reports, polls) = (Cell::new(0), Cell::new(0));
         let stuck = poll_fn(|cx| {
             polls.set(polls.get() + 1);
-            match (told.get(), polls.get()) {
+            match (reports.get(), polls.get()) {
                 (0, _) => Poll::Pending,
-                (_, polled) if polled > 5 => Poll::Ready(polled),
+                (_, count) if count > 5 => Poll::Ready(count),
                 _ => {
                     cx.waker().wake_by_ref();
                     Poll::Pending
                 }
             }
         });
-        let polled = block_on_with(stuck, Duration::from_millis(1), || told.set(told.get() + 1));
-        assert_eq!((told.get(), polled), (1, polls.get()));
+        let result =
+            block_on_with(stuck, Duration::from_millis(1), || reports.set(reports.get() + 1));
+        assert_eq!((reports.get(), result), (1, polls.get()));
     }
 }

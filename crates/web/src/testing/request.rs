@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 /// The host of requests without a `Host` field.
 const HOST: &str = "test.example";
 
-/// The most redirects that are followed.
+/// The maximum number of redirects that are followed.
 const REDIRECTS_MAX: usize = 20;
 
 /// A request to be sent.
@@ -41,7 +41,7 @@ pub struct TestRequest {
 enum RequestBody {
     None,
     Whole(Bytes),
-    /// The task that writes the pieces into a pipe.
+    /// Starts the task that writes the chunks into a pipe.
     Stream(Box<dyn FnOnce(PipeWriter) -> UploadFuture>),
 }
 
@@ -51,7 +51,7 @@ impl TestRequest {
     }
 
     /// Adds a header field. `Host` and the fields that describe the body are added automatically,
-    /// unless they are given.
+    /// unless you set them.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -82,25 +82,25 @@ impl TestRequest {
     }
 
     /// Sets a body that arrives in chunks while the handler runs. It is sent with chunked encoding
-    /// unless a `Content-Length` is given, and pauses while the handler does not read.
-    pub fn stream<S, T>(mut self, pieces: S) -> Self
+    /// unless a `Content-Length` is set, and pauses while the handler does not read.
+    pub fn stream<S, T>(mut self, chunks: S) -> Self
     where
         S: futures_core::Stream<Item = T> + 'static,
         T: Into<Bytes>,
     {
         self.body =
-            RequestBody::Stream(Box::new(move |writer| Box::pin(forward_body(pieces, writer))));
+            RequestBody::Stream(Box::new(move |writer| Box::pin(forward_body(chunks, writer))));
         self
     }
 
     /// Sets a body of these chunks, as [`TestRequest::stream`] does.
-    pub fn chunks<I, T>(self, pieces: I) -> Self
+    pub fn chunks<I, T>(self, chunks: I) -> Self
     where
         I: IntoIterator<Item = T>,
         I::IntoIter: Unpin + 'static,
         T: Into<Bytes> + 'static,
     {
-        self.stream(IterStream(pieces.into_iter()))
+        self.stream(IterStream(chunks.into_iter()))
     }
 
     /// Sends the request and waits for the head of the response.
@@ -109,103 +109,100 @@ impl TestRequest {
     /// If the request is not valid HTTP, or is redirected more than 20 times
     /// ([`TestClient::follow_redirects`]).
     pub async fn send(mut self) -> TestResponse {
-        let mut way = Vec::new();
+        let mut targets = Vec::new();
         loop {
-            let again = self.client.follows_redirects.then(|| self.repeat()).flatten();
+            let copy = self.client.follows_redirects.then(|| self.try_clone()).flatten();
             let mut response = self.send_once().await;
-            let onward = again.and_then(|again| again.redirect_target(&response));
-            let Some(next) = onward else {
-                response.set_redirects(way);
+            let next_request = copy.and_then(|copy| copy.redirect_target(&response));
+            let Some(next) = next_request else {
+                response.set_redirects(targets);
                 return response;
             };
-            way.push(next.target.clone());
-            assert!(way.len() <= REDIRECTS_MAX, "redirected in a circle: {}", way.join(" -> "));
+            targets.push(next.target.clone());
+            assert!(
+                targets.len() <= REDIRECTS_MAX,
+                "redirected in a circle: {}",
+                targets.join(" -> ")
+            );
             self = next;
         }
     }
 
     /// A copy of the request; `None` if its body is a stream.
-    fn repeat(&self) -> Option<Self> {
-        let content = match &self.body {
+    fn try_clone(&self) -> Option<Self> {
+        let body = match &self.body {
             RequestBody::None => RequestBody::None,
             RequestBody::Whole(bytes) => RequestBody::Whole(bytes.clone()),
             RequestBody::Stream(_) => return None,
         };
-        let Self { client, method, target, headers: fields, .. } = self;
+        let Self { client, method, target, headers, .. } = self;
         let (client, method) = (client.clone(), method.clone());
-        Some(Self {
-            client,
-            method,
-            target: target.clone(),
-            headers: fields.clone(),
-            body: content,
-        })
+        Some(Self { client, method, target: target.clone(), headers: headers.clone(), body })
     }
 
     /// The next request if `response` is a redirect.
     fn redirect_target(mut self, response: &TestResponse) -> Option<Self> {
         let host = self.host().into_owned();
-        let asked = (&self.method, &*host, &*self.target);
-        let onward =
-            browser::redirect_target(asked, response.status(), response.header("location")?)?;
-        (self.method, self.target) = (onward.method, onward.target);
-        if !onward.keeps_body {
+        let request = (&self.method, &*host, &*self.target);
+        let redirect =
+            browser::redirect_target(request, response.status(), response.header("location")?)?;
+        (self.method, self.target) = (redirect.method, redirect.target);
+        if !redirect.keeps_body {
             self.body = RequestBody::None;
-            let is_of_content = |name: &str| name.to_ascii_lowercase().starts_with("content-");
-            self.headers.retain(|(name, _)| !is_of_content(name));
+            let describes_body = |name: &str| name.to_ascii_lowercase().starts_with("content-");
+            self.headers.retain(|(name, _)| !describes_body(name));
         }
         Some(self)
     }
 
     fn host(&self) -> Cow<'_, str> {
-        let own = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
-        own.map_or(Cow::Borrowed(HOST), |(_, value)| String::from_utf8_lossy(value))
+        let host_field = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        host_field.map_or(Cow::Borrowed(HOST), |(_, value)| String::from_utf8_lossy(value))
     }
 
     async fn send_once(self) -> TestResponse {
-        let jar =
-            self.client.jar.clone().map(|jar| {
-                (jar, self.host().into_owned(), browser::path_of(&self.target).to_owned())
-            });
+        let jar = self.client.jar.clone().map(|jar| {
+            (jar, self.host().into_owned(), browser::target_path(&self.target).to_owned())
+        });
         let mut head = self.head();
-        let Self { client, method, body: content, .. } = self;
+        let Self { client, method, body: request_body, .. } = self;
         let app = &client.app;
         let target = app.find(&mut head, &client.connection);
         let limit = target.body_limit(client.body_bytes_max);
-        let (mut sender, body): (PendingUpload, _) = match content {
+        let (mut upload, body): (PendingUpload, _) = match request_body {
             RequestBody::None => (None, Body::empty()),
             RequestBody::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
-            RequestBody::Stream(begin) => {
+            RequestBody::Stream(start_upload) => {
                 let length = head.header("content-length").and_then(|text| text.parse().ok());
                 let (writer, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, length);
-                (Some(begin(writer)), Body::incoming(reader, limit))
+                (Some(start_upload(writer)), Body::incoming(reader, limit))
             }
         };
         let timeout = target.options().timeout;
-        let said = head.share();
+        let shared_head = head.share();
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
-        let mut answer = target.call(FutureSlot::new(), request);
+        let mut response_future = target.call(FutureSlot::new(), request);
         let clock: Rc<dyn TimerSource> = Rc::new(timer::TestClock(Rc::clone(&client.sleep)));
-        let mut alarm = None;
+        let mut timeout_timer = None;
         let mut interims = Vec::new();
-        let answered = poll_fn(|cx| {
-            poll_upload(&mut sender, cx);
-            let polled = with_current(&clock, || Pin::new(&mut answer).poll(cx));
-            interims.extend(said.take_interim_responses(polled.is_ready(), cx));
+        let outcome = poll_fn(|cx| {
+            poll_upload(&mut upload, cx);
+            let polled = with_current(&clock, || Pin::new(&mut response_future).poll(cx));
+            interims.extend(shared_head.take_interim_responses(polled.is_ready(), cx));
             if let Poll::Ready(mut response) = polled {
-                PrivateResponse::finish_response(&said, &mut response);
+                PrivateResponse::finish_response(&shared_head, &mut response);
                 return Poll::Ready(Some(response));
             }
             let Some(limit) = timeout else { return Poll::Pending };
-            let alarm = alarm.get_or_insert_with(|| (client.sleep)(limit));
-            alarm.as_mut().poll(cx).map(|()| None)
+            let timeout_timer = timeout_timer.get_or_insert_with(|| (client.sleep)(limit));
+            timeout_timer.as_mut().poll(cx).map(|()| None)
         })
         .await;
-        drop(answer);
+        drop(response_future);
         // Only a route's timeout ends the wait without a response.
         let mut response =
-            answered.unwrap_or_else(|| app.render_problem(Problem::handler_timeout(), &said));
+            outcome.unwrap_or_else(|| app.render_problem(Problem::handler_timeout(), &shared_head));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
         if method == Method::HEAD {
             response.body = Body::empty();
@@ -213,7 +210,7 @@ impl TestRequest {
         if let Some((jar, host, path)) = jar {
             jar.borrow_mut().store(&host, &path, &response.headers);
         }
-        TestResponse::new(response, interims, sender, clock)
+        TestResponse::new(response, interims, upload, clock)
     }
 
     /// As [`TestRequest::send`], but blocks this thread, for tests without a runtime.
@@ -232,7 +229,7 @@ impl TestRequest {
         if let Some(jar) = &self.client.jar
             && !self.has_header("cookie")
             && let Some(cookies) =
-                jar.borrow().cookie_header(&self.host(), browser::path_of(&self.target))
+                jar.borrow().cookie_header(&self.host(), browser::target_path(&self.target))
         {
             bytes.extend_from_slice(format!("cookie: {cookies}\r\n").as_bytes());
         }
@@ -255,9 +252,9 @@ impl TestRequest {
         let mut head = RequestHead::from_pool();
         // The body limit is checked when the body is read, as in the server.
         let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
-        let (used, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
+        let (consumed, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
-            Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..used]),
+            Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..consumed]),
             other => {
                 panic!("{} {}: a server would not accept this: {other:?}", self.method, self.target)
             }
@@ -266,7 +263,7 @@ impl TestRequest {
     }
 
     fn has_header(&self, name: &str) -> bool {
-        self.headers.iter().any(|(present, _)| present.eq_ignore_ascii_case(name))
+        self.headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name))
     }
 }
 
@@ -276,16 +273,16 @@ impl fmt::Debug for TestRequest {
     }
 }
 
-/// Writes `pieces` to a request's body as fast as the handler reads.
-async fn forward_body<S>(pieces: S, writer: PipeWriter)
+/// Writes `chunks` to a request's body as fast as the handler reads.
+async fn forward_body<S>(chunks: S, writer: PipeWriter)
 where
     S: futures_core::Stream,
     S::Item: Into<Bytes>,
 {
-    let mut pieces = pin!(pieces);
+    let mut chunks = pin!(chunks);
     while poll_fn(|cx| writer.poll_capacity(cx)).await.is_ok() {
-        match poll_fn(|cx| pieces.as_mut().poll_next(cx)).await {
-            Some(piece) => writer.send(piece.into()),
+        match poll_fn(|cx| chunks.as_mut().poll_next(cx)).await {
+            Some(chunk) => writer.send(chunk.into()),
             None => return writer.finish(HeaderMap::new()),
         }
     }

@@ -47,8 +47,8 @@ impl TestResponse {
         clock: Rc<dyn TimerSource>,
     ) -> Self {
         let body = std::mem::take(&mut response.body);
-        let reading = BodyState { body, sender, clock, events: TestEventReader::default() };
-        Self { response, interims, redirects: Vec::new(), body: RefCell::new(reading) }
+        let state = BodyState { body, sender, clock, events: TestEventReader::default() };
+        Self { response, interims, redirects: Vec::new(), body: RefCell::new(state) }
     }
 
     /// A response received over a network: its head, its interim responses, and a future that
@@ -70,7 +70,7 @@ impl TestResponse {
     }
 
     /// The targets that redirects led to, in order, if the client
-    /// [follows](super::TestClient::follow_redirects) them. The last one gave this response.
+    /// [follows](super::TestClient::follow_redirects) them. The last one returned this response.
     #[must_use]
     pub fn redirects(&self) -> &[String] {
         &self.redirects
@@ -109,8 +109,8 @@ impl TestResponse {
     /// All values of header fields named `name` (in any case) that are text.
     pub fn header_values<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r str> {
         let fields = self.response.headers.iter();
-        let named = fields.filter(move |(present, _)| present.as_str().eq_ignore_ascii_case(name));
-        named.filter_map(|(_, value)| value.to_str().ok())
+        let matching = fields.filter(move |(key, _)| key.as_str().eq_ignore_ascii_case(name));
+        matching.filter_map(|(_, value)| value.to_str().ok())
     }
 
     /// The next chunk of the body; `None` at its end.
@@ -126,13 +126,13 @@ impl TestResponse {
     /// # Errors
     /// If the body broke off.
     pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
-        let reading = self.body.get_mut();
+        let state = self.body.get_mut();
         loop {
-            if let Some(event) = reading.events.next_event() {
+            if let Some(event) = state.events.next_event() {
                 return Some(Ok(event));
             }
-            match reading.chunk().await? {
-                Ok(piece) => reading.events.feed(&piece),
+            match state.chunk().await? {
+                Ok(chunk) => state.events.feed(&chunk),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -165,8 +165,8 @@ impl TestResponse {
     /// If the body broke off.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        let mut reading = self.body.borrow_mut();
-        match block_on(reading.collect()) {
+        let mut state = self.body.borrow_mut();
+        match block_on(state.collect()) {
             Ok(bytes) => bytes,
             Err(error) => panic!("the response's body broke off: {error}"),
         }
@@ -219,11 +219,11 @@ impl BodyState {
     }
 
     async fn collect(&mut self) -> Result<Bytes, BodyError> {
-        let mut all = Vec::new();
-        while let Some(piece) = self.chunk().await {
-            all.extend_from_slice(&piece?);
+        let mut collected = Vec::new();
+        while let Some(chunk) = self.chunk().await {
+            collected.extend_from_slice(&chunk?);
         }
-        let bytes = Bytes::from(all);
+        let bytes = Bytes::from(collected);
         self.body = Body::from(bytes.clone());
         Ok(bytes)
     }
@@ -237,8 +237,8 @@ impl fmt::Debug for TestResponse {
     }
 }
 
-pub(super) fn poll_upload(sender: &mut PendingUpload, cx: &mut Context<'_>) {
-    if sender.as_mut().is_some_and(|sending| sending.as_mut().poll(cx).is_ready()) {
-        *sender = None;
+pub(super) fn poll_upload(upload: &mut PendingUpload, cx: &mut Context<'_>) {
+    if upload.as_mut().is_some_and(|future| future.as_mut().poll(cx).is_ready()) {
+        *upload = None;
     }
 }

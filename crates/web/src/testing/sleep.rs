@@ -7,11 +7,11 @@ use std::time::Duration;
 
 /// Completes after `duration`. A separate thread sleeps, and ends early if the future is dropped.
 pub(super) async fn sleep(duration: Duration) {
-    let wanted = SleepHandle(Arc::default());
-    let shared = Arc::clone(&wanted.0);
+    let handle = SleepHandle(Arc::default());
+    let shared = Arc::clone(&handle.0);
     std::thread::spawn(move || shared.wait(duration));
     poll_fn(|cx| {
-        let mut state = wanted.0.state();
+        let mut state = handle.0.state();
         if state.is_over {
             return Poll::Ready(());
         }
@@ -31,7 +31,7 @@ impl Drop for SleepHandle {
     }
 }
 
-// A channel would do too, but takes long to compile in every program that uses this crate.
+// A channel would also work, but every program that uses this crate would compile more slowly.
 #[derive(Default)]
 struct Sleep {
     state: Mutex<SleepState>,
@@ -51,10 +51,10 @@ impl Sleep {
 
     /// Sleeps on the thread.
     fn wait(&self, duration: Duration) {
-        let is_on = |state: &mut SleepState| !state.is_over;
-        let waited = self.ended.wait_timeout_while(self.state(), duration, is_on);
-        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        if !waited.timed_out() {
+        let is_waiting = |state: &mut SleepState| !state.is_over;
+        let result = self.ended.wait_timeout_while(self.state(), duration, is_waiting);
+        let (mut state, result) = result.unwrap_or_else(PoisonError::into_inner);
+        if !result.timed_out() {
             return;
         }
         state.is_over = true;

@@ -21,22 +21,22 @@ struct TestTimer {
 }
 
 impl Timer for TestTimer {
-    fn reset(&mut self, after: Duration) {
-        self.sleeping = Some((self.sleep)(after));
+    fn reset(&mut self, duration: Duration) {
+        self.sleeping = Some((self.sleep)(duration));
     }
 
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(sleeping) = &mut self.sleeping else { return Poll::Pending };
-        let is_over = sleeping.as_mut().poll(cx);
-        if is_over.is_ready() {
+        let poll = sleeping.as_mut().poll(cx);
+        if poll.is_ready() {
             self.sleeping = None;
         }
-        is_over
+        poll
     }
 
     fn now(&self) -> Duration {
-        static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-        BEGIN.elapsed()
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        START.elapsed()
     }
 
     /// No server is involved, so nothing shuts down.

@@ -24,8 +24,8 @@ pub enum TestMessage {
     Text(String),
     /// Bytes.
     Binary(Bytes),
-    /// The end of the WebSocket, with its code and reason if the application gave any. The client
-    /// has already answered it.
+    /// A Close frame, with its code and reason if the application set any. The client
+    /// has already replied to it.
     Close(Option<(u16, String)>),
 }
 
@@ -74,21 +74,21 @@ impl TestRequest {
     /// # Panics
     /// If the application responds with a status other than 101.
     pub async fn connect(self) -> TestWebSocket {
-        let answer = self.send().await;
-        let status = answer.status();
-        assert!(status == 101, "the application answered {status}: {}", answer.text());
-        let subprotocol = answer.header("sec-websocket-protocol").map(str::to_owned);
-        let clock = answer.clock();
-        let upgrade = answer.into_response().take_upgrade();
+        let response = self.send().await;
+        let status = response.status();
+        assert!(status == 101, "the application answered {status}: {}", response.text());
+        let subprotocol = response.header("sec-websocket-protocol").map(str::to_owned);
+        let clock = response.clock();
+        let upgrade = response.into_response().take_upgrade();
         let upgrade = upgrade.expect("a response with status 101 carries an upgrade");
         let (incoming, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
         let outgoing = SendBuffer::default();
-        let running =
+        let connection =
             timer::with_current(&clock, || upgrade.run(Upgraded::new(reader, outgoing.clone())));
         TestWebSocket {
             subprotocol,
             protocol: Connection::new(&CLIENT_LIMITS, Role::Client(|| *b"mask"), None),
-            connection: Some(running),
+            connection: Some(connection),
             incoming: Some(incoming),
             outgoing,
             clock,
@@ -130,7 +130,7 @@ impl TestWebSocket {
     /// If the WebSocket is closed.
     pub async fn send(&mut self, message: impl Into<TestMessage>) {
         let mut bytes = Vec::new();
-        let written = match message.into() {
+        let result = match message.into() {
             TestMessage::Text(text) => {
                 self.protocol.send(&CLIENT_LIMITS, MessagePayload::Text(&text), &mut bytes)
             }
@@ -142,7 +142,7 @@ impl TestWebSocket {
                 self.protocol.close(close, &mut bytes)
             }
         };
-        written.unwrap_or_else(|unsent| panic!("{unsent}"));
+        result.unwrap_or_else(|error| panic!("{error}"));
         self.send_raw(bytes.into()).await;
     }
 
@@ -160,14 +160,14 @@ impl TestWebSocket {
         poll_fn(|cx| {
             self.run(cx);
             let Some(incoming) = &self.incoming else { return Poll::Ready(()) };
-            let room = incoming.poll_capacity(cx).map(drop);
-            if room.is_ready()
+            let capacity = incoming.poll_capacity(cx).map(drop);
+            if capacity.is_ready()
                 && let Some(bytes) = bytes.take()
             {
                 incoming.send(bytes);
                 self.run(cx);
             }
-            room
+            capacity
         })
         .await;
     }
@@ -196,8 +196,8 @@ impl TestWebSocket {
     }
 
     fn run(&mut self, cx: &mut Context<'_>) {
-        let Some(running) = &mut self.connection else { return };
-        if timer::with_current(&self.clock, || running.as_mut().poll(cx)).is_ready() {
+        let Some(connection) = &mut self.connection else { return };
+        if timer::with_current(&self.clock, || connection.as_mut().poll(cx)).is_ready() {
             self.connection = None;
         }
     }
@@ -213,7 +213,7 @@ impl TestWebSocket {
                 break;
             }
             self.unread.append(&mut bytes);
-            // Taking the output has made room for more.
+            // Draining the output has made room for more.
             self.run(cx);
         }
         if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
@@ -224,9 +224,10 @@ impl TestWebSocket {
             if self.protocol.next_action() != NextAction::Receive {
                 return None;
             }
-            let mut out = Vec::new();
-            let (used, event) = self.protocol.receive(&CLIENT_LIMITS, &mut self.unread, &mut out);
-            let (message, is_all) = match event {
+            let mut output = Vec::new();
+            let (consumed, event) =
+                self.protocol.receive(&CLIENT_LIMITS, &mut self.unread, &mut output);
+            let (message, needs_input) = match event {
                 Event::NeedInput => (None, true),
                 Event::Text(text) => (Some(TestMessage::Text(text.into())), false),
                 Event::Binary(bytes) => {
@@ -237,14 +238,14 @@ impl TestWebSocket {
                         .then(|| (close.code.0, close.reason.to_owned()));
                     (Some(TestMessage::Close(close)), false)
                 }
-                Event::Error(reject) => panic!("the application violated the protocol: {reject}"),
+                Event::Error(error) => panic!("the application violated the protocol: {error}"),
                 _ => (None, false),
             };
-            self.unread.drain(..used);
-            if let (false, Some(incoming)) = (out.is_empty(), &self.incoming) {
-                incoming.send(out.into());
+            self.unread.drain(..consumed);
+            if let (false, Some(incoming)) = (output.is_empty(), &self.incoming) {
+                incoming.send(output.into());
             }
-            if message.is_some() || is_all {
+            if message.is_some() || needs_input {
                 return message;
             }
         }

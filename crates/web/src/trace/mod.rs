@@ -22,7 +22,7 @@ pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The field that carries the vendor data of tracing systems.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The length of `traceparent` in version 00. Later versions begin with a part of the same length
+/// The length of `traceparent` in version 00. Later versions begin with a prefix of the same length
 /// and form.
 const TRACEPARENT_BYTES: usize = 55;
 
@@ -78,21 +78,21 @@ impl TraceContext {
         traceparent: &[u8],
         tracestate: impl IntoIterator<Item = &'f [u8]>,
     ) -> Option<Self> {
-        let (shared, rest) = traceparent.split_at_checked(TRACEPARENT_BYTES)?;
-        let version = decode_hex::<1>(&shared[..2])?[0];
-        // Trace Context §3.2.2: version ff is forbidden; a later version may have more after a
+        let (prefix, rest) = traceparent.split_at_checked(TRACEPARENT_BYTES)?;
+        let version = decode_hex::<1>(&prefix[..2])?[0];
+        // Trace Context §3.2.2: version ff is forbidden; a later version may continue after a
         // dash.
-        let is_form = match version {
+        let is_well_formed = match version {
             0xff => false,
             0 => rest.is_empty(),
             _ => rest.first().is_none_or(|byte| *byte == b'-'),
         };
-        if !is_form || [2, 35, 52].iter().any(|at| shared[*at] != b'-') {
+        if !is_well_formed || [2, 35, 52].iter().any(|index| prefix[*index] != b'-') {
             return None;
         }
-        let (trace_id, span_id) = (decode_hex(&shared[3..35])?, decode_hex(&shared[36..52])?);
+        let (trace_id, span_id) = (decode_hex(&prefix[3..35])?, decode_hex(&prefix[36..52])?);
         // The standard requires receivers of this version to drop all other flags.
-        let flags = decode_hex::<1>(&shared[53..])?[0] & (FLAG_SAMPLED | FLAG_RANDOM);
+        let flags = decode_hex::<1>(&prefix[53..])?[0] & (FLAG_SAMPLED | FLAG_RANDOM);
         if trace_id == [0; 16] || span_id == [0; 8] {
             return None;
         }
@@ -106,12 +106,12 @@ impl TraceContext {
         if !head.index().contains(KnownField::Traceparent) {
             return None;
         }
-        let mut all = head.header_values("traceparent");
-        let first = all.next()?;
-        if all.next().is_some() {
+        let mut values = head.header_values("traceparent");
+        let traceparent = values.next()?;
+        if values.next().is_some() {
             return None;
         }
-        Self::parse(first, head.header_values("tracestate"))
+        Self::parse(traceparent, head.header_values("tracestate"))
     }
 
     /// The same trace with another span.
@@ -172,12 +172,12 @@ impl TraceContext {
     }
 
     /// Sets both fields of an outgoing request, replacing earlier ones.
-    pub fn inject(&self, fields: &mut HeaderMap) {
+    pub fn inject(&self, headers: &mut HeaderMap) {
         let value = |text: &str| HeaderValue::from_str(text).expect("the value is visible ASCII");
-        fields.insert(TRACEPARENT, value(&self.traceparent()));
+        headers.insert(TRACEPARENT, value(&self.traceparent()));
         match &self.state {
-            Some(state) => fields.insert(TRACESTATE, value(state)),
-            None => fields.remove(TRACESTATE),
+            Some(state) => headers.insert(TRACESTATE, value(state)),
+            None => headers.remove(TRACESTATE),
         };
     }
 }
@@ -238,8 +238,8 @@ impl TraceSeed {
 
     /// One of the numbers, by SplitMix64. It is never zero.
     #[inline]
-    fn number(self, at: u64) -> u64 {
-        let state = self.0.wrapping_add(Self::STEP.wrapping_mul(at));
+    fn number(self, index: u64) -> u64 {
+        let state = self.0.wrapping_add(Self::STEP.wrapping_mul(index));
         let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         (mixed ^ mixed >> 31).max(1)
@@ -303,12 +303,12 @@ thread_local! {
 #[doc(hidden)]
 pub struct TraceGuard(Option<LazyTraceContext>);
 
-/// Makes `place` the current position of this thread.
+/// Makes `context` the current position of this thread.
 #[doc(hidden)]
 #[must_use]
 #[inline]
-pub fn enter(place: &LazyTraceContext) -> TraceGuard {
-    TraceGuard(CURRENT.replace(Some(place.clone())))
+pub fn enter(context: &LazyTraceContext) -> TraceGuard {
+    TraceGuard(CURRENT.replace(Some(context.clone())))
 }
 
 /// The current position of this thread.
@@ -328,12 +328,12 @@ impl Drop for TraceGuard {
 /// Whether this thread is handling a request whose trace is not recorded.
 #[must_use]
 pub fn is_unsampled() -> bool {
-    let is_so = |current: &Option<LazyTraceContext>| {
-        current.as_ref().is_some_and(|place| !place.is_sampled())
+    let has_unsampled = |current: &Option<LazyTraceContext>| {
+        current.as_ref().is_some_and(|context| !context.is_sampled())
     };
     // A thread that is exiting handles no request.
     CURRENT
-        .try_with(|current| current.try_borrow().is_ok_and(|current| is_so(&current)))
+        .try_with(|current| current.try_borrow().is_ok_and(|current| has_unsampled(&current)))
         .unwrap_or(false)
 }
 

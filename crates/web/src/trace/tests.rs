@@ -9,7 +9,7 @@ fn parse(traceparent: &str) -> Option<TraceContext> {
 }
 
 #[test]
-fn a_traceparent_is_read_and_written_alike() {
+fn parses_and_formats_a_traceparent() {
     let context = parse(VALID).expect("the example of the standard is valid");
     assert!(context.is_sampled());
     assert_eq!(context.traceparent(), VALID);
@@ -19,8 +19,8 @@ fn a_traceparent_is_read_and_written_alike() {
 }
 
 #[test]
-fn what_is_not_exactly_a_traceparent_is_none() {
-    for (text, why) in [
+fn rejects_an_invalid_traceparent() {
+    for (text, reason) in [
         ("", "it is empty"),
         ("00", "it is a version only"),
         (&VALID[..54], "a digit is missing"),
@@ -42,12 +42,12 @@ fn what_is_not_exactly_a_traceparent_is_none() {
         ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", "no span"),
         ("00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-011", "ids of other lengths"),
     ] {
-        assert_eq!(parse(text), None, "{why}: {text}");
+        assert_eq!(parse(text), None, "{reason}: {text}");
     }
 }
 
 #[test]
-fn later_versions_are_read_as_far_as_they_are_known_and_written_as_this_one() {
+fn parses_later_versions_and_formats_them_as_version_00() {
     for text in [
         format!("cc{}", &VALID[2..]),
         format!("cc{}-", &VALID[2..]),
@@ -60,26 +60,26 @@ fn later_versions_are_read_as_far_as_they_are_known_and_written_as_this_one() {
 }
 
 #[test]
-fn flags_that_nobody_knows_are_left_out() {
-    for (flags, kept) in [("ff", "03"), ("02", "02"), ("fc", "00"), ("09", "01")] {
+fn drops_unknown_flags() {
+    for (flags, expected) in [("ff", "03"), ("02", "02"), ("fc", "00"), ("09", "01")] {
         let text = VALID.replace("-01", &format!("-{flags}"));
         let context = parse(&text).expect("any flags are valid");
-        assert!(context.traceparent().ends_with(&format!("-{kept}")), "{flags}: {context:?}");
+        assert!(context.traceparent().ends_with(&format!("-{expected}")), "{flags}: {context:?}");
     }
 }
 
 #[test]
-fn a_tracestate_is_kept_whole_or_left_out() {
+fn keeps_a_valid_tracestate_and_drops_an_invalid_one() {
     let state = |fields: &[&str]| {
         let fields = fields.iter().map(|field| field.as_bytes());
         let context = TraceContext::parse(VALID.as_bytes(), fields).expect("the parent is valid");
         context.state().map(str::to_owned)
     };
-    let many = |count: usize| {
+    let members = |count: usize| {
         (0..count).map(|number| format!("k{number}=1")).collect::<Vec<_>>().join(",")
     };
     let (key, value) = ("k".repeat(256), "v".repeat(256));
-    for (fields, kept) in [
+    for (fields, expected) in [
         (&["rojo=00f067aa0ba902b7"][..], Some("rojo=00f067aa0ba902b7")),
         (&["a=1,b=2", "c=3"], Some("a=1,b=2,c=3")),
         (&["a=1 ,\t b=2"], Some("a=1,b=2")),
@@ -106,51 +106,51 @@ fn a_tracestate_is_kept_whole_or_left_out() {
         (&["a=1", "a=2"], None),
         (&["a=\u{e9}"], None),
         (&["a=x\ty"], None),
-        (&[&many(32)], Some(&*many(32))),
-        (&[&many(33)], None),
+        (&[&members(32)], Some(&*members(32))),
+        (&[&members(33)], None),
         (&[&format!("{key}={value}")], Some(&*format!("{key}={value}"))),
         (&[&format!("{key}k=1")], None),
         (&[&format!("a={value}v")], None),
     ] {
-        assert_eq!(state(fields).as_deref(), kept, "{fields:?}");
+        assert_eq!(state(fields).as_deref(), expected, "{fields:?}");
     }
 }
 
 #[test]
-fn a_handler_s_requests_carry_the_trace_on() {
+fn injects_the_trace_into_outgoing_requests() {
     let fields = [&b"a=1"[..]];
     let parent = TraceContext::parse(VALID.as_bytes(), fields).expect("the fields are valid");
-    let own = parent.child([7; 8], false);
-    let mut sent = HeaderMap::new();
-    sent.append(TRACEPARENT, HeaderValue::from_static("another"));
-    own.inject(&mut sent);
+    let child = parent.child([7; 8], false);
+    let mut headers = HeaderMap::new();
+    headers.append(TRACEPARENT, HeaderValue::from_static("another"));
+    child.inject(&mut headers);
     let expected = "00-4bf92f3577b34da6a3ce929d0e0e4736-0707070707070707-00";
-    assert_eq!(sent.get_all(TRACEPARENT).iter().collect::<Vec<_>>(), [expected]);
-    assert_eq!(sent.get(TRACESTATE).map(|value| value.as_bytes()), Some(&b"a=1"[..]));
+    assert_eq!(headers.get_all(TRACEPARENT).iter().collect::<Vec<_>>(), [expected]);
+    assert_eq!(headers.get(TRACESTATE).map(|value| value.as_bytes()), Some(&b"a=1"[..]));
     let root = TraceContext::root([1; 16], [2; 8], true).expect("ids are not zero");
-    root.inject(&mut sent);
-    assert_eq!(sent.get(TRACESTATE), None);
+    root.inject(&mut headers);
+    assert_eq!(headers.get(TRACESTATE), None);
     assert_eq!(TraceContext::root([0; 16], [2; 8], true), None);
 }
 
 #[test]
-fn a_place_is_the_present_one_until_its_scope_ends() {
+fn a_context_is_current_until_its_guard_is_dropped() {
     let outer = TraceSeed::new(1).root(true);
     let inner = LazyTraceContext::Unsampled(TraceSeed::new(2));
     assert_eq!((TraceContext::current(), is_unsampled()), (None, false));
-    let entered = enter(&LazyTraceContext::Computed(Rc::new(outer.clone())));
+    let guard = enter(&LazyTraceContext::Computed(Rc::new(outer.clone())));
     {
-        let _entered = enter(&inner);
+        let _guard = enter(&inner);
         assert_eq!(TraceContext::current(), Some(inner.context()));
         assert!(is_unsampled());
     }
     assert_eq!((TraceContext::current(), is_unsampled()), (Some(outer), false));
-    drop(entered);
+    drop(guard);
     assert_eq!(TraceContext::current(), None);
 }
 
 #[test]
-fn ids_of_a_place_stay_and_no_other_place_has_them() {
+fn a_seed_determines_its_ids_and_seeds_do_not_share_ids() {
     let mut seed = TraceSeed::new(u64::MAX - 5);
     let (mut traces, mut spans) = (HashSet::new(), HashSet::new());
     for _ in 0..10_000 {
@@ -159,7 +159,7 @@ fn ids_of_a_place_stay_and_no_other_place_has_them() {
         assert_eq!(LazyTraceContext::Unsampled(seed).context(), context);
         assert_eq!(context.flags(), FLAG_RANDOM);
         assert!(traces.insert(context.trace_id()) && spans.insert(context.span_id()));
-        let [first, last] = [0, 8].map(|at| context.trace_id()[at..at + 8].to_vec());
+        let [first, last] = [0, 8].map(|start| context.trace_id()[start..start + 8].to_vec());
         assert_eq!(last, seed.sample().to_be_bytes());
         assert!(first != last && last != context.span_id());
     }

@@ -34,9 +34,9 @@ fn is_key(key: &str) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_lowercase();
     let is_first = |byte: &u8| is_letter(byte) || byte.is_ascii_digit();
     let is_other = |byte: &u8| is_first(byte) || b"_-*/".contains(byte);
-    let is_name = |name: &str, is_first: &dyn Fn(&u8) -> bool, most: usize| {
+    let is_name = |name: &str, is_first: &dyn Fn(&u8) -> bool, bytes_max: usize| {
         let name = name.as_bytes();
-        name.first().is_some_and(is_first) && name.iter().all(is_other) && name.len() <= most
+        name.first().is_some_and(is_first) && name.iter().all(is_other) && name.len() <= bytes_max
     };
     match key.split_once('@') {
         None => is_name(key, &is_letter, 256),
@@ -48,6 +48,6 @@ fn is_key(key: &str) -> bool {
 
 /// §3.3.1.3.2: visible ASCII without commas and equal signs; spaces are allowed except at the end.
 fn is_value(value: &str) -> bool {
-    let is_one = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b',' && byte != b'=';
-    (1..=256).contains(&value.len()) && value.bytes().all(is_one) && !value.ends_with(' ')
+    let is_allowed = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b',' && byte != b'=';
+    (1..=256).contains(&value.len()) && value.bytes().all(is_allowed) && !value.ends_with(' ')
 }

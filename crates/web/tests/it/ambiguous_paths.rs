@@ -21,7 +21,7 @@ fn guarded(scope: Scope) -> Scope {
     scope.wrap(login).subtree("/", forwarded)
 }
 
-fn front() -> App {
+fn front_app() -> App {
     App::new().scope("/admin", guarded).subtree("/", forwarded)
 }
 
@@ -58,57 +58,59 @@ fn status(client: &TestClient, method: &str, path: &str) -> u16 {
 }
 
 #[test]
-fn no_spelling_of_a_path_leads_around_the_middleware_of_its_route() {
-    let client = front().test();
+fn rejects_spellings_that_could_bypass_the_middleware_of_a_route() {
+    let client = front_app().test();
     assert_eq!(client.get("/admin/x").send_blocking().status(), 401);
     assert_eq!(client.get("/%61dmin/x").send_blocking().status(), 401);
     for path in SPELLINGS {
         for method in ["GET", "HEAD", "POST", "OPTIONS", "PURGE"] {
             assert_eq!(status(&client, method, path), 400, "{method} {path}");
         }
-        let answer = client.get(&format!("{path}?a=b")).send_blocking();
-        assert_eq!(answer.status(), 400, "{path}");
-        assert!(answer.text().contains("/problems/ambiguous-path"), "{path}");
+        let response = client.get(&format!("{path}?a=b")).send_blocking();
+        assert_eq!(response.status(), 400, "{path}");
+        assert!(response.text().contains("/problems/ambiguous-path"), "{path}");
     }
 }
 
 #[test]
-fn other_ways_to_choose_a_route_are_safe_as_well() {
-    let merged = App::new().merge(front());
-    let inner = App::new().subtree("/", front().build().expect("a valid application"));
-    let of_host = |scope: Scope| scope.guard(guard::host("a.example")).scope("/admin", guarded);
-    let hosted = App::new().scope("", of_host).subtree("/", forwarded);
-    let by_guard = |asked: &guard::GuardContext<'_>| asked.head().path().starts_with("/admin/");
-    let of_path = App::new().scope("", |scope| guarded(scope.guard(by_guard)));
-    let of_path = of_path.scope("", |scope| scope.subtree("/", forwarded));
+fn rejects_ambiguous_paths_however_the_route_is_selected() {
+    let merged = App::new().merge(front_app());
+    let inner = App::new().subtree("/", front_app().build().expect("a valid application"));
+    let host_scope = |scope: Scope| scope.guard(guard::host("a.example")).scope("/admin", guarded);
+    let hosted = App::new().scope("", host_scope).subtree("/", forwarded);
+    let path_guard =
+        |context: &guard::GuardContext<'_>| context.head().path().starts_with("/admin/");
+    let path_guarded = App::new().scope("", |scope| guarded(scope.guard(path_guard)));
+    let path_guarded = path_guarded.scope("", |scope| scope.subtree("/", forwarded));
     let typed = App::new().scope("/{id:alpha}", |scope| scope.wrap(login).get("/x", forwarded));
     let typed = typed.subtree("/", forwarded);
     let fallback = App::new().scope("/admin", guarded).fallback(forwarded);
-    let of_scopes = App::new()
+    let scope_fallbacks = App::new()
         .scope("/admin", |scope| scope.wrap(login).fallback(forwarded))
         .fallback(forwarded);
     for (name, app) in [
         ("merged", merged),
         ("inner", inner),
         ("hosted", hosted),
-        ("path guard", of_path),
+        ("path guard", path_guarded),
         ("typed", typed),
         ("fallback", fallback),
-        ("scopes", of_scopes),
+        ("scopes", scope_fallbacks),
     ] {
         let client = app.test();
         for path in SPELLINGS {
-            let got = client.get(path).header("host", "a.example").send_blocking();
-            assert_eq!(got.status(), 400, "{name} {path}");
+            let response = client.get(path).header("host", "a.example").send_blocking();
+            assert_eq!(response.status(), 400, "{name} {path}");
         }
-        let usual = client.get("/admin/x").header("host", "a.example").send_blocking();
-        assert_eq!(usual.status(), 401, "{name}");
+        let normal = client.get("/admin/x").header("host", "a.example").send_blocking();
+        assert_eq!(normal.status(), 401, "{name}");
     }
 }
 
 #[test]
-fn what_no_server_could_read_as_another_route_passes_unchanged() {
-    let app = || front().get("/packages/{name}", forwarded).get("/.well-known/{name}", forwarded);
+fn passes_paths_through_that_no_server_maps_to_another_route() {
+    let app =
+        || front_app().get("/packages/{name}", forwarded).get("/.well-known/{name}", forwarded);
     for client in [app().test(), App::new().merge(app()).test()] {
         for path in [
             "/",
@@ -128,8 +130,8 @@ fn what_no_server_could_read_as_another_route_passes_unchanged() {
             assert_eq!(client.get(path).send_blocking().text(), format!("GET {path}"));
         }
         for path in ["/admin//x", "/admin/a%2Fb", "/admin/", "/admin/;a"] {
-            let answer = client.get(path).header("authorization", "yes").send_blocking();
-            assert_eq!(answer.text(), format!("GET {path}"));
+            let response = client.get(path).header("authorization", "yes").send_blocking();
+            assert_eq!(response.text(), format!("GET {path}"));
         }
     }
 }
@@ -145,7 +147,7 @@ fn a_parameter_keeps_encoded_slashes_unless_the_decoded_path_has_another_route()
 }
 
 #[test]
-fn a_route_or_a_scope_may_take_ambiguous_paths() {
+fn a_route_or_a_scope_can_allow_ambiguous_paths() {
     let raw = |scope: Scope| scope.allow_ambiguous_paths().subtree("/", forwarded);
     let route = App::new()
         .scope("/admin", guarded)
@@ -169,22 +171,22 @@ fn a_route_or_a_scope_may_take_ambiguous_paths() {
 }
 
 #[test]
-fn an_application_within_another_cannot_take_what_the_outer_one_refuses() {
+fn a_nested_application_cannot_allow_paths_that_the_outer_one_rejects() {
     let inner =
         || App::new().subtree("/", forwarded.allow_ambiguous_paths()).build().expect("valid");
-    let fault = App::new().subtree("/", inner()).build().expect_err("the outer route checks paths");
-    assert!(fault.to_string().contains("allow_ambiguous_paths"), "{fault}");
+    let error = App::new().subtree("/", inner()).build().expect_err("the outer route checks paths");
+    assert!(error.to_string().contains("allow_ambiguous_paths"), "{error}");
     let client = App::new().subtree("/", inner().allow_ambiguous_paths()).test();
     assert_eq!(client.get("/a/../b").send_blocking().text(), "GET /a/../b");
 }
 
 #[test]
-fn the_refusal_says_what_is_wrong_and_runs_inside_the_applications_middleware() {
-    async fn marked(request: Request, next: Next<'_>) -> Response {
+fn the_response_names_the_cause_and_passes_through_the_middleware() {
+    async fn add_mark(request: Request, next: Next<'_>) -> Response {
         let response = next.run(request).await;
         response.with_header(http::header::SERVER, http::HeaderValue::from_static("mark"))
     }
-    let client = front().wrap(marked).test();
+    let client = front_app().wrap(add_mark).test();
     let dots = client.get("/x/%2e%2e/admin/x").send_blocking();
     assert_eq!(dots.header("server"), Some("mark"));
     assert!(dots.text().contains("/x/%2e%2e/admin/x has a segment"));

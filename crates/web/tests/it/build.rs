@@ -14,7 +14,7 @@ struct Post {
 }
 
 /// The error's text, with locations in this file as line numbers relative to `base`.
-fn text(error: &impl ToString, base: u32) -> String {
+fn relative_text(error: &impl ToString, base: u32) -> String {
     let mut out = String::new();
     for line in error.to_string().lines() {
         let mut parts = line.split(concat!("(", file!(), ":"));
@@ -31,7 +31,7 @@ fn text(error: &impl ToString, base: u32) -> String {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn reports_all_errors_at_once() {
     async fn needs(_: State<&'static Database>) {}
     async fn guard(_: State<u64>, request: Request, next: Next<'_>) -> Response {
         next.run(request).await
@@ -50,7 +50,7 @@ fn all_faults_are_told_at_once() {
         .get("/post/{user}/{id}", async |_: Path<Post>| ())
         .get("/fine/{user}/{post}", async |_: Path<Post>| ())
         .fallback(async |_: State<i8>| ());
-    let error = app.build().expect_err("an application with faults");
+    let error = app.build().expect_err("an application with errors");
     let expected = "\
 the application has 10 faults:
   `x` in the scope `/s` (+8): a pattern begins with `/`: put one in front
@@ -70,11 +70,11 @@ the application has 10 faults:
   the middleware (+8) needs State<u64>; add .state(...) to the App
   the fallback of `/` (+13) needs State<i8>; add .state(...) to the App
 ";
-    assert_eq!(text(&error, base), expected);
+    assert_eq!(relative_text(&error, base), expected);
 }
 
 #[test]
-fn middleware_around_merged_routes_is_held_to_their_paths() {
+fn checks_the_path_parameters_of_middleware_around_merged_routes() {
     async fn guard(_: Path<String>, request: Request, next: Next<'_>) -> Response {
         next.run(request).await
     }
@@ -86,11 +86,11 @@ the application has 1 fault:
   GET /a (+1) takes 1 parameter from the path, but its pattern has none; make the Path argument and \
   the pattern agree
 ";
-    assert_eq!(text(&error, base), expected);
+    assert_eq!(relative_text(&error, base), expected);
 }
 
 #[test]
-fn a_merged_application_that_lacks_a_state_is_told_of_and_gives_none_to_others() {
+fn reports_states_that_merged_applications_lack_or_do_not_share() {
     async fn needs(_: State<u64>) {}
     let base = line!();
     let error = App::new()
@@ -104,11 +104,11 @@ the application has 2 faults:
   GET /ours (+2) needs State<u64>; add .state(...) to the App
   GET /b/x (+4) needs State<u64>; add .state(...) to the App
 ";
-    assert_eq!(text(&error, base), expected);
+    assert_eq!(relative_text(&error, base), expected);
 }
 
 #[test]
-fn options_that_nobody_would_keep_are_faults() {
+fn reports_options_that_would_have_no_effect() {
     use std::time::Duration;
     let second = Duration::from_secs(1);
     let inner = || {
@@ -126,7 +126,7 @@ fn options_that_nobody_would_keep_are_faults() {
         .fallback(inner().timeout(second))
         .build()
         .expect_err("options would be lost");
-    let found = text(&error, base);
+    let found = relative_text(&error, base);
     let lines: Vec<_> = found.lines().collect();
     assert_eq!(lines[0], "the application has 4 faults:", "{found}");
     for (line, (route, option, outer)) in lines[1..].iter().zip([
@@ -136,15 +136,15 @@ fn options_that_nobody_would_keep_are_faults() {
         ("POST /pay ", "run_to_completion", "the fallback of `/` (+5)"),
     ]) {
         assert!(line.trim_start().starts_with(route), "{found}");
-        let rest =
+        let expected =
             format!("sets `{option}`, but it is inside {outer}, and the server applies only");
-        assert!(line.contains(&rest), "{found}");
+        assert!(line.contains(&expected), "{found}");
         assert!(line.contains(".merge(app)"), "{found}");
     }
 }
 
 #[test]
-fn two_fallbacks_for_the_same_paths_are_a_fault() {
+fn reports_two_fallbacks_for_the_same_paths() {
     let base = line!();
     let error = App::new()
         .scope("/a/{b}", |scope| scope.fallback(|| "first"))
@@ -152,16 +152,16 @@ fn two_fallbacks_for_the_same_paths_are_a_fault() {
         .scope("/{", |scope| scope.fallback(|| "unreadable"))
         .build()
         .expect_err("two fallbacks conflict");
-    let found = text(&error, base);
+    let found = relative_text(&error, base);
     assert!(found.starts_with("the application has 2 faults:\n"), "{found}");
-    let same = "the fallback of `/a/{b}/` (+2) and the fallback of `/a/{c}/` (+3) answer for the same \
-                paths; remove one";
-    assert!(found.contains(same), "{found}");
+    let expected = "the fallback of `/a/{b}/` (+2) and the fallback of `/a/{c}/` (+3) answer for \
+                    the same paths; remove one";
+    assert!(found.contains(expected), "{found}");
     assert!(found.contains("the fallback of `/{/` (+4): at byte 1"), "{found}");
 }
 
 #[test]
-fn an_application_without_faults_lists_its_routes() {
+fn a_valid_application_lists_its_routes() {
     let base = line!();
     let app = App::new()
         .get("/", || "a")
@@ -176,7 +176,7 @@ fn an_application_without_faults_lists_its_routes() {
 }
 
 #[test]
-fn a_state_may_be_given_after_the_routes_that_need_it_and_the_latest_counts() {
+fn a_state_may_be_added_after_its_routes_and_the_last_value_applies() {
     async fn show(State(n): State<u8>) -> String {
         n.to_string()
     }
@@ -185,7 +185,7 @@ fn a_state_may_be_given_after_the_routes_that_need_it_and_the_latest_counts() {
 }
 
 #[test]
-fn more_methods_than_can_be_told_apart_are_a_fault() {
+fn reports_too_many_extension_methods() {
     let mut app = App::new();
     for number in 0..22 {
         let method = http::Method::from_bytes(format!("X{number}").as_bytes()).expect("a token");

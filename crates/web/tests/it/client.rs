@@ -17,14 +17,14 @@ async fn mirror(mut request: Request) -> String {
         let part = |bytes| String::from_utf8_lossy(bytes).into_owned();
         text.push_str(&format!("{}: {}\n", part(name), part(value)));
     }
-    while let Some(piece) = request.body.next().await {
-        text.push_str(&String::from_utf8_lossy(&piece.expect("no error")));
+    while let Some(chunk) = request.body.next().await {
+        text.push_str(&String::from_utf8_lossy(&chunk.expect("no error")));
     }
     text
 }
 
 #[test]
-fn requests_arrive_as_they_were_asked_for() {
+fn sends_requests_as_specified() {
     let client = App::new().any("/{*rest}", mirror).test();
     let rows: [(TestRequest, &str); 6] = [
         (client.get("/a?b=c"), "GET /a\nhost: test.example\n"),
@@ -60,12 +60,12 @@ fn a_request_that_is_not_http_fails_the_test() {
 
 #[test]
 #[should_panic(expected = "GET /{x (")]
-fn an_application_that_is_not_right_fails_the_test_with_its_faults() {
+fn an_invalid_application_fails_the_test_with_its_errors() {
     let _ = App::new().get("/{x", || "x").test();
 }
 
 #[test]
-fn the_application_sees_the_connection_that_the_test_describes() {
+fn the_application_sees_the_connection_info_of_the_client() {
     let address = "192.0.2.1:99".parse().expect("an address");
     let connection =
         ConnectionInfo { peer: ConnectionAddr::Tcp(address), ..ConnectionInfo::default() };
@@ -78,7 +78,7 @@ fn the_application_sees_the_connection_that_the_test_describes() {
 }
 
 #[test]
-fn a_streamed_response_is_read_piece_by_piece() {
+fn reads_a_streamed_response_chunk_by_chunk() {
     struct Three(u8);
     impl futures_core::Stream for Three {
         type Item = Result<String, std::io::Error>;
@@ -95,7 +95,7 @@ fn a_streamed_response_is_read_piece_by_piece() {
     let client = app.test();
     block_on(async {
         let mut response = client.get("/").send().await;
-        assert_eq!(response.chunk().await.expect("a piece").expect("no error"), "1");
+        assert_eq!(response.chunk().await.expect("a chunk").expect("no error"), "1");
         assert_eq!(response.collect().await.expect("no error"), "23");
         assert_eq!(response.text(), "23");
     });
@@ -120,17 +120,17 @@ fn a_handler_that_waits_for_another_thread_wakes_the_test() {
 }
 
 #[test]
-fn a_route_that_takes_longer_than_its_limit_is_answered_503_as_by_the_server() {
-    struct Noted(Rc<Cell<bool>>);
-    impl Drop for Noted {
+fn a_route_that_exceeds_its_timeout_gets_a_503() {
+    struct DropFlag(Rc<Cell<bool>>);
+    impl Drop for DropFlag {
         fn drop(&mut self) {
             self.0.set(true);
         }
     }
     let dropped = Rc::new(Cell::new(false));
-    let noted = Rc::clone(&dropped);
+    let flag = Rc::clone(&dropped);
     let never = async move || {
-        let _noted = Noted(Rc::clone(&noted));
+        let _flag = DropFlag(Rc::clone(&flag));
         std::future::pending::<()>().await;
     };
     let limit = Duration::from_millis(1);
@@ -148,7 +148,7 @@ fn a_route_that_takes_longer_than_its_limit_is_answered_503_as_by_the_server() {
 }
 
 #[test]
-fn the_503_of_a_late_route_has_the_form_that_the_application_says() {
+fn the_503_of_a_timeout_is_rendered_by_the_application() {
     let never = async || std::future::pending::<()>().await;
     let app = App::new()
         .on_problem(|problem: Problem, head: &RequestHead| {
@@ -164,21 +164,21 @@ fn the_503_of_a_late_route_has_the_form_that_the_application_says() {
 }
 
 #[test]
-fn an_answer_that_comes_before_the_limit_passes() {
-    let turns = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&turns);
-    let second_turn = async move || {
-        let counted = &counted;
+fn a_response_before_the_timeout_is_returned() {
+    let polls = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&polls);
+    let ready_at_third_poll = async move || {
+        let counter = &counter;
         poll_fn(|cx| {
-            counted.set(counted.get() + 1);
+            counter.set(counter.get() + 1);
             cx.waker().wake_by_ref();
-            if counted.get() == 3 { Poll::Ready("in time") } else { Poll::Pending }
+            if counter.get() == 3 { Poll::Ready("in time") } else { Poll::Pending }
         })
         .await
     };
-    let app = App::new().get("/", second_turn.timeout(Duration::from_secs(1)));
+    let app = App::new().get("/", ready_at_third_poll.timeout(Duration::from_secs(1)));
     let client = app.test().with_timer(|_| std::future::pending());
-    assert_eq!((client.get("/").send_blocking().text().as_str(), turns.get()), ("in time", 3));
+    assert_eq!((client.get("/").send_blocking().text().as_str(), polls.get()), ("in time", 3));
 }
 
 #[test]
@@ -200,10 +200,12 @@ fn headers_are_found_by_their_names_in_any_case() {
 }
 
 #[test]
-fn cookies_are_kept_by_clients_that_keep_them_and_their_clones() {
-    let say = |request: Request| request.header("cookie").unwrap_or("none").to_owned();
+fn stores_cookies_if_enabled_and_shares_them_with_clones() {
+    let show_cookie = |request: Request| request.header("cookie").unwrap_or("none").to_owned();
     let set = |RawQuery(query): RawQuery| ([("set-cookie", query.unwrap_or_default())], "");
-    let app = || App::new().get("/say", say).get("/set", set).get("/deep/say", say).test();
+    let app = || {
+        App::new().get("/say", show_cookie).get("/set", set).get("/deep/say", show_cookie).test()
+    };
     let plain = app();
     plain.get("/set?a=1").send_blocking().assert_status(200);
     assert_eq!(plain.get("/say").send_blocking().text(), "none");
@@ -220,19 +222,19 @@ fn cookies_are_kept_by_clients_that_keep_them_and_their_clones() {
 }
 
 #[test]
-fn redirects_are_followed_by_clients_that_follow_them() {
-    let to = |status: u16, place: &'static str| {
+fn follows_redirects_if_enabled() {
+    let redirect = |status: u16, location: &'static str| {
         let status = http::StatusCode::from_u16(status).expect("a status");
-        move || (status, [("location", place), ("set-cookie", "seen=1; Path=/")])
+        move || (status, [("location", location), ("set-cookie", "seen=1; Path=/")])
     };
     let app = || {
         App::new()
-            .post("/login", to(303, "/home?new"))
-            .post("/moved", to(308, "login2"))
+            .post("/login", redirect(303, "/home?new"))
+            .post("/moved", redirect(308, "login2"))
             .any("/login2", mirror)
             .any("/home", mirror)
-            .get("/away", to(302, "https://other.test/"))
-            .get("/circle", to(302, "/circle"))
+            .get("/away", redirect(302, "https://other.test/"))
+            .get("/circle", redirect(302, "/circle"))
             .test()
     };
     let plain = app().post("/login").send_blocking();
@@ -243,19 +245,19 @@ fn redirects_are_followed_by_clients_that_follow_them() {
     assert_eq!(home.text(), "GET /home\nhost: test.example\ncookie: seen=1\n");
     let moved = client.post("/moved").body("kept").send_blocking();
     assert_eq!(moved.redirects(), ["/login2"]);
-    let sent = "POST /login2\nhost: test.example\ncookie: seen=1\ncontent-length: 4\nkept";
-    assert_eq!(moved.text(), sent);
+    let expected = "POST /login2\nhost: test.example\ncookie: seen=1\ncontent-length: 4\nkept";
+    assert_eq!(moved.text(), expected);
     client.get("/away").send_blocking().assert_status(302);
     client.post("/moved").chunks(["a", "b"]).send_blocking().assert_status(308);
     let circle = std::panic::AssertUnwindSafe(|| client.get("/circle").send_blocking());
     let panic = std::panic::catch_unwind(circle).expect_err("an endless redirect");
-    let told = panic.downcast_ref::<String>().expect("a text");
-    assert!(told.contains("in a circle: /circle -> /circle"), "{told}");
+    let message = panic.downcast_ref::<String>().expect("a text");
+    assert!(message.contains("in a circle: /circle -> /circle"), "{message}");
 }
 
 #[test]
 #[should_panic(expected = "/1/name: expected \"ada\", but it is \"bob\"")]
-fn a_body_that_differs_fails_the_test_with_the_place() {
+fn a_different_json_body_fails_the_test_with_the_pointer() {
     let json = r#"[{"name":"ada"},{"name":"bob"}]"#;
     let client =
         App::new().get("/", move || ([("content-type", "application/problem+json")], json));
@@ -266,12 +268,12 @@ fn a_body_that_differs_fails_the_test_with_the_place() {
 
 #[test]
 #[should_panic(expected = "the status is 404 Not Found, not 200; the body: {")]
-fn another_status_fails_the_test_with_the_body() {
+fn a_different_status_fails_the_test_with_the_body() {
     App::new().test().get("/").send_blocking().assert_status(200);
 }
 
 #[test]
 #[should_panic(expected = "the Content-Type is \"text/plain\", which is not JSON; the body: [1]")]
-fn text_that_looks_like_json_is_none() {
+fn assert_json_rejects_another_content_type() {
     App::new().get("/", || "[1]").test().get("/").send_blocking().assert_json(&[1]);
 }

@@ -15,7 +15,7 @@ fn hosted(app: App, host: &str, target: &str) -> String {
 }
 
 #[test]
-fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguarded_one_last() {
+fn the_first_route_whose_guard_accepts_answers_and_the_unguarded_one_is_last() {
     let app = || {
         App::new()
             .get("/", || "anybody")
@@ -23,7 +23,7 @@ fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguar
             .get("/", (|| "second").guard(guard::query("b", "c d")))
             .get("/", (|| "both").guard(guard::has_header("x-a")).guard(guard::header("X-B", "1")))
     };
-    for (target, answer) in [
+    for (target, expected) in [
         ("/", "anybody"),
         ("/?a", "first"),
         ("/?b=c+d", "second"),
@@ -32,13 +32,13 @@ fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguar
         ("/?b=c+d&a=", "first"),
         ("/?aa", "anybody"),
     ] {
-        assert_eq!(text(app(), target), (200, answer.to_owned()), "{target}");
+        assert_eq!(text(app(), target), (200, expected.to_owned()), "{target}");
     }
-    let with = |fields: &[(&'static str, &'static str)]| {
+    let with = |headers: &[(&'static str, &'static str)]| {
         let client = app().test();
         let request = client.get("/");
         let request =
-            fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         request.send_blocking().text()
     };
     assert_eq!(with(&[("x-a", "")]), "anybody");
@@ -47,7 +47,7 @@ fn of_routes_of_one_pattern_the_first_whose_guard_accepts_answers_and_the_unguar
 }
 
 #[test]
-fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end() {
+fn a_request_that_no_guard_accepts_tries_the_next_pattern_and_gets_a_404_at_the_end() {
     let app = || {
         App::new()
             .get("/users/new", (|| "a form").guard(guard::has_query("form")))
@@ -58,7 +58,7 @@ fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end()
             .get("/only/{id:u8}", || "a byte")
             .get("/{*rest}", (|| "the rest").guard(guard::has_query("all")))
     };
-    for (target, status, answer) in [
+    for (target, status, expected) in [
         ("/users/new", 200, "name new"),
         ("/users/new?form", 200, "a form"),
         ("/users/7", 200, "number 7"),
@@ -68,16 +68,16 @@ fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end()
         ("/only/255", 200, "a byte"),
         ("/only/256?all", 200, "the rest"),
     ] {
-        assert_eq!(text(app(), target), (status, answer.to_owned()), "{target}");
+        assert_eq!(text(app(), target), (status, expected.to_owned()), "{target}");
     }
     assert_eq!(text(app(), "/only/256").0, 404);
     assert_eq!(text(app(), "/nothing").0, 404);
     // Only routes whose conditions hold count: the route for names has no POST.
     let client = app().test();
     assert_eq!(client.post("/users/7").send_blocking().text(), "changed");
-    let refused = client.post("/users/ada").send_blocking();
+    let rejected = client.post("/users/ada").send_blocking();
     assert_eq!(
-        (refused.status().as_u16(), refused.header("allow")),
+        (rejected.status().as_u16(), rejected.header("allow")),
         (405, Some("GET, HEAD, OPTIONS"))
     );
     let options = client.request(Method::OPTIONS, "/users/7").send_blocking();
@@ -87,7 +87,7 @@ fn what_no_guard_accepts_goes_on_to_the_next_pattern_and_is_missing_at_the_end()
 }
 
 #[test]
-fn scopes_with_guards_are_hosts_of_their_own() {
+fn guarded_scopes_separate_hosts() {
     fn admin(scope: Scope) -> Scope {
         scope.guard(guard::host("admin.example.org")).get("/", || "admin").get("/x", || "admin x")
     }
@@ -102,14 +102,14 @@ fn scopes_with_guards_are_hosts_of_their_own() {
             })
             .get("/", || "main")
     };
-    for (host, target, answer) in [
+    for (host, target, expected) in [
         ("admin.example.org", "/", "admin"),
         ("ADMIN.example.org:8080", "/x", "admin x"),
         ("shop.example.org", "/", "tenant"),
         ("shop.example.org", "/y?y", "tenant y"),
         ("example.org", "/", "main"),
     ] {
-        assert_eq!(hosted(app(), host, target), answer, "{host} {target}");
+        assert_eq!(hosted(app(), host, target), expected, "{host} {target}");
     }
     assert!(hosted(app(), "example.org", "/x").contains("unknown-route"));
     assert!(hosted(app(), "shop.example.org", "/y").contains("unknown-route"));
@@ -117,9 +117,9 @@ fn scopes_with_guards_are_hosts_of_their_own() {
 }
 
 #[test]
-fn guards_combine_and_look_at_methods_and_may_be_closures() {
+fn guards_can_be_combined_check_methods_and_be_closures() {
     let app = || {
-        let odd = |asked: &guard::GuardContext<'_>| asked.head().path().len() % 2 == 1;
+        let odd = |context: &guard::GuardContext<'_>| context.head().path().len() % 2 == 1;
         App::new()
             .any("/any", (|| "read").guard(guard::methods([Method::GET, Method::HEAD])))
             .any("/any", (|| "written").guard(guard::not(guard::methods([Method::GET]))))
@@ -133,7 +133,7 @@ fn guards_combine_and_look_at_methods_and_may_be_closures() {
 }
 
 #[test]
-fn a_handler_for_head_is_asked_before_one_for_get() {
+fn a_head_handler_is_checked_before_a_get_handler() {
     let app = App::new()
         .get("/", (|| [("x-from", "get")]).guard(guard::has_query("a")))
         .head("/", (|| [("x-from", "head")]).guard(guard::has_query("a")))
@@ -148,7 +148,7 @@ fn a_handler_for_head_is_asked_before_one_for_get() {
 }
 
 #[test]
-fn what_a_pattern_leaves_out_is_none() {
+fn omitted_optional_parameters_are_none() {
     let app = || {
         App::new()
             .get("/", || "home")
@@ -168,7 +168,7 @@ fn what_a_pattern_leaves_out_is_none() {
                 scope.get("/{*path?}", |path: Option<Path<String>>| format!("{path:?}"))
             })
     };
-    for (target, status, answer) in [
+    for (target, status, expected) in [
         ("/archive/2026", 200, "2026 None None"),
         ("/archive/2026/11", 200, "2026 Some(11) None"),
         ("/archive/2026/11/23", 200, "2026 Some(11) Some(23)"),
@@ -178,7 +178,7 @@ fn what_a_pattern_leaves_out_is_none() {
         ("/files/", 200, "None"),
         ("/files/a/b", 200, "Some(Path(\"a/b\"))"),
     ] {
-        assert_eq!(text(app(), target), (status, answer.to_owned()), "{target}");
+        assert_eq!(text(app(), target), (status, expected.to_owned()), "{target}");
     }
     for target in ["/archive", "/archive/x", "/archive/2026/13x", "/archive/2026/11/23/1"] {
         assert_eq!(text(app(), target).0, 404, "{target}");
@@ -189,7 +189,7 @@ fn what_a_pattern_leaves_out_is_none() {
 }
 
 #[test]
-fn an_application_within_another_asks_its_own_guards() {
+fn a_nested_application_checks_its_own_guards() {
     let inner = App::new()
         .get("/in/{id:u8}", || "number")
         .get("/in/{id}", |Path(id): Path<String>| id)
@@ -200,15 +200,15 @@ fn an_application_within_another_asks_its_own_guards() {
 }
 
 #[test]
-fn names_make_urls_that_lead_back() {
+fn builds_urls_from_route_names() {
     async fn links(urls: Urls) -> Result<String, UrlError> {
         let page = urls.path("pages", &None::<u8>)?;
         Ok(format!("{} {page} {}", urls.url("user", &7)?, urls.path("pages", &2)?))
     }
-    async fn wrong(urls: Urls) -> Result<String, UrlError> {
+    async fn misspelled(urls: Urls) -> Result<String, UrlError> {
         urls.path("usr", &7)
     }
-    let app = App::new().get("/links", links).get("/wrong", wrong).scope("/api", |scope| {
+    let app = App::new().get("/links", links).get("/wrong", misspelled).scope("/api", |scope| {
         scope
             .route(
                 "/users/{id:u32}",
@@ -219,49 +219,49 @@ fn names_make_urls_that_lead_back() {
     let client = app.test();
     let links = client.get("/links").header("host", "example.org").send_blocking().text();
     assert_eq!(links, "http://example.org/api/users/7 /api/pages /api/pages/2");
-    let wrong = client.get("/wrong").send_blocking();
-    assert_eq!(wrong.status(), 500);
-    assert!(!wrong.text().contains("usr"), "the reason is only logged");
+    let response = client.get("/wrong").send_blocking();
+    assert_eq!(response.status(), 500);
+    assert!(!response.text().contains("usr"), "the reason is only logged");
 }
 
 #[test]
-fn what_cannot_be_kept_is_a_fault_at_start() {
-    async fn late() -> Result<(), Problem> {
+fn reports_invalid_patterns_guards_and_names_at_build() {
+    async fn handler() -> Result<(), Problem> {
         Ok(())
     }
-    let faults = |app: App| app.build().expect_err("an application with faults").to_string();
-    for (app, told) in [
-        (App::new().get("/{a:thing}", late), "`thing` in `{a:thing}` is not a segment type"),
-        (App::new().get("/{a?}/b", late), "`/b` follows an optional parameter"),
-        (App::new().scope("/{a?}", |scope| scope.get("/b", late)), "follows an optional"),
+    let error_text = |app: App| app.build().expect_err("an application with errors").to_string();
+    for (app, message) in [
+        (App::new().get("/{a:thing}", handler), "`thing` in `{a:thing}` is not a segment type"),
+        (App::new().get("/{a?}/b", handler), "`/b` follows an optional parameter"),
+        (App::new().scope("/{a?}", |scope| scope.get("/b", handler)), "follows an optional"),
         (
-            App::new().fallback(late.guard(guard::secure())),
+            App::new().fallback(handler.guard(guard::secure())),
             "has a guard, but answers every request without a route",
         ),
         (
-            App::new().scope("/a", |scope| scope.guard(guard::secure()).fallback(late)),
+            App::new().scope("/a", |scope| scope.guard(guard::secure()).fallback(handler)),
             "is in a scope or an application with a guard",
         ),
         (
-            App::new().get("/a", late.named("x")).get("/b", late.named("x")),
+            App::new().get("/a", handler.named("x")).get("/b", handler.named("x")),
             "are both named `x`; rename one",
         ),
-        (App::new().get("/{a}", late).get("/{b}", late), "match the same paths"),
-        (App::new().get("/{a:u8}/{a}", late), "already used"),
+        (App::new().get("/{a}", handler).get("/{b}", handler), "match the same paths"),
+        (App::new().get("/{a:u8}/{a}", handler), "already used"),
         (
             App::new().get("/{a}/{b?}", |Path((a, b, c)): Path<(u8, u8, u8)>| format!("{a}{b}{c}")),
             "takes 3 parameters from the path",
         ),
     ] {
-        let all = faults(app);
-        assert!(all.contains(told), "{told:?} is not in {all}");
+        let text = error_text(app);
+        assert!(text.contains(message), "{message:?} is not in {text}");
     }
 }
 
 #[test]
-fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
+fn reports_unreachable_routes_at_build() {
     let a = || guard::has_query("a");
-    let faults: [(App, usize); 7] = [
+    let apps: [(App, usize); 7] = [
         (App::new().get("/", (|| "1").guard(a())).get("/", (|| "2").guard(a())), 1),
         // A later route with more guards is unreachable too.
         (
@@ -286,15 +286,15 @@ fn a_route_that_no_request_comes_to_is_a_fault_at_start() {
             1,
         ),
     ];
-    for (number, (app, count)) in faults.into_iter().enumerate() {
+    for (index, (app, count)) in apps.into_iter().enumerate() {
         let error = app.build().expect_err("one route is unreachable");
-        assert_eq!(error.errors.len(), count, "{number}: {error}");
-        assert!(error.to_string().contains("is unreachable"), "{number}: {error}");
+        assert_eq!(error.errors.len(), count, "{index}: {error}");
+        assert!(error.to_string().contains("is unreachable"), "{index}: {error}");
     }
 }
 
 #[test]
-fn routes_that_some_request_comes_to_are_none() {
+fn accepts_reachable_routes() {
     let a = || guard::has_query("a");
     let always = || |_: &guard::GuardContext<'_>| true;
     let apps = [
@@ -313,14 +313,14 @@ fn routes_that_some_request_comes_to_are_none() {
         App::new().guard(a()).subtree("/x", || "1").get("/x/y", || "2").get("/z/{a?}/{b?}", || "3"),
         App::new().scope("/s", |scope| scope.guard(a()).get("/", || "1").get("/b/", || "2")),
     ];
-    for (number, app) in apps.into_iter().enumerate() {
+    for (index, app) in apps.into_iter().enumerate() {
         let built = app.build();
-        assert!(built.is_ok(), "{number}: {}", built.expect_err("an error"));
+        assert!(built.is_ok(), "{index}: {}", built.expect_err("an error"));
     }
 }
 
 #[test]
-fn lists_of_routes_say_what_routes_ask_for() {
+fn route_lists_describe_the_conditions_of_routes() {
     let app = App::new()
         .guard(guard::host("A.org"))
         .get("/{id:u8}", (|| "").guard(guard::not(guard::has_query("x"))))
@@ -332,7 +332,7 @@ fn lists_of_routes_say_what_routes_ask_for() {
 }
 
 #[test]
-fn a_redirect_leads_only_to_a_route_that_answers() {
+fn redirects_only_to_a_route_that_would_answer() {
     let app = || {
         App::new()
             .trailing_slash(TrailingSlash::Redirect)
@@ -363,7 +363,7 @@ fn a_redirect_leads_only_to_a_route_that_answers() {
 }
 
 #[test]
-fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
+fn a_merged_root_route_also_matches_the_prefix_with_a_slash() {
     let other = || App::new().subtree("/", || "all");
     let rest = |Path(path): Path<Option<String>>| format!("{path:?}");
     let optional = || App::new().get("/{*path?}", rest);
@@ -376,7 +376,7 @@ fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
             })
     };
     for policy in [TrailingSlash::Strict, TrailingSlash::Redirect, TrailingSlash::Ignore] {
-        for (target, answer) in [
+        for (target, expected) in [
             ("/s", "all"),
             ("/s/", "all"),
             ("/s/a", "all"),
@@ -385,14 +385,14 @@ fn what_is_merged_under_a_prefix_answers_for_the_prefix_with_a_slash_too() {
             ("/o/p/a", "Some(\"a\")"),
             ("/twice/", "all"),
         ] {
-            let told = text(app().trailing_slash(policy), target);
-            assert_eq!(told, (200, answer.to_owned()), "{target} {policy:?}");
+            let response = text(app().trailing_slash(policy), target);
+            assert_eq!(response, (200, expected.to_owned()), "{target} {policy:?}");
         }
     }
 }
 
 #[test]
-fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_guard() {
+fn a_guarded_any_handler_skips_methods_with_a_handler_behind_the_same_guard() {
     let app = || {
         App::new()
             .route("/{id:u8}", route::any(|| "any").get(|| "get"))
@@ -410,7 +410,7 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
             .get("/order", (|| "second").guard(guard::has_query("b")))
     };
     let client = app().test();
-    for (method, target, answer) in [
+    for (method, target, expected) in [
         (Method::GET, "/7", "get"),
         (Method::POST, "/7", "any"),
         (Method::GET, "/late/7", "any"),
@@ -422,12 +422,12 @@ fn a_guarded_handler_for_any_method_leaves_those_with_a_handler_behind_the_same_
         (Method::GET, "/order?b", "second"),
     ] {
         let request = client.request(method.clone(), target).header("host", "localhost");
-        assert_eq!(request.send_blocking().text(), answer, "{method} {target}");
+        assert_eq!(request.send_blocking().text(), expected, "{method} {target}");
     }
 }
 
 #[test]
-fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
+fn a_fallback_answers_only_if_the_types_of_its_prefix_match() {
     let app = || {
         App::new()
             .fallback(|| "outer")
@@ -437,7 +437,7 @@ fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
                 scope.merge(App::new().scope("/a", |scope| scope.fallback(|| "merged")))
             })
     };
-    for (target, answer) in [
+    for (target, expected) in [
         ("/users/7/x", "number"),
         ("/users/7", "number"),
         ("/users/ada/", "letters"),
@@ -445,24 +445,24 @@ fn a_fallback_answers_where_the_types_of_its_prefix_fit() {
         ("/t/7/a/x", "merged"),
         ("/t/x/a/x", "outer"),
     ] {
-        assert_eq!(text(app(), target), (200, answer.to_owned()), "{target}");
+        assert_eq!(text(app(), target), (200, expected.to_owned()), "{target}");
     }
 }
 
 #[test]
-fn a_merged_fallback_is_not_behind_a_guard_either() {
+fn reports_a_merged_fallback_behind_a_guard() {
     let inner = || App::new().scope("/secret", |scope| scope.fallback(|| "secret"));
     let guarded = App::new().scope("", |scope| scope.guard(guard::host("a.org")).merge(inner()));
-    let told = guarded.build().expect_err("a guard has no effect here").to_string();
-    assert!(told.contains("with a guard, but answers every request"), "{told}");
-    let told = App::new().guard(guard::secure()).merge(inner()).build();
-    assert!(told.is_err());
+    let error = guarded.build().expect_err("a guard has no effect here").to_string();
+    assert!(error.contains("with a guard, but answers every request"), "{error}");
+    let result = App::new().guard(guard::secure()).merge(inner()).build();
+    assert!(result.is_err());
     // At the root, the fallback answers requests that the guard rejects. Merged into another
     // application, it would also answer for that one.
-    let site =
+    let app =
         || App::new().guard(guard::host("a.org")).get("/", || "a").fallback(|| "nothing at a");
-    assert!(site().build().is_ok());
-    let told =
-        App::new().get("/", || "").merge(site()).build().expect_err("a guard has no effect here");
-    assert!(told.to_string().contains("with a guard, but answers every request"), "{told}");
+    assert!(app().build().is_ok());
+    let error =
+        App::new().get("/", || "").merge(app()).build().expect_err("a guard has no effect here");
+    assert!(error.to_string().contains("with a guard, but answers every request"), "{error}");
 }

@@ -18,11 +18,11 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
 #[expect(unsafe_code, reason = "only a global allocator can count allocations")]
 // SAFETY: every call is passed on unchanged to the system's allocator, which upholds the contract.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
         // SAFETY: the caller upholds the contract of `alloc`, which is the same.
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The state that a connection keeps between requests.
 struct Server {
@@ -54,18 +54,18 @@ impl Server {
     fn serve(&mut self, bytes: &[u8]) -> Response {
         let limits = Limits::DEFAULT;
         let mut head = RequestHead::from_pool();
-        let (used, event) = Connection::new(&limits).receive(&limits, bytes, head.index_mut());
+        let (consumed, event) = Connection::new(&limits).receive(&limits, bytes, head.index_mut());
         assert!(matches!(event, Event::Head(_)), "{event:?}");
-        head.set_bytes(&bytes[..used]);
+        head.set_bytes(&bytes[..consumed]);
         let target = self.app.find(&mut head, &self.connection);
         let (states, connection) = (Rc::clone(self.app.states()), Rc::clone(&self.connection));
         let request = Request::new(head, Body::empty(), states, connection);
-        let mut answer = target.call(std::mem::take(&mut self.slot), request);
+        let mut future = target.call(std::mem::take(&mut self.slot), request);
         let mut cx = Context::from_waker(Waker::noop());
-        let Poll::Ready(response) = Pin::new(&mut answer).poll(&mut cx) else {
+        let Poll::Ready(response) = Pin::new(&mut future).poll(&mut cx) else {
             panic!("a handler was not ready at the first poll");
         };
-        self.slot = answer.into_slot();
+        self.slot = future.into_slot();
         response
     }
 
@@ -139,7 +139,7 @@ fn a_merged_route_inside_more_middleware_allocates_nothing() {
 }
 
 #[test]
-fn a_problem_s_form_costs_nothing_where_there_is_no_problem() {
+fn a_problem_renderer_does_not_allocate_without_a_problem() {
     let app = App::new().on_problem(|problem, _: &RequestHead| problem.status).get("/", text);
     let mut server = Server::new(app);
     assert_eq!(server.allocations(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", 200), 0);

@@ -53,8 +53,8 @@ async fn add(
     Ok((StatusCode::CREATED, Json(bird)))
 }
 
-async fn show(State(birds): State<Birds>, Path(place): Path<usize>) -> Result<Json<Bird>, Problem> {
-    let bird = birds.borrow().get(place).cloned();
+async fn show(State(birds): State<Birds>, Path(index): Path<usize>) -> Result<Json<Bird>, Problem> {
+    let bird = birds.borrow().get(index).cloned();
     bird.map(Json).ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no-bird", "count from 0"))
 }
 
@@ -74,7 +74,7 @@ fn problem(response: &TestResponse) -> Value {
 }
 
 #[test]
-fn documents_go_in_and_out() {
+fn reads_and_writes_json_documents() {
     let client = app().test();
     let bird = json!({"name": "lanner", "tags": [{"name": "fast"}]});
     let added = client.post("/birds").json(&bird).send_blocking();
@@ -93,7 +93,7 @@ fn documents_go_in_and_out() {
 }
 
 #[test]
-fn every_refusal_tells_the_peer_what_to_mend() {
+fn every_rejection_says_how_to_fix_the_request() {
     let client = app().test();
     let post = || client.post("/birds");
     let typed = |body: &'static str| post().header("content-type", "application/json").body(body);
@@ -120,7 +120,7 @@ fn every_refusal_tells_the_peer_what_to_mend() {
 }
 
 #[test]
-fn a_limit_on_a_handler_is_kept_and_told() {
+fn the_body_limit_of_a_handler_is_enforced_and_reported() {
     let app = App::new().post("/", (async |text: String| text).body_limit(4));
     let client = app.test();
     assert_eq!(client.post("/").body("1234").send_blocking().text(), "1234");
@@ -132,7 +132,7 @@ fn a_limit_on_a_handler_is_kept_and_told() {
 }
 
 #[test]
-fn an_application_may_give_problems_another_form() {
+fn an_application_can_render_problems_differently() {
     let app = app().on_problem(|problem: Problem, head: &RequestHead| {
         Response::new(problem.status).with_body(format!("{} at {}", problem.kind, head.path()))
     });
@@ -142,16 +142,16 @@ fn an_application_may_give_problems_another_form() {
 }
 
 #[test]
-fn a_path_that_does_not_fit_its_route_is_found_when_the_application_is_built() {
+fn reports_path_types_that_do_not_match_their_routes_at_build() {
     #[derive(Deserialize)]
     #[expect(dead_code, reason = "the struct is never created")]
-    struct Place {
+    struct EggPath {
         bird: u32,
         #[serde(default)]
         egg: u32,
     }
     let two = async |Path((a, b)): Path<(u8, u8)>| format!("{a}{b}");
-    let named = async |_: Path<Place>| "named";
+    let named = async |_: Path<EggPath>| "named";
     let optional = async |_: Option<Path<u8>>| "optional";
     let app = App::new().get("/{bird}", named).get("/a/{x}", two).get("/b/{x}", named);
     let error = app.get("/c", optional).build().expect_err("two paths do not fit");
@@ -174,21 +174,21 @@ fn forms_cookies_and_redirects_work_together() {
         Ok(Html(format!("<p>{user}")))
     }
     let client = App::new().post("/login", log_in).get("/me", me).test();
-    let sent = client.post("/login").form(&[("name", "Ada L")]).send_blocking();
-    assert_eq!((sent.status().as_u16(), sent.field("location")), (303, Some("/me")));
-    assert_eq!(sent.field("set-cookie"), Some("user=Ada%20L; Path=/"));
+    let response = client.post("/login").form(&[("name", "Ada L")]).send_blocking();
+    assert_eq!((response.status().as_u16(), response.field("location")), (303, Some("/me")));
+    assert_eq!(response.field("set-cookie"), Some("user=Ada%20L; Path=/"));
     let page = client.get("/me").header("cookie", "user=Ada%20L").send_blocking();
     assert_eq!(page.text(), "<p>Ada L");
     assert_eq!(client.get("/me").send_blocking().field("location"), Some("/login"));
 }
 
 #[test]
-fn facts_about_the_connection_reach_handlers() {
-    async fn facts(PeerAddr(peer): PeerAddr, tls: Option<TlsInfo>) -> String {
+fn connection_info_reaches_handlers() {
+    async fn describe(PeerAddr(peer): PeerAddr, tls: Option<TlsInfo>) -> String {
         format!("{peer} {}", tls.map_or("plain", |tls| tls.version))
     }
     let peer = ConnectionAddr::Tcp("192.0.2.1:99".parse().expect("an address"));
-    let client = App::new().get("/", facts).test();
+    let client = App::new().get("/", describe).test();
     let plain = ConnectionInfo { peer, ..ConnectionInfo::default() };
     let tls = Some(std::sync::Arc::new(TlsInfo { version: "TLSv1.3", ..TlsInfo::default() }));
     let secure = ConnectionInfo { tls, ..plain.clone() };
@@ -204,7 +204,7 @@ fn facts_about_the_connection_reach_handlers() {
 }
 
 #[test]
-fn a_body_may_be_streamed_through() {
+fn echoes_a_streamed_body() {
     async fn echo(body: Body) -> impl IntoResponse {
         ([(header::CONTENT_TYPE, "text/x")], body)
     }

@@ -121,13 +121,13 @@ fn differences(client: &TestClient, document: &[u8]) -> Vec<String> {
         let response = request.send_blocking();
         (response.status().as_u16(), response.text())
     };
-    let all = TYPES.iter().filter_map(|(name, _)| {
+    let differing = TYPES.iter().filter_map(|(name, _)| {
         let (json, fast) = (read("json", name), read("fast", name));
         (json != fast).then(|| {
             format!("{} as {name}: {json:?} but {fast:?}", String::from_utf8_lossy(document))
         })
     });
-    all.collect()
+    differing.collect()
 }
 
 /// Whether another crate of this build enables the feature `float_roundtrip` of `serde_json`. With
@@ -137,7 +137,7 @@ fn json_is_exact() -> bool {
 }
 
 /// Numbers that overflow an `f32`.
-const NO_F32: [&str; 3] = ["1.7976931348623157e308", "3.4028236e38", "1e39"];
+const F32_OVERFLOWS: [&str; 3] = ["1.7976931348623157e308", "3.4028236e38", "1e39"];
 
 /// Numbers, literals, lists, objects and strings, some of which are not valid JSON.
 const DOCUMENTS: &[&str] = &[
@@ -278,7 +278,7 @@ const DOCUMENTS: &[&str] = &[
 ];
 
 /// Documents that are not UTF-8.
-const NO_TEXTS: [&[u8]; 9] = [
+const INVALID_UTF8: [&[u8]; 9] = [
     b"\"\xff\"",
     b"\"\xc0\x80\"",
     b"\"\xed\xa0\x80\"",
@@ -291,7 +291,7 @@ const NO_TEXTS: [&[u8]; 9] = [
 ];
 
 #[test]
-fn what_one_takes_the_other_takes_as_the_same() {
+fn both_extractors_read_the_same_values() {
     let client = client();
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let objects = |depth: usize| format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth));
@@ -301,38 +301,50 @@ fn what_one_takes_the_other_takes_as_the_same() {
         documents.push(nested(depth).into_bytes());
         documents.push(objects(depth).into_bytes());
     }
-    documents.extend(NO_TEXTS.map(<[u8]>::to_vec));
+    documents.extend(INVALID_UTF8.map(<[u8]>::to_vec));
     if !json_is_exact() {
-        documents.extend(NO_F32.map(|text| text.as_bytes().to_vec()));
+        documents.extend(F32_OVERFLOWS.map(|text| text.as_bytes().to_vec()));
     }
-    let all: Vec<_> =
+    let found: Vec<_> =
         documents.iter().flat_map(|document| differences(&client, document)).collect();
-    assert!(all.is_empty(), "{}", all.join("\n"));
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 /// The documented differences are the only ones. Which ones apply depends on [`json_is_exact`].
 #[test]
-fn what_differs_is_the_last_bit_and_a_variant_by_its_number() {
+fn the_extractors_differ_only_as_documented() {
     let client = client();
     for (document, json, fast) in [
         ("9007199254740993.0", "9007199254740994.0", "9007199254740992.0"),
         ("1.00000000000000011102230246251565", "1.0000000000000002", "1.0"),
     ] {
-        let all = differences(&client, document.as_bytes());
-        assert_eq!(all.is_empty(), json_is_exact(), "{document}: differs from the documentation");
-        assert!(all.iter().all(|one| one.contains(json) && one.contains(fast)), "{all:?}");
+        let found = differences(&client, document.as_bytes());
+        assert_eq!(found.is_empty(), json_is_exact(), "{document}: differs from the documentation");
+        assert!(
+            found.iter().all(|difference| difference.contains(json) && difference.contains(fast)),
+            "{found:?}"
+        );
     }
-    for document in NO_F32 {
-        let all = differences(&client, document.as_bytes());
-        assert_eq!(!all.is_empty(), json_is_exact(), "{document}: differs from the documentation");
-        assert!(all.iter().all(|one| one.contains("as f32") && one.contains("inf")), "{all:?}");
+    for document in F32_OVERFLOWS {
+        let found = differences(&client, document.as_bytes());
+        assert_eq!(
+            !found.is_empty(),
+            json_is_exact(),
+            "{document}: differs from the documentation"
+        );
+        assert!(
+            found
+                .iter()
+                .all(|difference| difference.contains("as f32") && difference.contains("inf")),
+            "{found:?}"
+        );
     }
-    let all = differences(&client, b"[1]");
-    assert!(all.len() == 1 && all[0].contains("as tagged"), "{all:?}");
+    let found = differences(&client, b"[1]");
+    assert!(found.len() == 1 && found[0].contains("as tagged"), "{found:?}");
 }
 
 /// Fragments of valid and invalid documents.
-const PIECES: [&str; 44] = [
+const FRAGMENTS: [&str; 44] = [
     "{",
     "}",
     "[",
@@ -383,23 +395,24 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn documents_of_pieces_are_read_as_the_same(
-        pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..9),
-        (at, byte) in (any::<prop::sample::Index>(), prop::option::of(any::<u8>())),
+    fn both_extractors_read_documents_of_fragments_alike(
+        fragments in prop::collection::vec(prop::sample::select(&FRAGMENTS[..]), 0..9),
+        (index, byte) in (any::<prop::sample::Index>(), prop::option::of(any::<u8>())),
     ) {
-        let mut document = pieces.concat().into_bytes();
+        let mut document = fragments.concat().into_bytes();
         if let Some(byte) = byte.filter(|_| !document.is_empty()) {
-            let at = at.index(document.len());
-            document[at] = byte;
+            let index = index.index(document.len());
+            document[index] = byte;
         }
-        let all = differences(&client(), &document);
-        let all: Vec<_> = all.iter().filter(|one| !one.contains(" as tagged: ")).collect();
-        prop_assert!(all.is_empty(), "{:?}", all);
+        let found = differences(&client(), &document);
+        let is_documented = |difference: &&String| difference.contains(" as tagged: ");
+        let found: Vec<_> = found.iter().filter(|difference| !is_documented(difference)).collect();
+        prop_assert!(found.is_empty(), "{:?}", found);
     }
 
     /// Valid documents, written by `serde_json`, with numbers of up to 15 digits.
     #[test]
-    fn what_is_written_is_read_as_the_same(
+    fn both_extractors_read_valid_documents_alike(
         numbers in prop::collection::vec(-999_999_999_999_i64..999_999_999_999, 0..20),
         texts in prop::collection::vec(any::<String>(), 0..6),
         scale in 0..4_i32,
@@ -407,7 +420,7 @@ proptest! {
         let floats: Vec<_> =
             numbers.iter().map(|number| *number as f64 / 10_f64.powi(scale)).collect();
         let document = serde_json::json!({ "a": 1, "floats": floats, "numbers": numbers, "texts": texts });
-        let all = differences(&client(), document.to_string().as_bytes());
-        prop_assert!(all.is_empty(), "{:?}", all);
+        let found = differences(&client(), document.to_string().as_bytes());
+        prop_assert!(found.is_empty(), "{:?}", found);
     }
 }

@@ -64,14 +64,14 @@ fn post(path: &str, media_type: &str, body: impl Into<bytes::Bytes>) -> TestResp
 }
 
 #[test]
-fn values_come_back_as_they_were_sent() {
+fn values_round_trip() {
     let packed = rmp_serde::to_vec_named(&bird()).expect("serializing succeeds");
     let mut cbor = Vec::new();
     ciborium::into_writer(&bird(), &mut cbor).expect("serializing succeeds");
     let json = serde_json::to_vec(&bird()).expect("serializing succeeds");
     let seen = Seen { name: "hobby".into(), inner: Some(Box::default()) };
     let proto = prost::Message::encode_to_vec(&seen);
-    for (path, sent, answered, body) in [
+    for (path, request_type, response_type, body) in [
         ("/pack", "application/msgpack", "application/vnd.msgpack", &packed),
         ("/pack", "Application/Vnd.msgpack; v=1", "application/vnd.msgpack", &packed),
         ("/pack", "application/birds+msgpack", "application/vnd.msgpack", &packed),
@@ -81,8 +81,13 @@ fn values_come_back_as_they_were_sent() {
         ("/fast", "application/json", "application/json", &json),
         ("/fast", "application/birds+json", "application/json", &json),
     ] {
-        let response = post(path, sent, body.clone());
-        assert_eq!(response.header("content-type"), Some(answered), "{path} {}", response.text());
+        let response = post(path, request_type, body.clone());
+        assert_eq!(
+            response.header("content-type"),
+            Some(response_type),
+            "{path} {}",
+            response.text()
+        );
         assert_eq!(response.bytes(), *body, "{path}");
     }
     // Other libraries write structs as arrays.
@@ -91,7 +96,7 @@ fn values_come_back_as_they_were_sent() {
 }
 
 #[test]
-fn what_is_wrong_is_told_as_for_json() {
+fn rejects_invalid_bodies_with_the_problems_of_json() {
     let packed = rmp_serde::to_vec_named(&bird()).expect("serializing succeeds");
     let mut cbor = Vec::new();
     ciborium::into_writer(&bird(), &mut cbor).expect("serializing succeeds");
@@ -142,16 +147,16 @@ fn what_is_wrong_is_told_as_for_json() {
 }
 
 #[test]
-fn what_is_nested_for_ever_is_refused() {
+fn rejects_deeply_nested_bodies() {
     for (path, media_type, open, end) in [
         ("/deep", "application/msgpack", 0x91, 0x90),
         ("/deep-cbor", "application/cbor", 0x81, 0x80),
     ] {
         let nested = |depth: usize| [vec![open; depth], vec![end]].concat();
         assert_eq!(post(path, media_type, nested(20)).text(), "1", "{path}");
-        let refused = post(path, media_type, nested(1_000_000));
-        assert_eq!(refused.status(), 400, "{path}");
-        assert!(refused.text().contains("too deeply"), "{}", refused.text());
+        let rejected = post(path, media_type, nested(1_000_000));
+        assert_eq!(rejected.status(), 400, "{path}");
+        assert!(rejected.text().contains("too deeply"), "{}", rejected.text());
     }
     let mut message = Seen::default();
     for _ in 0..200 {
@@ -162,7 +167,7 @@ fn what_is_nested_for_ever_is_refused() {
 }
 
 #[test]
-fn both_readers_of_json_say_the_same() {
+fn simd_json_and_json_respond_alike() {
     for body in [
         r#"{"name":"a","tags":[],"weight":null,"count":255}"#,
         r#"{"name":"a","tags":[],"weight":1e400,"count":1}"#,
@@ -186,7 +191,7 @@ fn both_readers_of_json_say_the_same() {
 }
 
 #[test]
-fn data_has_the_form_that_the_client_likes_best() {
+fn accept_serializes_in_the_preferred_format() {
     for (accept, media_type) in [
         ("*/*", "application/json"),
         ("application/cbor, application/json;q=0.5", "application/cbor"),
@@ -197,51 +202,51 @@ fn data_has_the_form_that_the_client_likes_best() {
         assert_eq!(response.header("content-type"), Some(media_type));
         assert_eq!(response.header("vary"), Some("accept"));
         assert_eq!(response.header_values("content-type").count(), 1);
-        let read = match media_type {
+        let value = match media_type {
             "application/json" => serde_json::from_slice(&response.bytes()).expect("JSON"),
             "application/cbor" => ciborium::from_reader(&response.bytes()[..]).expect("CBOR"),
             _ => rmp_serde::from_slice(&response.bytes()).expect("MessagePack"),
         };
-        let read: Bird = read;
-        assert_eq!(read, bird());
+        let value: Bird = value;
+        assert_eq!(value, bird());
     }
-    let refused = client().get("/data").header("accept", "text/html").send_blocking();
-    assert_eq!(refused.status(), 406);
-    assert!(refused.text().contains("application/cbor"), "{}", refused.text());
+    let rejected = client().get("/data").header("accept", "text/html").send_blocking();
+    assert_eq!(rejected.status(), 406);
+    assert!(rejected.text().contains("application/cbor"), "{}", rejected.text());
 }
 
 #[test]
-fn a_body_is_a_stream_of_what_a_stream_was_made_a_body() {
+fn a_body_can_become_a_stream_and_a_body_again() {
     let mut body = Body::from_stream(Body::from_stream(Body::from("hello")));
     let next = |body: &mut Body| {
-        let polled = poll_fn(|cx| Stream::poll_next(Pin::new(&mut *body), cx));
-        block_on(polled).map(|piece| piece.expect("whole"))
+        let poll = poll_fn(|cx| Stream::poll_next(Pin::new(&mut *body), cx));
+        block_on(poll).map(|chunk| chunk.expect("no error"))
     };
     assert_eq!(next(&mut body).as_deref(), Some(&b"hello"[..]));
     assert_eq!(next(&mut body), None);
 }
 
 #[test]
-fn what_is_wrong_with_a_body_is_told_through_a_stream_as_well() {
+fn a_body_error_passes_through_a_stream() {
     async fn through(request: Request, next: Next<'_>) -> Response {
         let (parts, body) = request.into_parts();
         next.run(Request::from_parts(parts, Body::from_stream(body))).await
     }
     let app = App::new().wrap(through).post("/", (async |text: String| text).body_limit(3));
     let client = app.test();
-    for (sent, status) in [("abc", 200), ("abcd", 413)] {
-        assert_eq!(client.post("/").chunks([sent]).send_blocking().status(), status, "{sent}");
+    for (body, status) in [("abc", 200), ("abcd", 413)] {
+        assert_eq!(client.post("/").chunks([body]).send_blocking().status(), status, "{body}");
     }
 }
 
 #[test]
-fn variants_within_variants_are_bounded_as_lists_are() {
-    for (path, media_type, begin, end) in [
+fn rejects_deeply_nested_variants() {
+    for (path, media_type, start, end) in [
         ("/nested", "application/msgpack", &b"\x81\xa1N"[..], &b"\xa3End"[..]),
         ("/nested-cbor", "application/cbor", b"\xa1\x61N", b"\x63End"),
         ("/nested-json", "application/json", b"{\"N\":", b"\"End\"}}"),
     ] {
-        let nested = |depth: usize| [begin.repeat(depth), end.to_vec()].concat();
+        let nested = |depth: usize| [start.repeat(depth), end.to_vec()].concat();
         let response = post(path, media_type, nested(2));
         assert_eq!(response.text(), "N(N(End))", "{path}");
         let response = post(path, media_type, nested(300_000));

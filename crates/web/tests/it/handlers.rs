@@ -14,7 +14,11 @@ struct Number<const N: usize>(usize);
 
 impl<const N: usize> FromRequestParts for Number<N> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        if parts.head.header_bytes("x-refuse").is_some_and(|at| at == N.to_string().as_bytes()) {
+        if parts
+            .head
+            .header_bytes("x-refuse")
+            .is_some_and(|value| value == N.to_string().as_bytes())
+        {
             return Err(Problem::new(StatusCode::IM_A_TEAPOT, "refused", format!("by {N}")));
         }
         Ok(Self(parts.head.path().len() + N))
@@ -32,8 +36,8 @@ impl FromRequest for Text {
     async fn from_request(request: Request) -> Result<Self, Problem> {
         let limit = request.body.limit().unwrap_or(1000);
         let bytes = request.body.collect(limit).await;
-        let refuse = |_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "large", "Send less.");
-        Ok(Self(String::from_utf8(bytes.map_err(refuse)?).expect("the test sends text")))
+        let too_large = |_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "large", "Send less.");
+        Ok(Self(String::from_utf8(bytes.map_err(too_large)?).expect("the test sends text")))
     }
 }
 
@@ -80,9 +84,7 @@ impl Service for Echo {
     }
 }
 
-fn answer<Args: 'static, Via: 'static>(
-    handler: impl Handler<Args, Via> + 'static,
-) -> (u16, String) {
+fn call<Args: 'static, Via: 'static>(handler: impl Handler<Args, Via> + 'static) -> (u16, String) {
     // `Number` requires states of these types.
     let app = App::new().state([0u8; 1]).state([0u8; 2]).any("/abc", handler);
     let response = app.test().post("/abc").body("body").send_blocking();
@@ -92,42 +94,42 @@ fn answer<Args: 'static, Via: 'static>(
 #[test]
 fn functions_and_closures_sync_and_async_are_handlers() {
     let captured = String::from("captured");
-    let again = captured.clone();
-    let lent = captured.clone();
+    let cloned = captured.clone();
+    let borrowed = captured.clone();
     let rows = [
-        ("a function", answer(sync_text), "sync"),
-        ("an async function", answer(async_text), "async"),
-        ("a function of parts", answer(sync_with_parts), "5"),
-        ("an async function of parts", answer(async_with_parts), "5 6"),
-        ("an async function of parts and body", answer(async_with_body), "5 body"),
-        ("a function of the body", answer(sync_with_body), "body"),
-        ("an async function with a result", answer(fallible), "fine"),
-        ("a closure", answer(|| "closure"), "closure"),
-        ("a closure of an async block", answer(|| async { "block" }), "block"),
-        ("an async closure", answer(async || "async closure"), "async closure"),
-        ("a closure that captures", answer(move || captured.clone()), "captured"),
+        ("a function", call(sync_text), "sync"),
+        ("an async function", call(async_text), "async"),
+        ("a function of parts", call(sync_with_parts), "5"),
+        ("an async function of parts", call(async_with_parts), "5 6"),
+        ("an async function of parts and body", call(async_with_body), "5 body"),
+        ("a function of the body", call(sync_with_body), "body"),
+        ("an async function with a result", call(fallible), "fine"),
+        ("a closure", call(|| "closure"), "closure"),
+        ("a closure of an async block", call(|| async { "block" }), "block"),
+        ("an async closure", call(async || "async closure"), "async closure"),
+        ("a closure that captures", call(move || captured.clone()), "captured"),
         (
             "a closure of an async block that captures",
-            answer(move || {
-                let text = again.clone();
+            call(move || {
+                let text = cloned.clone();
                 async move { text }
             }),
             "captured",
         ),
-        ("an async closure that lends", answer(async move || format!("{lent}")), "captured"),
-        ("a closure with an argument", answer(|Number::<2>(n)| format!("{n}")), "6"),
-        ("a closure of parts and body", answer(|_: Number<1>, Text(text)| async { text }), "body"),
-        ("a service", answer(Echo), "body"),
-        ("a function pointer", answer(sync_text as fn() -> &'static str), "sync"),
+        ("an async closure that borrows", call(async move || format!("{borrowed}")), "captured"),
+        ("a closure with an argument", call(|Number::<2>(n)| format!("{n}")), "6"),
+        ("a closure of parts and body", call(|_: Number<1>, Text(text)| async { text }), "body"),
+        ("a service", call(Echo), "body"),
+        ("a function pointer", call(sync_text as fn() -> &'static str), "sync"),
     ];
     for (form, (status, text), expected) in rows {
         assert_eq!((status, text.as_str()), (200, expected), "{form}");
     }
-    assert_eq!(answer(impl_trait), (202, String::new()));
+    assert_eq!(call(impl_trait), (202, String::new()));
 }
 
 #[test]
-fn twelve_arguments_are_taken_from_the_left_and_the_first_refusal_is_the_answer() {
+fn extracts_twelve_arguments_in_order_and_returns_the_first_rejection() {
     #[expect(clippy::too_many_arguments, reason = "the maximum for a handler")]
     async fn twelve(
         Number(a): Number<1>,
@@ -176,7 +178,7 @@ fn a_problem_of_a_handler_becomes_the_response() {
 }
 
 #[test]
-fn options_come_with_the_handler_and_the_outer_one_wins() {
+fn options_accumulate_and_the_outer_one_wins() {
     let second = Duration::from_secs(1);
     let app = App::new()
         .get("/plain", sync_text)
@@ -196,7 +198,7 @@ fn options_come_with_the_handler_and_the_outer_one_wins() {
 }
 
 #[test]
-fn a_body_limit_holds_for_whole_and_streamed_bodies() {
+fn a_body_limit_applies_to_whole_and_streamed_bodies() {
     let app = App::new().post("/", sync_with_body.body_limit(4));
     let client = app.test();
     assert_eq!(client.post("/").body("four").send_blocking().text(), "four");
@@ -206,20 +208,20 @@ fn a_body_limit_holds_for_whole_and_streamed_bodies() {
 }
 
 #[test]
-fn a_handler_that_is_waiting_is_dropped_with_its_future() {
-    struct Noted(Rc<Cell<bool>>);
-    impl Drop for Noted {
+fn dropping_the_future_drops_a_waiting_handler() {
+    struct DropFlag(Rc<Cell<bool>>);
+    impl Drop for DropFlag {
         fn drop(&mut self) {
             self.0.set(true);
         }
     }
     let dropped = Rc::new(Cell::new(false));
-    let noted = Rc::clone(&dropped);
+    let flag = Rc::clone(&dropped);
     let app = App::new().get("/", move || {
-        let noted = Noted(Rc::clone(&noted));
+        let flag = DropFlag(Rc::clone(&flag));
         async move {
             std::future::pending::<()>().await;
-            drop(noted);
+            drop(flag);
         }
     });
     let client = app.test();
@@ -232,17 +234,17 @@ fn a_handler_that_is_waiting_is_dropped_with_its_future() {
 }
 
 #[test]
-fn a_body_may_be_streamed_both_ways_at_once() {
+fn a_body_can_be_streamed_in_both_directions_at_once() {
     async fn echo(mut request: Request) -> Response {
         // The first chunk is awaited here, the others while the response is read.
-        let first = request.body.next().await.expect("a piece").expect("no error");
+        let first = request.body.next().await.expect("a chunk").expect("no error");
         assert_eq!(first, "a");
         Response::new(StatusCode::OK).with_body(Body::new(request.body))
     }
     let app = App::new().post("/", echo);
     let mut response = app.test().post("/").chunks(["a", "b", "c"]).send_blocking();
     let next = peregrine_web::testing::block_on(response.chunk());
-    assert_eq!(next.expect("a piece").expect("no error"), "b");
+    assert_eq!(next.expect("a chunk").expect("no error"), "b");
     assert_eq!(response.text(), "c");
     assert_eq!(response.text(), "c", "a second read returns the same text");
 }

@@ -25,44 +25,44 @@ async fn text(text: String) -> String {
 
 async fn stream(mut body: Body) -> Result<String, Problem> {
     let mut bytes = 0;
-    while let Some(piece) = body.next().await {
-        bytes += piece?.len();
+    while let Some(chunk) = body.next().await {
+        bytes += chunk?.len();
     }
     Ok("x".repeat(bytes))
 }
 
 /// The responses to a body of `length` bytes: sent whole, chunked, and in chunks with a length.
-fn answers(client: &TestClient, target: &str, length: usize) -> [TestResponse; 3] {
+fn send_variants(client: &TestClient, target: &str, length: usize) -> [TestResponse; 3] {
     let body = "x".repeat(length);
     let (start, end) = body.split_at(length / 2);
-    let pieces = [start.to_owned(), end.to_owned()];
-    let announced = client.post(target).header("content-length", length.to_string());
+    let chunks = [start.to_owned(), end.to_owned()];
+    let with_length = client.post(target).header("content-length", length.to_string());
     [
         client.post(target).body(body).send_blocking(),
-        client.post(target).chunks(pieces.clone()).send_blocking(),
-        announced.chunks(pieces).send_blocking(),
+        client.post(target).chunks(chunks.clone()).send_blocking(),
+        with_length.chunks(chunks).send_blocking(),
     ]
 }
 
-/// Checks that `target` accepts bodies of up to `most` bytes and rejects larger ones.
-fn holds(client: &TestClient, target: &str, most: usize) {
-    for length in [most - 1, most, most + 1, 4 * most] {
-        for (way, response) in answers(client, target, length).iter().enumerate() {
-            let expected = if length > most { 413 } else { 200 };
-            assert_eq!(response.status(), expected, "{target}: {length} bytes, way {way}");
+/// Checks that `target` accepts bodies of up to `limit` bytes and rejects larger ones.
+fn assert_limit(client: &TestClient, target: &str, limit: usize) {
+    for length in [limit - 1, limit, limit + 1, 4 * limit] {
+        for (variant, response) in send_variants(client, target, length).iter().enumerate() {
+            let expected = if length > limit { 413 } else { 200 };
+            assert_eq!(response.status(), expected, "{target}: {length} bytes, variant {variant}");
             if expected == 200 {
-                assert_eq!(response.bytes().len(), length, "{target}: way {way}");
+                assert_eq!(response.bytes().len(), length, "{target}: variant {variant}");
             } else {
                 let problem: serde_json::Value = response.json();
-                assert_eq!(problem["limit"], most, "{target}: way {way}");
+                assert_eq!(problem["limit"], limit, "{target}: variant {variant}");
             }
         }
     }
 }
 
 #[test]
-fn the_innermost_limit_counts_whichever_is_larger_and_however_the_body_arrives() {
-    fn with_all<Args: 'static, Via: 'static>(
+fn the_innermost_limit_applies_to_every_kind_of_body() {
+    fn client_with<Args: 'static, Via: 'static>(
         handler: impl Handler<Args, Via> + Copy + 'static,
     ) -> TestClient {
         App::new()
@@ -94,8 +94,8 @@ fn the_innermost_limit_counts_whichever_is_larger_and_however_the_body_arrives()
             .test()
             .body_limit(100)
     }
-    for client in [with_all(text), with_all(stream)] {
-        for (target, most) in [
+    for client in [client_with(text), client_with(stream)] {
+        for (target, limit) in [
             ("/server", 100),
             ("/route-lowers-server", 10),
             ("/route-raises-server", 400),
@@ -112,28 +112,28 @@ fn the_innermost_limit_counts_whichever_is_larger_and_however_the_body_arrives()
             ("/merged", 60),
             ("/merged/own", 5),
         ] {
-            holds(&client, target, most);
+            assert_limit(&client, target, limit);
         }
     }
 }
 
 #[test]
-fn a_test_keeps_the_servers_limit_of_2_mib() {
+fn the_test_client_has_the_default_limit_of_2_mib() {
     let client = App::new().post("/", text).post("/large", text.body_limit(4 << 20)).test();
-    holds(&client, "/", 2 << 20);
-    holds(&client, "/large", 4 << 20);
+    assert_limit(&client, "/", 2 << 20);
+    assert_limit(&client, "/large", 4 << 20);
 }
 
 #[test]
-fn a_body_that_nobody_reads_is_not_judged() {
+fn an_unread_body_is_not_checked() {
     let client = App::new().post("/", (|| "unread").body_limit(3)).test();
-    for response in answers(&client, "/", 100) {
+    for response in send_variants(&client, "/", 100) {
         assert_eq!(response.text(), "unread");
     }
 }
 
 #[test]
-fn an_endless_body_is_read_until_it_is_too_large_and_no_further() {
+fn stops_reading_an_endless_body_at_the_limit() {
     struct Endless(Rc<Cell<u32>>);
     impl futures_core::Stream for Endless {
         type Item = &'static str;
@@ -142,10 +142,10 @@ fn an_endless_body_is_read_until_it_is_too_large_and_no_further() {
             Poll::Ready(Some("xxxx"))
         }
     }
-    let pieces = Rc::new(Cell::new(0));
+    let polls = Rc::new(Cell::new(0));
     let client = App::new().post("/", text.body_limit(1_000_000)).test();
-    let request = client.post("/").stream(Endless(Rc::clone(&pieces)));
+    let request = client.post("/").stream(Endless(Rc::clone(&polls)));
     assert_eq!(request.send_blocking().status(), 413);
-    let taken = pieces.get();
-    assert!((250_001..260_000).contains(&taken), "{taken} pieces of 4 bytes");
+    let chunks_read = polls.get();
+    assert!((250_001..260_000).contains(&chunks_read), "{chunks_read} chunks of 4 bytes");
 }

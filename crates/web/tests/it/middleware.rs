@@ -11,9 +11,9 @@ use std::rc::Rc;
 type Trace = Rc<RefCell<String>>;
 
 /// A middleware that records its name before and after the next service.
-struct Note(&'static str, Trace);
+struct Recorder(&'static str, Trace);
 
-impl Middleware for Note {
+impl Middleware for Recorder {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         self.1.borrow_mut().push_str(&format!("{}( ", self.0));
         let response = next.call(request).await;
@@ -23,29 +23,29 @@ impl Middleware for Note {
 }
 
 #[test]
-fn middleware_runs_around_what_follows_in_its_scope_and_around_answers_without_a_route() {
+fn middleware_wraps_later_routes_of_its_scope_and_responses_without_a_route() {
     let trace = Trace::default();
-    let note = |name| Note(name, Rc::clone(&trace));
-    let noted = |name: &'static str| {
+    let recorder = |name| Recorder(name, Rc::clone(&trace));
+    let handler = |name: &'static str| {
         let trace = Rc::clone(&trace);
         move || trace.borrow_mut().push_str(&format!("{name} "))
     };
-    let merged = App::new().wrap(note("M")).get("/merged", noted("merged"));
+    let merged = App::new().wrap(recorder("M")).get("/merged", handler("merged"));
     let app = App::new()
-        .get("/bare", noted("bare"))
-        .wrap(note("A"))
-        .get("/a", noted("a"))
+        .get("/bare", handler("bare"))
+        .wrap(recorder("A"))
+        .get("/a", handler("a"))
         .scope("/s", |scope| {
             scope
-                .get("/outside", noted("outside"))
-                .wrap(note("S"))
-                .wrap(note("T"))
-                .get("/inside", noted("inside"))
-                .scope("/deep", |deep| deep.wrap(note("D")).get("/", noted("deep")))
+                .get("/outside", handler("outside"))
+                .wrap(recorder("S"))
+                .wrap(recorder("T"))
+                .get("/inside", handler("inside"))
+                .scope("/deep", |deep| deep.wrap(recorder("D")).get("/", handler("deep")))
         })
         .merge(merged)
-        .wrap(note("B"))
-        .get("/b", noted("b"));
+        .wrap(recorder("B"))
+        .get("/b", handler("b"));
     let client = app.test();
     for (method, target, expected) in [
         ("GET", "/bare", "bare "),
@@ -67,20 +67,20 @@ fn middleware_runs_around_what_follows_in_its_scope_and_around_answers_without_a
     ] {
         trace.borrow_mut().clear();
         let method = http::Method::from_bytes(method.as_bytes()).expect("a token");
-        let row = format!("{method} {target}");
+        let request = format!("{method} {target}");
         client.request(method, target).send_blocking();
-        assert_eq!(*trace.borrow(), expected, "{row}");
+        assert_eq!(*trace.borrow(), expected, "{request}");
     }
 }
 
 #[test]
-fn fallbacks_are_inside_all_of_their_scope_s_middleware() {
+fn a_fallback_runs_inside_all_middleware_of_its_scope() {
     let trace = Trace::default();
-    let note = |name| Note(name, Rc::clone(&trace));
+    let recorder = |name| Recorder(name, Rc::clone(&trace));
     let app = App::new()
         .fallback(|| "outer")
-        .wrap(note("A"))
-        .scope("/s", |scope| scope.fallback(|| "inner").wrap(note("S")).get("/", || "s"));
+        .wrap(recorder("A"))
+        .scope("/s", |scope| scope.fallback(|| "inner").wrap(recorder("S")).get("/", || "s"));
     let client = app.test();
     assert_eq!(client.get("/s/none").send_blocking().text(), "inner");
     assert_eq!(client.get("/none").send_blocking().text(), "outer");
@@ -88,22 +88,22 @@ fn fallbacks_are_inside_all_of_their_scope_s_middleware() {
 }
 
 #[test]
-fn every_form_of_a_function_is_a_middleware() {
-    fn field(response: Response, name: &'static str) -> Response {
+fn every_kind_of_function_can_be_middleware() {
+    fn add_header(response: Response, name: &'static str) -> Response {
         response.with_field(HeaderName::from_static(name), HeaderValue::from_static("1"))
     }
     async fn plain(request: Request, next: Next<'_>) -> Response {
-        field(next.run(request).await, "x-plain")
+        add_header(next.run(request).await, "x-plain")
     }
     async fn with_result(request: Request, next: Next<'_>) -> Result<Response, Problem> {
         if request.path() == "/stop" {
             return Err(Problem::new(StatusCode::FORBIDDEN, "stop", "Stop."));
         }
-        Ok(field(next.run(request).await, "x-result"))
+        Ok(add_header(next.run(request).await, "x-result"))
     }
     async fn with_state(State(n): State<u32>, request: Request, next: Next<'_>) -> Response {
         assert_eq!(n, 7);
-        field(next.run(request).await, "x-state")
+        add_header(next.run(request).await, "x-state")
     }
     let name = String::from("x-closure");
     let app = App::new()
@@ -112,7 +112,7 @@ fn every_form_of_a_function_is_a_middleware() {
         .wrap(with_result)
         .wrap(from_fn(with_state))
         .wrap(from_fn(plain))
-        .wrap(optional(None::<Note>))
+        .wrap(optional(None::<Recorder>))
         .wrap(async move |request: Request, next: Next<'_>| {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a token");
             next.run(request).await.with_field(name, HeaderValue::from_static("1"))
@@ -130,7 +130,7 @@ fn every_form_of_a_function_is_a_middleware() {
 }
 
 #[test]
-fn a_middleware_may_change_the_request_and_give_the_handler_values() {
+fn middleware_can_pass_values_to_handlers() {
     use peregrine_web::extract::Extension;
     async fn identify(mut request: Request, next: Next<'_>) -> Response {
         request.parts.extensions_mut().insert(42u64);

@@ -9,7 +9,7 @@ use std::rc::Rc;
 type Seen = Rc<RefCell<Vec<&'static str>>>;
 
 /// Adds a middleware that records that it ran.
-fn note(app: App, seen: &Seen, name: &'static str) -> App {
+fn wrap_recorder(app: App, seen: &Seen, name: &'static str) -> App {
     let seen = Rc::clone(seen);
     app.wrap(async move |request: Request, next: Next<'_>| -> Response {
         seen.borrow_mut().push(name);
@@ -26,15 +26,17 @@ fn guarded(scope: Scope) -> Scope {
 }
 
 #[test]
-fn middleware_states_and_merges_come_in_any_order() {
+fn middleware_states_and_merges_work_in_any_order() {
     let seen = Seen::default();
-    let other = note(App::new().state(String::from("other")), &seen, "other").scope("/x", show);
-    let app = note(App::new(), &seen, "first").scope("/a", show).state(String::from("own"));
-    let app = note(app.merge(other), &seen, "second").scope("/b", guarded);
+    let other =
+        wrap_recorder(App::new().state(String::from("other")), &seen, "other").scope("/x", show);
+    let app =
+        wrap_recorder(App::new(), &seen, "first").scope("/a", show).state(String::from("own"));
+    let app = wrap_recorder(app.merge(other), &seen, "second").scope("/b", guarded);
     // Both branches have the type `App`.
-    let app = if seen.borrow().is_empty() { note(app, &seen, "third") } else { app };
+    let app = if seen.borrow().is_empty() { wrap_recorder(app, &seen, "third") } else { app };
     let client = app.scope("/c", show).test();
-    for (path, text, around) in [
+    for (path, text, expected) in [
         ("/a", "own", vec!["first"]),
         ("/x", "other", vec!["first", "other"]),
         ("/b/in", "own", vec!["first", "second"]),
@@ -42,6 +44,6 @@ fn middleware_states_and_merges_come_in_any_order() {
     ] {
         seen.borrow_mut().clear();
         assert_eq!(client.get(path).send_blocking().text(), text, "{path}");
-        assert_eq!(*seen.borrow(), around, "{path}");
+        assert_eq!(*seen.borrow(), expected, "{path}");
     }
 }

@@ -6,7 +6,7 @@ use peregrine_web::middleware::Next;
 use peregrine_web::testing::{TestClient, TestRequest};
 use peregrine_web::{App, Problem, Request, RequestHead, Response, TrailingSlash, route};
 
-async fn say(request: Request) -> String {
+async fn echo(request: Request) -> String {
     let pattern = request.parts.pattern().unwrap_or("none").to_owned();
     format!("{} {pattern}", request.method())
 }
@@ -31,24 +31,24 @@ fn check(client: &TestClient, rows: &[(&str, &str, u16, &str)]) {
 }
 
 #[test]
-fn methods_and_paths_lead_to_their_routes_and_to_the_automatic_answers() {
+fn routes_by_method_and_path_or_responds_automatically() {
     let app = App::new()
-        .get("/", say)
-        .get("/users", say)
-        .post("/users", say)
-        .get("/users/{id}", say)
-        .post("/users/new", say)
-        .head("/own", say)
-        .get("/own", say)
-        .options("/asked", say)
-        .put("/asked", say)
-        .delete("/gone/{*rest}", say)
-        .patch("/patch", say)
-        .query("/search", say)
-        .on(extension("PURGE"), "/cache", say)
-        .any("/any", say)
-        .get("/mixed/{a}", say)
-        .any("/mixed/{b}", say);
+        .get("/", echo)
+        .get("/users", echo)
+        .post("/users", echo)
+        .get("/users/{id}", echo)
+        .post("/users/new", echo)
+        .head("/own", echo)
+        .get("/own", echo)
+        .options("/asked", echo)
+        .put("/asked", echo)
+        .delete("/gone/{*rest}", echo)
+        .patch("/patch", echo)
+        .query("/search", echo)
+        .on(extension("PURGE"), "/cache", echo)
+        .any("/any", echo)
+        .get("/mixed/{a}", echo)
+        .any("/mixed/{b}", echo);
     check(
         &app.test(),
         &[
@@ -93,7 +93,7 @@ fn methods_and_paths_lead_to_their_routes_and_to_the_automatic_answers() {
 }
 
 #[test]
-fn a_handler_for_get_sees_the_method_head() {
+fn a_get_handler_sees_the_method_head() {
     async fn name(request: Request) -> Response {
         let value = http::HeaderValue::from_str(request.method().as_str()).expect("a token");
         Response::new(http::StatusCode::OK).with_field(http::header::SERVER, value)
@@ -103,9 +103,9 @@ fn a_handler_for_get_sees_the_method_head() {
 }
 
 #[test]
-fn a_slash_at_the_end_means_what_the_policy_says() {
+fn applies_the_trailing_slash_policy() {
     let app = |policy| {
-        App::new().trailing_slash(policy).get("/a", say).get("/b/", say).post("/a", say).test()
+        App::new().trailing_slash(policy).get("/a", echo).get("/b/", echo).post("/a", echo).test()
     };
     check(
         &app(TrailingSlash::Strict),
@@ -130,13 +130,13 @@ fn a_slash_at_the_end_means_what_the_policy_says() {
 }
 
 #[test]
-fn scopes_put_their_prefix_before_their_patterns() {
+fn scopes_prefix_their_patterns() {
     let app = App::new().scope("/api", |api| {
-        api.get("/", say).get("/x", say).scope("/v{version}/", |version| {
+        api.get("/", echo).get("/x", echo).scope("/v{version}/", |version| {
             version
-                .get("", say)
-                .get("/{id}", say)
-                .route("/both", route::get(say).post(say).any(say))
+                .get("", echo)
+                .get("/{id}", echo)
+                .route("/both", route::get(echo).post(echo).any(echo))
         })
     });
     check(
@@ -155,7 +155,7 @@ fn scopes_put_their_prefix_before_their_patterns() {
 }
 
 #[test]
-fn parameters_of_scopes_and_patterns_reach_the_handler_together() {
+fn a_handler_gets_the_parameters_of_scope_and_pattern() {
     async fn join(Path((user, post)): Path<(String, u32)>) -> String {
         format!("{user} {post}")
     }
@@ -166,11 +166,11 @@ fn parameters_of_scopes_and_patterns_reach_the_handler_together() {
 }
 
 #[test]
-fn the_innermost_fallback_answers_and_a_405_stays_one() {
-    let app = App::new().get("/", say).fallback(|| "outer").scope("/api/{v}", |api| {
-        api.get("/x", say)
+fn the_innermost_fallback_replaces_a_404_but_not_a_405() {
+    let app = App::new().get("/", echo).fallback(|| "outer").scope("/api/{v}", |api| {
+        api.get("/x", echo)
             .fallback(async |request: Request| format!("inner {}", request.path()))
-            .scope("/deep", |deep| deep.get("/", say))
+            .scope("/deep", |deep| deep.get("/", echo))
     });
     check(
         &app.test(),
@@ -185,12 +185,12 @@ fn the_innermost_fallback_answers_and_a_405_stays_one() {
 }
 
 #[test]
-fn a_scope_s_fallback_answers_where_the_scope_s_prefix_matches_as_a_route_would() {
+fn the_prefix_of_a_fallback_matches_like_a_route() {
     let app = App::new()
         .fallback(|| "outer")
         .scope("/v{n}", |scope| scope.fallback(|| "version"))
         .scope("/{tenant}", |scope| scope.fallback(|| "tenant"))
-        .scope("/users", |scope| scope.get("/known", say).fallback(|| "users"))
+        .scope("/users", |scope| scope.get("/known", echo).fallback(|| "users"))
         .scope("/users/{id}/posts", |scope| scope.fallback(|| "posts"))
         .scope("/{a}/mine/posts", |scope| scope.fallback(|| "mine"))
         .scope("/a{{b", |scope| scope.fallback(|| "brace"));
@@ -226,7 +226,7 @@ fn a_scope_s_fallback_answers_where_the_scope_s_prefix_matches_as_a_route_would(
 }
 
 #[test]
-fn states_of_merged_applications_are_kept_apart() {
+fn merged_applications_keep_their_own_states() {
     use peregrine_web::extract::State;
     use peregrine_web::middleware::from_fn;
     #[derive(Clone)]
@@ -236,16 +236,16 @@ fn states_of_merged_applications_are_kept_apart() {
     async fn show(State(pool): State<Pool>, State(common): State<Common>) -> String {
         format!("{} {}", pool.0, common.0)
     }
-    async fn note(State(pool): State<Pool>, request: Request, next: Next<'_>) -> Response {
+    async fn add_via(State(pool): State<Pool>, request: Request, next: Next<'_>) -> Response {
         let mut response = next.run(request).await;
         response.headers.append(http::header::VIA, http::HeaderValue::from_static(pool.0));
         response
     }
-    let module = |name| App::new().state(Pool(name)).wrap(from_fn(note)).get("/", show);
+    let module = |name| App::new().state(Pool(name)).wrap(from_fn(add_via)).get("/", show);
     let inner = App::new().state(Pool("inner")).get("/", show).fallback(show);
     let app = App::new()
         .state(Pool("ours"))
-        .wrap(from_fn(note))
+        .wrap(from_fn(add_via))
         .get("/", show)
         .scope("/a", |scope| scope.merge(module("a")))
         .scope("/b", |scope| scope.merge(module("b").scope("/inner", |scope| scope.merge(inner))))
@@ -265,22 +265,22 @@ fn states_of_merged_applications_are_kept_apart() {
         assert_eq!(response.header_values("via").collect::<Vec<_>>(), via, "{target}");
     }
     // A 405 passes through the middleware of the merged application too.
-    let refused = client.post("/a").send_blocking();
-    assert_eq!(refused.header_values("via").collect::<Vec<_>>(), ["a", "ours"]);
+    let rejected = client.post("/a").send_blocking();
+    assert_eq!(rejected.header_values("via").collect::<Vec<_>>(), ["a", "ours"]);
 }
 
 #[test]
-fn a_function_for_problems_that_panics_leaves_the_problem_in_its_default_form() {
+fn a_problem_renderer_that_panics_leaves_the_default_format() {
     let app =
         App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
-    let response = app.get("/x", say).test().post("/x").send_blocking();
+    let response = app.get("/x", echo).test().post("/x").send_blocking();
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
     assert_eq!(response.json::<serde_json::Value>()["status"], 405);
 }
 
 #[test]
-fn a_merged_application_brings_its_routes_states_and_fallback_under_the_prefix() {
+fn a_merged_application_adds_its_routes_states_and_fallback_under_the_prefix() {
     use peregrine_web::extract::State;
     let other = App::new()
         .state(7u32)
@@ -288,7 +288,7 @@ fn a_merged_application_brings_its_routes_states_and_fallback_under_the_prefix()
         .get("/number", async |State(number): State<u32>| format!("{number}"))
         .get("/text", async |State(text): State<&'static str>| text)
         .fallback(|| "their fallback");
-    let app = App::new().state("ours").get("/", say).scope("/m", |scope| scope.merge(other));
+    let app = App::new().state("ours").get("/", echo).scope("/m", |scope| scope.merge(other));
     check(
         &app.test(),
         &[
@@ -302,7 +302,7 @@ fn a_merged_application_brings_its_routes_states_and_fallback_under_the_prefix()
 }
 
 #[test]
-fn problems_of_every_origin_get_the_form_that_the_application_says() {
+fn problems_of_every_origin_are_rendered_by_the_application() {
     async fn guard(request: Request, next: Next<'_>) -> Result<Response, Problem> {
         if request.field("x-stop").is_some() {
             return Err(Problem::new(http::StatusCode::FORBIDDEN, "stopped", ""));
@@ -329,10 +329,10 @@ fn problems_of_every_origin_get_the_form_that_the_application_says() {
         (client.get("/refuse").header("x-stop", "1"), 403, "stopped at /refuse", false),
         (client.get("/path/7"), 200, "7", true),
     ];
-    for (request, status, text, through) in rows {
+    for (request, status, text, passes_middleware) in rows {
         let response = request.send_blocking();
         assert_eq!((response.status().as_u16(), response.text().as_str()), (status, text));
-        assert_eq!(response.field("server").is_some(), through, "{text}");
+        assert_eq!(response.field("server").is_some(), passes_middleware, "{text}");
         assert!(
             response.field("content-type").is_some_and(|value| value.starts_with("text/plain"))
         );
@@ -342,44 +342,49 @@ fn problems_of_every_origin_get_the_form_that_the_application_says() {
 }
 
 #[test]
-fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
-    let form = |name: &'static str| {
+fn the_servers_own_responses_are_rendered_by_the_application() {
+    let renderer = |name: &'static str| {
         move |problem: Problem, head: &RequestHead| {
             let text = format!("{name}: {} at {}{}", problem.kind, head.method(), head.path());
             (problem.status, text)
         }
     };
-    let other = App::new().on_problem(form("theirs")).get("/x", say);
-    let app = App::new().get("/x", say).scope("/m", |scope| scope.merge(other));
+    let other = App::new().on_problem(renderer("theirs")).get("/x", echo);
+    let app = App::new().get("/x", echo).scope("/m", |scope| scope.merge(other));
     let plain = App::new().build().expect("a valid application");
-    let app = app.on_problem(form("ours")).build().expect("a valid application");
-    let found = |target: &str| {
+    let app = app.on_problem(renderer("ours")).build().expect("a valid application");
+    let routed = |target: &str| {
         let bytes = format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n");
         let limits = peregrine_proto::Limits::DEFAULT;
         let mut head = RequestHead::from_pool();
-        let (used, _) = peregrine_proto::h1::Connection::new(&limits).receive(
+        let (consumed, _) = peregrine_proto::h1::Connection::new(&limits).receive(
             &limits,
             bytes.as_bytes(),
             head.index_mut(),
         );
-        head.set_bytes(&bytes.as_bytes()[..used]);
+        head.set_bytes(&bytes.as_bytes()[..consumed]);
         let _ = app.find(&mut head, &Default::default());
         head
     };
     // The methods of an empty head return defaults.
-    let nothing = RequestHead::from_pool();
+    let empty_head = RequestHead::from_pool();
     assert_eq!(
-        (nothing.header_bytes("host"), nothing.uri().path(), nothing.authority()),
+        (empty_head.header_bytes("host"), empty_head.uri().path(), empty_head.authority()),
         (None, "/", "")
     );
-    assert!(nothing.to_header_map().is_empty() && nothing.query().is_none());
+    assert!(empty_head.to_header_map().is_empty() && empty_head.query().is_none());
     let rejected =
         || Problem::from(peregrine_proto::RequestError::ContentLengthWithTransferEncoding);
     for (problem, head, status, text) in [
-        (Problem::handler_panicked(), found("/x"), 500, "ours: internal-error at GET/x".to_owned()),
+        (
+            Problem::handler_panicked(),
+            routed("/x"),
+            500,
+            "ours: internal-error at GET/x".to_owned(),
+        ),
         (
             Problem::handler_timeout(),
-            found("/m/x"),
+            routed("/m/x"),
             503,
             "theirs: handler-timeout at GET/m/x".to_owned(),
         ),
@@ -396,22 +401,22 @@ fn what_the_server_answers_itself_has_the_form_that_the_application_says() {
             Some(problem.to_json().as_bytes())
         );
         let response = app.render_problem(problem, &head);
-        let body = response.body.as_slice().expect("whole");
+        let body = response.body.as_slice().expect("the body is in memory");
         assert_eq!(
             (response.status.as_u16(), String::from_utf8_lossy(body).into_owned()),
             (status, text)
         );
     }
-    let bomb =
+    let panicking =
         App::new().on_problem(|_: Problem, _: &RequestHead| -> &'static str { panic!("no form") });
-    let bomb = bomb.build().expect("a valid application");
-    let response = bomb.render_problem(Problem::head_timeout(), &RequestHead::from_pool());
+    let panicking = panicking.build().expect("a valid application");
+    let response = panicking.render_problem(Problem::head_timeout(), &RequestHead::from_pool());
     assert_eq!(response.body.as_slice(), Some(Problem::head_timeout().to_json().as_bytes()));
 }
 
 #[test]
-fn without_a_form_of_its_own_an_application_answers_with_problem_json() {
-    let client = App::new().get("/x", say).test();
+fn problems_are_rendered_as_problem_json_by_default() {
+    let client = App::new().get("/x", echo).test();
     let response = client.post("/x").send_blocking();
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
     let json: serde_json::Value = response.json();
@@ -422,14 +427,15 @@ fn without_a_form_of_its_own_an_application_answers_with_problem_json() {
 }
 
 #[test]
-fn a_merged_application_keeps_its_own_form_of_problems_and_takes_the_other_s_if_it_has_none() {
-    let form = |text: &'static str| move |problem: Problem, _: &RequestHead| (problem.status, text);
-    let with_form = App::new().on_problem(form("theirs")).get("/x", say);
-    let without = App::new().get("/x", say);
+fn a_merged_application_keeps_its_problem_renderer_or_inherits_the_outer_one() {
+    let renderer =
+        |text: &'static str| move |problem: Problem, _: &RequestHead| (problem.status, text);
+    let with_renderer = App::new().on_problem(renderer("theirs")).get("/x", echo);
+    let without_renderer = App::new().get("/x", echo);
     let app = App::new()
-        .scope("/own", |scope| scope.merge(with_form))
-        .scope("/none", |scope| scope.merge(without))
-        .on_problem(form("ours"));
+        .scope("/own", |scope| scope.merge(with_renderer))
+        .scope("/none", |scope| scope.merge(without_renderer))
+        .on_problem(renderer("ours"));
     let client = app.test();
     assert_eq!(client.post("/own/x").send_blocking().text(), "theirs");
     assert_eq!(client.post("/none/x").send_blocking().text(), "ours");
@@ -437,7 +443,7 @@ fn a_merged_application_keeps_its_own_form_of_problems_and_takes_the_other_s_if_
 }
 
 #[test]
-fn a_built_application_is_a_handler_with_routes_and_states_of_its_own() {
+fn a_built_application_is_a_handler_with_its_own_routes_and_states() {
     use peregrine_web::extract::State;
     async fn show(State(n): State<u8>, Path(name): Path<String>) -> String {
         format!("{n} {name}")

@@ -7,18 +7,18 @@ use peregrine_proto::{Limits, RequestLine, Scheme, TargetForm, Version};
 use peregrine_web::RequestHead;
 use proptest::prelude::*;
 
-fn parsed(bytes: &[u8]) -> Option<RequestHead> {
+fn parse(bytes: &[u8]) -> Option<RequestHead> {
     let limits = Limits::DEFAULT;
     let mut head = RequestHead::from_pool();
     match Connection::new(&limits).receive(&limits, bytes, head.index_mut()) {
-        (used, Event::Head(_)) => head.set_bytes(&bytes[..used]),
+        (consumed, Event::Head(_)) => head.set_bytes(&bytes[..consumed]),
         _ => return None,
     }
     Some(head)
 }
 
 /// Asserts that the types of the `http` crate describe the same request as `head`.
-fn same(head: &RequestHead) {
+fn assert_same(head: &RequestHead) {
     let authority = head.authority();
     // HTTP/2 requests may send only a Host field, and HTTP/1.0 requests need no host.
     assert!(authority.is_empty() || Authority::try_from(authority).is_ok(), "{authority}");
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_target_that_is_accepted_is_the_same_as_a_uri(
+    fn an_accepted_target_is_the_same_uri(
         scheme in prop::sample::select(&["http", "https", "HTTP", "hTTps"][..]),
         authority in authority(),
         rest in path_and_query(),
@@ -102,13 +102,13 @@ proptest! {
         for rest in [&b""[..], &rest, &rest[1..]] {
             let target = [scheme.as_bytes(), b"://", &authority, rest].concat();
             let bytes = [b"GET ", &target[..], b" HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
-            if let Some(head) = parsed(&bytes) {
-                same(&head);
+            if let Some(head) = parse(&bytes) {
+                assert_same(&head);
             }
         }
         let bytes = [b"GET ", &rest[..], b" HTTP/1.1\r\nHost: ", &authority, b"\r\n\r\n"].concat();
-        if let Some(head) = parsed(&bytes) {
-            same(&head);
+        if let Some(head) = parse(&bytes) {
+            assert_same(&head);
         }
         let line = RequestLine {
             method: b"GET",
@@ -118,21 +118,21 @@ proptest! {
             version: Version::Http2,
         };
         if let Ok(head) = RequestHead::build(&Limits::DEFAULT, &line, [(&b"accept"[..], &b"*/*"[..])]) {
-            same(&head);
+            assert_same(&head);
             assert_eq!(head.version(), http::Version::HTTP_2);
         }
     }
 }
 
 #[test]
-fn a_host_that_the_http_crate_does_not_take_is_refused() {
+fn rejects_a_host_that_the_http_crate_rejects() {
     for host in
         ["a%41", "a%41:80", "%41", "[fe80::1%25eth0]", "[v1.:::::::::]", "u@a", "a:b", "a:1:2"]
     {
         let target = format!("GET http://{host}/x HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(parsed(target.as_bytes()).is_none(), "{host}");
+        assert!(parse(target.as_bytes()).is_none(), "{host}");
         let field = format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        assert!(parsed(field.as_bytes()).is_none(), "{host}");
+        assert!(parse(field.as_bytes()).is_none(), "{host}");
     }
 }
 

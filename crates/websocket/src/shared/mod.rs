@@ -1,4 +1,4 @@
-//! The state shared by a WebSocket's handles and its conversation.
+//! The state shared by a WebSocket's handles and its dispatcher.
 
 mod send;
 
@@ -21,36 +21,37 @@ use std::task::{Context, Poll, Waker};
 /// The payload of the server's own pings. Their pongs are not passed to the handler.
 const KEEP_ALIVE_PAYLOAD: &[u8] = b"keep-alive";
 
-/// One WebSocket, shared by its conversation and all handles.
+/// One WebSocket, shared by its dispatcher and all handles.
 #[derive(Clone)]
 pub(crate) struct SharedSocket(Rc<RefCell<SocketState>>);
 
 /// The protocol and the queues on both sides of it.
 ///
-/// `repr(C)` keeps the field order: the fields used for every message come first, because with
-/// thousands of WebSockets in turn each cache line has to be fetched.
+/// `repr(C)` keeps the field order: the fields used for every message come first. With thousands of
+/// WebSockets, the state of each is out of the CPU cache when it is polled, and every cache line of
+/// it costs a fetch.
 #[repr(C)]
 pub(crate) struct SocketState {
     dispatcher_waker: Waker,
     to_wake: Vec<Waker>,
-    /// Encoded output that was not handed to the server yet.
+    /// Encoded output that was not passed to the server yet.
     pub(crate) output: Vec<u8>,
     /// Output that the server has not sent yet.
     backlog: UnsentBytes,
-    /// Received messages that were not taken yet.
+    /// Received messages that the handler has not taken yet.
     receive_queue: ReceiveQueue,
     /// The rest of the memory that the peer makes this worker hold: message fragments and unread
     /// bytes.
     reassembly: MemoryReservation,
-    /// The sum of both at the last check.
+    /// The memory of `receive_queue` and `reassembly` at the last check.
     reserved_bytes: usize,
     budget: WorkBudget,
     recv_waker: Option<Waker>,
     senders: usize,
     receivers: usize,
-    /// The conversation is being polled and will notice all changes.
+    /// The dispatcher is being polled and will notice all changes.
     dispatcher_polling: bool,
-    /// The conversation must check the state once more.
+    /// The dispatcher must check the state once more.
     has_changed: bool,
     /// Nothing more will be received.
     receive_finished: bool,
@@ -62,11 +63,11 @@ pub(crate) struct SocketState {
     send_waiters: WakerList,
     protocol: Connection<Codec>,
     limits: Rc<CachedLimits>,
-    /// Pings of the handler that were not answered yet.
+    /// Pings sent by the handler whose pong was not received yet.
     pings: u32,
-    /// Tasks that wait for the drain or the end.
+    /// Tasks that wait for the server to drain or the WebSocket to close.
     close_waiters: WakerList,
-    /// The last number given to a waiter.
+    /// The last allocated waiter ID.
     last_waiter_id: u64,
 }
 
@@ -76,16 +77,17 @@ impl SharedSocket {
         compression: Option<Codec>,
         backlog: UnsentBytes,
     ) -> Self {
-        let bounds = CachedLimits::for_limits(limits);
-        let packs_from = compression.as_ref().map_or(usize::MAX, |_| limits.compress_bytes_min);
-        let share = WorkBudget::new(packs_from);
+        let cached_limits = CachedLimits::for_limits(limits);
+        let compress_bytes_min =
+            compression.as_ref().map_or(usize::MAX, |_| limits.compress_bytes_min);
+        let budget = WorkBudget::new(compress_bytes_min);
         Self(Rc::new(RefCell::new(SocketState {
-            protocol: Connection::new(&bounds.protocol, Role::Server, compression),
-            limits: bounds,
+            protocol: Connection::new(&cached_limits.protocol, Role::Server, compression),
+            limits: cached_limits,
             receive_queue: ReceiveQueue::default(),
             reassembly: MemoryReservation::empty(),
             reserved_bytes: 0,
-            budget: share,
+            budget,
             receive_finished: false,
             is_draining: false,
             end_delivered: false,
@@ -107,17 +109,17 @@ impl SharedSocket {
 
     /// Runs `work` on the state. Wakers are called afterwards, because they may run arbitrary code.
     ///
-    /// The waker of the conversation, through which the handler waits, is skipped while the
-    /// conversation is polled: it will notice all changes anyway.
+    /// The waker of the dispatcher, which also wakes the handler, is skipped while the dispatcher
+    /// is polled: it will notice all changes anyway.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut SocketState) -> T) -> T {
         let mut state = self.0.borrow_mut();
         let result = work(&mut state);
         if !state.to_wake.is_empty() {
             let mut wakers = take(&mut state.to_wake);
             if state.dispatcher_polling {
-                let all = wakers.len();
+                let count = wakers.len();
                 wakers.retain(|waker| !waker.will_wake(&state.dispatcher_waker));
-                state.has_changed |= wakers.len() < all;
+                state.has_changed |= wakers.len() < count;
             }
             drop(state);
             wakers.into_iter().for_each(Waker::wake);
@@ -133,7 +135,7 @@ pub(crate) enum ReceivedKind {
     Message,
     /// A control frame or part of a message.
     Control,
-    /// No complete frame: more bytes are needed, or the WebSocket is over.
+    /// No complete frame: more bytes are needed, or the WebSocket is closed.
     NeedInput,
 }
 
@@ -159,11 +161,11 @@ impl SocketState {
     }
 
     /// Ready when the WebSocket closes or is about to.
-    pub(crate) fn poll_close_started(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_close_started(&mut self, waiter_id: u64, cx: &Context<'_>) -> Poll<()> {
         if self.is_closing() {
             return Poll::Ready(());
         }
-        self.close_waiters.register(number, context);
+        self.close_waiters.register(waiter_id, cx);
         Poll::Pending
     }
 
@@ -172,24 +174,24 @@ impl SocketState {
     }
 
     /// Ready when nothing more will be received.
-    pub(crate) fn poll_closed(&mut self, number: u64, context: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_closed(&mut self, waiter_id: u64, cx: &Context<'_>) -> Poll<()> {
         if self.receive_finished {
             return Poll::Ready(());
         }
-        self.close_waiters.register(number, context);
+        self.close_waiters.register(waiter_id, cx);
         Poll::Pending
     }
 
-    /// Allocates a number for a waiter.
+    /// Allocates an ID for a waiter.
     pub(crate) fn next_waiter_id(&mut self) -> u64 {
         self.last_waiter_id += 1;
         self.last_waiter_id
     }
 
-    /// Removes the waiter with this number.
-    pub(crate) fn remove_waiter(&mut self, number: u64) {
-        self.send_waiters.remove(number);
-        self.close_waiters.remove(number);
+    /// Removes the waiter with this ID.
+    pub(crate) fn remove_waiter(&mut self, waiter_id: u64) {
+        self.send_waiters.remove(waiter_id);
+        self.close_waiters.remove(waiter_id);
     }
 
     pub(crate) fn add_sender(&mut self) {
@@ -214,7 +216,7 @@ impl SocketState {
         self.mark_changed();
     }
 
-    /// Makes the conversation check everything again.
+    /// Makes the dispatcher check everything again.
     fn mark_changed(&mut self) {
         self.has_changed = true;
         self.wake_dispatcher();
@@ -227,12 +229,12 @@ impl SocketState {
     }
 }
 
-/// Called by the conversation.
+/// Called by the dispatcher.
 impl SocketState {
     /// Starts a poll. Returns true if the last turn used up its budget outside of a poll.
-    pub(crate) fn begin_poll(&mut self, context: &Context<'_>) -> bool {
-        if !self.dispatcher_waker.will_wake(context.waker()) {
-            self.dispatcher_waker.clone_from(context.waker());
+    pub(crate) fn begin_poll(&mut self, cx: &Context<'_>) -> bool {
+        if !self.dispatcher_waker.will_wake(cx.waker()) {
+            self.dispatcher_waker.clone_from(cx.waker());
         }
         self.dispatcher_polling = true;
         self.budget.reset()
@@ -270,12 +272,12 @@ impl SocketState {
         self.output.len() + self.backlog.get()
     }
 
-    /// Returns whether the inbox is full, so that the peer must not be read from.
+    /// Returns whether the receive queue is full, so that the peer must not be read from.
     pub(crate) fn is_receive_queue_full(&self) -> bool {
         self.receive_queue.memory_bytes() >= self.limits.limits.receive_queue_bytes_max.max(1)
     }
 
-    /// Returns whether the WebSocket must yield. A few bytes may expand to many when decompressed.
+    /// Returns whether the WebSocket must yield. A few received bytes may decompress to many.
     pub(crate) fn is_budget_exhausted(&self) -> bool {
         self.budget.is_exhausted()
     }
@@ -286,8 +288,8 @@ impl SocketState {
 
     /// Parses bytes. Returns how many were consumed and what they contained.
     pub(crate) fn receive(&mut self, unread: &mut [u8]) -> (usize, ReceivedKind) {
-        let Self { protocol, limits: bounds, output: out, .. } = self;
-        let (used, event) = protocol.receive(&bounds.protocol, unread, out);
+        let Self { protocol, limits, output, .. } = self;
+        let (used, event) = protocol.receive(&limits.protocol, unread, output);
         let message = match event {
             Event::NeedInput | Event::Closed => return (used, ReceivedKind::NeedInput),
             Event::Text(text) => Message::Text(text.into()),
@@ -298,8 +300,8 @@ impl SocketState {
             Event::Chunk { .. } => unreachable!("messages are received whole"),
             Event::Ping(_) => return (used, ReceivedKind::Control),
             Event::Pong(payload) => {
-                let is_ours = payload == KEEP_ALIVE_PAYLOAD || self.pings == 0;
-                if is_ours {
+                let is_keep_alive = payload == KEEP_ALIVE_PAYLOAD || self.pings == 0;
+                if is_keep_alive {
                     return (used, ReceivedKind::Control);
                 }
                 let payload = Bytes::copy_from_slice(payload);
@@ -314,8 +316,8 @@ impl SocketState {
                 self.finish_receiving();
                 return (used, ReceivedKind::NeedInput);
             }
-            Event::Error(reject) => {
-                self.fail(RecvError::Protocol(reject));
+            Event::Error(error) => {
+                self.fail(RecvError::Protocol(error));
                 return (used, ReceivedKind::NeedInput);
             }
         };
@@ -331,7 +333,7 @@ impl SocketState {
         self.to_wake.extend(self.recv_waker.take());
     }
 
-    /// The peer's bytes have ended.
+    /// Called at the end of the peer's bytes.
     pub(crate) fn close_receive(&mut self) {
         if !self.is_closed() {
             let _ = self.protocol.receive_eof();
@@ -360,7 +362,7 @@ impl SocketState {
         if has_grown && pressure() >= MemoryPressure::Critical && !self.is_closed() {
             self.close(CloseCode::TRY_AGAIN_LATER, "the server has reached its memory limit");
             self.fail(RecvError::Overloaded);
-            // Discard the rest; there is no memory for it.
+            // Discard further input; there is no memory for it.
             self.close_receive();
             self.reassembly.resize(unread);
         }

@@ -10,22 +10,22 @@ impl SocketState {
     pub(crate) fn poll_send(
         &mut self,
         message: &mut Option<Message>,
-        number: u64,
-        context: &Context<'_>,
+        waiter_id: u64,
+        cx: &Context<'_>,
     ) -> Poll<Result<(), SendError>> {
-        let Some(given) = message.take() else { return Poll::Ready(Ok(())) };
-        let is_end = matches!(given, Message::Close(_));
-        if self.is_budget_exhausted() && self.can_send() && !is_end {
-            *message = Some(given);
-            self.register_send_waiter(number, context);
+        let Some(unsent) = message.take() else { return Poll::Ready(Ok(())) };
+        let is_close = matches!(unsent, Message::Close(_));
+        if self.is_budget_exhausted() && self.can_send() && !is_close {
+            *message = Some(unsent);
+            self.register_send_waiter(waiter_id, cx);
             return Poll::Pending;
         }
-        match self.try_send(given) {
+        match self.try_send(unsent) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(TrySendError::Send(error)) => Poll::Ready(Err(error)),
-            Err(TrySendError::Full(back)) => {
-                *message = Some(back);
-                self.register_send_waiter(number, context);
+            Err(TrySendError::Full(returned)) => {
+                *message = Some(returned);
+                self.register_send_waiter(waiter_id, cx);
                 Poll::Pending
             }
         }
@@ -34,8 +34,8 @@ impl SocketState {
     /// Ready when a message may be sent immediately.
     pub(crate) fn poll_ready(
         &mut self,
-        number: u64,
-        context: &Context<'_>,
+        waiter_id: u64,
+        cx: &Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         if !self.can_send() {
             return Poll::Ready(Err(SendError::Closed));
@@ -43,13 +43,13 @@ impl SocketState {
         if self.is_ready() && !self.is_budget_exhausted() {
             return Poll::Ready(Ok(()));
         }
-        self.register_send_waiter(number, context);
+        self.register_send_waiter(waiter_id, cx);
         Poll::Pending
     }
 
     pub(crate) fn try_send(&mut self, message: Message) -> Result<(), TrySendError> {
-        let is_end = matches!(message, Message::Close(_));
-        if self.can_send() && !is_end && !self.is_ready() {
+        let is_close = matches!(message, Message::Close(_));
+        if self.can_send() && !is_close && !self.is_ready() {
             return Err(TrySendError::Full(message));
         }
         self.send_now(message).map_err(TrySendError::Send)
@@ -60,9 +60,9 @@ impl SocketState {
         if !self.can_send() {
             return Err(SendError::Closed);
         }
-        let is_end = matches!(message, Message::Close(_));
+        let is_close = matches!(message, Message::Close(_));
         self.write(message)?;
-        if is_end {
+        if is_close {
             self.wake_send_waiters();
         }
         self.wake_dispatcher();
@@ -74,29 +74,31 @@ impl SocketState {
         self.send_queue_bytes() < self.limits.limits.send_queue_bytes_max.max(1)
     }
 
-    fn register_send_waiter(&mut self, number: u64, context: &Context<'_>) {
-        if self.send_waiters.register(number, context) {
-            // Wake the conversation so that it polls the server for room.
+    fn register_send_waiter(&mut self, waiter_id: u64, cx: &Context<'_>) {
+        if self.send_waiters.register(waiter_id, cx) {
+            // Wake the dispatcher so that it polls the server for room.
             self.wake_dispatcher();
         }
     }
 
     fn write(&mut self, message: Message) -> Result<(), ws::WriteError> {
         self.budget.charge_sent(&message);
-        let Self { protocol, limits: bounds, output: out, .. } = self;
-        let limits = &bounds.protocol;
+        let Self { protocol, limits, output, .. } = self;
+        let ws_limits = &limits.protocol;
         match message {
-            Message::Text(text) => protocol.send(limits, MessagePayload::Text(&text), out),
-            Message::Binary(bytes) => protocol.send(limits, MessagePayload::Binary(&bytes), out),
+            Message::Text(text) => protocol.send(ws_limits, MessagePayload::Text(&text), output),
+            Message::Binary(bytes) => {
+                protocol.send(ws_limits, MessagePayload::Binary(&bytes), output)
+            }
             Message::Ping(payload) => {
-                protocol.ping(&payload, out)?;
+                protocol.ping(&payload, output)?;
                 self.pings = self.pings.saturating_add(1);
                 Ok(())
             }
-            Message::Pong(payload) => protocol.pong(&payload, out),
+            Message::Pong(payload) => protocol.pong(&payload, output),
             Message::Close(close) => {
                 let close = close.as_ref().map(|close| (close.code, &*close.reason));
-                protocol.close(close, out)
+                protocol.close(close, output)
             }
         }
     }

@@ -20,15 +20,15 @@ use std::time::Duration;
 
 /// Counts wake-ups.
 #[derive(Default)]
-struct Count(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Count {
+impl WakeCounter {
     fn take(&self) -> usize {
         self.0.swap(0, Ordering::Relaxed)
     }
 }
 
-impl Wake for Count {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -36,17 +36,17 @@ impl Wake for Count {
 
 /// A manual clock. It wakes no tasks: the test polls.
 #[derive(Clone, Default)]
-struct Hand(Rc<Cell<Duration>>, Rc<Cell<bool>>);
+struct ManualClock(Rc<Cell<Duration>>, Rc<Cell<bool>>);
 
-struct HandAlarm(Hand, Option<Duration>);
+struct ManualTimer(ManualClock, Option<Duration>);
 
-impl TimerSource for Hand {
+impl TimerSource for ManualClock {
     fn new_timer(&self) -> Option<Box<dyn Timer>> {
-        Some(Box::new(HandAlarm(self.clone(), None)))
+        Some(Box::new(ManualTimer(self.clone(), None)))
     }
 }
 
-impl Timer for HandAlarm {
+impl Timer for ManualTimer {
     fn reset(&mut self, after: Duration) {
         self.1 = Some(self.now().saturating_add(after));
     }
@@ -64,32 +64,36 @@ impl Timer for HandAlarm {
     }
 }
 
-/// A WebSocket whose server and peer are the test.
-struct Rig {
+/// A WebSocket connection whose server and peer are the test.
+struct TestConnection {
     running: Option<Pin<Box<dyn Future<Output = ()>>>>,
     incoming: PipeWriter,
     outgoing: SendBuffer,
-    woken: Arc<Count>,
+    woken: Arc<WakeCounter>,
     polls: usize,
-    clock: Hand,
+    clock: ManualClock,
 }
 
-impl Rig {
-    fn new<F>(set: impl Fn(WebSocketUpgrade) -> WebSocketUpgrade + 'static, handler: F) -> Self
+impl TestConnection {
+    fn new<F>(
+        configure: impl Fn(WebSocketUpgrade) -> WebSocketUpgrade + 'static,
+        handler: F,
+    ) -> Self
     where
         F: AsyncFn(WebSocket) + Clone + 'static,
     {
         let handle = move |upgrade: WebSocketUpgrade| {
             let handler = handler.clone();
-            set(upgrade).on_upgrade(async move |socket| handler(socket).await)
+            configure(upgrade).on_upgrade(async move |socket| handler(socket).await)
         };
         let client = App::new().get("/", handle).test();
         let upgrade = client.websocket("/").send_blocking().into_response().take_upgrade();
         let (incoming, reader): (PipeWriter, PipeReader) = pipe(SEND_BUFFER_BYTES_MAX, None);
-        let (outgoing, clock) = (SendBuffer::default(), Hand::default());
+        let (outgoing, clock) = (SendBuffer::default(), ManualClock::default());
         install(Rc::new(clock.clone()));
-        let running = upgrade.expect("it is a 101").run(Upgraded::new(reader, outgoing.clone()));
-        let mut rig = Self {
+        let running =
+            upgrade.expect("the response is a 101").run(Upgraded::new(reader, outgoing.clone()));
+        let mut connection = Self {
             running: Some(running),
             incoming,
             outgoing,
@@ -97,9 +101,9 @@ impl Rig {
             polls: 0,
             clock,
         };
-        rig.poll();
-        rig.settle();
-        rig
+        connection.poll();
+        connection.poll_while_woken();
+        connection
     }
 
     fn poll(&mut self) {
@@ -113,66 +117,66 @@ impl Rig {
     }
 
     /// Polls while the task is woken. Returns the number of polls.
-    fn settle(&mut self) -> usize {
-        let from = self.polls;
+    fn poll_while_woken(&mut self) -> usize {
+        let polls_before = self.polls;
         while self.woken.take() > 0 {
             self.poll();
-            assert!(self.polls - from < 1_000, "the task keeps waking itself");
+            assert!(self.polls - polls_before < 1_000, "the task keeps waking itself");
         }
-        self.polls - from
+        self.polls - polls_before
     }
 
     /// Takes the output like the HTTP/2 server does, without waking the WebSocket.
-    fn take(&mut self) -> Vec<u8> {
+    fn take_output(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _ = self.outgoing.poll_drain(&mut Context::from_waker(Waker::noop()), &mut bytes);
         bytes
     }
 
-    fn push(&mut self, opcode: Opcode, payload: &[u8]) {
+    fn receive_frame(&mut self, opcode: Opcode, payload: &[u8]) {
         let mut bytes = Vec::new();
         frame::write_frame(opcode, flag::FIN, Some(*b"mask"), payload, &mut bytes);
         self.incoming.send(bytes.into());
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn advance_clock(&mut self, time: Duration) {
         self.clock.0.set(self.clock.0.get() + time);
         self.poll();
-        self.settle();
+        self.poll_while_woken();
     }
 
     /// Advances the clock until the server sends a ping, which takes one or two intervals of
     /// silence.
     fn await_ping(&mut self) {
-        self.pass(Duration::from_secs(30));
-        self.pass(Duration::from_secs(29));
-        self.pass(Duration::from_secs(1));
-        assert_eq!(self.take(), b"\x89\x0akeep-alive");
+        self.advance_clock(Duration::from_secs(30));
+        self.advance_clock(Duration::from_secs(29));
+        self.advance_clock(Duration::from_secs(1));
+        assert_eq!(self.take_output(), b"\x89\x0akeep-alive");
     }
 
     fn drain(&mut self) {
         self.clock.1.set(true);
         self.poll();
-        self.settle();
+        self.poll_while_woken();
     }
 }
 
-/// Where a handler stores its handles for the test, which acts as another task.
-type Left<T> = Rc<RefCell<Option<T>>>;
+/// Where a handler stores a value for the test, which acts as another task.
+type Shared<T> = Rc<RefCell<Option<T>>>;
 
-/// Creates a WebSocket whose handler gives it to the test and returns.
-fn leaving(limits: WebSocketLimits) -> (Rig, WebSocket) {
-    let left: Left<WebSocket> = Left::default();
-    let place = Rc::clone(&left);
-    let rig = Rig::new(
+/// Creates a WebSocket whose handler passes it to the test and returns.
+fn detached_socket(limits: WebSocketLimits) -> (TestConnection, WebSocket) {
+    let shared: Shared<WebSocket> = Shared::default();
+    let handler_shared = Rc::clone(&shared);
+    let connection = TestConnection::new(
         move |upgrade| upgrade.limits(limits),
         move |socket| {
-            *place.borrow_mut() = Some(socket);
+            *handler_shared.borrow_mut() = Some(socket);
             async {}
         },
     );
-    let socket = left.take().expect("the handler ran");
-    (rig, socket)
+    let socket = shared.take().expect("the handler ran");
+    (connection, socket)
 }
 
 fn poll_once<T>(waker: &Waker, future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
@@ -182,119 +186,123 @@ fn poll_once<T>(waker: &Waker, future: Pin<&mut impl Future<Output = T>>) -> Pol
 const TEXT: &[u8] = b"text";
 
 #[test]
-fn another_task_may_send_again_when_the_server_has_taken_what_was_sent() {
-    let (mut rig, socket) =
-        leaving(WebSocketLimits { send_queue_bytes_max: 1_000, ..WebSocketLimits::default() });
+fn another_task_may_send_again_after_the_server_took_the_output() {
+    let (mut connection, socket) = detached_socket(WebSocketLimits {
+        send_queue_bytes_max: 1_000,
+        ..WebSocketLimits::default()
+    });
     for _ in 0..3 {
         socket.try_send(vec![0; 1_000]).expect("there is room");
         assert!(matches!(socket.try_send("x"), Err(TrySendError::Full(_))));
-        rig.settle();
+        connection.poll_while_woken();
         assert!(matches!(socket.try_send("x"), Err(TrySendError::Full(_))));
-        assert_eq!(rig.take().len(), 1_004);
-        rig.settle();
+        assert_eq!(connection.take_output().len(), 1_004);
+        connection.poll_while_woken();
     }
     drop(socket);
 }
 
 #[test]
-fn a_close_by_one_sender_is_heard_by_all() {
-    let (mut rig, socket) =
-        leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
+fn a_close_by_one_sender_wakes_all_senders() {
+    let (mut connection, socket) =
+        detached_socket(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
     let (sender, _receiver) = socket.split();
     let other = sender.clone();
-    let woken = Arc::new(Count::default());
-    let waker = Waker::from(Arc::clone(&woken));
+    let wake_counter = Arc::new(WakeCounter::default());
+    let waker = Waker::from(Arc::clone(&wake_counter));
     let mut closing = std::pin::pin!(other.wait_closing());
     assert!(poll_once(&waker, closing.as_mut()).is_pending());
     sender.try_send("first").expect("there is room");
     let mut sending = std::pin::pin!(other.send("second"));
     assert!(poll_once(&waker, sending.as_mut()).is_pending());
     sender.try_send(Message::close(CloseCode::NORMAL_CLOSURE, "")).expect("the WebSocket is open");
-    assert!(woken.take() > 0, "the tasks waiting for the end are woken");
+    assert!(wake_counter.take() > 0, "the waiting tasks are woken");
     assert!(poll_once(&waker, closing.as_mut()).is_ready());
     assert!(poll_once(&waker, sending.as_mut()).is_ready());
-    rig.settle();
+    connection.poll_while_woken();
 }
 
 #[test]
-fn who_waits_no_more_is_forgotten() {
-    let (mut rig, socket) =
-        leaving(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
+fn wakers_of_dropped_futures_are_removed() {
+    let (mut connection, socket) =
+        detached_socket(WebSocketLimits { send_queue_bytes_max: 1, ..WebSocketLimits::default() });
     socket.try_send("much").expect("there is room");
-    rig.settle();
-    let woken = Arc::new(Count::default());
+    connection.poll_while_woken();
+    let wake_counter = Arc::new(WakeCounter::default());
     for _ in 0..10 {
-        let waker = Waker::from(Arc::clone(&woken));
+        let waker = Waker::from(Arc::clone(&wake_counter));
         // A separate task, with its own waker, that gives up.
-        let task = Waker::from(Arc::new(Task(waker)));
-        assert!(poll_once(&task, std::pin::pin!(socket.wait_closing())).is_pending());
-        assert!(poll_once(&task, std::pin::pin!(socket.send("more"))).is_pending());
-        drop(task);
+        let task_waker = Waker::from(Arc::new(TaskWaker(waker)));
+        assert!(poll_once(&task_waker, std::pin::pin!(socket.wait_closing())).is_pending());
+        assert!(poll_once(&task_waker, std::pin::pin!(socket.send("more"))).is_pending());
+        drop(task_waker);
     }
-    assert_eq!(Arc::strong_count(&woken), 1, "wakers of dropped tasks are kept");
-    rig.settle();
+    assert_eq!(Arc::strong_count(&wake_counter), 1, "wakers of dropped tasks are kept");
+    connection.poll_while_woken();
 }
 
-/// A task's waker that keeps the task alive.
-struct Task(Waker);
+/// The waker of a task, which keeps the task alive.
+struct TaskWaker(Waker);
 
-impl Wake for Task {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.0.wake_by_ref();
     }
 }
 
 #[test]
-fn the_end_that_a_drain_brings_is_the_end_for_ever() {
-    let left: Left<()> = Left::default();
-    let place = Rc::clone(&left);
-    let mut rig = Rig::new(
+fn recv_returns_none_forever_after_a_drain() {
+    let resume: Shared<()> = Shared::default();
+    let handler_resume = Rc::clone(&resume);
+    let mut connection = TestConnection::new(
         |upgrade| upgrade,
         move |mut socket: WebSocket| {
-            let place = Rc::clone(&place);
+            let handler_resume = Rc::clone(&handler_resume);
             async move {
                 while let Some(Ok(_)) = socket.recv().await {}
-                assert!(place.borrow().is_none());
+                assert!(handler_resume.borrow().is_none());
                 // Meanwhile the peer keeps sending.
-                poll_fn(|_| if place.borrow().is_some() { Poll::Ready(()) } else { Poll::Pending })
-                    .await;
+                poll_fn(|_| {
+                    if handler_resume.borrow().is_some() { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
                 assert_eq!(socket.recv().await, None);
                 socket.send("bye").await.expect("there is time");
                 std::future::pending::<()>().await;
             }
         },
     );
-    rig.drain();
+    connection.drain();
     // More than the limit of unread messages.
     for _ in 0..40 {
-        rig.push(Opcode::Text, &[b'x'; 2_000]);
-        rig.poll();
+        connection.receive_frame(Opcode::Text, &[b'x'; 2_000]);
+        connection.poll();
     }
-    *left.borrow_mut() = Some(());
-    rig.poll();
-    rig.settle();
-    assert_eq!(rig.take(), b"\x81\x03bye");
-    rig.pass(Duration::from_secs(5));
-    assert_eq!(rig.take(), b"\x88\x02\x03\xe9");
+    *resume.borrow_mut() = Some(());
+    connection.poll();
+    connection.poll_while_woken();
+    assert_eq!(connection.take_output(), b"\x81\x03bye");
+    connection.advance_clock(Duration::from_secs(5));
+    assert_eq!(connection.take_output(), b"\x88\x02\x03\xe9");
     // The peer's Close frame is read despite the unread messages before it.
-    rig.push(Opcode::Close, b"\x03\xe9");
-    rig.poll();
-    rig.settle();
-    rig.pass(Duration::from_secs(10));
-    assert!(rig.running.is_none(), "the close handshake was not seen");
+    connection.receive_frame(Opcode::Close, b"\x03\xe9");
+    connection.poll();
+    connection.poll_while_woken();
+    connection.advance_clock(Duration::from_secs(10));
+    assert!(connection.running.is_none(), "the close handshake was not seen");
 }
 
 #[test]
-fn an_answer_that_came_in_time_is_heard_however_late_it_is_read() {
-    let (mut rig, socket) = leaving(WebSocketLimits::default());
+fn a_pong_received_in_time_counts_even_if_it_is_read_late() {
+    let (mut connection, socket) = detached_socket(WebSocketLimits::default());
     for _ in 0..3 {
-        rig.await_ping();
+        connection.await_ping();
         // Meanwhile the worker was blocked.
-        rig.push(Opcode::Pong, b"keep-alive");
-        rig.pass(Duration::from_secs(300));
+        connection.receive_frame(Opcode::Pong, b"keep-alive");
+        connection.advance_clock(Duration::from_secs(300));
         assert!(!socket.is_closed(), "the peer answered in time");
-        rig.settle();
-        rig.take();
+        connection.poll_while_woken();
+        connection.take_output();
     }
 }
 
@@ -309,8 +317,8 @@ impl IsClosed for WebSocket {
 }
 
 #[test]
-fn a_message_costs_one_poll_and_its_answer_none() {
-    let mut rig = Rig::new(
+fn an_echoed_message_costs_one_poll() {
+    let mut connection = TestConnection::new(
         |upgrade| upgrade,
         async |mut socket: WebSocket| {
             while let Some(Ok(message)) = socket.recv().await {
@@ -319,33 +327,33 @@ fn a_message_costs_one_poll_and_its_answer_none() {
         },
     );
     for _ in 0..5 {
-        rig.push(Opcode::Text, TEXT);
-        assert_eq!(rig.settle(), 1, "polls per message");
-        assert_eq!(rig.take(), b"\x81\x04text");
-        assert_eq!(rig.settle(), 0, "polls after the server took the output");
+        connection.receive_frame(Opcode::Text, TEXT);
+        assert_eq!(connection.poll_while_woken(), 1, "polls per message");
+        assert_eq!(connection.take_output(), b"\x81\x04text");
+        assert_eq!(connection.poll_while_woken(), 0, "polls after the server took the output");
     }
 }
 
 #[test]
-fn copies_of_a_sender_come_and_go_without_a_poll() {
-    let (mut rig, socket) = leaving(WebSocketLimits::default());
+fn cloning_and_dropping_senders_causes_no_poll() {
+    let (mut connection, socket) = detached_socket(WebSocketLimits::default());
     let (sender, receiver) = socket.split();
     for _ in 0..5 {
         drop(sender.clone());
     }
-    assert_eq!(rig.settle(), 0);
+    assert_eq!(connection.poll_while_woken(), 0);
     drop(receiver);
-    rig.settle();
+    connection.poll_while_woken();
     drop(sender);
-    assert!(rig.settle() > 0);
-    assert_eq!(rig.take(), b"\x88\x02\x03\xe8");
+    assert!(connection.poll_while_woken() > 0);
+    assert_eq!(connection.take_output(), b"\x88\x02\x03\xe8");
 }
 
 #[test]
-fn nobody_spins_with_times_of_zero() {
-    let left: Left<WebSocket> = Left::default();
-    let place = Rc::clone(&left);
-    let mut rig = Rig::new(
+fn zero_timeouts_and_limits_do_not_spin() {
+    let shared: Shared<WebSocket> = Shared::default();
+    let handler_shared = Rc::clone(&shared);
+    let mut connection = TestConnection::new(
         |upgrade| {
             let limits = WebSocketLimits {
                 receive_queue_bytes_max: 0,
@@ -353,85 +361,85 @@ fn nobody_spins_with_times_of_zero() {
                 ..WebSocketLimits::default()
             };
             let upgrade = upgrade.limits(limits).ping_interval(Duration::from_nanos(1));
-            let none = Duration::ZERO;
-            upgrade.pong_timeout(none).close_timeout(none).drain_timeout(none)
+            let zero = Duration::ZERO;
+            upgrade.pong_timeout(zero).close_timeout(zero).drain_timeout(zero)
         },
         move |socket| {
-            *place.borrow_mut() = Some(socket);
+            *handler_shared.borrow_mut() = Some(socket);
             async {}
         },
     );
-    rig.push(Opcode::Text, TEXT);
-    rig.pass(Duration::from_secs(1));
+    connection.receive_frame(Opcode::Text, TEXT);
+    connection.advance_clock(Duration::from_secs(1));
     for _ in 0..5 {
-        rig.pass(Duration::from_secs(1));
+        connection.advance_clock(Duration::from_secs(1));
     }
-    rig.drain();
-    rig.pass(Duration::from_secs(1));
-    assert!(rig.running.is_none());
+    connection.drain();
+    connection.advance_clock(Duration::from_secs(1));
+    assert!(connection.running.is_none());
 }
 
 #[test]
-fn a_burst_of_pings_by_a_peer_that_reads_is_answered() {
-    let mut rig = Rig::new(
+fn all_pings_of_a_peer_that_reads_get_a_pong() {
+    let mut connection = TestConnection::new(
         |upgrade| upgrade,
         async |mut socket: WebSocket| {
             while let Some(Ok(_)) = socket.recv().await {}
         },
     );
-    for number in 0..300_u32 {
-        rig.push(Opcode::Ping, &number.to_be_bytes());
+    for index in 0..300_u32 {
+        connection.receive_frame(Opcode::Ping, &index.to_be_bytes());
     }
-    let mut answers = Vec::new();
+    let mut pongs = Vec::new();
     loop {
-        rig.settle();
-        let more = rig.take();
-        if more.is_empty() {
+        connection.poll_while_woken();
+        let output = connection.take_output();
+        if output.is_empty() {
             break;
         }
-        answers.extend(more);
+        pongs.extend(output);
     }
     let mut expected = Vec::new();
-    for number in 0..300_u32 {
-        frame::write_frame(Opcode::Pong, flag::FIN, None, &number.to_be_bytes(), &mut expected);
+    for index in 0..300_u32 {
+        frame::write_frame(Opcode::Pong, flag::FIN, None, &index.to_be_bytes(), &mut expected);
     }
-    assert!(answers == expected, "{} bytes instead of {}", answers.len(), expected.len());
+    assert!(pongs == expected, "{} bytes instead of {}", pongs.len(), expected.len());
 }
 
 #[test]
-fn pings_of_a_peer_that_does_not_read_are_not_read_either() {
-    let mut rig = Rig::new(
+fn pongs_are_limited_if_the_peer_does_not_read() {
+    let mut connection = TestConnection::new(
         |upgrade| upgrade,
         async |mut socket: WebSocket| {
             while let Some(Ok(_)) = socket.recv().await {}
         },
     );
     for _ in 0..400 {
-        rig.push(Opcode::Ping, &[7; 125]);
-        rig.settle();
+        connection.receive_frame(Opcode::Ping, &[7; 125]);
+        connection.poll_while_woken();
     }
-    let answers = rig.take();
-    assert!(answers.len() <= 2 * 101 * 127, "{} bytes", answers.len());
+    let pongs = connection.take_output();
+    assert!(pongs.len() <= 2 * 101 * 127, "{} bytes", pongs.len());
 }
 
 #[test]
-fn answers_to_our_own_pings_cost_a_peer_nothing() {
+fn pongs_for_the_servers_pings_are_not_charged() {
     let limits = WebSocketLimits {
         abuse_budget_max: 0,
         abuse_budget_per_second: 0,
         ..WebSocketLimits::default()
     };
-    let (mut rig, socket) = leaving(limits);
+    let (mut connection, socket) = detached_socket(limits);
     for _ in 0..5 {
-        rig.await_ping();
-        rig.push(Opcode::Pong, b"keep-alive");
-        rig.settle();
-        assert!(!socket.is_closed(), "{:?}", rig.take());
-        rig.settle();
-        rig.take();
+        connection.await_ping();
+        connection.receive_frame(Opcode::Pong, b"keep-alive");
+        connection.poll_while_woken();
+        assert!(!socket.is_closed(), "{:?}", connection.take_output());
+        connection.poll_while_woken();
+        connection.take_output();
     }
     // An unsolicited pong is charged.
-    rig.push(Opcode::Pong, b"keep-alive");
-    rig.settle();
+    connection.receive_frame(Opcode::Pong, b"keep-alive");
+    connection.poll_while_woken();
     assert!(socket.is_closed());
 }

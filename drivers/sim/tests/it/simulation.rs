@@ -48,44 +48,44 @@ async fn serve(driver: Sim, listener: peregrine_driver_sim::SimListener) {
 fn storm(seed: u64) -> (u64, u32) {
     let network = Network::new(seed, Faults::hostile());
     let port = network.bind();
-    let place = port.id();
+    let port_id = port.id();
     for task in 0..4 {
         network.drop_task_at(task * 2);
     }
-    let (whole, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let whole_count = Rc::clone(&whole);
+    let (completed, finished) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let completed_count = Rc::clone(&completed);
     run(&network, async move |driver: Sim| {
         let listener = driver.listen(port).expect("the port is bound");
         // The server is polled from main, so that only its connections are dropped.
         let server = serve(driver.clone(), listener);
         let network = driver.network().clone();
         for _ in 0..10 {
-            let client = network.connect_to(place);
-            let (whole, ended) = (Rc::clone(&whole), Rc::clone(&ended));
+            let client = network.connect_to(port_id);
+            let (completed, finished) = (Rc::clone(&completed), Rc::clone(&finished));
             let timer = network.clone();
             network.spawn(async move {
-                let talk = async {
+                let exchange = async {
                     client.send(&[7; 300]).await.ok()?;
                     client.half_close().await.ok()?;
                     client.recv_all().await.ok()
                 };
-                let given_up = timer.sleep(HOUR);
-                let all = first_of(talk, given_up).await.flatten();
-                whole.set(whole.get() + u32::from(all.is_some_and(|all| all.len() == 300)));
-                ended.set(ended.get() + 1);
+                let timeout = timer.sleep(HOUR);
+                let all = first_of(exchange, timeout).await.flatten();
+                completed.set(completed.get() + u32::from(all.is_some_and(|all| all.len() == 300)));
+                finished.set(finished.get() + 1);
             });
         }
-        let all_ended = async {
-            while ended.get() < 10 {
+        let all_finished = async {
+            while finished.get() < 10 {
                 network.sleep(Duration::from_secs(1)).await;
             }
         };
-        first_of(server, all_ended).await;
+        first_of(server, all_finished).await;
     });
     assert_eq!(network.connections(), 0, "seed {seed}");
     assert_eq!(network.outstanding_chunks(), 0, "seed {seed}");
     assert_eq!(network.panics(), 0, "seed {seed}");
-    (network.trace_digest(), whole_count.get())
+    (network.trace_digest(), completed_count.get())
 }
 
 /// The output of `a`, unless `b` completes first.
@@ -99,19 +99,22 @@ async fn first_of<A: Future, B: Future>(a: A, b: B) -> Option<A::Output> {
 }
 
 #[test]
-fn the_same_seed_repeats_every_event_and_another_does_not() {
-    let mut whole = 0;
+fn equal_seeds_give_equal_runs_and_different_seeds_do_not() {
+    let mut completed = 0;
     for seed in 0..100 {
         let first = storm(seed);
         assert_eq!(first, storm(seed), "seed {seed}");
         assert_ne!(first.0, storm(seed + 1000).0, "seed {seed}");
-        whole += first.1;
+        completed += first.1;
     }
-    assert!((100..1000).contains(&whole), "{whole} of 1,000 clients were not hit by faults");
+    assert!(
+        (100..1000).contains(&completed),
+        "{completed} of 1,000 clients were not hit by faults"
+    );
 }
 
 #[test]
-fn hours_pass_in_no_time_on_the_drivers_clock_and_on_tokios() {
+fn virtual_hours_take_no_real_time_on_the_clocks_of_driver_and_tokio() {
     let real = Instant::now();
     let network = Network::new(1, Faults::none());
     run(&network, async |driver: Sim| {
@@ -130,11 +133,11 @@ fn hours_pass_in_no_time_on_the_drivers_clock_and_on_tokios() {
 }
 
 #[test]
-fn a_wait_without_end_is_reported_with_the_seed_and_what_waits() {
+fn a_deadlock_is_reported_with_the_seed_and_the_waiting_tasks() {
     let network = Network::new(4321, Faults::none());
     let port = network.bind();
     let client = network.connect(&port);
-    let waited = catch_unwind(AssertUnwindSafe(|| {
+    let result = catch_unwind(AssertUnwindSafe(|| {
         run(&network, async |driver: Sim| {
             let listener = driver.listen(port).expect("the port is bound");
             let stream = listener.accept().await.expect("a client waits");
@@ -143,7 +146,7 @@ fn a_wait_without_end_is_reported_with_the_seed_and_what_waits() {
             stream.recv().await.map(|chunk| chunk.len())
         })
     }));
-    let panic = waited.expect_err("a deadlock");
+    let panic = result.expect_err("a deadlock");
     let text = panic.downcast_ref::<String>().expect("the panic has a message");
     for part in ["deadlock", "seed 4321", "main and 2 tasks", "accept", "server receives"] {
         assert!(text.contains(part), "{part:?} is missing in {text}");
@@ -151,17 +154,17 @@ fn a_wait_without_end_is_reported_with_the_seed_and_what_waits() {
 }
 
 #[test]
-fn a_run_that_is_busy_for_ever_ends_when_its_time_is_over() {
+fn an_endless_run_fails_at_the_time_limit() {
     let network = Network::new(99, Faults::none());
     network.set_time_max(HOUR);
-    let busy = catch_unwind(AssertUnwindSafe(|| {
+    let result = catch_unwind(AssertUnwindSafe(|| {
         run(&network, async |driver: Sim| {
             loop {
                 driver.sleep_until(driver.now() + Duration::from_secs(1)).await;
             }
         })
     }));
-    let panic = busy.expect_err("the run never ends by itself");
+    let panic = result.expect_err("the run never ends by itself");
     let text = panic.downcast_ref::<String>().expect("the panic has a message");
     assert!(text.contains("time is over") && text.contains("seed 99"), "{text}");
 }
@@ -186,7 +189,7 @@ fn an_accept_error_leaves_the_connection_in_the_backlog() {
 }
 
 #[test]
-fn a_doomed_task_is_dropped_and_no_other() {
+fn only_the_task_chosen_for_a_drop_is_dropped() {
     let mut polls_seen = std::collections::BTreeSet::new();
     for seed in 0..50 {
         let network = Network::new(seed, Faults::none());
@@ -204,16 +207,16 @@ fn a_doomed_task_is_dropped_and_no_other() {
             }
             driver.sleep_until(driver.now() + HOUR).await;
         });
-        let [first, doomed, last] = *ticks.borrow();
+        let [first, dropped, last] = *ticks.borrow();
         assert_eq!((first, last), (20, 20));
-        assert!((1..=12).contains(&doomed), "{doomed}");
-        polls_seen.insert(doomed);
+        assert!((1..=12).contains(&dropped), "{dropped}");
+        polls_seen.insert(dropped);
     }
     assert!(polls_seen.len() > 6, "the await differs from seed to seed: {polls_seen:?}");
 }
 
 #[test]
-fn a_future_may_be_dropped_at_each_of_its_awaits() {
+fn a_future_can_be_dropped_at_each_of_its_awaits() {
     let network = Network::new(5, Faults::none());
     run(&network, async |driver: Sim| {
         let reached = Rc::new(Cell::new(0_u32));
@@ -246,7 +249,7 @@ async fn pair(driver: &Sim) -> (peregrine_driver_sim::SimStream, Client) {
 }
 
 #[test]
-fn a_stalled_direction_stands_still_and_the_other_moves() {
+fn a_stall_delays_only_one_direction() {
     run(&Network::new(6, Faults::none()), async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
         client.stall(HOUR);
@@ -260,7 +263,7 @@ fn a_stalled_direction_stands_still_and_the_other_moves() {
 }
 
 #[test]
-fn a_reset_in_the_middle_reaches_both_ends() {
+fn a_reset_by_the_network_reaches_both_ends() {
     let faults = Faults { reset_per_mille: 1000, ..Faults::none() };
     run(&Network::new(7, faults), async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
@@ -291,7 +294,7 @@ fn bytes_before_a_reset_are_received_first() {
 fn a_receive_waits_for_a_free_buffer() {
     let network = Network::new(9, Faults::none());
     let options = Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
-    let counters = network.run(&options, async |driver: Sim| {
+    let stats = network.run(&options, async |driver: Sim| {
         let (stream, client) = pair(&driver).await;
         client.send(&[3; 512 * 17]).await.expect("the pipe has room");
         let mut chunks = Vec::new();
@@ -308,11 +311,11 @@ fn a_receive_waits_for_a_free_buffer() {
         assert_eq!(driver.now(), HOUR);
         driver.stats()
     });
-    let counters = counters.expect("a runtime without I/O starts");
-    assert!(counters.buffers_exhausted >= 1);
-    assert_eq!(counters.accepted, 1);
-    assert!(counters.enters >= 1);
-    assert_eq!(counters.in_flight, 0);
+    let stats = stats.expect("a runtime without I/O starts");
+    assert!(stats.buffers_exhausted >= 1);
+    assert_eq!(stats.accepted, 1);
+    assert!(stats.enters >= 1);
+    assert_eq!(stats.in_flight, 0);
 }
 
 #[test]

@@ -21,7 +21,7 @@ async fn send(stream: &impl Stream, mut bytes: Vec<u8>) -> io::Result<()> {
 }
 
 #[test]
-fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
+fn a_receive_without_a_free_buffer_allocates_memory() {
     let (socket, address) = bind();
     let clients: Vec<_> = (0..17)
         .map(|_| {
@@ -31,7 +31,7 @@ fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
         })
         .collect();
     let options = Options { receive_buffers: 16, ..Options::default() };
-    let counters = Tokio::run(&options, async |driver: Tokio| {
+    let stats = Tokio::run(&options, async |driver: Tokio| {
         let listener = driver.listen(socket).expect("the socket listens");
         let mut chunks = Vec::new();
         for _ in &clients {
@@ -42,25 +42,22 @@ fn a_receive_that_finds_no_free_buffer_gets_memory_of_its_own() {
         driver.stats()
     })
     .expect("the runtime starts");
-    assert_eq!(counters.buffers_exhausted, 1);
-    assert_eq!(counters.accepted, 17);
-    assert!(counters.enters >= 34, "17 accepts and 17 reads");
+    assert_eq!(stats.buffers_exhausted, 1);
+    assert_eq!(stats.accepted, 17);
+    assert!(stats.enters >= 34, "17 accepts and 17 reads");
 }
 
 #[test]
-fn keep_alive_that_somebody_before_asked_for_is_off() {
+fn listening_disables_a_keep_alive_set_by_a_previous_owner() {
     let socket = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let same = socket.try_clone().expect("descriptors are available");
-    let same = socket2::SockRef::from(&same);
-    same.set_keepalive(true).expect("a TCP socket");
-    let sockets = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
-    Tokio::run(
-        &Options { socket_options: sockets, ..Options::default() },
-        async |driver: Tokio| {
-            let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
-            assert!(!same.keepalive().expect("a TCP socket"));
-        },
-    )
+    let duplicate = socket.try_clone().expect("descriptors are available");
+    let duplicate = socket2::SockRef::from(&duplicate);
+    duplicate.set_keepalive(true).expect("a TCP socket");
+    let socket_options = SocketOptions { tcp_keepalive: None, ..SocketOptions::default() };
+    Tokio::run(&Options { socket_options, ..Options::default() }, async |driver: Tokio| {
+        let _listener = driver.listen(Socket::Tcp(socket)).expect("the socket listens");
+        assert!(!duplicate.keepalive().expect("a TCP socket"));
+    })
     .expect("the runtime starts");
 }
 
@@ -77,9 +74,9 @@ fn a_send_is_counted_until_its_last_byte_is_written() {
         stream.send(&mut vec![b'a'; bytes]);
         assert_eq!(driver.stats().in_flight, 1);
         let reader = std::thread::spawn(move || {
-            let mut rest = Vec::new();
-            client.read_to_end(&mut rest).expect("a regular end");
-            rest.len()
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).expect("a regular end");
+            received.len()
         });
         stream.finish();
         stream.flush().await.expect("everything is written");
@@ -90,10 +87,10 @@ fn a_send_is_counted_until_its_last_byte_is_written() {
 }
 
 #[test]
-fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
+fn a_worker_can_shut_down_with_an_unfinished_send() {
     let (socket, address) = bind();
     let client = TcpStream::connect(address).expect("the server listens");
-    let kept = Tokio::run(&Options::default(), async |driver: Tokio| {
+    let stream = Tokio::run(&Options::default(), async |driver: Tokio| {
         let listener = driver.listen(socket).expect("the socket listens");
         let stream = Rc::new(listener.accept().await.expect("a client waits"));
         let sender = Rc::clone(&stream);
@@ -104,34 +101,34 @@ fn an_unfinished_send_does_not_disturb_the_end_of_the_worker() {
         stream
     })
     .expect("the runtime starts");
-    drop(kept);
+    drop(stream);
     drop(client);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn workers_are_pinned_to_the_cpus_that_the_process_may_use_counted_around() {
+fn workers_are_pinned_to_the_allowed_cpus_modulo_their_number() {
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
     let this_thread = nix::unistd::Pid::from_raw(0);
     let cpus = |set: &CpuSet| {
         (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
     };
-    let usable: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel call"));
-    let count = usable.len();
-    for number in [0, 1, count - 1, count, 3 * count + 1, usize::MAX] {
-        let options = Options { cpu: Some(number), ..Options::default() };
+    let allowed: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel call"));
+    let count = allowed.len();
+    for index in [0, 1, count - 1, count, 3 * count + 1, usize::MAX] {
+        let options = Options { cpu: Some(index), ..Options::default() };
         let pinned: Vec<usize> = Tokio::run(&options, async |_| sched_getaffinity(this_thread))
             .expect("the runtime starts")
             .map(|set| cpus(&set))
             .expect("the kernel call");
-        assert_eq!(pinned, [usable[number % count]]);
+        assert_eq!(pinned, [allowed[index % count]]);
         let after: Vec<usize> = cpus(&sched_getaffinity(this_thread).expect("the kernel call"));
-        assert_eq!(after, usable, "the thread is unbound after the worker");
+        assert_eq!(after, allowed, "the thread is unbound after the worker");
     }
     // A process that is bound to one CPU has only that one.
     std::thread::spawn(move || {
         let mut last = CpuSet::new();
-        last.set(usable[count - 1]).expect("the CPU fits into a set");
+        last.set(allowed[count - 1]).expect("the CPU fits into a set");
         sched_setaffinity(this_thread, &last).expect("the thread may use it");
         let options = Options { cpu: Some(0), ..Options::default() };
         let pinned = Tokio::run(&options, async |_| sched_getaffinity(this_thread));
@@ -152,17 +149,17 @@ fn an_idle_worker_sleeps() {
         driver.spawn(async move { drop(listener.accept().await) });
         let timer = driver.clone();
         driver.spawn(async move { timer.sleep_until(Duration::from_secs(600)).await });
-        // Much longer than any interval in a driver; only the number of turns counts.
+        // Much longer than any interval in a driver; only the number of enters matters.
         let (wake, woken) = tokio::sync::oneshot::channel();
-        let other = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(2));
             wake.send(()).expect("the worker waits");
         });
         let before = driver.stats().enters;
         woken.await.expect("the other thread sends");
-        let turns = driver.stats().enters - before;
-        assert!(turns <= 5, "{turns} turns with nothing to do");
-        other.join().expect("the thread has not panicked");
+        let enters = driver.stats().enters - before;
+        assert!(enters <= 5, "{enters} enters with nothing to do");
+        thread.join().expect("the thread has not panicked");
     })
     .expect("the runtime starts");
     drop(client);

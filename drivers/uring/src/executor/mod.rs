@@ -110,12 +110,13 @@ const PARKED_IN_TOKIO: u8 = 2;
 /// Where a worker sleeps.
 pub(crate) enum ParkTarget<'waker> {
     Ring,
-    /// With the waker of the loop.
+    /// With the event loop's waker.
     Tokio(&'waker Waker),
 }
 
 struct InjectQueue {
-    /// `None` once the worker has ended: a header points back here, so it would never be freed.
+    /// `None` once the worker has ended: each waker holds this queue's handle, so a waker left here
+    /// would never be freed.
     injected: Option<Vec<Arc<TaskWaker>>>,
     root: Option<Waker>,
 }
@@ -161,8 +162,8 @@ impl Executor {
     }
 
     pub(crate) fn leave(&self) {
-        let left = CURRENT.with(|current| current.replace(None));
-        drop(left);
+        let previous = CURRENT.with(|current| current.replace(None));
+        drop(previous);
     }
 
     pub(crate) fn remote(&self) -> &RemoteHandle {
@@ -178,8 +179,8 @@ impl Executor {
             let index = u32::try_from(slots.vacant_key()).expect("fewer than 2^32 tasks");
             let waker = TaskWaker::new_waker(&self.remote, index);
             let task: BoxedTask = Box::pin(Task { waker, future: task });
-            let turn = self.iteration.get().wrapping_sub(1);
-            slots.insert(TaskSlot { task: Some(task), queued: true, last_iteration: turn });
+            let last_iteration = self.iteration.get().wrapping_sub(1);
+            slots.insert(TaskSlot { task: Some(task), queued: true, last_iteration });
             index
         };
         self.ready.borrow_mut().push_back(index);
@@ -205,9 +206,9 @@ impl Executor {
         if self.main_ready.replace(true) {
             return;
         }
-        let thread = self.block_on_waker.borrow().clone();
-        if let Some(thread) = thread {
-            thread.wake();
+        let waker = self.block_on_waker.borrow().clone();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
@@ -223,8 +224,8 @@ impl Executor {
         main: Pin<&mut F>,
         context: &Context<'_>,
     ) -> Poll<F::Output> {
-        let is_kept = |kept: &Waker| kept.will_wake(context.waker());
-        if !self.block_on_waker.borrow().as_ref().is_some_and(is_kept) {
+        let is_registered = |registered: &Waker| registered.will_wake(context.waker());
+        if !self.block_on_waker.borrow().as_ref().is_some_and(is_registered) {
             let old = self.block_on_waker.replace(Some(context.waker().clone()));
             drop(old);
         }
@@ -244,16 +245,16 @@ impl Executor {
         if !self.remote.any_injected.load(Ordering::Acquire) {
             return;
         }
-        let woken = {
-            let mut inbox = self.remote.lock();
+        let injected = {
+            let mut queue = self.remote.lock();
             self.remote.any_injected.store(false, Ordering::Relaxed);
-            inbox.injected.as_mut().map(std::mem::take).unwrap_or_default()
+            queue.injected.as_mut().map(std::mem::take).unwrap_or_default()
         };
-        for header in woken {
-            // A wake-up from here on is not seen by the following poll, so it must inject the task
-            // again. Data written before the swap is visible to that poll.
-            header.injected.swap(false, Ordering::AcqRel);
-            self.wake(header.index);
+        for waker in injected {
+            // The poll below may miss a wake-up that happens after this line, so such a wake-up
+            // must inject the task again. Data written before the swap is visible to that poll.
+            waker.injected.swap(false, Ordering::AcqRel);
+            self.wake(waker.index);
         }
     }
 
@@ -277,7 +278,7 @@ impl Executor {
         self.poll_clock.record_poll(now, self.ready.borrow().len());
     }
 
-    /// When it looked for the completions that are processed now.
+    /// When the driver polled for the completions that are being processed.
     pub(crate) fn polled_at(&self) -> Duration {
         self.poll_clock.polled_at()
     }
@@ -291,15 +292,15 @@ impl Executor {
     fn poll_task(&self, index: u32) -> bool {
         let mut task = {
             let mut slots = self.slots.borrow_mut();
-            let turn = self.iteration.get();
+            let iteration = self.iteration.get();
             let slot = slots.get_mut(index as usize);
-            if slot.as_ref().is_some_and(|slot| slot.last_iteration == turn) {
+            if slot.as_ref().is_some_and(|slot| slot.last_iteration == iteration) {
                 return false;
             }
             self.poll_clock.on_task_poll();
             let Some(slot) = slot else { return true };
             slot.queued = false;
-            slot.last_iteration = turn;
+            slot.last_iteration = iteration;
             let Some(task) = slot.task.take() else { return true };
             task
         };
@@ -331,8 +332,8 @@ impl Executor {
         drop(injected);
         let root = self.remote.lock().root.take();
         drop(root);
-        let thread = self.block_on_waker.take();
-        drop(thread);
+        let waker = self.block_on_waker.take();
+        drop(waker);
     }
 
     /// The thread will wait inside tokio.
@@ -353,7 +354,7 @@ impl Executor {
     }
 }
 
-/// Destructors are user code: their panics must not end the worker.
+/// Drops a value without letting a panic of its destructor, which is user code, end the worker.
 fn drop_catching_panic<T>(value: T) {
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
     // The panic payload has a destructor too. A payload thrown by that one is leaked.
@@ -365,13 +366,13 @@ fn drop_catching_panic<T>(value: T) {
 }
 
 /// Marks a task as the one being polled, while this lives.
-struct CurrentTaskGuard<'tasks>(&'tasks Executor);
+struct CurrentTaskGuard<'executor>(&'executor Executor);
 
-impl<'tasks> CurrentTaskGuard<'tasks> {
-    fn start(tasks: &'tasks Executor, index: u32, waker: &Waker) -> Self {
-        tasks.current.set(index);
-        tasks.current_data.set(waker.data());
-        Self(tasks)
+impl<'executor> CurrentTaskGuard<'executor> {
+    fn start(executor: &'executor Executor, index: u32, waker: &Waker) -> Self {
+        executor.current.set(index);
+        executor.current_data.set(waker.data());
+        Self(executor)
     }
 }
 
@@ -391,15 +392,15 @@ impl RemoteHandle {
     ///
     /// Pairs with `inject`: one side writes `parked` and then reads `any_injected`, the other the
     /// reverse, all sequentially consistent, so that at least one sees the other's write.
-    pub(crate) fn try_park(&self, place: ParkTarget<'_>) -> bool {
-        let place = match place {
+    pub(crate) fn try_park(&self, target: ParkTarget<'_>) -> bool {
+        let parked = match target {
             ParkTarget::Ring => PARKED_IN_RING,
             ParkTarget::Tokio(root) => {
                 self.set_root(root);
                 PARKED_IN_TOKIO
             }
         };
-        self.parked.store(place, Ordering::SeqCst);
+        self.parked.store(parked, Ordering::SeqCst);
         if self.any_injected.load(Ordering::SeqCst) {
             self.unpark();
             return false;
@@ -408,12 +409,12 @@ impl RemoteHandle {
     }
 
     fn set_root(&self, root: &Waker) {
-        let mut inbox = self.lock();
-        let old = match &inbox.root {
-            Some(kept) if kept.will_wake(root) => None,
-            _ => inbox.root.replace(root.clone()),
+        let mut queue = self.lock();
+        let old = match &queue.root {
+            Some(current) if current.will_wake(root) => None,
+            _ => queue.root.replace(root.clone()),
         };
-        drop(inbox);
+        drop(queue);
         drop(old);
     }
 
@@ -438,12 +439,12 @@ impl RemoteHandle {
         self.inject_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn inject(&self, header: Arc<TaskWaker>) {
-        if header.injected.swap(true, Ordering::AcqRel) {
+    fn inject(&self, waker: Arc<TaskWaker>) {
+        if waker.injected.swap(true, Ordering::AcqRel) {
             return;
         }
         match self.lock().injected.as_mut() {
-            Some(injected) => injected.push(header),
+            Some(injected) => injected.push(waker),
             None => return,
         }
         self.any_injected.store(true, Ordering::SeqCst);
@@ -471,15 +472,15 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let here = CURRENT.try_with(|current| match &*current.borrow() {
-            Some(tasks) if Arc::ptr_eq(&tasks.remote, &self.remote) => {
-                tasks.wake(self.index);
+        let woken_locally = CURRENT.try_with(|current| match &*current.borrow() {
+            Some(executor) if Arc::ptr_eq(&executor.remote, &self.remote) => {
+                executor.wake(self.index);
                 true
             }
             _ => false,
         });
         // A thread that is ending may have no current worker.
-        if !here.unwrap_or(false) {
+        if !woken_locally.unwrap_or(false) {
             self.remote.inject(Arc::clone(self));
         }
     }

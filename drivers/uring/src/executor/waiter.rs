@@ -30,15 +30,15 @@ impl Waiter {
 
     /// Registers the polling task. Returns the previous one, to be dropped after all borrows have
     /// ended: the destructor of a foreign waker may run any code.
-    pub(crate) fn register(&mut self, context: &Context<'_>, tasks: &Executor) -> Self {
+    pub(crate) fn register(&mut self, context: &Context<'_>, executor: &Executor) -> Self {
         let waker = context.waker();
-        let new = if std::ptr::eq(waker.data(), tasks.current_data.get())
-            && std::ptr::eq(waker.vtable(), tasks.vtable)
+        let new = if std::ptr::eq(waker.data(), executor.current_data.get())
+            && std::ptr::eq(waker.vtable(), executor.vtable)
         {
-            Self::Task(tasks.current.get())
+            Self::Task(executor.current.get())
         } else {
             match self {
-                Self::Waker(kept) if kept.will_wake(waker) => return Self::NONE,
+                Self::Waker(current) if current.will_wake(waker) => return Self::NONE,
                 _ => Self::Waker(waker.clone()),
             }
         };
@@ -46,10 +46,10 @@ impl Waiter {
     }
 
     /// Wakes the task. Must not be called while anything is borrowed.
-    pub(crate) fn wake(self, tasks: &Executor) {
+    pub(crate) fn wake(self, executor: &Executor) {
         match self {
             Self::Task(NO_TASK) => {}
-            Self::Task(index) => tasks.wake(index),
+            Self::Task(index) => executor.wake(index),
             Self::Waker(waker) => waker.wake(),
         }
     }

@@ -1,4 +1,5 @@
-//! Listening sockets: which worker takes a connection, how many it takes, and what stays unchanged.
+//! Listening sockets: which worker accepts a connection, how many it accepts, and what stays
+//! unchanged.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,14 +8,14 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::harness::{PATIENCE, echo, join, pause, tcp, worker};
+use crate::harness::{TEST_TIMEOUT, echo, join, pause, tcp, worker};
 use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 use socket2::SockRef;
 
 const WORKERS: usize = 4;
 
 /// A command from a test to a worker.
-enum Order {
+enum Command {
     /// Blocks its thread until the sender is dropped.
     Block(Receiver<()>),
     End,
@@ -22,18 +23,18 @@ enum Order {
 
 /// Workers that share a listening socket and greet each connection with their number.
 struct Workers {
-    orders: Vec<tokio::sync::mpsc::UnboundedSender<Order>>,
+    commands: Vec<tokio::sync::mpsc::UnboundedSender<Command>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
     /// Each connection blocks its worker's thread for `work`.
     fn start(sockets: impl IntoIterator<Item = Socket>, work: Duration) -> Self {
-        let (mut orders, mut threads) = (Vec::new(), Vec::new());
+        let (mut commands, mut threads) = (Vec::new(), Vec::new());
         for (number, socket) in sockets.into_iter().enumerate() {
             let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-            let (told, started) = mpsc::channel();
-            orders.push(sender);
+            let (started_sender, started) = mpsc::channel();
+            commands.push(sender);
             threads.push(worker(Options::default(), move |driver| async move {
                 let listener = driver.listen(socket).unwrap();
                 driver.spawn(async move {
@@ -46,25 +47,25 @@ impl Workers {
                     }
                 });
                 pause(&driver, 5).await;
-                told.send(()).unwrap();
-                while let Some(Order::Block(until)) = receiver.recv().await {
+                started_sender.send(()).unwrap();
+                while let Some(Command::Block(until)) = receiver.recv().await {
                     let _ = until.recv();
                 }
             }));
-            started.recv_timeout(PATIENCE).unwrap();
+            started.recv_timeout(TEST_TIMEOUT).unwrap();
         }
-        Self { orders, threads }
+        Self { commands, threads }
     }
 
     fn end(self) {
-        for order in &self.orders {
-            let _ = order.send(Order::End);
+        for command in &self.commands {
+            let _ = command.send(Command::End);
         }
         self.threads.into_iter().for_each(join);
     }
 }
 
-/// Clones of one TCP and one Unix listener in either mode, and a way to connect.
+/// Opens a connection to a shared listener.
 type Connect = Box<dyn Fn() -> Box<dyn Peer>>;
 
 trait Peer: Read {
@@ -83,7 +84,8 @@ impl Peer for UnixStream {
     }
 }
 
-fn each_shared_listener(mut test: impl FnMut(Vec<Socket>, Connect)) {
+/// Runs `test` on clones of one TCP and one Unix listener, each blocking and non-blocking.
+fn for_each_shared_listener(mut test: impl FnMut(Vec<Socket>, Connect)) {
     for is_nonblocking in [true, false] {
         let (Socket::Tcp(listener), address) = tcp() else { panic!("TCP") };
         listener.set_nonblocking(is_nonblocking).unwrap();
@@ -103,9 +105,9 @@ fn each_shared_listener(mut test: impl FnMut(Vec<Socket>, Connect)) {
     }
 }
 
-/// The worker that took a connection.
-fn taker(peer: &mut dyn Peer) -> usize {
-    peer.wait_at_most(PATIENCE);
+/// The number of the worker that accepted a connection.
+fn accepting_worker(peer: &mut dyn Peer) -> usize {
+    peer.wait_at_most(TEST_TIMEOUT);
     let mut number = [0];
     peer.read_exact(&mut number).unwrap();
     usize::from(number[0])
@@ -113,17 +115,17 @@ fn taker(peer: &mut dyn Peer) -> usize {
 
 #[test]
 fn workers_that_share_a_listener_share_its_connections() {
-    each_shared_listener(|sockets, connect| {
+    for_each_shared_listener(|sockets, connect| {
         let workers = Workers::start(sockets, Duration::ZERO);
-        once_spread(|| {
-            let mut taken = [0; WORKERS];
+        assert_eventually_spread(|| {
+            let mut accepted = [0; WORKERS];
             for _ in 0..8 * WORKERS {
                 // A worker that has just taken a connection is still awake and may be faster than
                 // the next one.
                 thread::sleep(Duration::from_millis(3));
-                taken[taker(&mut *connect())] += 1;
+                accepted[accepting_worker(&mut *connect())] += 1;
             }
-            taken
+            accepted
         });
         workers.end();
     });
@@ -131,44 +133,48 @@ fn workers_that_share_a_listener_share_its_connections() {
 
 #[test]
 fn a_busy_worker_leaves_connections_to_the_others() {
-    each_shared_listener(|sockets, connect| {
+    for_each_shared_listener(|sockets, connect| {
         let workers = Workers::start(sockets, Duration::from_millis(1));
-        once_spread(|| {
+        assert_eventually_spread(|| {
             let mut peers: Vec<_> = (0..15 * WORKERS).map(|_| connect()).collect();
-            let mut taken = [0; WORKERS];
+            let mut accepted = [0; WORKERS];
             for peer in &mut peers {
-                taken[taker(&mut **peer)] += 1;
+                accepted[accepting_worker(&mut **peer)] += 1;
             }
-            taken
+            accepted
         });
         workers.end();
     });
 }
 
-/// Retries until every worker has taken some connections: on a busy machine a worker may not run
-/// during one attempt. If one worker took everything it could, all attempts would fail.
-fn once_spread(mut taken: impl FnMut() -> [usize; WORKERS]) {
-    let tries: Vec<_> = (0..20).map(|_| taken()).take_while(|taken| !is_spread(taken)).collect();
-    assert!(tries.len() < 20, "{tries:?}");
+/// Retries until every worker has accepted some connections: on a busy machine a worker may not run
+/// during one attempt. If one worker accepted everything it could, all attempts would fail.
+fn assert_eventually_spread(mut accepted_counts: impl FnMut() -> [usize; WORKERS]) {
+    let attempts: Vec<_> = (0..20)
+        .map(|_| accepted_counts())
+        .take_while(|accepted_counts| !is_spread(accepted_counts))
+        .collect();
+    assert!(attempts.len() < 20, "{attempts:?}");
 }
 
-/// A worker that does not get to run may take only a few.
-fn is_spread(taken: &[usize]) -> bool {
-    let sum: usize = taken.iter().sum();
-    taken.iter().all(|&count| count > 0 && count <= sum * 3 / 4)
+/// Returns whether every worker has accepted some connections, and none has accepted most. The
+/// shares may differ much, because a worker may not get to run.
+fn is_spread(accepted_counts: &[usize]) -> bool {
+    let sum: usize = accepted_counts.iter().sum();
+    accepted_counts.iter().all(|&count| count > 0 && count <= sum * 3 / 4)
 }
 
 #[test]
-fn a_blocked_worker_takes_no_connections_from_those_that_are_free() {
-    each_shared_listener(|sockets, connect| {
+fn a_blocked_worker_does_not_accept_connections() {
+    for_each_shared_listener(|sockets, connect| {
         let workers = Workers::start(sockets, Duration::ZERO);
         let (release, released) = mpsc::channel();
-        workers.orders[1].send(Order::Block(released)).unwrap();
+        workers.commands[1].send(Command::Block(released)).unwrap();
         thread::sleep(Duration::from_millis(30));
         let mut peers: Vec<_> = (0..5 * WORKERS).map(|_| connect()).collect();
         // The connection that woke the blocked worker is taken together with the next one.
         for peer in &mut peers {
-            assert_ne!(taker(&mut **peer), 1);
+            assert_ne!(accepting_worker(&mut **peer), 1);
         }
         drop(release);
         workers.end();
@@ -176,7 +182,7 @@ fn a_blocked_worker_takes_no_connections_from_those_that_are_free() {
 }
 
 #[test]
-fn nothing_is_accepted_that_nobody_asked_for() {
+fn connections_are_accepted_only_while_a_task_waits() {
     for is_nonblocking in [true, false] {
         let (Socket::Tcp(listener), address) = tcp() else { panic!("TCP") };
         listener.set_nonblocking(is_nonblocking).unwrap();
@@ -208,12 +214,12 @@ fn nothing_is_accepted_that_nobody_asked_for() {
 }
 
 #[test]
-fn the_mode_of_a_listener_is_left_as_it_is() {
+fn the_blocking_mode_of_a_listener_is_not_changed() {
     for is_nonblocking in [true, false] {
         let (Socket::Tcp(socket), address) = tcp() else { panic!("TCP") };
         socket.set_nonblocking(is_nonblocking).unwrap();
         let other = socket.try_clone().unwrap();
-        let changed = socket.try_clone().unwrap();
+        let mode_changer = socket.try_clone().unwrap();
         let client = thread::spawn(move || {
             for round in 0..6u8 {
                 let mut client = TcpStream::connect(address).unwrap();
@@ -227,7 +233,7 @@ fn the_mode_of_a_listener_is_left_as_it_is() {
                 // Another process may change the mode, between connections and while this worker
                 // waits.
                 if round == 3 {
-                    changed.set_nonblocking(!is_nonblocking).unwrap();
+                    mode_changer.set_nonblocking(!is_nonblocking).unwrap();
                 }
                 echo(listener.accept().await.unwrap()).await;
             }
@@ -243,15 +249,15 @@ fn try_to_connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 #[test]
-fn a_listener_that_refuses_new_connections_yields_those_that_began() {
+fn a_listener_that_refuses_new_connections_still_accepts_its_backlog() {
     let (socket, address) = tcp();
     join(worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
-        let mut begun: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut clients: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
         listener.refuse_new_connections();
-        let late = try_to_connect(address).expect_err("no new connections");
-        assert_eq!(late.kind(), ErrorKind::TimedOut);
-        for client in &mut begun {
+        let error = try_to_connect(address).expect_err("no new connections");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        for client in &mut clients {
             client.write_all(b"here").unwrap();
             client.shutdown(std::net::Shutdown::Write).unwrap();
             echo(listener.accept().await.unwrap()).await;
@@ -267,7 +273,7 @@ fn a_listener_that_refuses_new_connections_yields_those_that_began() {
 }
 
 #[test]
-fn a_unix_listener_that_refuses_accepts_who_waits() {
+fn a_unix_listener_that_refuses_new_connections_still_accepts_its_backlog() {
     let folder = tempfile::tempdir().unwrap();
     for is_blocking in [true, false] {
         let path = folder.path().join(format!("blocking {is_blocking}"));
@@ -277,11 +283,11 @@ fn a_unix_listener_that_refuses_accepts_who_waits() {
             let listener = driver.listen(Socket::Unix(socket)).unwrap();
             let _client = UnixStream::connect(&path).unwrap();
             listener.refuse_new_connections();
-            let late = UnixStream::connect(&path).unwrap_err();
-            assert_eq!(late.kind(), ErrorKind::ConnectionRefused);
+            let error = UnixStream::connect(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             listener.accept().await.unwrap();
-            let nobody = listener.accept().await.err().unwrap();
-            assert_eq!(nobody.kind(), ErrorKind::InvalidInput);
+            let error = listener.accept().await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
         }));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use crate::harness::{join, pause, read, send, tcp, until, worker};
+use crate::harness::{join, pause, read, send, tcp, wait_until, worker};
 use crate::own_process;
 use peregrine_driver::{Driver, Listener, Options, Stream};
 
@@ -24,12 +24,12 @@ fn every_descriptor_is_closed() {
             let listener = driver.listen(socket).unwrap();
             let mut clients: Vec<_> =
                 (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
-            let with_all = open_descriptors();
+            let with_clients = open_descriptors();
             let mut streams = Vec::new();
             for _ in 0..20 {
                 streams.push(listener.accept().await.unwrap());
             }
-            assert_eq!(open_descriptors(), with_all + 20);
+            assert_eq!(open_descriptors(), with_clients + 20);
             // Some during a receive, some during a send, some idle.
             for (number, stream) in streams.iter().enumerate() {
                 tokio::select! {
@@ -41,11 +41,11 @@ fn every_descriptor_is_closed() {
             }
             if round > 0 {
                 drop(streams);
-                until(&driver, "closed", || open_descriptors() == with_all).await;
+                wait_until(&driver, "closed", || open_descriptors() == with_clients).await;
                 assert_eq!(driver.stats().in_flight, 0);
                 // Connections in the backlog are closed with the listening socket.
                 drop(listener);
-                until(&driver, "all closed", || open_descriptors() == with_all - 1).await;
+                wait_until(&driver, "all closed", || open_descriptors() == with_clients - 1).await;
                 assert_eq!(driver.stats().in_flight, 0);
             }
             clients.truncate(39);
@@ -58,8 +58,8 @@ fn every_descriptor_is_closed() {
 }
 
 #[test]
-fn accepting_survives_the_lack_of_descriptors() {
-    if own_process::delegate("descriptors::accepting_survives_the_lack_of_descriptors") {
+fn accepting_continues_after_running_out_of_descriptors() {
+    if own_process::delegate("descriptors::accepting_continues_after_running_out_of_descriptors") {
         return;
     }
     let (socket, address) = tcp();
@@ -71,10 +71,10 @@ fn accepting_survives_the_lack_of_descriptors() {
         for _ in 0..3 {
             streams.push(listener.accept().await.unwrap());
         }
-        // One error per attempt; the rest stays in the backlog.
+        // One error per attempt; the other connections stay in the backlog.
         for _ in 0..3 {
             let error = listener.accept().await.err().expect("no descriptor is left");
-            assert_eq!(error.raw_os_error(), Some(libc_emfile()));
+            assert_eq!(error.raw_os_error(), Some(emfile()));
             pause(&driver, 1).await;
         }
         drop(fillers);
@@ -91,7 +91,7 @@ fn accepting_survives_the_lack_of_descriptors() {
     }));
 }
 
-fn libc_emfile() -> i32 {
+fn emfile() -> i32 {
     24
 }
 

@@ -12,12 +12,12 @@ use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_uring::{Uring, UringListener, UringStream};
 
 /// How long a test waits before it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn tcp() -> (Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    socket.bind(&any.into()).unwrap();
+    let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&loopback.into()).unwrap();
     // Bursts of connections that the worker cannot accept at once stay here, without a retry after
     // 1 s.
     socket.listen(1024).unwrap();
@@ -36,11 +36,11 @@ where
     thread::spawn(move || Uring::run(&options, main).unwrap())
 }
 
-/// Joins, and fails instead of hanging.
+/// Joins a thread, and fails instead of hanging.
 pub(crate) fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
-    let (done, finished) = mpsc::channel();
-    thread::spawn(move || done.send(handle.join()));
-    match finished.recv_timeout(PATIENCE) {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(handle.join()));
+    match receiver.recv_timeout(TEST_TIMEOUT) {
         Ok(Ok(output)) => output,
         Ok(Err(payload)) => std::panic::resume_unwind(payload),
         Err(_) => panic!("the thread did not end"),
@@ -83,16 +83,16 @@ pub(crate) async fn echo_all(
     listener: &UringListener,
     count: usize,
 ) -> Rc<Cell<usize>> {
-    let ended = Rc::new(Cell::new(0));
+    let finished = Rc::new(Cell::new(0));
     for _ in 0..count {
         let stream = listener.accept().await.unwrap();
-        let ended = Rc::clone(&ended);
+        let finished = Rc::clone(&finished);
         driver.spawn(async move {
             echo(stream).await;
-            ended.set(ended.get() + 1);
+            finished.set(finished.get() + 1);
         });
     }
-    ended
+    finished
 }
 
 /// Reads until `count` bytes were received.
@@ -111,16 +111,16 @@ pub(crate) async fn pause(driver: &Uring, ms: u64) {
     driver.sleep_until(driver.now() + Duration::from_millis(ms)).await;
 }
 
-/// Waits until `holds` returns true, or fails.
-pub(crate) async fn until(driver: &Uring, what: &str, mut holds: impl FnMut() -> bool) {
-    let end = driver.now() + PATIENCE;
-    while !holds() {
-        assert!(driver.now() < end, "timed out: {what}");
+/// Waits until `condition` returns true, or fails.
+pub(crate) async fn wait_until(driver: &Uring, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = driver.now() + TEST_TIMEOUT;
+    while !condition() {
+        assert!(driver.now() < deadline, "timed out: {what}");
         pause(driver, 2).await;
     }
 }
 
 /// Bytes whose values depend on their position.
 pub(crate) fn pattern(count: usize) -> Vec<u8> {
-    (0..count).map(|at| (at % 251) as u8 ^ (at >> 8) as u8).collect()
+    (0..count).map(|index| (index % 251) as u8 ^ (index >> 8) as u8).collect()
 }

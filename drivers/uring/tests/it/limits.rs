@@ -1,5 +1,5 @@
-//! Lack of buffers, peers that do not read, peers that send too much: nothing is lost, nothing
-//! grows.
+//! Lack of buffers, peers that do not read, and peers that send too much: no bytes are lost, and
+//! memory stays bounded.
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -10,18 +10,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{PATIENCE, echo_all, join, pattern, pause, read, send, tcp, until, worker};
+use crate::harness::{
+    TEST_TIMEOUT, echo_all, join, pattern, pause, read, send, tcp, wait_until, worker,
+};
 use peregrine_driver::{Driver, Listener, Options, Socket, Stream};
 
 #[test]
-fn too_few_buffers_lose_no_byte() {
+fn no_bytes_are_lost_while_no_buffer_is_free() {
     let (socket, address) = tcp();
     let options = Options { receive_buffers: 16, receive_buffer_bytes: 512, ..Options::default() };
     let worker = worker(options, move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         let ended = echo_all(&driver, &listener, 64).await;
-        until(&driver, "all ended", || ended.get() == 64).await;
-        until(&driver, "all closed", || driver.stats().in_flight <= 1).await;
+        wait_until(&driver, "all ended", || ended.get() == 64).await;
+        wait_until(&driver, "all closed", || driver.stats().in_flight <= 1).await;
         driver.stats().buffers_exhausted
     });
     let clients: Vec<_> = (0..64)
@@ -60,27 +62,27 @@ fn readers_are_served_while_idle_connections_hold_all_buffers() {
     };
     let worker = worker(options, move |driver| async move {
         let listener = driver.listen(socket).unwrap();
-        let mut silent = Vec::new();
+        let mut unread = Vec::new();
         for _ in 0..8 {
             let stream = listener.accept().await.unwrap();
             assert_eq!(read(&stream, 1).await.len(), 512);
-            silent.push(stream);
+            unread.push(stream);
         }
         pause(&driver, 50).await;
         let stream = listener.accept().await.unwrap();
-        let got = read(&stream, 50_000).await;
-        assert!(got == pattern(50_000), "received other bytes");
-        let mut held = Vec::new();
-        for stream in &silent {
-            held.extend(read(stream, 20_000 - 512).await);
+        let received = read(&stream, 50_000).await;
+        assert!(received == pattern(50_000), "received other bytes");
+        let mut late_bytes = Vec::new();
+        for stream in &unread {
+            late_bytes.extend(read(stream, 20_000 - 512).await);
         }
-        assert_eq!(held.len(), 8 * (20_000 - 512));
+        assert_eq!(late_bytes.len(), 8 * (20_000 - 512));
     });
-    let mut silent = Vec::new();
+    let mut unread = Vec::new();
     for _ in 0..8 {
         let mut client = TcpStream::connect(address).unwrap();
         client.write_all(&[7; 20_000]).unwrap();
-        silent.push(client);
+        unread.push(client);
     }
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(&pattern(50_000)).unwrap();
@@ -88,21 +90,21 @@ fn readers_are_served_while_idle_connections_hold_all_buffers() {
 }
 
 #[test]
-fn a_sender_that_nobody_reads_is_held_back() {
+fn a_peer_whose_data_is_not_read_is_stopped() {
     let (socket, address) = tcp();
     let progress = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::clone(&progress);
+    let progress_seen = Arc::clone(&progress);
     const TOTAL: usize = 64 << 20;
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        let mut got = read(&stream, 1).await.len();
+        let mut received = read(&stream, 1).await.len();
         // Wait until sending has stalled.
         let mut last = usize::MAX;
-        until(&driver, "sending has stalled", || {
-            let now = seen.load(Ordering::SeqCst);
+        wait_until(&driver, "sending has stalled", || {
+            let now = progress_seen.load(Ordering::SeqCst);
             std::mem::replace(&mut last, now) == now && now > 0 && {
                 thread::sleep(Duration::from_millis(200));
-                seen.load(Ordering::SeqCst) == now
+                progress_seen.load(Ordering::SeqCst) == now
             }
         })
         .await;
@@ -110,12 +112,12 @@ fn a_sender_that_nobody_reads_is_held_back() {
         let before = driver.stats().in_flight;
         pause(&driver, 20).await;
         assert_eq!(driver.stats().in_flight, before, "no operation was started");
-        while got < TOTAL {
+        while received < TOTAL {
             let chunk = stream.recv().await.unwrap();
             assert!(chunk.iter().all(|&byte| byte == 9));
-            got += chunk.len();
+            received += chunk.len();
         }
-        assert_eq!(got, TOTAL);
+        assert_eq!(received, TOTAL);
     });
     let mut client = TcpStream::connect(address).unwrap();
     let block = vec![9; 1 << 16];
@@ -147,7 +149,7 @@ fn a_small_request_gets_through_beside_bulk_uploads() {
             });
         }
         let _small = echo_all(&driver, &listener, 1).await;
-        until(&driver, "the uploads ended", || ended.get() == 4).await;
+        wait_until(&driver, "the uploads ended", || ended.get() == 4).await;
     });
     let stop = Arc::new(AtomicUsize::new(0));
     let uploads: Vec<_> = (0..4)
@@ -175,9 +177,9 @@ fn a_small_request_gets_through_beside_bulk_uploads() {
 }
 
 #[test]
-fn what_a_dropped_stream_was_doing_ends() {
+fn dropping_a_stream_cancels_its_operations() {
     let (socket, address) = tcp();
-    let (told, hears) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         for round in 0..20 {
@@ -191,16 +193,16 @@ fn what_a_dropped_stream_was_doing_ends() {
             }
             drop(stream);
         }
-        until(&driver, "nothing is left", || driver.stats().in_flight == 0).await;
-        told.send(()).unwrap();
+        wait_until(&driver, "nothing is left", || driver.stats().in_flight == 0).await;
+        sender.send(()).unwrap();
     });
     let mut clients = Vec::new();
     for _ in 0..20 {
         let client = TcpStream::connect(address).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         clients.push(client);
     }
-    hears.recv_timeout(PATIENCE).unwrap();
+    receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     for mut client in clients {
         // The server's end is closed, so this loop ends.
         let mut buffer = vec![0; 1 << 20];
@@ -219,7 +221,7 @@ fn what_a_dropped_stream_was_doing_ends() {
 }
 
 #[test]
-fn a_chunk_may_outlive_its_stream_and_its_worker() {
+fn a_chunk_can_outlive_its_stream_and_its_worker() {
     let (socket, address) = tcp();
     let client = thread::spawn(move || {
         let mut client = TcpStream::connect(address).unwrap();
@@ -236,7 +238,7 @@ fn a_chunk_may_outlive_its_stream_and_its_worker() {
 }
 
 #[test]
-fn waiting_connections_are_taken_in_order_and_none_is_lost() {
+fn connections_in_the_backlog_are_accepted_in_order() {
     // Connecting to a Unix socket waits while the backlog is full.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");

@@ -9,14 +9,14 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{PATIENCE, echo, echo_all, join, pause, send, tcp, until, worker};
+use crate::harness::{TEST_TIMEOUT, echo, echo_all, join, pause, send, tcp, wait_until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::Uring;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, oneshot};
 
 #[test]
-fn sleepers_wake_in_order_and_never_early() {
+fn sleeping_tasks_wake_in_order_and_never_early() {
     join(worker(Options::default(), |driver: Uring| async move {
         let order = Rc::new(RefCell::new(Vec::new()));
         let start = driver.now();
@@ -29,34 +29,34 @@ fn sleepers_wake_in_order_and_never_early() {
                 order.borrow_mut().push(ms);
             });
         }
-        // A sleeper that is dropped and one whose deadline has passed have no effect on others.
+        // A sleep that is dropped, or whose deadline has passed, has no effect on the others.
         drop(driver.sleep_until(start + Duration::from_millis(40)));
         driver.sleep_until(Duration::ZERO).await;
-        until(&driver, "all woke", || order.borrow().len() == 6).await;
+        wait_until(&driver, "all woke", || order.borrow().len() == 6).await;
         assert_eq!(*order.borrow(), [1, 5, 30, 66, 70, 130]);
     }));
 }
 
 #[test]
-fn the_last_poller_of_a_sleep_is_woken() {
+fn the_task_that_polled_a_sleep_last_is_woken() {
     join(worker(Options::default(), |driver: Uring| async move {
         let mut sleep = Box::pin(driver.sleep_until(driver.now() + Duration::from_millis(20)));
-        let mut nobody = Context::from_waker(std::task::Waker::noop());
-        assert!(sleep.as_mut().poll(&mut nobody).is_pending());
-        assert!(sleep.as_mut().poll(&mut nobody).is_pending());
+        let mut noop_context = Context::from_waker(std::task::Waker::noop());
+        assert!(sleep.as_mut().poll(&mut noop_context).is_pending());
+        assert!(sleep.as_mut().poll(&mut noop_context).is_pending());
         sleep.await;
     }));
 }
 
 /// Repeatedly wakes the calling task from another thread.
-async fn wakes_from_elsewhere(rounds: usize) {
+async fn wait_for_wakes_from_threads(rounds: usize) {
     for _ in 0..rounds {
-        let (told, hears) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(3));
-            told.send(()).expect("the task waits");
+            sender.send(()).expect("the task waits");
         });
-        hears.await.expect("the thread sends");
+        receiver.await.expect("the thread sends");
     }
 }
 
@@ -64,7 +64,7 @@ async fn wakes_from_elsewhere(rounds: usize) {
 fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
     join(worker(Options::default(), |driver: Uring| async move {
         let before = driver.stats().enters;
-        wakes_from_elsewhere(30).await;
+        wait_for_wakes_from_threads(30).await;
         let enters = driver.stats().enters - before;
         // On a busy machine some wake-ups come before the worker is asleep.
         assert!(enters >= 5, "the worker never slept in the ring: {enters} enters");
@@ -75,9 +75,9 @@ fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
 #[test]
 fn another_thread_wakes_a_worker_that_sleeps_in_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let _hold = driver.keep_awake();
+        let _keep_awake = driver.keep_awake();
         let before = driver.stats().enters;
-        wakes_from_elsewhere(30).await;
+        wait_for_wakes_from_threads(30).await;
         let enters = driver.stats().enters - before;
         assert!(enters < 300, "the worker slept: {enters} enters");
     }));
@@ -86,13 +86,13 @@ fn another_thread_wakes_a_worker_that_sleeps_in_tokio() {
 #[test]
 fn another_thread_wakes_a_spawned_task_in_both_ways_of_sleeping() {
     join(worker(Options::default(), |driver: Uring| async move {
-        for hold in [false, true] {
-            let _hold = hold.then(|| driver.keep_awake());
+        for keep_awake in [false, true] {
+            let _keep_awake = keep_awake.then(|| driver.keep_awake());
             let done = Rc::new(Notify::new());
             for _ in 0..20 {
                 let done = Rc::clone(&done);
                 driver.spawn(async move {
-                    wakes_from_elsewhere(5).await;
+                    wait_for_wakes_from_threads(5).await;
                     done.notify_one();
                 });
             }
@@ -103,10 +103,10 @@ fn another_thread_wakes_a_spawned_task_in_both_ways_of_sleeping() {
 
 /// The worker serves connections and timers while it sleeps in tokio.
 #[test]
-fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
+fn completions_are_processed_while_the_worker_sleeps_in_tokio() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver: Uring| async move {
-        let _hold = driver.keep_awake();
+        let _keep_awake = driver.keep_awake();
         let listener = driver.listen(socket).unwrap();
         let ended = echo_all(&driver, &listener, 3).await;
         let start = driver.now();
@@ -114,7 +114,7 @@ fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
             pause(&driver, 2).await;
         }
         assert!(driver.now() >= start + Duration::from_millis(40));
-        until(&driver, "all closed", || ended.get() == 3).await;
+        wait_until(&driver, "all closed", || ended.get() == 3).await;
     });
     for _ in 0..3 {
         use std::io::{Read, Write};
@@ -134,7 +134,7 @@ fn the_ring_is_heard_while_the_worker_sleeps_in_tokio() {
 fn tokio_tasks_run_beside_the_ring() {
     join(worker(Options::default(), |driver: Uring| async move {
         assert_eq!(tokio::spawn(async { 1 }).await.unwrap(), 1);
-        // Without a hold: tokio tasks are noticed.
+        // No `KeepAwake` is needed, because the driver notices tokio tasks.
         let slept = tokio::spawn(async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             2
@@ -153,17 +153,17 @@ fn tokio_tasks_run_beside_the_ring() {
 }
 
 #[test]
-fn what_the_driver_was_not_told_of_is_late_and_not_lost() {
+fn an_event_unknown_to_the_driver_is_late_but_not_lost() {
     join(worker(Options::default(), |_: Uring| async move {
-        // Without a hold the worker sleeps in the ring.
+        // Without a `KeepAwake` the worker sleeps in the ring.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let handle = tokio::runtime::Handle::current();
-        let (told, hears) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(20));
-            handle.spawn(async move { told.send(()).unwrap() });
+            handle.spawn(async move { sender.send(()).unwrap() });
         });
-        hears.await.unwrap();
+        receiver.await.unwrap();
     }));
 }
 
@@ -174,16 +174,16 @@ fn driver_tasks_may_use_tokio_directly() {
     let server = thread::spawn(move || {
         use std::io::{Read, Write};
         let (mut peer, _) = listener.accept().unwrap();
-        let mut got = [0; 4];
-        peer.read_exact(&mut got).unwrap();
+        let mut received = [0; 4];
+        peer.read_exact(&mut received).unwrap();
         thread::sleep(Duration::from_millis(5));
-        peer.write_all(&got).unwrap();
+        peer.write_all(&received).unwrap();
     });
     join(worker(Options::default(), move |driver: Uring| async move {
-        let (told, hears) = oneshot::channel();
-        let holder = driver.clone();
+        let (sender, receiver) = oneshot::channel();
+        let inner = driver.clone();
         driver.spawn(async move {
-            let _hold = holder.keep_awake();
+            let _keep_awake = inner.keep_awake();
             tokio::time::sleep(Duration::from_millis(5)).await;
             let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
@@ -191,9 +191,9 @@ fn driver_tasks_may_use_tokio_directly() {
             stream.read_exact(&mut back).await.unwrap();
             assert_eq!(&back, b"ping");
             let sum = tokio::task::spawn_blocking(|| 20 + 22).await.unwrap();
-            told.send(sum).unwrap();
+            sender.send(sum).unwrap();
         });
-        assert_eq!(hears.await.unwrap(), 42);
+        assert_eq!(receiver.await.unwrap(), 42);
     }));
     join(server);
 }
@@ -209,9 +209,9 @@ fn tokio_tasks_may_use_the_driver() {
             // The worker is now parked in tokio and must notice each of these.
             tokio::time::sleep(Duration::from_millis(10)).await;
             pause(&inner, 5).await;
-            let (told, hears) = oneshot::channel();
-            inner.spawn(async move { told.send(()).unwrap() });
-            hears.await.unwrap();
+            let (sender, receiver) = oneshot::channel();
+            inner.spawn(async move { sender.send(()).unwrap() });
+            receiver.await.unwrap();
             echo(stream).await;
         });
         task.await.unwrap();
@@ -229,7 +229,7 @@ fn tokio_tasks_may_use_the_driver() {
 }
 
 #[test]
-fn a_busy_ring_leaves_turns_to_tokio() {
+fn a_busy_ring_yields_to_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
         let done = Rc::new(Cell::new(false));
         let busy = Rc::clone(&done);
@@ -254,32 +254,32 @@ fn a_busy_ring_leaves_turns_to_tokio() {
 }
 
 #[test]
-fn a_task_that_wakes_itself_has_one_poll_in_a_turn() {
+fn a_task_that_wakes_itself_is_polled_once_per_iteration() {
     join(worker(Options::default(), |driver: Uring| async move {
         let (done, is_done) = tokio::sync::oneshot::channel();
-        let (turns, mut polls, mut done) = (Rc::new(Cell::new(0)), 0, Some(done));
-        let counted = Rc::clone(&turns);
+        let (iterations, mut polls, mut done) = (Rc::new(Cell::new(0)), 0, Some(done));
+        let counted = Rc::clone(&iterations);
         assert!(driver.on_iteration_end(move |_| counted.set(counted.get() + 1)));
-        let before = turns.get();
+        let before = iterations.get();
         driver.spawn(poll_fn(move |cx: &mut Context<'_>| {
             polls += 1;
             if polls <= 100 {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            done.take().unwrap().send(turns.get() - before).unwrap();
+            done.take().unwrap().send(iterations.get() - before).unwrap();
             Poll::Ready(())
         }));
         // The kernel is entered after each poll.
-        let turns: usize = is_done.await.unwrap();
-        assert!((100..110).contains(&turns), "{turns}");
+        let iterations: usize = is_done.await.unwrap();
+        assert!((100..110).contains(&iterations), "{iterations}");
     }));
 }
 
 #[test]
-fn handlers_do_not_share_one_budget_of_tokio() {
+fn tasks_do_not_share_one_tokio_budget() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let _hold = driver.keep_awake();
+        let _keep_awake = driver.keep_awake();
         receive_without_a_pause().await;
         let (done, is_done) = tokio::sync::oneshot::channel();
         driver.spawn(async move {
@@ -303,16 +303,16 @@ async fn receive_without_a_pause() {
 }
 
 #[test]
-fn a_task_of_tokio_and_who_awaits_it_meet_without_the_kernel() {
+fn awaiting_a_tokio_task_does_not_enter_the_kernel() {
     join(worker(Options::default(), |driver: Uring| async move {
         let (done, enters) = tokio::sync::oneshot::channel();
-        let counting = driver.clone();
+        let inner = driver.clone();
         driver.spawn(async move {
-            let before = counting.stats().enters;
+            let before = inner.stats().enters;
             for number in 0..1_000 {
                 assert_eq!(tokio::spawn(async move { number }).await.unwrap(), number);
             }
-            done.send(counting.stats().enters - before).unwrap();
+            done.send(inner.stats().enters - before).unwrap();
         });
         let enters = enters.await.unwrap();
         assert!(enters < 100, "{enters} enters for 1,000 tasks");
@@ -329,17 +329,17 @@ impl Drop for PanicsWhenDropped {
 }
 
 #[test]
-fn a_panic_ends_its_task_alone() {
+fn a_panic_ends_only_its_task() {
     join(worker(Options::default(), |driver: Uring| async move {
         let witness = Rc::new(());
-        let held = Rc::clone(&witness);
+        let captured = Rc::clone(&witness);
         driver.spawn(async move {
-            let _held = held;
+            let _captured = captured;
             panic!("a test of panics in tasks");
         });
         driver.spawn(async { drop(PanicsWhenDropped) });
         driver.spawn(std::future::ready(()));
-        until(&driver, "the task was dropped", || Rc::strong_count(&witness) == 1).await;
+        wait_until(&driver, "the task was dropped", || Rc::strong_count(&witness) == 1).await;
     }));
 }
 
@@ -353,55 +353,55 @@ impl Future for PanicsInPending {
 
 #[test]
 fn tasks_alive_at_the_end_are_dropped() {
-    let dropped = join(worker(Options::default(), |driver: Uring| async move {
+    let witness = join(worker(Options::default(), |driver: Uring| async move {
         let witness = std::sync::Arc::new(());
         for _ in 0..3 {
-            let (held, inner) = (std::sync::Arc::clone(&witness), driver.clone());
+            let (captured, inner) = (std::sync::Arc::clone(&witness), driver.clone());
             driver.spawn(async move {
                 pause(&inner, 1_000_000).await;
-                drop(held);
+                drop(captured);
             });
-            let held = std::sync::Arc::clone(&witness);
+            let captured = std::sync::Arc::clone(&witness);
             tokio::task::spawn_local(async move {
                 std::future::pending::<()>().await;
-                drop(held);
+                drop(captured);
             });
         }
         driver.spawn(PanicsInPending(PanicsWhenDropped));
         pause(&driver, 1).await;
         witness
     }));
-    assert_eq!(std::sync::Arc::strong_count(&dropped), 1);
+    assert_eq!(std::sync::Arc::strong_count(&witness), 1);
 }
 
 #[test]
-fn a_panic_of_the_main_future_ends_the_worker_with_it() {
-    let ended = thread::spawn(|| {
+fn a_panic_of_main_ends_the_worker() {
+    let worker = thread::spawn(|| {
         Uring::run(&Options::default(), |driver: Uring| async move {
             driver.spawn(std::future::pending());
             pause(&driver, 1).await;
             panic!("a test of panics in main");
         })
     });
-    assert!(ended.join().is_err());
+    assert!(worker.join().is_err());
 }
 
 #[test]
-fn a_waker_may_outlive_its_worker() {
-    let (told, hears) = mpsc::channel();
+fn a_waker_can_outlive_its_worker() {
+    let (sender, receiver) = mpsc::channel();
     join(worker(Options::default(), move |_: Uring| {
         poll_fn(move |cx: &mut Context<'_>| {
-            told.send(cx.waker().clone()).unwrap();
+            sender.send(cx.waker().clone()).unwrap();
             Poll::Ready(())
         })
     }));
-    let waker = hears.recv_timeout(PATIENCE).unwrap();
+    let waker = receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     waker.wake_by_ref();
     thread::spawn(move || waker.wake()).join().unwrap();
 }
 
 #[test]
-fn handles_that_outlive_their_worker_fail_softly() {
+fn handles_that_outlive_their_worker_return_errors() {
     let (socket, address) = tcp();
     let client = thread::spawn(move || std::net::TcpStream::connect(address).unwrap());
     let (driver, listener, stream) = Uring::run(&Options::default(), |driver| async move {
@@ -433,7 +433,7 @@ fn sleeps_of_this_thread() -> u64 {
 }
 
 #[test]
-fn a_worker_with_nothing_to_do_does_nothing() {
+fn an_idle_worker_stays_asleep() {
     let (socket, address) = tcp();
     join(worker(Options::default(), move |driver: Uring| async move {
         let listener = driver.listen(socket).unwrap();
@@ -449,14 +449,14 @@ fn a_worker_with_nothing_to_do_does_nothing() {
         pause(&driver, 2_000).await;
         let after = (sleeps_of_this_thread(), driver.stats().enters);
         let (sleeps, enters) = (after.0 - before.0, after.1 - before.1);
-        assert!(sleeps <= 6, "{sleeps} sleeps in two seconds of quiet");
-        assert!(enters <= 6, "{enters} enters in two seconds of quiet");
+        assert!(sleeps <= 6, "{sleeps} sleeps in two idle seconds");
+        assert!(enters <= 6, "{enters} enters in two idle seconds");
         join(client);
     }));
 }
 
 #[test]
-fn a_worker_that_has_long_been_idle_hears_everybody() {
+fn a_long_idle_worker_wakes_up_for_every_kind_of_event() {
     let (socket, address) = tcp();
     join(worker(Options::default(), move |driver: Uring| async move {
         let listener = driver.listen(socket).unwrap();
@@ -465,13 +465,13 @@ fn a_worker_that_has_long_been_idle_hears_everybody() {
             pause(&driver, 300).await;
             // A wake-up by another thread, a tokio task spawned elsewhere, a tokio timer, a
             // connection.
-            wakes_from_elsewhere(1).await;
-            let (handle, (told, hears)) = (handle.clone(), oneshot::channel());
+            wait_for_wakes_from_threads(1).await;
+            let (handle, (sender, receiver)) = (handle.clone(), oneshot::channel());
             thread::spawn(move || {
                 thread::sleep(Duration::from_millis(300));
-                handle.spawn(async move { told.send(()).unwrap() });
+                handle.spawn(async move { sender.send(()).unwrap() });
             });
-            hears.await.unwrap();
+            receiver.await.unwrap();
             tokio::time::sleep(Duration::from_millis(300)).await;
             let client = thread::spawn(move || {
                 use std::io::{Read, Write};
@@ -487,25 +487,25 @@ fn a_worker_that_has_long_been_idle_hears_everybody() {
 }
 
 #[test]
-fn a_sleep_that_never_ends_may_be_begun() {
+fn sleeping_until_the_maximum_time_is_allowed() {
     join(worker(Options::default(), |driver: Uring| async move {
-        for hold in [false, true] {
-            let _hold = hold.then(|| driver.keep_awake());
+        for keep_awake in [false, true] {
+            let _keep_awake = keep_awake.then(|| driver.keep_awake());
             tokio::select! {
                 () = driver.sleep_until(Duration::MAX) => panic!("this deadline is never reached"),
-                () = wakes_from_elsewhere(2) => {}
+                () = wait_for_wakes_from_threads(2) => {}
             }
         }
     }));
 }
 
 #[test]
-fn spinning_changes_nothing_but_latency() {
+fn a_spinning_worker_serves_connections_and_wake_ups() {
     let (socket, address) = tcp();
     let options = Options { spin_us: 200, cpu: Some(0), ..Options::default() };
     let worker = worker(options, move |driver: Uring| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        wakes_from_elsewhere(3).await;
+        wait_for_wakes_from_threads(3).await;
         pause(&driver, 3).await;
         echo(stream).await;
     });

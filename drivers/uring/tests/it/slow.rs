@@ -7,15 +7,15 @@ use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
 
-use crate::harness::{PATIENCE, join, pause, send, tcp, until, worker};
+use crate::harness::{TEST_TIMEOUT, join, pause, send, tcp, wait_until, worker};
 use peregrine_driver::{Driver, Listener, Options, Stream};
 use peregrine_driver_uring::{Uring, UringStream};
 
 /// More than the kernel buffers.
-const MUCH: usize = 64 << 20;
+const LARGE_BYTES: usize = 64 << 20;
 
 /// Waits until the kernel has filled its buffers.
-async fn stands_still(driver: &Uring, stream: &UringStream) -> u64 {
+async fn wait_until_stalled(driver: &Uring, stream: &UringStream) -> u64 {
     loop {
         let before = stream.bytes_written();
         pause(driver, 100).await;
@@ -26,7 +26,7 @@ async fn stands_still(driver: &Uring, stream: &UringStream) -> u64 {
 }
 
 /// The number of bytes that are ready to be read.
-fn waiting(client: &TcpStream) -> u64 {
+fn unread_bytes(client: &TcpStream) -> u64 {
     let mut count: libc::c_int = 0;
     // SAFETY: the call writes one integer, which outlives it.
     let result = unsafe { libc::ioctl(client.as_raw_fd(), libc::FIONREAD, &mut count) };
@@ -35,7 +35,7 @@ fn waiting(client: &TcpStream) -> u64 {
 }
 
 #[test]
-fn progress_is_what_the_peer_has_taken_and_little_more() {
+fn bytes_written_is_little_more_than_what_the_peer_has_read() {
     const PIECE: usize = 128 * 1024;
     for is_nonblocking in [false, true] {
         let (socket, address) = tcp();
@@ -45,71 +45,76 @@ fn progress_is_what_the_peer_has_taken_and_little_more() {
         let mut client = TcpStream::connect(address).unwrap();
         join(worker(Options::default(), move |driver| async move {
             let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-            stream.send(&mut vec![1; MUCH]);
-            let mut before = stands_still(&driver, &stream).await;
-            let held = before - waiting(&client);
-            assert!(held <= 256 * 1024, "the kernel holds {held} bytes for a stalled peer");
+            stream.send(&mut vec![1; LARGE_BYTES]);
+            let mut before = wait_until_stalled(&driver, &stream).await;
+            let buffered = before - unread_bytes(&client);
+            assert!(
+                buffered <= 256 * 1024,
+                "the kernel buffers {buffered} bytes for a stalled peer"
+            );
             // Room is noticed when the peer reads a little.
             client.set_nonblocking(true).unwrap();
             let mut piece = vec![0; PIECE];
             for _ in 0..10 {
-                let mut left = PIECE;
-                while left > 0 {
+                let mut remaining = PIECE;
+                while remaining > 0 {
                     pause(&driver, 2).await;
-                    left -= client.read(&mut piece[..left.min(8192)]).unwrap_or(0);
+                    remaining -= client.read(&mut piece[..remaining.min(8192)]).unwrap_or(0);
                 }
-                until(&driver, "progress", || stream.bytes_written() > before).await;
-                before = stands_still(&driver, &stream).await;
+                wait_until(&driver, "progress", || stream.bytes_written() > before).await;
+                before = wait_until_stalled(&driver, &stream).await;
             }
         }));
     }
 }
 
 /// The connections of a local port, and how many of them still have data to send.
-fn connections_at(port: u16) -> (usize, usize) {
+fn connections_of_port(port: u16) -> (usize, usize) {
     const FIN_WAIT_1: &str = "04";
     const TIME_WAIT: &str = "06";
     const LISTEN: &str = "0A";
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let end = format!(":{port:04X}");
+    let port_suffix = format!(":{port:04X}");
     let states: Vec<_> = table
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .filter(|fields| fields[1].ends_with(&end))
+        .filter(|fields| fields[1].ends_with(&port_suffix))
         .map(|fields| fields[3].to_owned())
         .collect();
-    let alive = states.iter().filter(|state| *state != LISTEN && *state != TIME_WAIT).count();
-    (alive, states.iter().filter(|state| *state == FIN_WAIT_1).count())
+    let open = states.iter().filter(|state| *state != LISTEN && *state != TIME_WAIT).count();
+    (open, states.iter().filter(|state| *state == FIN_WAIT_1).count())
 }
 
 #[test]
-fn a_stream_to_be_reset_leaves_nothing_behind() {
-    for finishes in [false, true] {
+fn a_reset_on_drop_leaves_nothing_in_the_kernel() {
+    for finish_first in [false, true] {
         let (socket, address) = tcp();
         let mut client = TcpStream::connect(address).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        let (told, hears) = mpsc::channel::<()>();
+        client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        let (sender, receiver) = mpsc::channel::<()>();
         let worker = worker(Options::default(), move |driver| async move {
             let stream = driver.listen(socket).unwrap().accept().await.unwrap();
             tokio::select! {
                 biased;
                 _ = stream.recv() => panic!("nothing was sent"),
-                _ = send(&stream, vec![1; MUCH]) => panic!("the peer does not read"),
-                _ = stands_still(&driver, &stream) => {}
+                _ = send(&stream, vec![1; LARGE_BYTES]) => panic!("the peer does not read"),
+                _ = wait_until_stalled(&driver, &stream) => {}
             }
             stream.send(&mut vec![2; 1000]);
-            if finishes {
+            if finish_first {
                 stream.finish();
             }
             assert!(driver.stats().in_flight >= 2, "a receive and a send are in the kernel");
             stream.reset_on_drop();
             drop(stream);
-            until(&driver, "the kernel has closed it", || connections_at(address.port()) == (0, 0))
-                .await;
+            wait_until(&driver, "the kernel has closed it", || {
+                connections_of_port(address.port()) == (0, 0)
+            })
+            .await;
             assert_eq!(driver.stats().in_flight, 0);
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
         });
-        hears.recv_timeout(PATIENCE).unwrap();
+        receiver.recv_timeout(TEST_TIMEOUT).unwrap();
         let mut buffer = vec![0; 1 << 20];
         let error = loop {
             match client.read(&mut buffer) {
@@ -124,20 +129,20 @@ fn a_stream_to_be_reset_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_worker_that_ends_resets_what_is_to_be_reset() {
+fn streams_marked_for_reset_are_reset_when_the_worker_ends() {
     let (socket, address) = tcp();
     let mut client = TcpStream::connect(address).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     join(worker(Options::default(), move |driver: Uring| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        stream.send(&mut vec![1; MUCH]);
-        stands_still(&driver, &stream).await;
+        stream.send(&mut vec![1; LARGE_BYTES]);
+        wait_until_stalled(&driver, &stream).await;
         stream.reset_on_drop();
         driver.spawn(async move {
             let _ = stream.recv().await;
         });
         pause(&driver, 5).await;
     }));
-    let ended = thread::spawn(move || client.read_to_end(&mut Vec::new()));
-    assert_eq!(join(ended).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let reader = thread::spawn(move || client.read_to_end(&mut Vec::new()));
+    assert_eq!(join(reader).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }

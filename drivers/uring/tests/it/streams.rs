@@ -10,13 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::{
-    echo, echo_all, finish, join, pattern, pause, read, send, tcp, until, worker,
+    echo, echo_all, finish, join, pattern, pause, read, send, tcp, wait_until, worker,
 };
 use peregrine_driver::{Address, Driver, Listener, Options, Socket, Stream};
 use peregrine_driver_uring::{Uring, UringStream};
 
 #[test]
-fn bytes_come_back_over_tcp() {
+fn bytes_are_echoed_over_tcp() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
@@ -40,7 +40,7 @@ fn bytes_come_back_over_tcp() {
 }
 
 #[test]
-fn bytes_come_back_over_a_unix_socket() {
+fn bytes_are_echoed_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -50,10 +50,10 @@ fn bytes_come_back_over_a_unix_socket() {
         let stream = listener.accept().await.unwrap();
         assert_eq!(stream.local_addr(), Address::Unix(Some(expected.clone())));
         assert_eq!(stream.peer_addr(), Address::Unix(None));
-        let told = stream.peer_credentials().expect("credentials");
-        assert_eq!(told.pid, Some(std::process::id()));
-        let own = std::fs::metadata(expected.as_path()).unwrap();
-        assert_eq!((told.uid, told.gid), (own.uid(), own.gid()));
+        let credentials = stream.peer_credentials().expect("credentials");
+        assert_eq!(credentials.pid, Some(std::process::id()));
+        let metadata = std::fs::metadata(expected.as_path()).unwrap();
+        assert_eq!((credentials.uid, credentials.gid), (metadata.uid(), metadata.gid()));
         echo(stream).await;
     });
     let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -78,8 +78,8 @@ fn a_thousand_connections_are_served() {
     let worker = worker(Options::default(), move |driver| async move {
         let listener = driver.listen(socket).unwrap();
         let ended = echo_all(&driver, &listener, 1_000).await;
-        until(&driver, "all ended", || ended.get() == 1_000).await;
-        until(&driver, "all closed", || driver.stats().in_flight <= 1).await;
+        wait_until(&driver, "all ended", || ended.get() == 1_000).await;
+        wait_until(&driver, "all closed", || driver.stats().in_flight <= 1).await;
         driver.stats().accepted
     });
     let mut clients: Vec<_> = (0..1_000).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -122,11 +122,11 @@ fn a_half_closed_peer_still_gets_its_replies() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        let got = read(&stream, 5).await;
+        let received = read(&stream, 5).await;
         assert!(stream.recv().await.unwrap().is_empty(), "end of input");
         assert!(stream.recv().await.unwrap().is_empty(), "end of input again");
         for _ in 0..3 {
-            send(&stream, got.clone()).await.unwrap();
+            send(&stream, received.clone()).await.unwrap();
         }
         send(&stream, pattern(4 << 20)).await.unwrap();
         finish(&stream).await.unwrap();
@@ -148,37 +148,37 @@ fn dropping_a_receive_loses_nothing() {
     let expected = sent.clone();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
-        let mut got = Vec::new();
+        let mut received = Vec::new();
         let mut dropped = 0;
-        while got.len() < expected.len() {
+        while received.len() < expected.len() {
             let deadline = driver.sleep_until(driver.now() + Duration::from_micros(50));
             tokio::select! {
                 biased;
                 () = deadline => dropped += 1,
-                chunk = stream.recv() => got.extend_from_slice(&chunk.unwrap()),
+                chunk = stream.recv() => received.extend_from_slice(&chunk.unwrap()),
             }
             // Polled once and dropped.
-            if got.len() % 3 == 0 && got.len() < expected.len() {
+            if received.len() % 3 == 0 && received.len() < expected.len() {
                 tokio::select! {
                     biased;
-                    chunk = stream.recv() => got.extend_from_slice(&chunk.unwrap()),
+                    chunk = stream.recv() => received.extend_from_slice(&chunk.unwrap()),
                     () = std::future::ready(()) => dropped += 1,
                 }
             }
         }
-        assert!(got == expected, "received other bytes");
+        assert!(received == expected, "received other bytes");
         assert!(dropped > 0, "nothing was dropped");
     });
     let mut client = TcpStream::connect(address).unwrap();
-    for part in sent.chunks(10_001) {
-        client.write_all(part).unwrap();
+    for piece in sent.chunks(10_001) {
+        client.write_all(piece).unwrap();
         thread::yield_now();
     }
     join(worker);
 }
 
 #[test]
-fn a_dropped_send_goes_on_and_keeps_its_place() {
+fn a_send_with_a_dropped_flush_continues_in_order() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
@@ -209,7 +209,7 @@ fn a_dropped_send_goes_on_and_keeps_its_place() {
 }
 
 #[test]
-fn an_early_finish_waits_for_abandoned_sends() {
+fn finish_waits_for_earlier_sends() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
@@ -227,15 +227,15 @@ fn an_early_finish_waits_for_abandoned_sends() {
 }
 
 #[test]
-fn a_broken_connection_is_told_after_its_bytes() {
+fn a_broken_connection_is_reported_after_its_bytes() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         assert_eq!(&read(&stream, 5).await, b"hello");
         // The client closes with unread bytes, which causes a reset.
         send(&stream, vec![0; 1000]).await.unwrap();
-        let broken = stream.recv().await.err().expect("the peer resets");
-        assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
+        let error = stream.recv().await.err().expect("the peer resets");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         assert!(stream.recv().await.is_err(), "the error is repeated");
         assert!(send(&stream, vec![0; 10]).await.is_err());
         assert!(send(&stream, vec![0; 10]).await.is_err());
@@ -250,7 +250,7 @@ fn a_broken_connection_is_told_after_its_bytes() {
 }
 
 #[test]
-fn who_receives_is_woken_when_a_send_finds_no_room() {
+fn a_pending_receive_is_woken_when_a_send_finds_no_room() {
     let (socket, address) = tcp();
     let worker = worker(Options::default(), move |driver| async move {
         let stream = Rc::new(driver.listen(socket).unwrap().accept().await.unwrap());
@@ -282,52 +282,52 @@ fn who_receives_is_woken_when_a_send_finds_no_room() {
 
 /// Operations after a small send are not delayed until the worker wakes up for another reason.
 #[test]
-fn what_follows_a_small_send_comes_at_once() {
+fn operations_after_a_small_send_are_not_delayed() {
     const ROUNDS: u32 = 40;
     let (socket, address) = tcp();
     thread::spawn(move || {
         Uring::run(&Options::default(), async move |driver| {
             let listener = driver.listen(socket).unwrap();
-            let inside = driver.clone();
+            let inner = driver.clone();
             // A task of the worker; the future that the thread blocks on sleeps differently.
             driver.spawn(async move {
                 loop {
                     let stream = listener.accept().await.unwrap();
-                    inside.spawn(answer_as_asked(stream));
+                    inner.spawn(respond_as_requested(stream));
                 }
             });
             std::future::pending::<()>().await;
         })
         .unwrap();
     });
-    let time = |way: &[u8]| {
-        let begin = std::time::Instant::now();
+    let time = |request: &[u8]| {
+        let start = std::time::Instant::now();
         for _ in 0..ROUNDS {
             let mut client = TcpStream::connect(address).unwrap();
-            client.write_all(way).unwrap();
-            let mut answer = [0; 2];
-            client.read_exact(&mut answer[..way.len()]).unwrap();
-            if way.len() == 1 && way != b"1" {
-                assert_eq!(client.read(&mut answer).unwrap(), 0, "end of input");
+            client.write_all(request).unwrap();
+            let mut response = [0; 2];
+            client.read_exact(&mut response[..request.len()]).unwrap();
+            if request.len() == 1 && request != b"1" {
+                assert_eq!(client.read(&mut response).unwrap(), 0, "end of input");
             }
         }
-        begin.elapsed()
+        start.elapsed()
     };
-    // Here no task waits for the end of the send.
-    let plain = time(b"1").max(Duration::from_millis(1));
-    for way in [&b"w"[..], b"f", b"d", b"22"] {
-        let ratio = time(way).as_secs_f64() / plain.as_secs_f64();
-        assert!(ratio < 50.0, "{:?}: {ratio:.0} times as long", way.escape_ascii());
+    // In the baseline no task waits for the end of the send.
+    let baseline = time(b"1").max(Duration::from_millis(1));
+    for request in [&b"w"[..], b"f", b"d", b"22"] {
+        let ratio = time(request).as_secs_f64() / baseline.as_secs_f64();
+        assert!(ratio < 50.0, "{:?}: {ratio:.0} times as long", request.escape_ascii());
     }
 }
 
 /// Sends one byte for each received one, and then acts on the first one: waits until it is sent and
 /// finishes (`w`), finishes right away (`f`), drops the connection (`d`), or sends one more byte
 /// (`22`).
-async fn answer_as_asked(stream: UringStream) {
-    let asked = stream.recv().await.expect("a request").to_vec();
+async fn respond_as_requested(stream: UringStream) {
+    let request = stream.recv().await.expect("a request").to_vec();
     stream.send(&mut vec![b'!']);
-    match asked[0] {
+    match request[0] {
         b'w' => {
             stream.flush().await.expect("the peer is connected");
             stream.finish();

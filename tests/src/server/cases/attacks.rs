@@ -61,13 +61,13 @@ impl<B: Bench> Site<B> {
     /// With a low limit, the second client may get a 503.
     async fn serves(&mut self) {
         let id = self.neighbour.get("/hello");
-        let answer = self.neighbour.answer(id).await;
-        let is_told = held::limited().is_some() && answer.field("retry-after").is_some();
-        assert!(answer.text() == "hello" || is_told, "{answer:?}");
+        let response = self.neighbour.answer(id).await;
+        let is_told = held::limited().is_some() && response.field("retry-after").is_some();
+        assert!(response.text() == "hello" || is_told, "{response:?}");
         if let (Some(before), Some(now)) = (self.held, held::bytes()) {
-            let most = held::limited()
+            let bytes_max_allowed = held::limited()
                 .map_or(HELD_BYTES_MAX, |bytes_max| bytes_max.cast_signed() + KEPT_BYTES_MAX);
-            assert!(now - before <= most, "{} bytes are allocated", now - before);
+            assert!(now - before <= bytes_max_allowed, "{} bytes are allocated", now - before);
         }
     }
 
@@ -154,7 +154,7 @@ pub async fn a_reset_for_each_cheap_request<B: Bench>(bench: &B) {
 }
 
 /// Requests that make the server reset the stream (CVE-2025-8671), in every way there is.
-pub async fn a_made_reset<B: Bench>(bench: &B) {
+pub async fn a_made_you_reset<B: Bench>(bench: &B) {
     let block = block("POST", "/hold-body", &[]);
     let ways: [fn(&mut Vec<u8>, u32); 4] = [
         |out, id| frame::write_window_update(id, 0, out),
@@ -220,8 +220,8 @@ pub async fn a_table_thrash<B: Bench>(bench: &B) {
             ids.push(attacker.open_block(&thrash, END));
         }
         for id in ids {
-            let answer = attacker.answer(id).await;
-            assert_eq!((answer.status(), answer.text()), (200, "hello"));
+            let response = attacker.answer(id).await;
+            assert_eq!((response.status(), response.text()), (200, "hello"));
         }
         site.serves().await;
     }
@@ -273,7 +273,7 @@ pub async fn a_priority_flood<B: Bench>(bench: &B) {
 
 /// Requests that depend on each other in a cycle, or on themselves: the server ignores
 /// dependencies.
-pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
+pub async fn a_dependency_loop<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, limits()).await;
     let mut attacker = site.attacker();
     for round in 0..20 {
@@ -286,8 +286,8 @@ pub async fn a_loop_of_dependencies<B: Bench>(bench: &B) {
             ids.push(attacker.open_block(&payload, END | flags::PRIORITY));
         }
         for id in ids {
-            let answer = attacker.answer(id).await;
-            assert_eq!((answer.status(), answer.reset), (200, None));
+            let response = attacker.answer(id).await;
+            assert_eq!((response.status(), response.reset), (200, None));
         }
         site.serves().await;
     }
@@ -462,8 +462,8 @@ pub async fn a_zero_window<B: Bench>(bench: &B) {
         return assert_eq!(outcome.ended("memory-max"), 1, "{outcome:?}");
     }
     for id in all {
-        let answer = attacker.answer(id).await;
-        assert_eq!((answer.status(), answer.body.len(), answer.reset), (200, 0, Some(8)));
+        let response = attacker.answer(id).await;
+        assert_eq!((response.status(), response.body.len(), response.reset), (200, 0, Some(8)));
     }
     let dropped = || site.shared.dropped.get() == 20;
     bench.until("the streams were dropped", dropped).await;

@@ -101,7 +101,7 @@ pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
 
 /// A handler that pauses between pieces gets all of them in order, and nothing is lost when the
 /// client pauses meanwhile.
-pub async fn a_slow_handler_gets_a_large_body_whole<B: Bench>(bench: &B) {
+pub async fn a_slow_handler_receives_a_complete_large_body<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let body = pattern(bench.large(if bench.is_virtual() { 150_000 } else { 1_500_000 }));
     let mut peer = Peer::new(server.connect());
@@ -147,7 +147,7 @@ pub async fn a_request_behind_a_large_body_is_answered<B: Bench>(bench: &B) {
 }
 
 /// A client that disconnects in the middle of a large body is noticed, however much was received.
-pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
+pub async fn a_truncated_large_body_is_noticed<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let length = bench.large(400_000);
     let head = format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
@@ -174,7 +174,7 @@ pub async fn a_large_body_that_is_cut_short_is_noticed<B: Bench>(bench: &B) {
 }
 
 /// Large bodies on some connections do not delay small requests on others.
-pub async fn small_requests_are_answered_beside_large_bodies<B: Bench>(bench: &B) {
+pub async fn small_requests_are_answered_during_large_uploads<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let body = pattern(bench.large(if bench.is_virtual() { 50_000 } else { 8_000_000 }));
     let mut uploads = Vec::new();
@@ -198,7 +198,7 @@ pub async fn small_requests_are_answered_beside_large_bodies<B: Bench>(bench: &B
 }
 
 /// The interim 100 is sent when the handler starts to read the body, and only then.
-pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B) {
+pub async fn the_100_is_sent_when_the_handler_reads<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     let expect = "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n";
@@ -251,7 +251,7 @@ pub async fn a_final_status_instead_of_the_100_ends_the_connection<B: Bench>(ben
 }
 
 /// The unread rest of a small body is discarded, and the connection stays open.
-pub async fn a_small_unread_body_is_passed_over<B: Bench>(bench: &B) {
+pub async fn a_small_unread_body_is_discarded<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     for length in [5, 3_000, 100_000] {
@@ -357,7 +357,7 @@ pub async fn trailers_reach_the_handler<B: Bench>(bench: &B) {
 
 /// A client that disconnects in the middle of its body is noticed, and gets no response that treats
 /// the body as complete.
-pub async fn a_truncated_body_never_passes_for_a_whole_one<B: Bench>(bench: &B) {
+pub async fn a_truncated_body_never_looks_complete<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for framing in
         ["Content-Length: 10\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"]
@@ -404,7 +404,7 @@ pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
 }
 
 /// A handler that does not read stalls the client: the server does not buffer the whole body.
-pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B) {
+pub async fn a_handler_that_does_not_read_blocks_its_client<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     let body = pattern(bench.large(60_000));

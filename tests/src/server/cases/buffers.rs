@@ -14,7 +14,7 @@ use std::time::Duration;
 const TOO_LATE: Duration = Duration::from_secs(120);
 
 /// Incomplete heads, more than a worker has receive buffers, hold no receive buffer.
-pub async fn half_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
+pub async fn partial_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: TOO_LATE, ..limits() });
     let mut half = Vec::new();
@@ -95,7 +95,7 @@ pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
 }
 
 /// A stream of empty pieces yields to other tasks.
-pub async fn a_stream_of_empty_pieces_starves_nobody<B: Bench>(bench: &B) {
+pub async fn a_stream_of_empty_pieces_does_not_starve_others<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut empty = Peer::new(server.connect());
@@ -114,7 +114,7 @@ pub async fn a_stream_of_empty_pieces_starves_nobody<B: Bench>(bench: &B) {
 
 /// The deadline of a shutdown also ends uploads that wait for a handler that does not read, and
 /// connections whose peer waits for a 100.
-pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
+pub async fn an_abort_is_noticed_during_an_upload<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -131,8 +131,8 @@ pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
     let start = bench.now();
     server.shut_down();
     let outcome = server.ended().await;
-    let passed = bench.now() - start;
-    assert!(!bench.is_virtual() || passed <= time + Duration::from_millis(150), "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(!bench.is_virtual() || elapsed <= time + Duration::from_millis(150), "{elapsed:?}");
     let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
     cut.sort_unstable();
     let post = Some("POST /hold-body");
@@ -141,7 +141,7 @@ pub async fn a_cut_is_heard_in_an_upload<B: Bench>(bench: &B) {
 }
 
 /// When one handshake too many is in progress, the oldest ends, even while its bytes keep arriving.
-pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
+pub async fn a_handshake_beyond_the_limit_ends_the_oldest(bench: &SimulatedBench) {
     bench.calm();
     let one = Limits { handshakes_max: 1, handshake_timeout: TOO_LATE, ..limits() };
     let tls = Some(crate::server::secure::server_tls());
@@ -171,7 +171,7 @@ pub async fn one_handshake_too_many_ends_the_oldest(bench: &SimulatedBench) {
 
 /// Sending the server's handshake messages counts towards the handshake timeout: a peer that does
 /// not read them is cut off in time.
-pub async fn a_handshake_that_is_not_taken_is_cut_off_in_time(bench: &SimulatedBench) {
+pub async fn a_handshake_that_is_not_read_times_out(bench: &SimulatedBench) {
     use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
     bench.calm_with(SocketBuffers::with_size(100));
     let time = Duration::from_secs(2);
@@ -183,8 +183,8 @@ pub async fn a_handshake_that_is_not_taken_is_cut_off_in_time(bench: &SimulatedB
     bench.sleep(Duration::from_secs(1)).await;
     server.shut_down();
     let outcome = server.ended().await;
-    let passed = bench.now() - start;
-    assert!(passed >= time && passed <= time + Duration::from_millis(150), "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(elapsed >= time && elapsed <= time + Duration::from_millis(150), "{elapsed:?}");
     assert_eq!(outcome.endings(), [("handshake-timeout", 1)]);
     drop(wire);
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Requests in flight to idle connections when the drain starts are answered, and so are those in
 /// the backlog.
-pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
+pub async fn requests_in_flight_when_a_drain_starts_are_answered<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut idle = Vec::new();
     for _ in 0..32 {
@@ -36,7 +36,7 @@ pub async fn requests_that_cross_the_order_are_answered<B: Bench>(bench: &B) {
 }
 
 /// Connections that wait for a free slot are served too: idle connections give up theirs.
-pub async fn a_full_server_answers_everybody_who_waits<B: Bench>(bench: &B) {
+pub async fn a_full_server_answers_all_waiting_clients<B: Bench>(bench: &B) {
     let limits = Limits { connections_max: 2, ..promises().limits() };
     let (server, _) = begin_with(bench, limits);
     let mut idle: Vec<_> = (0..2).map(|_| Peer::new(server.connect())).collect();
@@ -61,7 +61,7 @@ pub async fn a_full_server_answers_everybody_who_waits<B: Bench>(bench: &B) {
 }
 
 /// A cut does not wait for a slot.
-pub async fn a_cut_ends_a_full_server<B: Bench>(bench: &B) {
+pub async fn an_abort_ends_a_full_server<B: Bench>(bench: &B) {
     let limits = Limits {
         connections_max: 1,
         shutdown_timeout: Duration::from_secs(3600),
@@ -82,7 +82,7 @@ pub async fn a_cut_ends_a_full_server<B: Bench>(bench: &B) {
 }
 
 /// During the lame-duck period, a draining server keeps accepting and announces that it will close.
-pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B) {
+pub async fn the_server_accepts_and_answers_in_the_lame_duck_phase<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
     let promises = Promises { lame_duck_period: time, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
@@ -154,7 +154,7 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
         let tally = Rc::new(Tally::default());
         for number in 0..64 {
             let client =
-                ask(bench.network().clone(), server.place(), number < 32, Rc::clone(&tally));
+                ask(bench.network().clone(), server.port(), number < 32, Rc::clone(&tally));
             bench.network().spawn(client);
         }
         bench.sleep(Duration::from_millis(1_000 + bench.choose(2_000) as u64)).await;
@@ -171,7 +171,7 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
 /// A client that keeps sending after the response that ended its connection delays a drain only
 /// briefly, whether the response came before or after the order; a client that stays silent delays
 /// it as an idle one does.
-pub async fn who_does_not_leave_holds_no_drain_up(bench: &SimulatedBench) {
+pub async fn clients_that_do_not_disconnect_do_not_delay_a_drain(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let (linger, idle) = (Duration::from_secs(5), Duration::from_secs(1));
     let long = Duration::from_secs(60);
@@ -198,8 +198,8 @@ pub async fn who_does_not_leave_holds_no_drain_up(bench: &SimulatedBench) {
         let outcome = crate::first_of(server.ended(), on_and_on)
             .await
             .expect("the server shuts down in time");
-        let (passed, most) = (bench.now() - start, if goes_on { linger } else { idle });
-        assert!(passed <= most + Duration::from_millis(1_500), "{goes_on}: {passed:?}");
+        let (elapsed, elapsed_max) = (bench.now() - start, if goes_on { linger } else { idle });
+        assert!(elapsed <= elapsed_max + Duration::from_millis(1_500), "{goes_on}: {elapsed:?}");
         assert_eq!(outcome.cut, []);
     }
 }

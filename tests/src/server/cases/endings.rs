@@ -9,7 +9,7 @@ use peregrine::Limits;
 use std::time::Duration;
 
 /// When the rest of a body is too large to discard, the response says `Connection: close`.
-pub async fn an_answer_whose_body_is_not_read_says_that_it_closes<B: Bench>(bench: &B) {
+pub async fn a_response_to_an_unread_body_announces_the_close<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let length = 2 * usize::try_from(limits().drain_bytes_max).expect("the value is small");
@@ -30,7 +30,7 @@ pub async fn an_answer_whose_body_is_not_read_says_that_it_closes<B: Bench>(benc
 
 /// No connection ends between two requests unless the first response announced it (RFC 9112,
 /// section 9.6), even if only the arriving data shows that a body is too large.
-pub async fn no_connection_ends_without_saying_so<B: Bench>(bench: &B) {
+pub async fn no_connection_closes_unannounced<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let length = 2 * usize::try_from(limits().drain_bytes_max).expect("the value is small");
@@ -67,7 +67,9 @@ fn chunk(length: usize) -> Vec<u8> {
 
 /// Clients that ask for the connection to close, or use HTTP/1.0, get their response while their
 /// body is still arriving: the connection is not reset before they have read it.
-pub async fn the_last_answer_arrives_while_its_body_still_comes<B: Bench>(bench: &B) {
+pub async fn the_last_response_arrives_while_the_request_body_is_still_arriving<B: Bench>(
+    bench: &B,
+) {
     bench.calm();
     let (server, _) = begin(bench);
     for request in [
@@ -93,7 +95,7 @@ pub async fn the_last_answer_arrives_while_its_body_still_comes<B: Bench>(bench:
 }
 
 /// Data behind the last request does not cost the client its response.
-pub async fn the_last_answer_arrives_although_more_requests_come<B: Bench>(bench: &B) {
+pub async fn the_last_response_arrives_although_more_requests_follow<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     for request in [
@@ -141,7 +143,7 @@ pub async fn a_413_arrives_after_megabytes<B: Bench>(bench: &B) {
 }
 
 /// A peer that sends the rest of its body slowly gets the response once it has sent it.
-pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
+pub async fn a_response_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { linger: Duration::from_secs(1), ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
@@ -160,7 +162,7 @@ pub async fn an_answer_waits_for_a_peer_that_sends_slowly<B: Bench>(bench: &B) {
 
 /// The server waits no longer than the linger timeout for a peer that stops sending, however much
 /// it had sent.
-pub async fn a_peer_that_does_not_go_on_is_left<B: Bench>(bench: &B) {
+pub async fn a_peer_that_stops_sending_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { linger: Duration::from_secs(1), ..promises() };
     let limits = Limits { head_timeout: Duration::from_secs(1), ..promises.limits() };
@@ -177,9 +179,9 @@ pub async fn a_peer_that_does_not_go_on_is_left<B: Bench>(bench: &B) {
         let start = bench.now();
         server.shut_down();
         server.ended().await;
-        let passed = bench.now() - start;
-        let most = promises.linger + Duration::from_millis(200);
-        assert!(!bench.is_virtual() || passed <= most, "{begin:?}: {passed:?}");
+        let elapsed = bench.now() - start;
+        let elapsed_max = promises.linger + Duration::from_millis(200);
+        assert!(!bench.is_virtual() || elapsed <= elapsed_max, "{begin:?}: {elapsed:?}");
         drop(peer);
     }
 }

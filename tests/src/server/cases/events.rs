@@ -79,7 +79,7 @@ pub async fn pushed_events_arrive_on_every_protocol<B: Bench>(bench: &B) {
 }
 
 /// A drain ends event streams cleanly, long before the deadline.
-pub async fn a_drain_ends_streams_of_events<B: Bench>(bench: &B) {
+pub async fn a_drain_ends_event_streams<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     let mut readers = Vec::new();
     for way in WAYS {
@@ -96,7 +96,7 @@ pub async fn a_drain_ends_streams_of_events<B: Bench>(bench: &B) {
 }
 
 /// The last event of a stream may be a goodbye.
-pub async fn a_goodbye_is_the_last_event<B: Bench>(bench: &B) {
+pub async fn the_handler_sends_a_final_event_in_a_drain<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     let mut readers = Vec::new();
     for way in WAYS {
@@ -113,7 +113,7 @@ pub async fn a_goodbye_is_the_last_event<B: Bench>(bench: &B) {
 }
 
 /// A stream may continue during a drain, and its producer is notified of the drain.
-pub async fn a_stream_may_go_on_through_a_drain<B: Bench>(bench: &B) {
+pub async fn a_detached_event_stream_continues_during_a_drain<B: Bench>(bench: &B) {
     let limits = Limits { shutdown_timeout: Duration::from_secs(3), ..limits() };
     let (server, shared) = begin_with(bench, limits);
     let mut readers = Vec::new();
@@ -131,7 +131,7 @@ pub async fn a_stream_may_go_on_through_a_drain<B: Bench>(bench: &B) {
 }
 
 /// A sender is notified of a drain, and its reader gets everything that was sent before.
-pub async fn a_sender_hears_of_a_drain<B: Bench>(bench: &B) {
+pub async fn a_sender_is_notified_of_a_drain<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     let mut readers = Vec::new();
     for way in WAYS {
@@ -149,7 +149,7 @@ pub async fn a_sender_hears_of_a_drain<B: Bench>(bench: &B) {
 }
 
 /// A sender notices when its reader disconnects.
-pub async fn a_sender_hears_of_a_reader_that_left<B: Bench>(bench: &B) {
+pub async fn a_sender_is_notified_when_its_reader_disconnects<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         drop(Reader::begin::<B>(&server, way, "/events/flood").await);
@@ -159,7 +159,7 @@ pub async fn a_sender_hears_of_a_reader_that_left<B: Bench>(bench: &B) {
 }
 
 /// A silent stream ends as soon as its reader closes, and a sender is notified.
-pub async fn a_reader_of_a_quiet_stream_that_closes_is_noticed<B: Bench>(bench: &B) {
+pub async fn a_close_is_noticed_on_a_quiet_event_stream<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         let stream = Reader::begin::<B>(&server, way, "/events/quiet").await;
@@ -173,7 +173,11 @@ pub async fn a_reader_of_a_quiet_stream_that_closes_is_noticed<B: Bench>(bench: 
 }
 
 /// No events are produced for a reader that does not read, and eventually it is disconnected.
-pub async fn who_takes_no_events_holds_the_producer_back_and_is_ended<B: Bench>(bench: &B) {
+pub async fn a_reader_that_does_not_read_events_blocks_the_producer_and_is_disconnected<
+    B: Bench,
+>(
+    bench: &B,
+) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
@@ -190,14 +194,14 @@ pub async fn who_takes_no_events_holds_the_producer_back_and_is_ended<B: Bench>(
     }
     bench.until("the streams ended", || shared.dropped.get() + shared.finished.get() == 4).await;
     // For each stream, what the kernels buffer and what the server may hold.
-    let most = if bench.is_virtual() { 4 * 4 * 64 * 1024 } else { 4 * (32 << 20) };
-    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
+    let bytes_max = if bench.is_virtual() { 4 * 4 * 64 * 1024 } else { 4 * (32 << 20) };
+    assert!(shared.produced.get() <= bytes_max, "{} bytes were produced", shared.produced.get());
     drop((peers, clients));
     end(server).await;
 }
 
 /// A stream without events lives for hours, because the server is not waiting for its reader.
-pub async fn a_stream_without_events_lives_for_hours(bench: &SimulatedBench) {
+pub async fn an_event_stream_without_events_stays_open_for_hours(bench: &SimulatedBench) {
     let (server, shared) = begin_with(bench, promises().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         let mut reader = Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await;
@@ -213,7 +217,7 @@ pub async fn a_stream_without_events_lives_for_hours(bench: &SimulatedBench) {
 }
 
 /// A silent stream sends a comment every 15 s for hours, without help from its handler.
-pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
+pub async fn a_silent_event_stream_sends_comments_for_hours(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
@@ -223,10 +227,14 @@ pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
             for _ in 0..240 {
                 reader.expect(COMMENT).await;
             }
-            let passed = bench.now() - start;
+            let elapsed = bench.now() - start;
             // The silence began a little earlier, and a comment may be late by a tick or two.
-            let (least, most) = (HOUR - Duration::from_secs(15), HOUR + Duration::from_secs(240));
-            assert!(passed >= least && passed <= most, "240 comments in {passed:?}");
+            let (elapsed_min, elapsed_max) =
+                (HOUR - Duration::from_secs(15), HOUR + Duration::from_secs(240));
+            assert!(
+                elapsed >= elapsed_min && elapsed <= elapsed_max,
+                "240 comments in {elapsed:?}"
+            );
             // An event restarts the silence interval.
             bench.sleep(Duration::from_secs(10)).await;
             shared.open(1);
@@ -241,7 +249,7 @@ pub async fn a_silent_stream_sends_comments_for_hours(bench: &SimulatedBench) {
 
 /// An HTTP/2 reader that opens its small window one second after each comment gets everything, for
 /// hours.
-pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &SimulatedBench) {
+pub async fn an_event_reader_with_late_window_updates_is_served_for_hours(bench: &SimulatedBench) {
     bench.calm();
     let (server, _) = begin_with(bench, promises().limits());
     let settings = [(setting_id::INITIAL_WINDOW_SIZE, 2)];
@@ -263,7 +271,7 @@ pub async fn a_reader_whose_window_opens_late_is_served_for_hours(bench: &Simula
 }
 
 /// A reader that does not even read the comments is cut off by the minimum rate.
-pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
+pub async fn a_reader_that_does_not_read_comments_is_disconnected(bench: &SimulatedBench) {
     bench.calm_with(SocketBuffers::with_size(500));
     let (server, shared) = begin_with(bench, promises().limits());
     // The head and some comments fit; then the pipe is full.
@@ -292,7 +300,7 @@ pub async fn who_takes_no_comments_is_ended(bench: &SimulatedBench) {
 
 /// A vanished HTTP/2 reader, which does not answer PING, is disconnected in time, however many
 /// comments fit in its windows.
-pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
+pub async fn a_vanished_event_reader_is_disconnected(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let limits = promises().limits();
     let time =
@@ -311,7 +319,7 @@ pub async fn a_reader_of_events_that_vanished_is_left(bench: &SimulatedBench) {
 }
 
 /// A server in its lame-duck period keeps sending events.
-pub async fn a_lame_duck_goes_on_with_events(bench: &SimulatedBench) {
+pub async fn event_streams_continue_in_the_lame_duck_phase(bench: &SimulatedBench) {
     let lame_duck_period = Duration::from_secs(10);
     let (server, shared) = begin_with(bench, Promises { lame_duck_period, ..promises() }.limits());
     let mut readers = Vec::new();

@@ -26,7 +26,7 @@ pub async fn a_half_closed_peer_has_not_left<B: Bench>(bench: &B) {
 
 /// With `half_close`, an HTTP/1.0 peer, which does not understand interim responses, gets its
 /// response too.
-pub async fn a_half_closed_http_1_0_peer_gets_its_answer<B: Bench>(bench: &B) {
+pub async fn a_half_closed_http_1_0_peer_gets_its_response<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
     peer.send("GET /wait HTTP/1.0\r\n\r\n");
@@ -72,7 +72,7 @@ pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(ben
 }
 
 /// A handler marked to run to completion does so although its client has ended its side.
-pub async fn a_handler_that_runs_to_its_end_is_not_cancelled<B: Bench>(bench: &B) {
+pub async fn a_run_to_completion_handler_is_not_cancelled<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/wait-to-end");
@@ -88,7 +88,7 @@ pub async fn a_handler_that_runs_to_its_end_is_not_cancelled<B: Bench>(bench: &B
 }
 
 /// Many handlers wait at the same time, each for its own event.
-pub async fn many_handlers_wait_at_a_time<B: Bench>(bench: &B) {
+pub async fn many_handlers_wait_concurrently<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..30).map(|_| Peer::new(server.connect())).collect();
     for peer in &mut peers {

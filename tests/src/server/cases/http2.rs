@@ -28,7 +28,7 @@ async fn end<S: Served>(server: S) {
 }
 
 /// The preface may arrive in pieces, and an HTTP/1.1 request may begin like it.
-pub async fn the_preface_may_come_in_pieces<B: Bench>(bench: &B) {
+pub async fn the_preface_may_arrive_in_pieces<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for cut in [1, 3, 14, 23, 24, 30] {
         let mut client = Streams::silent(server.connect());
@@ -53,7 +53,7 @@ pub async fn the_preface_may_come_in_pieces<B: Bench>(bench: &B) {
 }
 
 /// With prior knowledge disabled, the preface is answered by HTTP/1.1.
-pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
+pub async fn prior_knowledge_can_be_disabled<B: Bench>(bench: &B) {
     let http2 = Http2Limits { prior_knowledge: false, ..Http2Limits::default() };
     let (server, _) = begin_with(bench, Limits { http2, ..limits() });
     let mut peer = Peer::new(server.connect());
@@ -63,7 +63,7 @@ pub async fn prior_knowledge_can_be_switched_off<B: Bench>(bench: &B) {
 }
 
 /// One stream too many is refused, and the others continue.
-pub async fn one_stream_too_many_is_refused<B: Bench>(bench: &B) {
+pub async fn streams_beyond_the_limit_are_refused<B: Bench>(bench: &B) {
     let http2 = Http2Limits { concurrent_streams_max: 3, ..Http2Limits::default() };
     let (server, shared) = begin_with(bench, Limits { http2, ..limits() });
     let mut client = Streams::new(server.connect());
@@ -78,7 +78,7 @@ pub async fn one_stream_too_many_is_refused<B: Bench>(bench: &B) {
 }
 
 /// Responses larger than all windows arrive complete, several at a time.
-pub async fn large_responses_arrive_whole<B: Bench>(bench: &B) {
+pub async fn large_responses_arrive_complete<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -86,17 +86,17 @@ pub async fn large_responses_arrive_whole<B: Bench>(bench: &B) {
     let stream = client.get("/stream/2000");
     let whole = pattern(300_000);
     for id in all {
-        let answer = client.answer(id).await;
-        assert!(answer.body == whole, "{} bytes of {id}", answer.body.len());
+        let response = client.answer(id).await;
+        assert!(response.body == whole, "{} bytes of {id}", response.body.len());
     }
-    let answer = client.answer(stream).await;
-    assert_eq!(answer.text().lines().count(), 2000);
-    assert_eq!(answer.text().lines().last(), Some("piece 1999"));
+    let response = client.answer(stream).await;
+    assert_eq!(response.text().lines().count(), 2000);
+    assert_eq!(response.text().lines().last(), Some("piece 1999"));
     close(server, client).await;
 }
 
 /// Bodies larger than all windows arrive complete, several at a time, even with slow handlers.
-pub async fn large_bodies_arrive_whole<B: Bench>(bench: &B) {
+pub async fn large_bodies_arrive_complete<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -107,15 +107,15 @@ pub async fn large_bodies_arrive_whole<B: Bench>(bench: &B) {
         client.upload(first, &body).await;
         client.upload(second, &body).await;
         for id in [first, second] {
-            let answer = client.answer(id).await;
-            assert!(answer.body == body, "{path}: {} {}", answer.status(), answer.body.len());
+            let response = client.answer(id).await;
+            assert!(response.body == body, "{path}: {} {}", response.status(), response.body.len());
         }
     }
     close(server, client).await;
 }
 
 /// The short rest of a request that was answered early is read, so no reset is needed.
-pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
+pub async fn a_short_request_remainder_is_read<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -134,7 +134,7 @@ pub async fn a_short_rest_of_a_request_is_read<B: Bench>(bench: &B) {
 
 /// Data that a client sent before it learned that it is unwanted is not held against it, even if it
 /// is a whole window in small frames, repeatedly.
-pub async fn content_under_way_is_not_held_against_the_client<B: Bench>(bench: &B) {
+pub async fn data_in_flight_is_not_a_protocol_error<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
@@ -232,7 +232,7 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
 }
 
 /// The shutdown report lists every stream that was cut.
-pub async fn a_cut_names_all_streams<B: Bench>(bench: &B) {
+pub async fn an_abort_reports_all_streams<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
@@ -271,7 +271,7 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
 }
 
 /// Frames that open no stream do not keep a connection open, even if one is always in flight.
-pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B) {
+pub async fn useless_frames_do_not_keep_a_connection_open<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: SHORT, ..limits() });
     for (kind, length) in [(FrameType::Settings, 0), (FrameType::Ping, 8)] {
@@ -294,7 +294,7 @@ pub async fn frames_that_ask_for_nothing_keep_no_connection<B: Bench>(bench: &B)
 }
 
 /// Once the response has begun, the client may be silent indefinitely: the two sides may alternate.
-pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
+pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
@@ -305,8 +305,8 @@ pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
         client.listen(SHORT * 3).await;
     }
     client.data(id, b"", true);
-    let answer = client.answer(id).await;
-    assert_eq!((answer.text(), answer.reset), ("wordwordword", None));
+    let response = client.answer(id).await;
+    assert_eq!((response.text(), response.reset), ("wordwordword", None));
 
     // A client that declared a length has an upload to complete, even if its response has begun.
     let id = client.open("POST", "/echo-stream", &[("content-length", "100")], false);
@@ -317,7 +317,7 @@ pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
 }
 
 /// A conversation that is silent in both directions ends like an idle upgraded connection.
-pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
+pub async fn a_dead_bidirectional_stream_is_ended<B: Bench>(bench: &B) {
     bench.calm();
     let quiet = Some(SHORT);
     let (server, _) = begin_with(bench, Limits { upgraded_idle_timeout: quiet, ..limits() });
@@ -336,7 +336,7 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
 }
 
 /// While requests are in progress, the server sends PING to a silent client.
-pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
+pub async fn a_vanished_client_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let http2 = Http2Limits { keep_alive_interval: Some(SHORT), ..Http2Limits::default() };
     let (server, shared) =
@@ -363,7 +363,7 @@ pub async fn a_client_that_vanished_is_left<B: Bench>(bench: &B) {
 
 /// A response that was read late, but just in time, is complete: the client is not late while the
 /// rest of its request is discarded.
-pub async fn a_stall_that_is_over_is_forgotten<B: Bench>(bench: &B) {
+pub async fn a_past_stall_does_not_count<B: Bench>(bench: &B) {
     bench.calm();
     let slack = SHORT * 2;
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
@@ -392,15 +392,15 @@ pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = client.get("/more-after-trailers");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.text(), answer.reset), ("hello", None));
-    let trailers = answer.heads.last().expect("the response has a head");
+    let response = client.answer(id).await;
+    assert_eq!((response.text(), response.reset), ("hello", None));
+    let trailers = response.heads.last().expect("the response has a head");
     assert_eq!(trailers, &[("x-checksum".to_owned(), "abc".to_owned())]);
     close(server, client).await;
 }
 
 /// A stream whose window stays closed is reset, and the connection stays open.
-pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
+pub async fn a_window_that_stays_closed_causes_a_reset<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
@@ -408,8 +408,8 @@ pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
     let all = [client.get("/hello"), client.get("/large/100000"), client.get("/gated/1")];
     shared.open(1);
     for id in all {
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.reset), (200, Some(8)), "{id}");
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.reset), (200, Some(8)), "{id}");
     }
     let empty = client.get("/empty");
     assert_eq!(client.answer(empty).await.status(), 204);
@@ -418,7 +418,7 @@ pub async fn a_window_that_stays_shut_is_a_reset<B: Bench>(bench: &B) {
 }
 
 /// The connection's window is watched like those of streams.
-pub async fn a_connection_s_window_that_stays_shut_ends_its_streams<B: Bench>(bench: &B) {
+pub async fn a_connection_window_that_stays_closed_ends_its_streams<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
@@ -444,8 +444,8 @@ pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>
     client.expect(id, 65_535).await;
     let mut body = Vec::new();
     loop {
-        let patience = Duration::from_millis(5);
-        let (bytes, is_complete, reset) = client.more(id, body.len(), patience).await;
+        let timeout = Duration::from_millis(5);
+        let (bytes, is_complete, reset) = client.more(id, body.len(), timeout).await;
         body.extend(bytes);
         assert_eq!(reset, None, "after {} bytes", body.len());
         if is_complete {
@@ -472,7 +472,7 @@ fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
 
 /// Frames of a client that reads fast, and whose windows never close, are processed beside an
 /// endless response.
-pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
+pub async fn a_client_that_reads_everything_is_served<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin(bench);
     let mut client = insatiable(&server);
@@ -488,7 +488,7 @@ pub async fn who_takes_everything_is_heard<B: Bench>(bench: &B) {
 
 /// Streams share the connection's window. A stream that waits for its share is not late while
 /// others make progress.
-pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
+pub async fn a_stream_that_waits_for_others_does_not_time_out<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let wide = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 20)];
@@ -503,14 +503,14 @@ pub async fn who_waits_for_others_is_not_late<B: Bench>(bench: &B) {
         client.round_trip().await;
     }
     for id in all {
-        let answer = client.answer(id).await;
-        assert_eq!((answer.body.len(), answer.reset), (200_000, None), "{id}");
+        let response = client.answer(id).await;
+        assert_eq!((response.body.len(), response.reset), (200_000, None), "{id}");
     }
     close(server, client).await;
 }
 
 /// A client may send its uploads one after the other, as long as data arrives.
-pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
+pub async fn uploads_may_follow_each_other<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
@@ -528,7 +528,7 @@ pub async fn uploads_may_come_one_after_the_other<B: Bench>(bench: &B) {
 }
 
 /// An upload that arrives while a response is sent is read, and is not late.
-pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
+pub async fn an_upload_is_read_during_a_fast_download<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client = insatiable(&server);
@@ -543,7 +543,7 @@ pub async fn an_upload_is_read_beside_a_fast_download<B: Bench>(bench: &B) {
 }
 
 /// The idle timeout of a connection starts when its last stream ends, also if by a reset.
-pub async fn a_reset_begins_the_idle_time<B: Bench>(bench: &B) {
+pub async fn a_reset_starts_the_idle_timeout<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { idle_timeout: 2 * SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
@@ -559,7 +559,7 @@ pub async fn a_reset_begins_the_idle_time<B: Bench>(bench: &B) {
 
 /// A peer whose windows the server keeps closed is not late, whether its own handler or that of
 /// another stream does not read.
-pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
+pub async fn a_handler_that_reads_late_does_not_delay_others<B: Bench>(bench: &B) {
     bench.calm();
     let window = 65_535;
     let http2 = Http2Limits {
@@ -585,7 +585,7 @@ pub async fn a_handler_that_reads_late_makes_nobody_late<B: Bench>(bench: &B) {
 
 /// When uploads stall, their readers consume the received data, which opens the connection's window
 /// while their responses continue.
-pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(bench: &B) {
+pub async fn reading_a_stalled_upload_opens_the_window<B: Bench>(bench: &B) {
     bench.calm();
     let window = 65_535;
     let http2 = Http2Limits {
@@ -614,7 +614,7 @@ pub async fn what_is_taken_of_an_upload_that_stalled_opens_the_window<B: Bench>(
 
 /// A connection that reached its maximum age sends GOAWAY, even if its streams are silent and no
 /// PING is pending.
-pub async fn silent_streams_do_not_hold_up_the_end_of_a_life<B: Bench>(bench: &B) {
+pub async fn silent_streams_do_not_delay_the_maximum_connection_age<B: Bench>(bench: &B) {
     let http2 = Http2Limits { keep_alive_interval: None, ..Http2Limits::default() };
     let limits = Limits { connection_age_max: Some(SHORT), http2, ..limits() };
     let (server, shared) = begin_with(bench, limits);
@@ -635,9 +635,9 @@ pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
     let mut client = Streams::new(server.connect());
     for (path, length, text) in [("/trailers", Some("5"), "hello"), ("/trailers-only", None, "")] {
         let id = client.get(path);
-        let answer = client.answer(id).await;
-        assert_eq!((answer.text(), answer.field("content-length")), (text, length));
-        let trailers = answer.heads.last().expect("the response has a head");
+        let response = client.answer(id).await;
+        assert_eq!((response.text(), response.field("content-length")), (text, length));
+        let trailers = response.heads.last().expect("the response has a head");
         assert_eq!(trailers, &[("x-checksum".to_owned(), "abc".to_owned())], "{path}");
         let head = client.open("HEAD", path, &[], true);
         assert_eq!(client.answer(head).await.heads.len(), 1, "{path}");
@@ -646,7 +646,7 @@ pub async fn trailers_follow_any_content<B: Bench>(bench: &B) {
 }
 
 /// A request for `*` may name its host in `:authority`, in Host, or in both.
-pub async fn a_host_may_be_named_twice<B: Bench>(bench: &B) {
+pub async fn the_host_may_be_sent_twice<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     for path in ["*", "/hello"] {
@@ -658,7 +658,7 @@ pub async fn a_host_may_be_named_twice<B: Bench>(bench: &B) {
 
 /// A task that reads the body after the response is stopped by the exchange timeout, and a response
 /// that reports that timeout gets its own timeout.
-pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B) {
+pub async fn an_exchange_has_a_timeout_after_its_response_too<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { exchange_timeout: Some(SHORT), ..limits() });
     let mut client = Streams::new(server.connect());
@@ -685,7 +685,7 @@ pub async fn an_exchange_has_its_time_after_its_response_too<B: Bench>(bench: &B
 }
 
 /// A client that breaks a connection rule gets GOAWAY, and the report names its requests.
-pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
+pub async fn a_protocol_error_ends_the_connection<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
@@ -699,7 +699,7 @@ pub async fn a_broken_rule_ends_the_connection<B: Bench>(bench: &B) {
 }
 
 /// A client that does not read its responses is cut off.
-pub async fn who_reads_nothing_is_cut_off<B: Bench>(bench: &B) {
+pub async fn a_client_that_does_not_read_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client =
@@ -715,7 +715,7 @@ pub async fn who_reads_nothing_is_cut_off<B: Bench>(bench: &B) {
 }
 
 /// TLS negotiates HTTP/2 by default.
-pub async fn tls_agrees_on_http2<B: Bench>(bench: &B) {
+pub async fn tls_negotiates_http2<B: Bench>(bench: &B) {
     bench.calm();
     let shared = Shared::default();
     let server = bench.start(limits(), Some(server_tls()), shared.app());

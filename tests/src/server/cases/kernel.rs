@@ -55,7 +55,7 @@ pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
 
 /// A blocked worker does not make its peers late: data that arrived meanwhile is processed before
 /// timeouts are checked.
-pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B) {
+pub async fn no_peer_times_out_because_its_worker_was_blocked<B: Bench>(bench: &B) {
     let time = Duration::from_secs(2);
     let limits = Limits { first_byte_timeout: time, handshake_timeout: time, ..limits() };
     let server = bench.start(limits, Some(server_tls()), Shared::default().app());
@@ -82,7 +82,7 @@ pub async fn no_peer_is_late_because_its_worker_stood_still<B: Bench>(bench: &B)
 }
 
 /// Silent connections are closed in time, even where handlers block their worker turn after turn.
-pub async fn the_silent_are_closed_beside_handlers_that_block<B: Bench>(bench: &B) {
+pub async fn silent_connections_are_closed_while_handlers_block<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let limits = Limits { first_byte_timeout: time, idle_timeout: time, ..limits() };
     let server = bench.start(limits, None, Shared::default().app());
@@ -112,7 +112,9 @@ pub async fn the_silent_are_closed_beside_handlers_that_block<B: Bench>(bench: &
 }
 
 /// Blocking functions that outlive their request continue, and the shutdown waits for them.
-pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B) {
+pub async fn the_server_waits_for_blocking_functions_that_outlive_their_request<B: Bench>(
+    bench: &B,
+) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     for _ in 0..3 {
@@ -127,7 +129,7 @@ pub async fn blocking_functions_that_outlive_their_request_are_waited_for<B: Ben
 }
 
 /// The shutdown does not wait for idle blocking threads, which exit later.
-pub async fn idle_blocking_threads_do_not_hold_the_end_up<B: Bench>(bench: &B) {
+pub async fn idle_blocking_threads_do_not_delay_the_end<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
     leave(bench, &server, &shared, &["/leave-function/0", "/leave-function/0"]).await;
@@ -137,7 +139,7 @@ pub async fn idle_blocking_threads_do_not_hold_the_end_up<B: Bench>(bench: &B) {
 }
 
 /// A blocking function that never returns is abandoned at the deadline, and counted.
-pub async fn a_blocking_function_without_an_end_does_not_hold_the_end_up<B: Bench>(bench: &B) {
+pub async fn an_endless_blocking_function_does_not_delay_the_end<B: Bench>(bench: &B) {
     let time = Duration::from_millis(500);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     leave(bench, &server, &shared, &["/leave-function/3600000", "/leave-function/1"]).await;
@@ -152,7 +154,7 @@ pub async fn a_blocking_function_without_an_end_does_not_hold_the_end_up<B: Benc
 }
 
 /// A second shutdown order does not wait for blocking functions.
-pub async fn a_second_order_leaves_blocking_functions_behind<B: Bench>(bench: &B) {
+pub async fn a_second_shutdown_request_abandons_blocking_functions<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
     leave(bench, &server, &shared, &["/leave-function/3600000"]).await;
@@ -166,7 +168,7 @@ pub async fn a_second_order_leaves_blocking_functions_behind<B: Bench>(bench: &B
 }
 
 /// While work is offloaded, the worker serves other requests before the work completes.
-pub async fn offloaded_work_lets_others_be_served<B: Bench>(bench: &B) {
+pub async fn offloaded_work_does_not_block_other_requests<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..3).map(|_| Peer::new(server.connect())).collect();
     for peer in &mut peers {
@@ -203,7 +205,7 @@ pub async fn a_panic_in_offloaded_work_is_a_500<B: Bench>(bench: &B) {
 }
 
 /// Offloaded work continues to its end when its peer disconnects.
-pub async fn offloaded_work_ends_by_itself_when_its_peer_leaves<B: Bench>(bench: &B) {
+pub async fn offloaded_work_completes_after_its_peer_disconnects<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/offload");

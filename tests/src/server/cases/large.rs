@@ -40,7 +40,7 @@ pub async fn shared_content_reaches_a_slow_reader<B: Bench>(bench: &B) {
 
 /// A client that stops reading a large response is disconnected, and it received a prefix of the
 /// response.
-pub async fn who_takes_no_shared_content_is_cut_off<B: Bench>(bench: &B) {
+pub async fn a_client_that_does_not_read_shared_content_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let limits = Limits { transfer_rate_grace: Duration::from_millis(700), ..limits() };
     let (server, _) = begin_with(bench, limits);
@@ -54,7 +54,7 @@ pub async fn who_takes_no_shared_content_is_cut_off<B: Bench>(bench: &B) {
 }
 
 /// A large response in progress at the deadline of a shutdown is cut and reported.
-pub async fn shared_content_under_way_is_cut_and_named<B: Bench>(bench: &B) {
+pub async fn shared_content_in_progress_is_aborted_and_reported<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// At the connection limit, the next connection waits until another one closes.
-pub async fn one_connection_too_many_waits<B: Bench>(bench: &B) {
+pub async fn connections_beyond_the_limit_wait<B: Bench>(bench: &B) {
     let (server, _) = begin_with(bench, Limits { connections_max: 2, ..limits() });
     let mut first = Peer::new(server.connect());
     first.expect_alive().await;
@@ -31,7 +31,7 @@ pub async fn one_connection_too_many_waits<B: Bench>(bench: &B) {
 }
 
 /// A listener without connections does not reserve the last slot that another listener needs.
-pub async fn listeners_share_the_last_place<B: Bench>(bench: &B) {
+pub async fn listeners_share_the_connection_limit<B: Bench>(bench: &B) {
     bench.calm();
     let one = Limits { connections_max: 1, ..limits() };
     let server = bench.start(one, Some(server_tls()), Shared::default().app());
@@ -125,7 +125,7 @@ pub async fn a_large_head_is_a_431<B: Bench>(bench: &B) {
 }
 
 /// A failed accept does not stop the listener.
-pub async fn accepting_goes_on_after_errors<B: Bench>(bench: &B) {
+pub async fn accepting_continues_after_errors<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     bench.run_out_of_descriptors();
     for _ in 0..5 {

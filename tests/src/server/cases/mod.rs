@@ -1,29 +1,29 @@
 //! The server's guarantees, one function each. A function's name states its guarantee.
 
 pub mod attacks;
+pub mod background;
 pub mod bodies;
 pub mod buffers;
 pub mod drain;
+pub mod early_closes;
 pub mod endings;
 pub mod events;
-pub mod goes_on;
 pub mod handlers;
 pub mod http2;
-pub mod kept;
 pub mod kernel;
 pub mod large;
+pub mod late_bodies;
 pub mod limits;
+pub mod long_idle;
 pub mod neutral;
 pub mod overload;
-pub mod promised;
 pub mod queue_delay;
-pub mod quiet;
 pub mod rates;
 pub mod requests;
 pub mod responses;
+pub mod run_to_completion;
 pub mod secure;
 pub mod shutdown;
-pub mod surprises;
 pub mod timeouts;
 pub mod tunnels;
 pub mod upgrades;

@@ -56,11 +56,11 @@ async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'stati
 }
 
 /// Asserts that the request was refused for now.
-fn assert_refused(answer: &Answer, status: u16, kind: &str) {
-    let facts = (answer.status(), answer.field("content-type"));
-    assert_eq!(facts, (status, PROBLEM), "{}", answer.text());
-    assert!(matches!(answer.field("retry-after"), Some("1" | "2")), "{answer:?}");
-    assert!(answer.text().contains(kind), "{}", answer.text());
+fn assert_refused(response: &Answer, status: u16, kind: &str) {
+    let facts = (response.status(), response.field("content-type"));
+    assert_eq!(facts, (status, PROBLEM), "{}", response.text());
+    assert!(matches!(response.field("retry-after"), Some("1" | "2")), "{response:?}");
+    assert!(response.text().contains(kind), "{}", response.text());
 }
 
 /// The number of refused requests by reason.
@@ -77,7 +77,7 @@ async fn ended<S: Served>(server: S) -> Outcome {
 
 /// At the limit of requests in progress per worker, the next one gets a 503, except for health
 /// checks. Its connection stays open.
-pub async fn one_request_too_many_is_a_503<B: Bench>(bench: &B) {
+pub async fn requests_beyond_the_limit_get_a_503<B: Bench>(bench: &B) {
     for way in WAYS {
         let shared = Shared::default();
         let limits = with(OverloadLimits { requests_max: Some(2), ..OverloadLimits::default() });
@@ -112,7 +112,7 @@ pub async fn one_request_too_many_is_a_503<B: Bench>(bench: &B) {
 }
 
 /// Refused clients get different `Retry-After` values, so that they do not all return together.
-pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B) {
+pub async fn refused_requests_get_different_retry_after_times<B: Bench>(bench: &B) {
     let overload = OverloadLimits {
         requests_max: Some(1),
         retry_after: Duration::from_secs(20),
@@ -129,8 +129,8 @@ pub async fn those_who_are_refused_are_told_different_times<B: Bench>(bench: &B)
             // Clients other than those refused before.
             let mut client = way.connect(&server).await;
             let id = client.get("/hello");
-            let answer = client.answer(id).await;
-            let time = answer.field("retry-after").and_then(|text| text.parse::<u64>().ok());
+            let response = client.answer(id).await;
+            let time = response.field("retry-after").and_then(|text| text.parse::<u64>().ok());
             told.push(time.expect("a time"));
             client.close().await;
         }
@@ -179,8 +179,8 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         let silent: Vec<_> = (0..150).map(|_| Peer::new(server.connect())).collect();
         let mut client = Way::HTTP1.connect(&server).await;
         let id = client.get("/well");
-        let answer = client.answer(id).await;
-        assert_eq!((answer.text(), answer.field("connection")), ("well", Some("close")));
+        let response = client.answer(id).await;
+        assert_eq!((response.text(), response.field("connection")), ("well", Some("close")));
         idle.ended().await;
         assert!(idle.is_told_to_go() && idle.go_away_code() == 0);
         shared.open(1);
@@ -189,8 +189,8 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         let mut stays = Way::HTTP1.connect(&server).await;
         for _ in 0..2 {
             let id = stays.get("/hello");
-            let answer = stays.answer(id).await;
-            assert_eq!((answer.text(), answer.field("connection")), ("hello", None));
+            let response = stays.answer(id).await;
+            assert_eq!((response.text(), response.field("connection")), ("hello", None));
         }
         keeper.close().await;
         stays.close().await;
@@ -222,7 +222,7 @@ fn bomb(bytes: usize) -> Bytes {
 
 /// Application values that panic when dropped affect nothing else: the response is complete, its
 /// connection stays open, and the memory counted for it is released.
-pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
+pub async fn panics_in_destructors_are_contained<B: Bench>(bench: &B) {
     /// A stream of such content that itself panics at the end.
     struct Stream(usize, usize);
     impl futures_core::Stream for Stream {
@@ -269,8 +269,8 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
             [("/small", 10), ("/large", large), ("/pieces", 30), ("/large-pieces", large / 3 * 3)]
         {
             let id = client.get(path);
-            let answer = client.answer(id).await;
-            assert_eq!((answer.status(), answer.body.len()), (200, length), "{path} {way:?}");
+            let response = client.answer(id).await;
+            assert_eq!((response.status(), response.body.len()), (200, length), "{path} {way:?}");
         }
         client.expect_alive().await;
         client.close().await;
@@ -294,7 +294,7 @@ pub async fn destructors_that_panic_harm_nobody<B: Bench>(bench: &B) {
 }
 
 /// A refused request is answered before its content is read, and the server sends no 100.
-pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
+pub async fn a_refused_request_gets_no_100_continue<B: Bench>(bench: &B) {
     for way in WAYS {
         let shared = Shared::default();
         let limits = with(OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() });
@@ -305,8 +305,8 @@ pub async fn a_refused_body_is_not_asked_for<B: Bench>(bench: &B) {
         for length in [Length::Declared(1_000), Length::Undeclared] {
             let mut client = way.connect(&server).await;
             let id = client.begin("POST", "/echo", &[("expect", "100-continue")], length);
-            let answer = client.head(id).await;
-            assert_eq!(answer.statuses(), [503], "no 100 is sent first");
+            let response = client.head(id).await;
+            assert_eq!(response.statuses(), [503], "no 100 is sent first");
             client.break_off();
         }
         // A short rest is discarded, and the connection stays open.
@@ -360,7 +360,7 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
 
 /// A client with too many requests in progress gets a 429, and other clients do not. Behind proxies
 /// the limit applies to the proxies' client, and an IPv6 network prefix counts as one client.
-pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
+pub async fn too_many_requests_of_a_client_get_a_429<B: Bench>(bench: &B) {
     let overload = OverloadLimits { requests_per_client_max: Some(2), ..OverloadLimits::default() };
     for way in [Way::HTTP1, Way::HTTP2] {
         let shared = Shared::default();
@@ -385,10 +385,10 @@ pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
             ("2001:db8:0:1::1", 200),
         ] {
             let id = client.ask("GET", "/hello", &from(address));
-            let answer = client.answer(id).await;
-            assert_eq!(answer.status(), status, "{address}");
+            let response = client.answer(id).await;
+            assert_eq!(response.status(), status, "{address}");
             if status == 429 {
-                assert_refused(&answer, 429, "too-many-requests");
+                assert_refused(&response, 429, "too-many-requests");
             }
             let id = client.ask("GET", "/well", &from(address));
             assert_eq!(client.answer(id).await.text(), "well", "{address}");
@@ -406,7 +406,7 @@ pub async fn a_client_with_too_many_requests_is_a_429<B: Bench>(bench: &B) {
 }
 
 /// A client's connection beyond its limit is reset. Trusted proxies have no limit.
-pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
+pub async fn connections_of_a_client_beyond_the_limit_are_reset<B: Bench>(bench: &B) {
     bench.calm();
     let overload =
         OverloadLimits { connections_per_client_max: Some(2), ..OverloadLimits::default() };
@@ -440,7 +440,7 @@ pub async fn one_connection_of_a_client_too_many_is_reset<B: Bench>(bench: &B) {
 }
 
 /// Behind a PROXY header, the limit applies to the client that the header names.
-pub async fn a_header_tells_whose_connection_counts<B: Bench>(bench: &B) {
+pub async fn forwarded_client_addresses_count_for_the_limit<B: Bench>(bench: &B) {
     bench.calm();
     let settings = ProxyProtocol::required().trust(["0.0.0.0/0", "::/0", "unix:"]);
     let gate = Gate { proxy_protocol: Some(settings), ..Gate::default() };
@@ -519,8 +519,8 @@ impl Measured {
 
     fn check(&self, what: &str) {
         if let (Some(before), Some(now)) = (self.0, held::bytes()) {
-            let most = CEILING.cast_signed() + POOLS_BYTES_MAX;
-            assert!(now - before <= most, "{what}: {} bytes are allocated", now - before);
+            let bytes_max = CEILING.cast_signed() + POOLS_BYTES_MAX;
+            assert!(now - before <= bytes_max, "{what}: {} bytes are allocated", now - before);
         }
     }
 }
@@ -552,7 +552,7 @@ async fn recovers<B: Bench>(bench: &B, server: &B::Server) {
 }
 
 /// Bodies collected by extractors stop at the ceiling, with a 503.
-pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
+pub async fn bodies_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
     let measured = Measured::begin();
@@ -587,7 +587,7 @@ pub async fn bodies_stop_at_the_ceiling<B: Bench>(bench: &B) {
 }
 
 /// Endless heads, and unread HTTP/2 streams, hold no more than the ceiling.
-pub async fn heads_and_windows_stop_at_the_ceiling<B: Bench>(bench: &B) {
+pub async fn heads_and_windows_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
     let measured = Measured::begin();
@@ -622,7 +622,7 @@ pub async fn heads_and_windows_stop_at_the_ceiling<B: Bench>(bench: &B) {
 }
 
 /// Unread responses hold no more than the ceiling.
-pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
+pub async fn unread_responses_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
     let measured = Measured::begin();
@@ -668,7 +668,7 @@ pub async fn unread_responses_stop_at_the_ceiling<B: Bench>(bench: &B) {
 
 /// Unfinished WebSocket messages stop at the ceiling, with 1013. A client that needs no more memory
 /// stays connected.
-pub async fn messages_in_parts_stop_at_the_ceiling<B: Bench>(bench: &B) {
+pub async fn fragmented_messages_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = super::begin_with(bench, little_memory());
     let measured = Measured::begin();

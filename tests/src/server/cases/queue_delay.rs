@@ -80,7 +80,7 @@ async fn offer(
         if at > start + TIME {
             break;
         }
-        let (client, load) = (network.connect_to(server.place()), Rc::clone(&load));
+        let (client, load) = (network.connect_to(server.port()), Rc::clone(&load));
         let clock = network.clone();
         network.spawn(async move {
             let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -112,11 +112,14 @@ pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
     let server = begin(bench, Some(WORK * 3));
     let mut quiet = offer(bench, &server, "/work", 0.2).await;
     assert_eq!(quiet.answered.keys().copied().collect::<Vec<_>>(), [200]);
-    let most = quiet.p99() * 5;
+    let p99_max = quiet.p99() * 5;
     for per_work in [2.0, 10.0] {
         let mut load = offer(bench, &server, "/work", per_work).await;
         let (done, p99) = (goodput(&load), load.p99());
-        assert!(done >= 0.9 && p99 <= most, "{per_work} times: {done:.3}, {p99:?} of {most:?}");
+        assert!(
+            done >= 0.9 && p99 <= p99_max,
+            "{per_work} times: {done:.3}, {p99:?} of {p99_max:?}"
+        );
         assert!(load.of(503) > load.of(200) / 2, "{:?}", load.answered);
     }
     // Once the load is low again, no request is refused after a moment.
@@ -128,7 +131,7 @@ pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
 }
 
 /// Without a target every request is answered, and nearly all of them too late.
-pub async fn without_a_target_everybody_waits(bench: &SimulatedBench) {
+pub async fn without_a_target_all_requests_wait(bench: &SimulatedBench) {
     let server = begin(bench, None);
     let mut quiet = offer(bench, &server, "/work", 0.2).await;
     let mut load = offer(bench, &server, "/work", 2.0).await;
@@ -154,7 +157,7 @@ pub async fn a_burst_is_answered(bench: &SimulatedBench) {
         bench.network().block_thread(Duration::from_secs(60));
         let all = Rc::new(RefCell::new(Vec::new()));
         for _ in 0..300 {
-            let (client, all) = (bench.network().connect_to(server.place()), Rc::clone(&all));
+            let (client, all) = (bench.network().connect_to(server.port()), Rc::clone(&all));
             bench.network().spawn(async move {
                 let head = b"GET /work HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
                 client.send(head).await.expect("the server reads the request");

@@ -70,7 +70,7 @@ pub async fn a_slow_reader_with_a_large_window_may_be_silent(bench: &SimulatedBe
 
 /// An upload below the minimum rate ends within one rate window after its last bytes, however many
 /// bytes arrived before.
-pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
+pub async fn an_upload_below_the_minimum_rate_is_a_408(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
     let (server, _) = begin_with(bench, promises.limits());
@@ -86,10 +86,10 @@ pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
                 break;
             }
         }
-        let passed = bench.now() - start;
-        assert_eq!(peer.reply().await.status, 408, "after {head_start} bytes and {passed:?}");
+        let elapsed = bench.now() - start;
+        assert_eq!(peer.reply().await.status, 408, "after {head_start} bytes and {elapsed:?}");
         let window = promises.rate_window;
-        assert!(passed >= window && passed <= 2 * window, "after {head_start}: {passed:?}");
+        assert!(elapsed >= window && elapsed <= 2 * window, "after {head_start}: {elapsed:?}");
     }
     server.shut_down();
     server.ended().await;
@@ -97,7 +97,7 @@ pub async fn an_upload_below_the_least_rate_is_a_408(bench: &SimulatedBench) {
 
 /// The same over HTTP/2, whatever used up the windows: padding, which the handler does not consume,
 /// or announced content that does not arrive.
-pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &SimulatedBench) {
+pub async fn a_silent_upload_times_out_with_any_window(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
     let window = 16_384;
@@ -119,11 +119,11 @@ pub async fn a_silent_upload_is_late_whatever_is_left_of_its_window(bench: &Simu
         let id = client.open("POST", "/count", &[], false);
         let start = bench.now();
         client.send(&bytes);
-        let answer = client.answer(id).await;
-        let passed = bench.now() - start;
-        assert_eq!(answer.status(), 408, "after {what}");
-        let most = promises.rate_window * 9 / 8 + Duration::from_millis(500);
-        assert!(passed <= most, "after {what}: {passed:?}");
+        let response = client.answer(id).await;
+        let elapsed = bench.now() - start;
+        assert_eq!(response.status(), 408, "after {what}");
+        let elapsed_max = promises.rate_window * 9 / 8 + Duration::from_millis(500);
+        assert!(elapsed <= elapsed_max, "after {what}: {elapsed:?}");
     }
     server.shut_down();
     server.ended().await;
@@ -149,8 +149,8 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
         bench.sleep(Duration::from_secs(5)).await;
         client.wire().send_raw(piece);
     }
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.text()), (200, "16000"));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.text()), (200, "16000"));
     drop(client);
 
     let wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
@@ -172,7 +172,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
 }
 
 /// Bytes of a PROXY header do not count towards the upload either.
-pub async fn a_proxy_header_before_tls_is_no_content(bench: &SimulatedBench) {
+pub async fn a_proxy_header_before_tls_is_not_content(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = Promises { rate_window: Duration::from_secs(5), ..promises() };
     let settings = ProxyProtocol::required().trust(["0.0.0.0/0", "::/0", "unix:"]);
@@ -198,7 +198,7 @@ pub async fn a_proxy_header_before_tls_is_no_content(bench: &SimulatedBench) {
 
 /// A peer that stops sending is detected at most one eighth of the window late, however much it
 /// sent before.
-pub async fn who_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
+pub async fn a_peer_that_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let quiet = Duration::from_secs(20);
     let promises = Promises { upgrade_idle: Some(quiet), ..promises() };
@@ -221,9 +221,12 @@ pub async fn who_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
             peer.send(format!("4e20\r\n{}\r\n", "b".repeat(20_000)));
             let start = bench.now();
             peer.rest().await;
-            let passed = bench.now() - start;
-            let most = time + time / 8 + Duration::from_millis(500);
-            assert!(passed >= time && passed <= most, "{head}: {passed:?} after {seconds} s");
+            let elapsed = bench.now() - start;
+            let elapsed_max = time + time / 8 + Duration::from_millis(500);
+            assert!(
+                elapsed >= time && elapsed <= elapsed_max,
+                "{head}: {elapsed:?} after {seconds} s"
+            );
         }
     }
     server.shut_down();
@@ -231,7 +234,7 @@ pub async fn who_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
 }
 
 /// A reader that reads a response slowly, but above the minimum rate, gets all of it.
-pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBench) {
+pub async fn a_slow_but_steady_reader_gets_the_complete_response(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let promises = promises();
     let (server, _) = begin_with(bench, promises.limits());
@@ -251,7 +254,7 @@ pub async fn a_slow_but_steady_reader_gets_all_of_a_response(bench: &SimulatedBe
 
 /// The same with a kernel that buffers megabytes: the socket becomes writable only after much of
 /// the buffer has drained, which is not the reader's fault.
-pub async fn a_slow_reader_behind_large_buffers_gets_all_of_a_response<B: Bench>(bench: &B) {
+pub async fn a_slow_reader_behind_large_buffers_gets_the_complete_response<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(2);
     let promises = Promises { transfer_rate_min: 1, rate_window: window, ..Promises::default() };
@@ -267,7 +270,7 @@ pub async fn a_slow_reader_behind_large_buffers_gets_all_of_a_response<B: Bench>
 }
 
 /// A peer that reads nothing is cut off, and its unread data does not stay in the kernel.
-pub async fn peers_that_do_not_read_leave_nothing_in_the_kernel<B: Bench>(bench: &B) {
+pub async fn disconnected_peers_leave_no_unsent_data_in_the_kernel<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
     let promises = Promises { rate_window: window, ..Promises::default() };
@@ -290,7 +293,7 @@ pub async fn peers_that_do_not_read_leave_nothing_in_the_kernel<B: Bench>(bench:
 
 /// Small responses are written without waiting for the kernel. A peer that reads none of them is
 /// still detected, and is not treated as idle.
-pub async fn who_reads_no_small_response_is_cut_off<B: Bench>(bench: &B) {
+pub async fn a_peer_that_does_not_read_small_responses_is_disconnected<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
     let promises = Promises { rate_window: window, ..Promises::default() };
@@ -310,7 +313,7 @@ pub async fn who_reads_no_small_response_is_cut_off<B: Bench>(bench: &B) {
 
 /// A peer that stops reading for a moment gets every response, whichever of them did not fit in the
 /// kernel's buffer, even though the connection ends after the last.
-pub async fn who_pauses_before_the_end_gets_every_answer<B: Bench>(bench: &B) {
+pub async fn a_peer_that_pauses_before_the_end_gets_every_response<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let (server, _) = begin_with(bench, Promises::default().limits());
     // For some of these counts, the last response fits in the buffer only partly.
@@ -358,7 +361,7 @@ async fn peers_with_unread_answers<S: Served, B: Bench<Server = S>>(
 }
 
 /// The idle timeout of a connection starts when its peer has read the last response.
-pub async fn who_took_its_answers_late_may_be_idle_as_long_as_others<B: Bench>(bench: &B) {
+pub async fn a_peer_that_read_late_has_the_full_idle_timeout<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
     let promises = Promises { rate_window: window, ..Promises::default() };
@@ -411,7 +414,7 @@ async fn who_stays_of_those_with_the_most_answers<B: Bench>(bench: &B, count: us
 
 /// How slowly one peer read its responses does not count against the next peer that reuses its
 /// memory.
-pub async fn nobody_is_judged_by_the_peer_before<B: Bench>(bench: &B) {
+pub async fn measurements_of_the_previous_peer_do_not_count<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(4);
     let promises = Promises { rate_window: window, ..Promises::default() };

@@ -192,7 +192,7 @@ pub async fn a_stream_to_http_1_0_ends_with_the_connection<B: Bench>(bench: &B) 
 }
 
 /// After `Connection: close` from either side, no further request is answered.
-pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
+pub async fn no_request_is_answered_after_connection_close<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let asked = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let told = "GET /close HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -211,7 +211,7 @@ pub async fn nothing_is_answered_after_close<B: Bench>(bench: &B) {
 }
 
 /// `OPTIONS *` and absolute targets are answered, and the connection stays open.
-pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
+pub async fn every_form_of_request_target_is_accepted<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -245,7 +245,7 @@ pub async fn every_form_of_target_is_understood<B: Bench>(bench: &B) {
 
 /// A request that breaks a rule gets its status and a problem, and ends the connection. Earlier
 /// responses are not lost, and later requests are not answered.
-pub async fn a_broken_rule_is_told_and_ends_the_connection<B: Bench>(bench: &B) {
+pub async fn a_malformed_request_gets_an_error_and_closes_the_connection<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let rejects = [
         ("GET  /hello HTTP/1.1\r\nHost: a\r\n\r\n", 400),
@@ -293,7 +293,7 @@ pub async fn a_broken_rule_is_told_and_ends_the_connection<B: Bench>(bench: &B) 
 }
 
 /// A head may arrive in pieces of any size.
-pub async fn a_head_may_come_in_any_pieces<B: Bench>(bench: &B) {
+pub async fn a_head_may_arrive_in_any_pieces<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let request = b"GET /numbers/12 HTTP/1.1\r\nHost: example.org\r\nX-Filler: some text\r\n\r\n";
     let mut peer = Peer::new(server.connect());
@@ -316,7 +316,7 @@ pub async fn a_head_may_come_in_any_pieces<B: Bench>(bench: &B) {
 }
 
 /// A client that disconnects in the middle of a head gets a response that explains it, if it reads.
-pub async fn a_head_that_is_cut_short_is_answered<B: Bench>(bench: &B) {
+pub async fn a_truncated_head_is_answered<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /hello HTTP/1.1\r\nHos");

@@ -26,11 +26,11 @@ pub async fn a_stream_is_sent_in_chunks<B: Bench>(bench: &B) {
 }
 
 /// A large body arrives complete, even on a connection with more requests waiting.
-pub async fn a_large_response_arrives_whole<B: Bench>(bench: &B) {
+pub async fn a_large_response_arrives_complete<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
-    let most = if bench.is_virtual() { 200_000 } else { 6_000_000 };
-    for length in [bench.large(65_536), bench.large(most)] {
+    let large = if bench.is_virtual() { 200_000 } else { 6_000_000 };
+    for length in [bench.large(65_536), bench.large(large)] {
         peer.get(&format!("/large/{length}"));
         peer.get("/numbers/8");
         let reply = peer.reply().await;
@@ -54,8 +54,8 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     peer.expect("HTTP/1.1 200 OK").await;
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
     // The kernels' buffers plus the server's limit.
-    let most = if bench.is_virtual() { 64 * 1024 + 3 * 64 * 1024 } else { 32 << 20 };
-    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
+    let bytes_max = if bench.is_virtual() { 64 * 1024 + 3 * 64 * 1024 } else { 32 << 20 };
+    assert!(shared.produced.get() <= bytes_max, "{} bytes were produced", shared.produced.get());
     peer.rest().await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
@@ -78,7 +78,7 @@ pub async fn a_slow_reader_is_served<B: Bench>(bench: &B) {
 }
 
 /// A stream ends when its reader disconnects.
-pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
+pub async fn a_stream_ends_when_its_reader_disconnects<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
@@ -114,7 +114,7 @@ pub async fn a_stream_ends_when_its_reader_leaves<B: Bench>(bench: &B) {
 }
 
 /// With `half_close`, a peer that ended its sending side still gets the complete stream.
-pub async fn a_half_closed_reader_gets_the_whole_stream<B: Bench>(bench: &B) {
+pub async fn a_half_closed_reader_gets_the_complete_stream<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
     peer.get("/gated/2");

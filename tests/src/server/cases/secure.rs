@@ -104,7 +104,7 @@ pub async fn close_notify_is_answered<B: Bench>(bench: &B) {
 
 /// Without `half_close`, ready responses are sent, and waiting work is cancelled: a handler, and a
 /// stream.
-pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
+pub async fn close_notify_cancels_pending_handlers<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut count = 0;
     for version in VERSIONS {
@@ -134,7 +134,7 @@ pub async fn close_notify_cancels_what_waits<B: Bench>(bench: &B) {
 
 /// A TLS connection that ends without `close_notify` in the middle of a body does not
 /// deliver half of it as complete.
-pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
+pub async fn a_truncated_record_is_not_an_end<B: Bench>(bench: &B) {
     // The client does not read its session tickets, so the network must have room for them.
     bench.calm();
     let (server, shared) = begin(bench);
@@ -155,7 +155,7 @@ pub async fn a_truncated_record_is_no_end<B: Bench>(bench: &B) {
 }
 
 /// Plain HTTP on the TLS port gets an explanation in plain HTTP.
-pub async fn plain_http_on_the_tls_port_is_told_so<B: Bench>(bench: &B) {
+pub async fn plain_http_on_the_tls_port_gets_an_explanation<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect_secure());
     peer.get("/hello");
@@ -167,7 +167,7 @@ pub async fn plain_http_on_the_tls_port_is_told_so<B: Bench>(bench: &B) {
 }
 
 /// Invalid TLS data gets an alert, and affects no other connection.
-pub async fn garbage_instead_of_tls_harms_nobody<B: Bench>(bench: &B) {
+pub async fn garbage_instead_of_tls_affects_no_other_connection<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for garbage in
         [&b"\x00\x01\x02\x03\x04\x05\x06\x07"[..], b"SSH-2.0-OpenSSH_9.6\r\n", &[0xff; 600]]
@@ -192,7 +192,7 @@ pub async fn garbage_instead_of_tls_harms_nobody<B: Bench>(bench: &B) {
 }
 
 /// A client that disconnects in the middle of its handshake affects no other connection.
-pub async fn a_handshake_may_be_left<B: Bench>(bench: &B) {
+pub async fn a_handshake_may_be_abandoned<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let config = client_config(VERSIONS[0]);
     let mut wire = Secure::new(server.connect_secure(), &config).into_wire();
@@ -220,7 +220,7 @@ fn clients() -> &'static (Authority, Identity, Identity) {
 }
 
 /// Handlers see the client's certificate, also after a resumption, and see that a client has none.
-pub async fn handlers_know_who_a_client_with_a_certificate_is<B: Bench>(bench: &B) {
+pub async fn handlers_see_the_client_certificate<B: Bench>(bench: &B) {
     let (authority, alice, _) = clients();
     let asked = ClientAuth::optional().roots_pem(authority.certificate.as_bytes());
     let tls = server_tls().with_client_auth(asked).expect("the certificates are valid");
@@ -255,9 +255,7 @@ pub async fn handlers_know_who_a_client_with_a_certificate_is<B: Bench>(bench: &
 
 /// Where a certificate is required, a client without one or with an invalid one is refused, and the
 /// counter names the reason.
-pub async fn a_certificate_that_is_refused_is_counted_by_what_is_wrong_with_it<B: Bench>(
-    bench: &B,
-) {
+pub async fn rejected_certificates_are_counted_by_reason<B: Bench>(bench: &B) {
     let (authority, alice, late) = clients();
     let stranger = Authority::new("strangers").issue("alice", "alice.test", LONG_AFTER);
     let asked = ClientAuth::required().roots_pem(authority.certificate.as_bytes());
@@ -281,7 +279,9 @@ pub async fn a_certificate_that_is_refused_is_counted_by_what_is_wrong_with_it<B
 
 /// Replacing a certificate while the server runs affects neither open connections nor a handshake
 /// in progress.
-pub async fn a_new_certificate_disturbs_no_connection_and_no_handshake<B: Bench>(bench: &B) {
+pub async fn a_new_certificate_does_not_affect_connections_and_handshakes_in_progress<B: Bench>(
+    bench: &B,
+) {
     let authority = Authority::new("servers");
     let of = |number: u32| authority.issue(&number.to_string(), "localhost", LONG_AFTER);
     let pem = |own: &Identity| {

@@ -43,7 +43,7 @@ pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
 }
 
 /// No connection is accepted after the order.
-pub async fn nobody_is_accepted_after_the_order<B: Bench>(bench: &B) {
+pub async fn no_connection_is_accepted_after_the_shutdown_request<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut busy = Peer::new(server.connect());
     busy.get("/wait");
@@ -57,7 +57,7 @@ pub async fn nobody_is_accepted_after_the_order<B: Bench>(bench: &B) {
 }
 
 /// Connections that are busy at the deadline are cut and reported.
-pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) {
+pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     let mut waiting = Peer::new(server.connect());
@@ -78,10 +78,10 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
     }
     streaming.rest().await;
     let outcome = server.ended().await;
-    let passed = bench.now() - start;
-    assert!(passed >= time, "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(elapsed >= time, "{elapsed:?}");
     if bench.is_virtual() {
-        assert!(passed <= time + Duration::from_millis(500), "{passed:?}");
+        assert!(elapsed <= time + Duration::from_millis(500), "{elapsed:?}");
     }
     assert_eq!(outcome.ended("force-closed"), 3, "{outcome:?}");
     let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
@@ -93,7 +93,7 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B) 
 }
 
 /// A cut needs no preceding shutdown order.
-pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
+pub async fn an_abort_ends_everything<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..5).map(|_| Peer::new(server.connect())).collect();
     for peer in &mut peers {
@@ -112,17 +112,17 @@ pub async fn a_cut_ends_everything<B: Bench>(bench: &B) {
 }
 
 /// Endless tasks are dropped at the deadline, and counted.
-pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(bench: &B) {
+pub async fn endless_tasks_are_aborted_at_the_deadline_and_counted<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     leave(bench, &server, &shared, &["/leave-task", "/leave-local-task", "/leave-task"]).await;
     let start = bench.now();
     server.shut_down();
     let outcome = server.ended().await;
-    let passed = bench.now() - start;
-    assert!(passed >= time, "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(elapsed >= time, "{elapsed:?}");
     if bench.is_virtual() {
-        assert!(passed <= time + Duration::from_millis(500), "{passed:?}");
+        assert!(elapsed <= time + Duration::from_millis(500), "{elapsed:?}");
     }
     assert_eq!(outcome.snapshot.aborted_tasks, 3);
     assert_eq!((shared.finished.get(), outcome.cut.len()), (0, 0));
@@ -134,7 +134,7 @@ pub async fn tasks_without_an_end_are_cut_at_the_deadline_and_counted<B: Bench>(
 }
 
 /// Tasks can have a shutdown timeout of their own.
-pub async fn tasks_may_be_given_less_time_than_connections<B: Bench>(bench: &B) {
+pub async fn tasks_may_get_less_time_than_connections<B: Bench>(bench: &B) {
     let (long, short) = (Duration::from_secs(3600), Duration::from_millis(100));
     let limits = Limits { shutdown_timeout: long, background_task_timeout: short, ..limits() };
     let (server, shared) = begin_with(bench, limits);
@@ -145,7 +145,7 @@ pub async fn tasks_may_be_given_less_time_than_connections<B: Bench>(bench: &B) 
 }
 
 /// A second order does not wait for tasks.
-pub async fn a_second_order_cuts_tasks_at_once<B: Bench>(bench: &B) {
+pub async fn a_second_shutdown_request_aborts_tasks_at_once<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
     leave(bench, &server, &shared, &["/leave-task"]).await;
@@ -159,7 +159,7 @@ pub async fn a_second_order_cuts_tasks_at_once<B: Bench>(bench: &B) {
 
 /// Tasks that run only while the application holds the other end of a channel, such as those of a
 /// pool, do not delay the shutdown until its deadline.
-pub async fn tasks_of_what_the_application_holds_end_with_it<B: Bench>(bench: &B) {
+pub async fn tasks_owned_by_the_application_end_with_it<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
     leave(bench, &server, &shared, &["/leave-pool", "/leave-pool"]).await;
@@ -169,7 +169,7 @@ pub async fn tasks_of_what_the_application_holds_end_with_it<B: Bench>(bench: &B
 }
 
 /// Endless tasks and streams may wait for the shutdown order.
-pub async fn tasks_and_streams_may_await_the_order<B: Bench>(bench: &B) {
+pub async fn tasks_and_streams_may_await_the_shutdown_request<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
     leave(bench, &server, &shared, &["/leave-obedient"]).await;
@@ -185,7 +185,7 @@ pub async fn tasks_and_streams_may_await_the_order<B: Bench>(bench: &B) {
 }
 
 /// The longest duration disables a timeout.
-pub async fn a_time_may_be_without_an_end<B: Bench>(bench: &B) {
+pub async fn a_shutdown_phase_may_be_unlimited<B: Bench>(bench: &B) {
     let ever = Duration::MAX;
     let limits = Limits {
         first_byte_timeout: ever,

@@ -24,19 +24,22 @@ const SLACK: Duration = Duration::from_millis(10);
 const SHORT: Duration = Duration::from_millis(700);
 
 /// Asserts that `passed` is `expected`, as exactly as the bench can measure.
-fn assert_passed<B: Bench>(bench: &B, passed: Duration, expected: Duration) {
-    assert!(passed + SLACK >= expected, "too early: {passed:?} instead of {expected:?}");
+fn assert_passed<B: Bench>(bench: &B, elapsed: Duration, expected: Duration) {
+    assert!(elapsed + SLACK >= expected, "too early: {elapsed:?} instead of {expected:?}");
     if bench.is_virtual() {
-        let most = expected + TICK + SLACK;
-        assert!(passed <= most, "too late: {passed:?} instead of {expected:?}");
+        let elapsed_max = expected + TICK + SLACK;
+        assert!(elapsed <= elapsed_max, "too late: {elapsed:?} instead of {expected:?}");
     }
 }
 
 /// Asserts that `passed` is in `expected`, as exactly as the bench can measure.
-fn assert_within<B: Bench>(bench: &B, passed: Duration, expected: Range<Duration>) {
-    assert!(passed + SLACK >= expected.start, "too early: {passed:?} instead of {expected:?}");
-    let most = expected.end + TICK + SLACK;
-    assert!(!bench.is_virtual() || passed <= most, "too late: {passed:?} instead of {expected:?}");
+fn assert_within<B: Bench>(bench: &B, elapsed: Duration, expected: Range<Duration>) {
+    assert!(elapsed + SLACK >= expected.start, "too early: {elapsed:?} instead of {expected:?}");
+    let elapsed_max = expected.end + TICK + SLACK;
+    assert!(
+        !bench.is_virtual() || elapsed <= elapsed_max,
+        "too late: {elapsed:?} instead of {expected:?}"
+    );
 }
 
 /// A connection on which nothing arrives is closed.
@@ -121,7 +124,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
 }
 
 /// The time during which a handler does not read does not count against its client.
-pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B) {
+pub async fn a_body_does_not_time_out_while_it_is_not_read<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, transfer_rate_min: 1_000_000, ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
@@ -139,7 +142,7 @@ pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B) {
 }
 
 /// A client that never sends the rest of an unread body is disconnected.
-pub async fn the_rest_of_an_unread_body_must_come_soon<B: Bench>(bench: &B) {
+pub async fn an_unread_body_must_arrive_soon<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
@@ -196,7 +199,7 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
 }
 
 /// An incomplete handshake is cut off, however many bytes trickle in.
-pub async fn a_slow_handshake_is_cut_off<B: Bench>(bench: &B) {
+pub async fn a_slow_handshake_times_out<B: Bench>(bench: &B) {
     bench.calm();
     let shared = crate::server::app::Shared::default();
     let short = Limits { handshake_timeout: SHORT, ..limits() };
@@ -219,7 +222,7 @@ pub async fn a_slow_handshake_is_cut_off<B: Bench>(bench: &B) {
 }
 
 /// A route's own timeout is as exact as the others.
-pub async fn a_route_s_timeout_is_kept<B: Bench>(bench: &B) {
+pub async fn the_timeout_of_a_route_applies<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, limits());
     let mut peer = Peer::new(server.connect());
@@ -233,7 +236,7 @@ pub async fn a_route_s_timeout_is_kept<B: Bench>(bench: &B) {
 }
 
 /// A stalled reader is cut off within one window after the last bytes it read.
-pub async fn a_stalled_reader_is_cut_off_in_time<B: Bench>(bench: &B) {
+pub async fn a_stalled_reader_is_disconnected_in_time<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
@@ -248,7 +251,7 @@ pub async fn a_stalled_reader_is_cut_off_in_time<B: Bench>(bench: &B) {
 }
 
 /// Once the response has begun, the client may be silent indefinitely, as over HTTP/2.
-pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
+pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
@@ -271,7 +274,7 @@ pub async fn a_conversation_may_be_silent<B: Bench>(bench: &B) {
 }
 
 /// A conversation that is silent in both directions ends like an idle upgraded connection.
-pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
+pub async fn a_dead_bidirectional_stream_is_ended<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) =
         begin_with(bench, Limits { upgraded_idle_timeout: Some(SHORT), ..promises().limits() });
@@ -290,7 +293,7 @@ pub async fn a_conversation_that_died_ends<B: Bench>(bench: &B) {
 
 /// A malformed head does not extend a timeout: a connection with a series of partial heads ends
 /// when one with a single endless head does.
-pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench) {
+pub async fn malformed_heads_in_pieces_are_refused_early(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let limits = Limits { head_timeout: 3 * SHORT, idle_timeout: 10 * SHORT, ..limits() };
     let (server, _) = begin_with(bench, limits);
@@ -319,8 +322,8 @@ pub async fn malformed_heads_in_pieces_are_not_waited_for(bench: &SimulatedBench
             break;
         }
     }
-    let passed = bench.now() - start;
-    assert!(passed >= 3 * SHORT && passed <= 5 * SHORT, "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(elapsed >= 3 * SHORT && elapsed <= 5 * SHORT, "{elapsed:?}");
     drop(client);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("head-timeout", 1)]);

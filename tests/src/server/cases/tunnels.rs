@@ -14,7 +14,7 @@ fn ask<W: Wire>(client: &mut Streams<W>, path: &str) -> u32 {
 }
 
 /// Bytes flow in both directions on several streams, beside ordinary requests.
-pub async fn a_stream_in_another_protocol_carries_bytes_both_ways<B: Bench>(bench: &B) {
+pub async fn a_tunnel_carries_bytes_both_ways<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let (first, second) = (ask(&mut client, "/upgrade"), ask(&mut client, "/upgrade"));
@@ -31,16 +31,16 @@ pub async fn a_stream_in_another_protocol_carries_bytes_both_ways<B: Bench>(benc
     // More than the buffers hold is echoed too.
     let bytes = pattern(bench.large(if bench.is_virtual() { 100_000 } else { 1_000_000 }));
     client.upload(first, &bytes).await;
-    let answer = client.answer(first).await;
-    assert!(answer.body == [b"early", &bytes[..]].concat());
-    assert_eq!(answer.reset, None);
+    let response = client.answer(first).await;
+    assert!(response.body == [b"early", &bytes[..]].concat());
+    assert_eq!(response.reset, None);
     drop(client);
     server.shut_down();
     server.ended().await;
 }
 
 /// The last data of the other protocol arrives, and its end ends only the stream.
-pub async fn the_other_protocol_may_begin_and_end_on_a_stream<B: Bench>(bench: &B) {
+pub async fn a_tunnel_may_send_first_and_close_first<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade-greeting");
@@ -56,12 +56,12 @@ pub async fn the_other_protocol_may_begin_and_end_on_a_stream<B: Bench>(bench: &
 }
 
 /// The stream closes when the protocol's future completes, even if a task still holds the stream.
-pub async fn a_task_does_not_keep_the_stream_of_a_protocol_that_is_over<B: Bench>(bench: &B) {
+pub async fn a_task_does_not_keep_the_stream_of_an_ended_tunnel<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade-handed-on");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.is_complete), (200, true));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.is_complete), (200, true));
     bench.until("the task noticed the end", || shared.finished.get() == 1).await;
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
@@ -72,7 +72,7 @@ pub async fn a_task_does_not_keep_the_stream_of_a_protocol_that_is_over<B: Bench
 
 /// A resource that does not support the protocol refuses without a 2xx, which would start the
 /// protocol.
-pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
+pub async fn a_route_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     for (path, status) in [("/hello", 501), ("/no-such-path", 404), ("/panic", 500)] {
@@ -87,7 +87,7 @@ pub async fn a_resource_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
 
 /// With the setting disabled, the server does not announce extended CONNECT, and such a request is
 /// malformed.
-pub async fn other_protocols_can_be_switched_off<B: Bench>(bench: &B) {
+pub async fn tunnels_can_be_disabled<B: Bench>(bench: &B) {
     let http2 = Http2Limits { enable_connect_protocol: false, ..Http2Limits::default() };
     let (server, _) = begin_with(bench, Limits { http2, ..limits() });
     let mut client = Streams::new(server.connect());
@@ -101,7 +101,7 @@ pub async fn other_protocols_can_be_switched_off<B: Bench>(bench: &B) {
 }
 
 /// The other protocol ends when its peer resets the stream, and at the deadline of a shutdown.
-pub async fn another_protocol_ends_with_its_peer<B: Bench>(bench: &B) {
+pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     // Behind a bridge, the protocol gets an error when its peer disconnects, and may complete.
     let over = || shared.dropped.get() + shared.finished.get();
@@ -122,7 +122,7 @@ pub async fn another_protocol_ends_with_its_peer<B: Bench>(bench: &B) {
 }
 
 /// A panic in the other protocol resets its stream, and other streams continue.
-pub async fn a_panic_in_another_protocol_resets_its_stream<B: Bench>(bench: &B) {
+pub async fn a_panic_in_a_tunnel_resets_its_stream<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade-panic");
@@ -137,7 +137,7 @@ pub async fn a_panic_in_another_protocol_resets_its_stream<B: Bench>(bench: &B) 
 
 /// The other protocol may be silent as long as its own idle timeout, which is longer than that of
 /// requests; then its stream ends, and the connection stays open.
-pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
+pub async fn a_tunnel_has_its_own_idle_timeout<B: Bench>(bench: &B) {
     // An unreliable network would look like a slow peer.
     bench.calm();
     let short = Duration::from_millis(200);
@@ -163,7 +163,7 @@ pub async fn another_protocol_has_an_idle_time_of_its_own<B: Bench>(bench: &B) {
 
 /// A peer that does not read the other protocol's data stalls only that protocol, and is cut off by
 /// the minimum rate.
-pub async fn a_peer_that_does_not_read_another_protocol_is_ended<B: Bench>(bench: &B) {
+pub async fn a_tunnel_whose_peer_does_not_read_is_ended<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(300);
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let mut client = Streams::new(server.connect());

@@ -34,7 +34,7 @@ pub async fn an_upgraded_connection_carries_bytes_both_ways<B: Bench>(bench: &B)
 }
 
 /// The last data of the other protocol arrives, and its end ends the connection.
-pub async fn the_other_protocol_may_begin_and_end<B: Bench>(bench: &B) {
+pub async fn the_upgraded_protocol_may_send_first_and_close_first<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/hello");
@@ -52,7 +52,7 @@ pub async fn the_other_protocol_may_begin_and_end<B: Bench>(bench: &B) {
 
 /// An upgrade that the client did not request is the application's error: a 500, not a broken
 /// connection.
-pub async fn an_upgrade_that_nobody_asked_for_is_a_500<B: Bench>(bench: &B) {
+pub async fn an_unrequested_upgrade_is_a_500<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/upgrade");

@@ -128,7 +128,7 @@ pub async fn a_handler_closes_with_a_code<B: Bench>(bench: &B) {
 }
 
 /// A peer that breaks a rule or exceeds a limit gets the corresponding close code.
-pub async fn broken_rules_are_told<B: Bench>(bench: &B) {
+pub async fn protocol_errors_are_reported<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let framed = |opcode, flags, payload: &[u8]| {
         let mut bytes = Vec::new();
@@ -210,7 +210,7 @@ pub async fn messages_are_compressed<B: Bench>(bench: &B) {
 }
 
 /// A few bytes that decompress to many are refused before all of them are decompressed.
-pub async fn a_bomb_is_a_1009<B: Bench>(bench: &B) {
+pub async fn a_decompression_bomb_closes_with_1009<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let offer = [("sec-websocket-extensions", "permessage-deflate")];
     for way in WAYS {
@@ -225,7 +225,7 @@ pub async fn a_bomb_is_a_1009<B: Bench>(bench: &B) {
 }
 
 /// A panic of the handler gets 1011, and affects nothing else.
-pub async fn a_panic_of_the_handler_is_a_1011<B: Bench>(bench: &B) {
+pub async fn a_panic_of_the_handler_closes_with_1011<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for way in WAYS {
         let mut other = Socket::open::<B>(&server, way, "/ws/echo").await;
@@ -245,7 +245,7 @@ pub async fn a_panic_of_the_handler_is_a_1011<B: Bench>(bench: &B) {
 }
 
 /// A peer that does not read stalls the handler, and is cut off by the minimum rate.
-pub async fn who_does_not_read_holds_the_handler_back_and_is_ended<B: Bench>(bench: &B) {
+pub async fn a_peer_that_does_not_read_blocks_the_handler_and_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
@@ -256,14 +256,14 @@ pub async fn who_does_not_read_holds_the_handler_back_and_is_ended<B: Bench>(ben
         sockets.push(socket);
     }
     bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 4).await;
-    let most = if bench.is_virtual() { 4 * 5 * 64 * 1024 } else { 4 * (32 << 20) };
-    assert!(shared.produced.get() <= most, "{} bytes were sent", shared.produced.get());
+    let bytes_max = if bench.is_virtual() { 4 * 5 * 64 * 1024 } else { 4 * (32 << 20) };
+    assert!(shared.produced.get() <= bytes_max, "{} bytes were sent", shared.produced.get());
     drop(sockets);
     end(server).await;
 }
 
 /// A handler that does not read stalls its peer, and nothing is lost.
-pub async fn a_handler_that_does_not_read_holds_its_peer_back<B: Bench>(bench: &B) {
+pub async fn a_handler_that_does_not_read_blocks_its_peer<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let size = bench.large(50_000);
     for way in WAYS {
@@ -299,7 +299,7 @@ pub async fn halves_work_in_tasks<B: Bench>(bench: &B) {
 }
 
 /// A drain ends what a handler receives; the handler may still send.
-pub async fn a_drain_gives_time_for_a_goodbye<B: Bench>(bench: &B) {
+pub async fn a_drain_gives_handlers_time_to_close<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
     for way in WAYS {
@@ -318,7 +318,7 @@ pub async fn a_drain_gives_time_for_a_goodbye<B: Bench>(bench: &B) {
 }
 
 /// A handler that ignores the drain is ended at the deadline, and its peer gets 1001.
-pub async fn a_drain_ends_who_does_not_listen<B: Bench>(bench: &B) {
+pub async fn a_drain_ends_handlers_that_ignore_it<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
     for way in WAYS {
@@ -335,7 +335,7 @@ pub async fn a_drain_ends_who_does_not_listen<B: Bench>(bench: &B) {
 }
 
 /// A cut ends all WebSockets at once.
-pub async fn a_cut_ends_websockets<B: Bench>(bench: &B) {
+pub async fn an_abort_ends_websockets<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
     for way in WAYS {
@@ -353,7 +353,7 @@ pub async fn a_cut_ends_websockets<B: Bench>(bench: &B) {
 
 /// Requests from pages of other origins are refused; the client's preference selects the
 /// subprotocol.
-pub async fn origins_and_subprotocols_are_looked_at<B: Bench>(bench: &B) {
+pub async fn origins_and_subprotocols_are_checked<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for way in WAYS {
         let scheme = if way.is_secure { "https" } else { "http" };
@@ -377,7 +377,7 @@ pub async fn origins_and_subprotocols_are_looked_at<B: Bench>(bench: &B) {
 }
 
 /// A peer may reset at any moment: the handler ends, and the server keeps working.
-pub async fn peers_may_break_off_at_any_moment<B: Bench>(bench: &B) {
+pub async fn peers_may_disconnect_at_any_time<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let paths = ["/ws/echo", "/ws/flood", "/ws/listen", "/ws/quiet", "/ws/halves"];
     for round in 0..2 {
@@ -438,9 +438,12 @@ pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
             }
             let kinds = [Said::Ping(b"keep-alive".to_vec()), Said::Close(1_008), Said::End];
             assert_eq!(said, kinds);
-            let passed = bench.now() - start;
-            let most = Duration::from_secs(if ends { 92 } else { 102 });
-            assert!(passed >= Duration::from_secs(59) && passed < most, "after {passed:?}");
+            let elapsed = bench.now() - start;
+            let elapsed_max = Duration::from_secs(if ends { 92 } else { 102 });
+            assert!(
+                elapsed >= Duration::from_secs(59) && elapsed < elapsed_max,
+                "after {elapsed:?}"
+            );
             drop(socket);
         }
         assert_eq!(shared.dropped.get() + shared.finished.get(), 2 * (index + 1));
@@ -450,7 +453,7 @@ pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
 }
 
 /// A peer is not treated as dead while the handler does not read.
-pub async fn a_peer_that_nobody_reads_is_not_dead(bench: &SimulatedBench) {
+pub async fn a_peer_whose_messages_are_not_read_is_not_dead(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
     for way in WAYS {
@@ -466,7 +469,7 @@ pub async fn a_peer_that_nobody_reads_is_not_dead(bench: &SimulatedBench) {
 }
 
 /// A peer that does not answer a Close frame is disconnected in time.
-pub async fn a_close_frame_is_not_waited_for_without_an_end(bench: &SimulatedBench) {
+pub async fn the_wait_for_a_close_frame_is_limited(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
     for way in WAYS {
@@ -474,15 +477,18 @@ pub async fn a_close_frame_is_not_waited_for_without_an_end(bench: &SimulatedBen
         socket.is_dumb = true;
         let start = bench.now();
         socket.expect_close(1_000).await;
-        let passed = bench.now() - start;
-        assert!(passed > Duration::from_secs(9) && passed < Duration::from_secs(12), "{passed:?}");
+        let elapsed = bench.now() - start;
+        assert!(
+            elapsed > Duration::from_secs(9) && elapsed < Duration::from_secs(12),
+            "{elapsed:?}"
+        );
     }
     end(server).await;
     assert_eq!(shared.finished.get(), 4);
 }
 
 /// During the lame-duck period WebSockets continue until the drain.
-pub async fn a_lame_duck_goes_on_with_websockets(bench: &SimulatedBench) {
+pub async fn websockets_continue_in_the_lame_duck_phase(bench: &SimulatedBench) {
     let lame_duck_period = Duration::from_secs(10);
     let (server, _) = begin_with(bench, Promises { lame_duck_period, ..promises() }.limits());
     let mut sockets = Vec::new();

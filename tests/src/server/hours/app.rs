@@ -1,7 +1,7 @@
 //! The application of long runs: handlers that work for hours and record how they ended.
 
 use crate::server::app::{pattern, stream};
-use crate::server::trouble::{panics, stall};
+use crate::server::failing::{panics, stall};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderValue, StatusCode};
@@ -24,25 +24,25 @@ pub(super) struct Ledger(Rc<RefCell<BTreeMap<u64, Work>>>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// When its last wait began.
-    pub(super) began: Duration,
+    pub(super) started_at: Duration,
     /// How long that wait is.
-    pub(super) takes: Duration,
+    pub(super) wait_time: Duration,
     /// When it completed.
-    pub(super) ended: Option<Duration>,
+    pub(super) ended_at: Option<Duration>,
     /// When its peer disconnected.
-    pub(super) left: Option<Duration>,
+    pub(super) disconnected_at: Option<Duration>,
 }
 
 impl Ledger {
     /// Records that the peer of this handler disconnected.
-    pub(super) fn left(&self, id: u64) {
+    pub(super) fn record_disconnect(&self, id: u64) {
         if let Some(work) = self.0.borrow_mut().get_mut(&id) {
-            work.left.get_or_insert_with(now);
+            work.disconnected_at.get_or_insert_with(now);
         }
     }
 
     /// Every handler that started.
-    pub(super) fn works(&self) -> Vec<(u64, Work)> {
+    pub(super) fn entries(&self) -> Vec<(u64, Work)> {
         self.0.borrow().iter().map(|(id, work)| (*id, *work)).collect()
     }
 }
@@ -84,14 +84,14 @@ pub(super) fn app(ledger: Ledger) -> App {
 
 /// One piece after each pause.
 fn drip(pieces: usize, pause: Duration) -> Body {
-    let mut left = 0..pieces;
+    let mut remaining = 0..pieces;
     let mut sleep = Box::pin(tokio::time::sleep(pause));
     stream(move |cx| {
         if sleep.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         sleep = Box::pin(tokio::time::sleep(pause));
-        Poll::Ready(left.next().map(|_| Ok(Bytes::from_static(b"drip"))))
+        Poll::Ready(remaining.next().map(|_| Ok(Bytes::from_static(b"drip"))))
     })
 }
 
@@ -101,16 +101,17 @@ async fn work(
     State(ledger): State<Ledger>,
     mut body: Body,
 ) -> &'static str {
-    let takes = Duration::from_secs(seconds);
-    let started = Work { began: now(), takes: Duration::MAX, ended: None, left: None };
+    let wait_time = Duration::from_secs(seconds);
+    let started =
+        Work { started_at: now(), wait_time: Duration::MAX, ended_at: None, disconnected_at: None };
     ledger.0.borrow_mut().insert(id, started);
     while let Some(Ok(_)) = body.next().await {}
     let write = |change: &dyn Fn(&mut Work)| {
         change(ledger.0.borrow_mut().get_mut(&id).expect("the account is in the ledger"));
     };
-    write(&|work| (work.began, work.takes) = (now(), takes));
-    tokio::time::sleep(takes).await;
-    write(&|work| work.ended = Some(now()));
+    write(&|work| (work.started_at, work.wait_time) = (now(), wait_time));
+    tokio::time::sleep(wait_time).await;
+    write(&|work| work.ended_at = Some(now()));
     "worked"
 }
 

@@ -73,7 +73,7 @@ async fn ticks(mut socket: WebSocket) {
 
 /// Receives in one task and sends in others, one for each message.
 async fn tasks(socket: WebSocket) {
-    async fn hand_back(sender: WebSocketSender, message: Message) {
+    async fn send_back(sender: WebSocketSender, message: Message) {
         // In a separate task, there is room as soon as the server has accepted the previous
         // message.
         tokio::select! {
@@ -85,8 +85,8 @@ async fn tasks(socket: WebSocket) {
     let receiving = tokio::task::spawn_local(async move {
         while let Some(Ok(message)) = receiver.recv().await {
             if is_content(&message) {
-                let handing = hand_back(sender.clone(), message);
-                let _ = tokio::task::spawn_local(handing).await;
+                let sending = send_back(sender.clone(), message);
+                let _ = tokio::task::spawn_local(sending).await;
             }
         }
     });
@@ -113,7 +113,7 @@ struct Peer {
     socket: Socket<SimulatedWire>,
     kind: &'static str,
     path: &'static str,
-    began: Duration,
+    start: Duration,
     /// The handler may close by itself from this time.
     closes_from: Duration,
     is_over: bool,
@@ -124,7 +124,7 @@ impl Peer {
         let kind = if is_http2 { "websocket of HTTP/2" } else { "websocket" };
         let sizes = world.choose(&[0, 300, 5_000, 100_000]);
         let client = Rc::new(world.connect((sizes > 0).then(|| SocketBuffers::with_size(sizes))));
-        world.meet(kind, client.address());
+        world.add_peer(kind, client.address());
         let wire = AnyWire::Plain(SimulatedWire::new(Rc::clone(&client), &world.network));
         let (path, closes_from) = match world.network.random_below(7) {
             0 => ("/ws/ticks", Duration::MAX),
@@ -133,26 +133,26 @@ impl Peer {
             3 => ("/ws/closes/100", 100 * SECOND),
             _ => ("/ws/echo", Duration::MAX),
         };
-        let began = world.network.now();
-        let way = Way { is_http2, is_secure: false };
-        let opened = Socket::over(wire, way, path, &[]).await;
-        let over = |at: Duration| {
-            world.note(&client, |met, _| {
-                met.may_end_from(at);
-                met.over = Some(at);
+        let start = world.network.now();
+        let transport = Way { is_http2, is_secure: false };
+        let opened = Socket::record_end(wire, transport, path, &[]).await;
+        let record_end = |at: Duration| {
+            world.update_record(&client, |record, _| {
+                record.may_end_from(at);
+                record.ended_at = Some(at);
             })
         };
         match opened {
             Ok(socket) => {
-                let closes_from = closes_from.saturating_add(began);
+                let closes_from = closes_from.saturating_add(start);
                 let world = Rc::clone(world);
-                Some(Self { world, client, socket, kind, path, began, closes_from, is_over: false })
+                Some(Self { world, client, socket, kind, path, start, closes_from, is_over: false })
             }
             Err(status) => {
-                if world.must_answer(began) {
-                    world.fault(format!("{kind} since {began:?}: {path} got a {status}"));
+                if world.must_answer(start) {
+                    world.record_failure(format!("{kind} since {start:?}: {path} got a {status}"));
                 }
-                over(world.network.now());
+                record_end(world.network.now());
                 None
             }
         }
@@ -162,11 +162,13 @@ impl Peer {
         self.world.network.now()
     }
 
-    fn fault(&self, text: &str) {
-        if !self.world.is_ordered() {
-            let Self { kind, path, began, .. } = self;
-            self.world
-                .fault(format!("{kind}, {path}, since {began:?}, at {:?}: {text}", self.now()));
+    fn record_failure(&self, text: &str) {
+        if !self.world.is_shutting_down() {
+            let Self { kind, path, start, .. } = self;
+            self.world.record_failure(format!(
+                "{kind}, {path}, since {start:?}, at {:?}: {text}",
+                self.now()
+            ));
         }
     }
 
@@ -174,9 +176,9 @@ impl Peer {
     async fn next(&mut self, time: Duration) -> Option<Said> {
         let until = self.now() + time;
         while self.now() < until {
-            // An HTTP/2 PING restarts the patience.
-            let patience = (until - self.now()).min(10 * SECOND);
-            match self.socket.next_within(patience).await {
+            // An HTTP/2 PING restarts the timeout.
+            let timeout = (until - self.now()).min(10 * SECOND);
+            match self.socket.next_within(timeout).await {
                 None | Some(Said::Ping(_)) => {}
                 Some(Said::Text(text)) if text == TICK_TEXT => {}
                 Some(said) => {
@@ -194,11 +196,11 @@ impl Peer {
         match self.next(SOON).await {
             Some(next) if next == said => return true,
             Some(Said::Close(CLOSED_BY_HANDLER)) if self.now() >= self.closes_from => {}
-            Some(Said::Close(1_001)) if self.world.is_ordered() => {}
+            Some(Said::Close(1_001)) if self.world.is_shutting_down() => {}
             other => {
                 let text =
                     format!("{:.60} instead of {:.60}", format!("{other:?}"), format!("{said:?}"));
-                self.fault(&text);
+                self.record_failure(&text);
             }
         }
         false
@@ -209,14 +211,14 @@ impl Peer {
         match self.next(time).await {
             None => return true,
             Some(Said::Close(CLOSED_BY_HANDLER)) if self.now() >= self.closes_from => {}
-            Some(Said::Close(1_001)) if self.world.is_ordered() => {}
-            Some(other) => self.fault(&format!("{:.60} in silence", format!("{other:?}"))),
+            Some(Said::Close(1_001)) if self.world.is_shutting_down() => {}
+            Some(other) => self.record_failure(&format!("{:.60} in silence", format!("{other:?}"))),
         }
         false
     }
 
     /// Sends something that is answered. Returns false if the WebSocket has ended.
-    async fn talk(&mut self) -> bool {
+    async fn exchange_message(&mut self) -> bool {
         let length = self.world.choose(&[0, 1, 125, 126, 3_000, 20_000]);
         match self.world.network.random_below(6) {
             0 => {
@@ -235,8 +237,8 @@ impl Peer {
             }
             3 => {
                 let bytes = pattern(length);
-                let (one, rest) = bytes.split_at(length / 3);
-                self.socket.frame(Opcode::Binary, 0, one).await;
+                let (first_part, second_part) = bytes.split_at(length / 3);
+                self.socket.frame(Opcode::Binary, 0, first_part).await;
                 self.socket.frame(Opcode::Ping, flag::FIN, b"within").await;
                 let is_quiet = self.expect(Said::Pong(b"within".to_vec())).await
                     && self
@@ -245,7 +247,7 @@ impl Peer {
                 if !is_quiet {
                     return false;
                 }
-                self.socket.frame(Opcode::Continuation, flag::FIN, rest).await;
+                self.socket.frame(Opcode::Continuation, flag::FIN, second_part).await;
                 self.expect(Said::Binary(bytes)).await
             }
             4 => {
@@ -260,8 +262,8 @@ impl Peer {
                 true
             }
             _ => {
-                let longest = self.world.choose(&[SECOND, 100 * SECOND, 4 * 3_600 * SECOND]);
-                self.listen(self.world.time(longest)).await
+                let pause_max = self.world.choose(&[SECOND, 100 * SECOND, 4 * 3_600 * SECOND]);
+                self.listen(self.world.time(pause_max)).await
             }
         }
     }
@@ -275,15 +277,19 @@ impl Peer {
                 Some(Said::Close(code)) => closed = Some(code),
                 Some(Said::End) => {
                     if closed != code && self.now() < self.closes_from {
-                        self.fault(&format!("the end is with {closed:?} instead of {code:?}"));
+                        self.record_failure(&format!(
+                            "the end is with {closed:?} instead of {code:?}"
+                        ));
                     }
                     return;
                 }
-                Some(Said::Broken(reset)) => return self.fault(&format!("reset: {reset}")),
+                Some(Said::Broken(reset)) => {
+                    return self.record_failure(&format!("reset: {reset}"));
+                }
                 _ => {}
             }
         }
-        self.fault("the end does not arrive");
+        self.record_failure("the end does not arrive");
     }
 
     /// Ends in any way.
@@ -326,9 +332,9 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         let now = self.now();
-        self.world.note(&self.client, |met, _| {
-            met.may_end_from(now);
-            met.over.get_or_insert(now);
+        self.world.update_record(&self.client, |record, _| {
+            record.may_end_from(now);
+            record.ended_at.get_or_insert(now);
         });
     }
 }
@@ -337,12 +343,12 @@ impl Drop for Peer {
 pub(super) async fn talker(world: Rc<World>, is_http2: bool) {
     let Some(mut peer) = Peer::open(&world, is_http2).await else { return };
     for _ in 0..world.network.random_below(10) {
-        if !peer.talk().await {
+        if !peer.exchange_message().await {
             return;
         }
         world.check_loans();
     }
-    if !world.is_ordered() {
+    if !world.is_shutting_down() {
         peer.end().await;
     }
 }

@@ -1,5 +1,5 @@
-//! State shared by all peers of a life: the network, the timeouts, the time of the shutdown order,
-//! the faults.
+//! State shared by all peers of a life: the network, the timeouts, the time of the shutdown
+//! request, the failures.
 
 use super::app::Ledger;
 use crate::server::promises::Promises;
@@ -13,40 +13,40 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The world of one life.
+/// The shared state of one life.
 pub(super) struct World {
     pub(super) network: Network,
     pub(super) promises: Promises,
     pub(super) ledger: Ledger,
-    place: u64,
-    /// When the shutdown was ordered, and when remaining connections are cut.
-    ordered: Cell<Option<(Duration, Duration)>>,
+    port: u64,
+    /// When the shutdown was requested, and when remaining connections are aborted.
+    shutdown_request: Cell<Option<(Duration, Duration)>>,
     /// Until when the worker was last blocked.
     stalled_until: Cell<Duration>,
     faults: RefCell<Vec<String>>,
     /// By address.
-    met: RefCell<BTreeMap<String, Met>>,
+    records: RefCell<BTreeMap<String, PeerRecord>>,
     last_id: Cell<u64>,
 }
 
 /// A peer as it may appear in the shutdown report.
-pub(super) struct Met {
+pub(super) struct PeerRecord {
     kind: &'static str,
     /// Since when it waits for a response that has not arrived.
-    pub(super) waits_since: Option<Duration>,
+    pub(super) waiting_since: Option<Duration>,
     /// When it disconnected, or saw the end.
-    pub(super) over: Option<Duration>,
+    pub(super) ended_at: Option<Duration>,
     /// From when its connection may end for another reason: it disconnects, or its end is due.
     pub(super) may_end: Option<Duration>,
 }
 
-impl Met {
+impl PeerRecord {
     pub(super) fn may_end_from(&mut self, at: Duration) {
         self.may_end = Some(self.may_end.map_or(at, |other| other.min(at)));
     }
 
     /// Whether the server has work to do for this peer for as long as it waits.
-    fn is_certain(&self) -> bool {
+    fn must_be_reported(&self) -> bool {
         ["patient", "half head", "uploader", "unwanted", "listener", "upgraded"]
             .contains(&self.kind)
     }
@@ -58,16 +58,16 @@ impl World {
     /// How much earlier than the peer a server may start a timeout: the network delay.
     pub(super) const EARLY: Duration = Duration::from_millis(45);
 
-    pub(super) fn new(network: &Network, place: u64) -> Self {
+    pub(super) fn new(network: &Network, port: u64) -> Self {
         Self {
             promises: promises(network),
             network: network.clone(),
             ledger: Ledger::default(),
-            place,
-            ordered: Cell::default(),
+            port,
+            shutdown_request: Cell::default(),
             stalled_until: Cell::default(),
             faults: RefCell::default(),
-            met: RefCell::default(),
+            records: RefCell::default(),
             last_id: Cell::default(),
         }
     }
@@ -75,7 +75,7 @@ impl World {
     /// A connection with these buffers, or a plain pipe.
     pub(super) fn connect(&self, sockets: Option<SocketBuffers>) -> Client {
         self.network.set_faults(Faults { socket_buffers: sockets, ..faults() });
-        self.network.connect_to(self.place)
+        self.network.connect_to(self.port)
     }
 
     /// An ID that no other handler has.
@@ -88,21 +88,22 @@ impl World {
     /// have noticed the start only then.
     pub(super) fn on_time(&self, due: Duration, time: Duration) -> Duration {
         let stalled_until = self.stalled_until.get();
-        let began = due.saturating_sub(time);
-        let late = if stalled_until > began { stalled_until.saturating_add(time) } else { due };
-        due.max(late).saturating_add(Self::TICK)
+        let start = due.saturating_sub(time);
+        let delayed_due =
+            if stalled_until > start { stalled_until.saturating_add(time) } else { due };
+        due.max(delayed_due).saturating_add(Self::TICK)
     }
 
     /// Asserts that no waiting connection holds a receive buffer.
     pub(super) fn check_loans(&self) {
         let chunks = self.network.outstanding_chunks();
         if chunks > 0 {
-            self.fault(format!("{chunks} receive buffers are held across a wait"));
+            self.record_failure(format!("{chunks} receive buffers are held across a wait"));
         }
     }
 
     /// Records that a handler will block the worker for `time`.
-    pub(super) fn stalls(&self, time: Duration) {
+    pub(super) fn record_stall(&self, time: Duration) {
         let from = self.network.now().max(self.stalled_until.get());
         self.stalled_until.set(from + time + Self::TICK);
     }
@@ -116,35 +117,40 @@ impl World {
     ///
     /// Time advances only once every ready task has run; it jumps while a handler blocks the
     /// worker.
-    pub(super) async fn heard(&self) -> Duration {
-        const MOMENT: Duration = Duration::from_millis(1);
+    pub(super) async fn wait_until_processed(&self) -> Duration {
+        const STEP: Duration = Duration::from_millis(1);
         loop {
             let now = self.network.now();
-            self.network.sleep(MOMENT).await;
-            if self.network.now() == now + MOMENT {
+            self.network.sleep(STEP).await;
+            if self.network.now() == now + STEP {
                 return now;
             }
         }
     }
 
-    /// Records that the shutdown was ordered, with a cut at `cuts_at`.
-    pub(super) fn order(&self, cuts_at: Duration) {
-        let ordered = self.ordered.get().map_or(self.network.now(), |(ordered, _)| ordered);
-        self.ordered.set(Some((ordered, cuts_at)));
+    /// Records that the shutdown was requested, with an abort at `abort_at`.
+    pub(super) fn record_shutdown(&self, abort_at: Duration) {
+        let shutdown_request = self
+            .shutdown_request
+            .get()
+            .map_or(self.network.now(), |(shutdown_request, _)| shutdown_request);
+        self.shutdown_request.set(Some((shutdown_request, abort_at)));
     }
 
-    /// Whether the shutdown was ordered.
-    pub(super) fn is_ordered(&self) -> bool {
-        self.ordered.get().is_some()
+    /// Whether the shutdown was requested.
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutdown_request.get().is_some()
     }
 
     /// Whether a request made at this time must be answered in spite of a shutdown.
-    pub(super) fn must_answer(&self, asked: Duration) -> bool {
+    pub(super) fn must_answer(&self, sent_at: Duration) -> bool {
         let now = self.network.now();
-        self.ordered.get().is_none_or(|(at, cuts_at)| asked < at && now + Self::TICK < cuts_at)
+        self.shutdown_request
+            .get()
+            .is_none_or(|(at, abort_at)| sent_at < at && now + Self::TICK < abort_at)
     }
 
-    pub(super) fn fault(&self, text: String) {
+    pub(super) fn record_failure(&self, text: String) {
         self.faults.borrow_mut().push(text);
     }
 
@@ -153,58 +159,75 @@ impl World {
     }
 
     /// Records a peer of this kind.
-    pub(super) fn meet(&self, kind: &'static str, address: SocketAddr) {
-        let met = Met { kind, waits_since: None, over: None, may_end: None };
-        self.met.borrow_mut().insert(address.to_string(), met);
+    pub(super) fn add_peer(&self, kind: &'static str, address: SocketAddr) {
+        let record = PeerRecord { kind, waiting_since: None, ended_at: None, may_end: None };
+        self.records.borrow_mut().insert(address.to_string(), record);
     }
 
     /// Changes a peer's record, with the current time.
-    pub(super) fn note(&self, client: &Client, change: impl FnOnce(&mut Met, Duration)) {
-        if let Some(met) = self.met.borrow_mut().get_mut(&client.address().to_string()) {
-            change(met, self.network.now());
+    pub(super) fn update_record(
+        &self,
+        client: &Client,
+        change: impl FnOnce(&mut PeerRecord, Duration),
+    ) {
+        if let Some(record) = self.records.borrow_mut().get_mut(&client.address().to_string()) {
+            change(record, self.network.now());
         }
     }
 
     /// Whether a peer may have several exchanges at a time.
-    pub(super) fn has_many(&self, address: &str) -> bool {
-        let of_many = ["multiplexer", "half frame", "resetter", "shut", "websocket of HTTP/2"];
-        self.met.borrow().get(address).is_some_and(|met| of_many.contains(&met.kind))
+    pub(super) fn is_multiplexed(&self, address: &str) -> bool {
+        let multiplexed_kinds =
+            ["multiplexer", "half frame", "resetter", "shut", "websocket of HTTP/2"];
+        self.record
+            .borrow()
+            .get(address)
+            .is_some_and(|record| multiplexed_kinds.contains(&record.kind))
     }
 
     /// How many peers of each kind there were.
     pub(super) fn kinds(&self) -> BTreeMap<&'static str, u64> {
         let mut kinds = BTreeMap::new();
-        for met in self.met.borrow().values() {
-            *kinds.entry(met.kind).or_default() += 1;
+        for record in self.records.borrow().values() {
+            *kinds.entry(record.kind).or_default() += 1;
         }
         kinds
     }
 
-    /// Checks the connections reported as cut, after all peers are gone: each peer that waited for
-    /// a response at that time and never got it must be reported, and no peer that had ended
-    /// before. Every cut happened before `cuts_by`.
-    pub(super) fn judge_cuts(&self, cut: &[ForceClosed], cuts_by: Duration) {
-        let Some((ordered, cuts_at)) = self.ordered.get() else { return };
-        let is_named = |address: &str| cut.iter().any(|cut| cut.peer == address);
-        for (address, met) in self.met.borrow().iter() {
-            let was_over = met.over.is_some_and(|over| over + Self::TICK < cuts_at);
-            let was_there = met.over.is_none_or(|over| over >= cuts_at)
-                && met.may_end.is_none_or(|may_end| may_end > cuts_by);
-            let waited = met.waits_since.is_some_and(|since| since + Self::TICK < ordered);
-            let kind = met.kind;
-            if met.is_certain() && waited && was_there && !is_named(address) {
-                self.fault(format!("{kind}, {address}, waits for ever and is not reported as cut"));
+    /// Checks the connections reported as aborted, after all peers are gone: each peer that waited
+    /// for a response at that time and never got it must be reported, and no peer that had ended
+    /// before. Every abort happened before `abort_deadline`.
+    pub(super) fn check_aborted(&self, aborted: &[ForceClosed], abort_deadline: Duration) {
+        let Some((shutdown_request, abort_at)) = self.shutdown_request.get() else { return };
+        let is_reported = |address: &str| aborted.iter().any(|aborted| aborted.peer == address);
+        for (address, record) in self.records.borrow().iter() {
+            let had_ended =
+                record.ended_at.is_some_and(|ended_at| ended_at + Self::TICK < abort_at);
+            let was_connected = record.ended_at.is_none_or(|ended_at| ended_at >= abort_at)
+                && record.may_end.is_none_or(|may_end| may_end > abort_deadline);
+            let was_waiting =
+                record.waiting_since.is_some_and(|since| since + Self::TICK < shutdown_request);
+            let kind = record.kind;
+            if record.must_be_reported() && was_waiting && was_connected && !is_reported(address) {
+                self.record_failure(format!(
+                    "{kind}, {address}, waits forever and is not reported as aborted"
+                ));
             }
             // If a stream has nothing to send, or a handler does not read the body, the server
             // cannot detect that the peer closed.
-            let may_be_unknown = ["employer", "listener", "unwanted"].contains(&kind);
+            let may_go_unnoticed = ["employer", "listener", "unwanted"].contains(&kind);
             // Work marked to run to completion continues without its stream.
-            let of_work = |cut: &&ForceClosed| {
-                cut.request.as_deref().is_some_and(|request| request.contains("/work/"))
+            let is_run_to_completion = |aborted: &&ForceClosed| {
+                aborted.request.as_deref().is_some_and(|request| request.contains("/work/"))
             };
-            let is_named = cut.iter().filter(|cut| !of_work(cut)).any(|cut| cut.peer == *address);
-            if was_over && !may_be_unknown && is_named {
-                self.fault(format!("{kind}, {address}, is reported as cut but had ended before"));
+            let is_reported = aborted
+                .iter()
+                .filter(|aborted| !is_run_to_completion(aborted))
+                .any(|aborted| aborted.peer == *address);
+            if had_ended && !may_go_unnoticed && is_reported {
+                self.record_failure(format!(
+                    "{kind}, {address}, is reported as aborted but had ended before"
+                ));
             }
         }
     }
@@ -213,10 +236,10 @@ impl World {
         choose(&self.network, items)
     }
 
-    /// A random duration below `most`.
-    pub(super) fn time(&self, most: Duration) -> Duration {
-        let most = u64::try_from(most.as_millis()).expect("lives are short");
-        Duration::from_millis(self.network.random_below(most + 1))
+    /// A random duration of at most `time_max`.
+    pub(super) fn time(&self, time_max: Duration) -> Duration {
+        let time_max = u64::try_from(time_max.as_millis()).expect("lives are short");
+        Duration::from_millis(self.network.random_below(time_max + 1))
     }
 }
 

@@ -2,7 +2,7 @@
 //! moment.
 //!
 //! Every life asserts that nothing panics or hangs; that what a client received is a prefix of what
-//! it should receive; that the server ends in time; that nothing is left over; and that the same
+//! it should receive; that the server ends in time; that nothing remains; and that the same
 //! seed gives the same life again.
 
 mod many;
@@ -71,13 +71,13 @@ fn upload(network: &Network) -> Planned {
         bytes.extend_from_slice(&body);
     } else {
         bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-        let mut rest = &body[..];
-        while !rest.is_empty() {
-            let (chunk, more) = rest.split_at(1 + number(network, rest.len()));
+        let mut remaining = &body[..];
+        while !remaining.is_empty() {
+            let (chunk, tail) = remaining.split_at(1 + number(network, remaining.len()));
             bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
             bytes.extend_from_slice(chunk);
             bytes.extend_from_slice(b"\r\n");
-            rest = more;
+            remaining = tail;
         }
         bytes.extend_from_slice(b"0\r\n\r\n");
     }
@@ -143,17 +143,18 @@ fn plan(network: &Network) -> Planned {
 }
 
 /// Sends everything, in pieces, with pauses, and not always completely.
-async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
-    let all: Vec<u8> = planned.iter().flat_map(|planned| planned.bytes.clone()).collect();
+async fn send_requests(network: &Network, client: &Client, plans: &[Planned]) {
+    let all: Vec<u8> = plans.iter().flat_map(|plan| plan.bytes.clone()).collect();
     let end = if network.random_below(4) == 0 { number(network, all.len() + 1) } else { all.len() };
-    let mut rest = &all[..end];
-    while !rest.is_empty() {
-        let most = if network.random_below(3) == 0 { rest.len().min(10) } else { rest.len() };
-        let (piece, more) = rest.split_at(1 + number(network, most));
+    let mut remaining = &all[..end];
+    while !remaining.is_empty() {
+        let piece_bytes_max =
+            if network.random_below(3) == 0 { remaining.len().min(10) } else { remaining.len() };
+        let (piece, tail) = remaining.split_at(1 + number(network, piece_bytes_max));
         if client.send(piece).await.is_err() {
             return;
         }
-        rest = more;
+        remaining = tail;
         let pause = match network.random_below(40) {
             0 => network.random_below(20_000),
             1..=9 => network.random_below(200),
@@ -174,10 +175,10 @@ async fn speak(network: &Network, client: &Client, planned: &[Planned]) {
 /// Receives everything until the connection ends, perhaps slowly; or disconnects earlier.
 async fn listen(network: &Network, client: &Client) -> Vec<u8> {
     let mut all = Vec::new();
-    let leaves = network.random_below(10) == 0;
+    let disconnects = network.random_below(10) == 0;
     let is_slow = network.random_below(6) == 0;
     loop {
-        if leaves && network.random_below(8) == 0 {
+        if disconnects && network.random_below(8) == 0 {
             client.reset();
             return all;
         }
@@ -191,25 +192,25 @@ async fn listen(network: &Network, client: &Client) -> Vec<u8> {
     }
 }
 
-/// Whether `reply` is a valid response to `planned`.
-fn is_right(planned: &Planned, reply: &Reply) -> bool {
-    reply.status == planned.status
-        && planned.body.as_ref().is_none_or(|body| *body == reply.body)
-        && (!planned.is_last || reply.closes())
+/// Whether `reply` is a valid response to `plan`.
+fn is_valid_response(plan: &Planned, reply: &Reply) -> bool {
+    reply.status == plan.status
+        && plan.body.as_ref().is_none_or(|body| *body == reply.body)
+        && (!plan.is_last || reply.closes())
 }
 
-/// Asserts that `received` is a prefix of the responses to `planned`.
-fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
+/// Asserts that `received` is a prefix of the responses to `plans`.
+fn check(seed: u64, plans: &[Planned], mut received: &[u8]) {
     let mut is_over = false;
-    let mut answers = planned.iter();
+    let mut remaining_plans = plans.iter();
     while !received.is_empty() {
-        let shown = || format!("seed {seed}: {}", received.escape_ascii());
-        assert!(!is_over, "nothing follows the last response: {}", shown());
-        let next = answers.next();
-        let is_head = next.is_some_and(|planned| planned.is_head);
+        let context = || format!("seed {seed}: {}", received.escape_ascii());
+        assert!(!is_over, "nothing follows the last response: {}", context());
+        let next = remaining_plans.next();
+        let is_head = next.is_some_and(|plan| plan.is_head);
         let parse = |is_head| {
             let parsed = reply::parse(received, is_head, false);
-            parsed.unwrap_or_else(|fault| panic!("{fault}: {}", shown()))
+            parsed.unwrap_or_else(|error| panic!("{error}: {}", context()))
         };
         let refuses = |reply: &Reply| reply.closes() && matches!(reply.status, 400 | 408);
         // If a head did not complete, the server does not know that it would have been HEAD.
@@ -219,28 +220,34 @@ fn check(seed: u64, planned: &[Planned], mut received: &[u8]) {
         };
         let Some((reply, used)) = parsed else {
             if let Some(Planned { body: Some(body), is_head: false, .. }) = next {
-                check_beginning(received, body, &shown());
+                check_partial_body(received, body, &context());
             }
             return;
         };
         // A request that did not complete, or not in time, is refused instead.
         let is_refused = refuses(&reply);
-        assert!(is_refused || next.is_some_and(|next| is_right(next, &reply)), "{}", shown());
+        assert!(
+            is_refused || next.is_some_and(|next| is_valid_response(next, &reply)),
+            "{}",
+            context()
+        );
         is_over = reply.closes();
         received = &received[used..];
     }
 }
 
 /// Asserts that a truncated response of known length is a prefix of the complete one.
-fn check_beginning(received: &[u8], body: &[u8], shown: &str) {
+fn check_partial_body(received: &[u8], body: &[u8], context: &str) {
     let text = String::from_utf8_lossy(received);
     let Some(start) = received.windows(4).rposition(|window| window == b"\r\n\r\n") else { return };
     if text.starts_with("HTTP/1.1 200") && text.contains("\r\ncontent-length:") {
-        let begun = &received[start + 4..];
+        let received_body = &received[start + 4..];
         // The content itself may contain such bytes.
         assert!(
-            begun.len() > body.len() || body.ends_with(begun) || body.starts_with(begun),
-            "{shown}"
+            received_body.len() > body.len()
+                || body.ends_with(received_body)
+                || body.starts_with(received_body),
+            "{context}"
         );
     }
 }
@@ -259,18 +266,18 @@ fn limits() -> Limits {
     }
 }
 
-async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
+async fn client(network: Network, port_id: u64, done: mpsc::UnboundedSender<()>) {
     network.sleep(Duration::from_millis(network.random_below(3_000))).await;
     if network.random_below(3) == 0 {
-        many::client(&network, place).await;
+        many::client(&network, port_id).await;
         let _ = done.send(());
         return;
     }
-    let planned: Vec<_> = (0..1 + network.random_below(6)).map(|_| plan(&network)).collect();
-    let client = network.connect_to(place);
-    let speaking = speak(&network, &client, &planned);
-    let ((), received) = crate::both(speaking, listen(&network, &client)).await;
-    check(network.seed(), &planned, &received);
+    let plans: Vec<_> = (0..1 + network.random_below(6)).map(|_| plan(&network)).collect();
+    let client = network.connect_to(port_id);
+    let sending = send_requests(&network, &client, &plans);
+    let ((), received) = crate::both(sending, listen(&network, &client)).await;
+    check(network.seed(), &plans, &received);
     let _ = done.send(());
 }
 
@@ -278,29 +285,30 @@ async fn client(network: Network, place: u64, done: mpsc::UnboundedSender<()>) {
 async fn live(driver: Sim, seed: u64) -> WorkerReport {
     let network = driver.network().clone();
     let port = network.bind();
-    let place = port.id();
+    let port_id = port.id();
     for _ in 0..network.random_below(4) {
         network.drop_task_at(SERVER_TASKS + network.random_below(DOOMED_AMONG));
     }
     let application = Shared::default().app()().into_built_app().expect("the application is valid");
-    let (orders, receiver) = watch::channel(Lifecycle::Serving);
-    let counts = Arc::new(WorkerMetrics::with_request_histograms());
-    let observed = Rc::new(Instrumentation::with_metrics(Arc::default(), Arc::clone(&counts)));
+    let (lifecycle, receiver) = watch::channel(Lifecycle::Serving);
+    let metrics = Arc::new(WorkerMetrics::with_request_histograms());
+    let instrumentation =
+        Rc::new(Instrumentation::with_metrics(Arc::default(), Arc::clone(&metrics)));
     let listeners = vec![BoundListener::new(port)];
     let (done, mut clients) = mpsc::unbounded_channel();
     for _ in 0..2 + network.random_below(6) {
-        network.spawn(client(network.clone(), place, done.clone()));
+        network.spawn(client(network.clone(), port_id, done.clone()));
     }
     drop(done);
-    let ordering = async {
+    let shutting_down = async {
         network.sleep(Duration::from_millis(network.random_below(20_000))).await;
-        orders.send_replace(Lifecycle::Draining);
-        let ordered = network.now();
+        lifecycle.send_replace(Lifecycle::Draining);
+        let shutdown_at = network.now();
         if network.random_below(4) == 0 {
             network.sleep(Duration::from_millis(network.random_below(3_000))).await;
-            orders.send_replace(Lifecycle::ForceClosing);
+            lifecycle.send_replace(Lifecycle::ForceClosing);
         }
-        ordered
+        shutdown_at
     };
     let serving = async {
         let mut limits = limits();
@@ -311,24 +319,24 @@ async fn live(driver: Sim, seed: u64) -> WorkerReport {
             listeners,
             application,
             limits,
-            observed,
+            instrumentation,
             receiver,
             None,
         );
         let report = serving.await.expect("the simulated network has free addresses");
         (report, network.now())
     };
-    let (ordered, (report, ended)) = crate::both(ordering, serving).await;
-    let passed = ended.saturating_sub(ordered);
-    let most = limits().shutdown_timeout + SLACK;
+    let (shutdown_at, (report, ended)) = crate::both(shutting_down, serving).await;
+    let elapsed = ended.saturating_sub(shutdown_at);
+    let elapsed_max = limits().shutdown_timeout + SLACK;
     assert!(
-        passed <= most,
-        "seed {seed}: the shutdown took {passed:?}: {:?} {:?}",
+        elapsed <= elapsed_max,
+        "seed {seed}: the shutdown took {elapsed:?}: {:?} {:?}",
         report.stats,
         report.force_closed
     );
     assert_eq!(report.stats.connections, 0, "seed {seed}: a connection is counted as open");
-    counts.assert_idle();
+    metrics.assert_idle();
     // The clients end by themselves once the server is gone.
     while clients.recv().await.is_some() {}
     report
@@ -352,7 +360,7 @@ pub fn life(seed: u64) -> Trace {
     let network = Network::new(seed, Faults::hostile());
     let run = network.run(&Options::default(), async |driver| {
         let report = live(driver.clone(), seed).await;
-        assert_eq!(driver.stats().in_flight, 0, "seed {seed}: an operation is left over");
+        assert_eq!(driver.stats().in_flight, 0, "seed {seed}: an operation is still in flight");
         report
     });
     let report = run.expect("a runtime without I/O starts");

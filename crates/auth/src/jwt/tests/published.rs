@@ -1,6 +1,6 @@
 //! An issuer that publishes keys, rotates them and fails.
 
-use super::{Claims, ISSUER, Signer, claims, good, refused, set, verify};
+use super::{Claims, ISSUER, Signer, accepted, claims, jwks_document, rejected, verify};
 use crate::jwt::{Jwt, JwtKeys, JwtVerifier, RemoteJwks};
 use peregrine_web::App;
 use serde_json::json;
@@ -13,21 +13,21 @@ use std::time::Duration;
 #[derive(Clone)]
 struct Issuer {
     document: Arc<Mutex<Result<String, String>>>,
-    asked: Arc<AtomicUsize>,
+    fetches: Arc<AtomicUsize>,
     seconds: Arc<AtomicU64>,
 }
 
 impl Issuer {
     fn new(document: String) -> Self {
         let document = Arc::new(Mutex::new(Ok(document)));
-        Self { document, asked: Arc::default(), seconds: Arc::new(AtomicU64::new(1_000)) }
+        Self { document, fetches: Arc::default(), seconds: Arc::new(AtomicU64::new(1_000)) }
     }
 
     fn keys(&self) -> RemoteJwks {
         let (issuer, clock) = (self.clone(), self.clone());
         let fetch = move || {
-            issuer.asked.fetch_add(1, SeqCst);
-            let document = issuer.document.lock().expect("whole").clone();
+            issuer.fetches.fetch_add(1, SeqCst);
+            let document = issuer.document.lock().expect("the lock is not poisoned").clone();
             async move { document }
         };
         RemoteJwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)))
@@ -38,92 +38,92 @@ impl Issuer {
     }
 
     fn publish(&self, document: Result<String, String>) {
-        *self.document.lock().expect("whole") = document;
+        *self.document.lock().expect("the lock is not poisoned") = document;
     }
 
-    fn later(&self, seconds: u64) {
+    fn advance(&self, seconds: u64) {
         self.seconds.fetch_add(seconds, SeqCst);
     }
 
     /// The number of fetches since the last call.
-    fn asked(&self) -> usize {
-        self.asked.swap(0, SeqCst)
+    fn fetches(&self) -> usize {
+        self.fetches.swap(0, SeqCst)
     }
 }
 
 #[test]
-fn published_keys_are_asked_for_once_and_again_when_they_change() {
+fn fetches_keys_once_and_again_for_an_unknown_key_id() {
     let (old, new) = (Signer::es256("old"), Signer::ed25519("new"));
-    let issuer = Issuer::new(set(&[&old]));
+    let issuer = Issuer::new(jwks_document(&[&old]));
     let verifier = issuer.verifier();
     let (by_old, by_new) = (old.sign(&claims(json!({}))), new.sign(&claims(json!({}))));
     for _ in 0..5 {
-        assert_eq!(verify(&verifier.clone(), &by_old), good());
+        assert_eq!(verify(&verifier.clone(), &by_old), accepted());
     }
-    assert_eq!(issuer.asked(), 1);
+    assert_eq!(issuer.fetches(), 1);
 
     // An unknown key ID triggers a fetch, but not every time.
-    issuer.later(30);
+    issuer.advance(30);
     for number in 0..50 {
         let mut header = new.header();
         header.kid = Some(number.to_string());
         let token = new.sign_with(&header, &claims(json!({})));
-        assert_eq!(verify(&verifier, &token), refused("No key of the issuer fits the token."));
+        assert_eq!(verify(&verifier, &token), rejected("No key of the issuer fits the token."));
     }
-    assert_eq!(issuer.asked(), 1);
+    assert_eq!(issuer.fetches(), 1);
 
-    issuer.publish(Ok(set(&[&old, &new])));
-    assert_eq!(verify(&verifier, &by_new), refused("No key of the issuer fits the token."));
-    issuer.later(30);
-    assert_eq!(verify(&verifier, &by_new), good());
-    assert_eq!((verify(&verifier, &by_old), issuer.asked()), (good(), 1));
+    issuer.publish(Ok(jwks_document(&[&old, &new])));
+    assert_eq!(verify(&verifier, &by_new), rejected("No key of the issuer fits the token."));
+    issuer.advance(30);
+    assert_eq!(verify(&verifier, &by_new), accepted());
+    assert_eq!((verify(&verifier, &by_old), issuer.fetches()), (accepted(), 1));
 
     // A withdrawn key is accepted until the next fetch.
-    issuer.publish(Ok(set(&[&new])));
-    issuer.later(600);
-    assert_eq!((verify(&verifier, &by_old), issuer.asked()), (good(), 0));
-    issuer.later(1);
-    assert_eq!((verify(&verifier, &by_new), issuer.asked()), (good(), 1));
-    assert_eq!(verify(&verifier, &by_old), refused("No key of the issuer fits the token."));
+    issuer.publish(Ok(jwks_document(&[&new])));
+    issuer.advance(600);
+    assert_eq!((verify(&verifier, &by_old), issuer.fetches()), (accepted(), 0));
+    issuer.advance(1);
+    assert_eq!((verify(&verifier, &by_new), issuer.fetches()), (accepted(), 1));
+    assert_eq!(verify(&verifier, &by_old), rejected("No key of the issuer fits the token."));
 }
 
 #[test]
-fn while_the_issuer_is_down_its_keys_count_for_a_while() {
+fn stale_keys_are_used_while_the_issuer_is_down() {
     let signer = Signer::es256("1");
-    let issuer = Issuer::new(set(&[&signer]));
+    let issuer = Issuer::new(jwks_document(&[&signer]));
     let verifier = issuer.verifier();
     let token = signer.sign(&claims(json!({})));
-    assert_eq!(verify(&verifier, &token), good());
+    assert_eq!(verify(&verifier, &token), accepted());
     for broken in
         [Err("it is down".to_owned()), Ok("<html>".to_owned()), Ok("{\"keys\":[]}".to_owned())]
     {
         issuer.publish(broken);
-        issuer.later(700);
+        issuer.advance(700);
         for _ in 0..5 {
-            assert_eq!(verify(&verifier, &token), good());
+            assert_eq!(verify(&verifier, &token), accepted());
         }
     }
-    assert_eq!(issuer.asked(), 4, "one initial fetch and one per attempt");
+    assert_eq!(issuer.fetches(), 4, "one initial fetch and one per attempt");
     issuer.publish(Ok("x".repeat(600 * 1024)));
-    issuer.later(600 + 3_600);
-    let gone = Err(503);
+    issuer.advance(600 + 3_600);
+    let unavailable = Err(503);
     let status = || verify(&verifier, &token).map_err(|(status, _)| status);
-    assert_eq!([status(), status()], [gone.clone(), gone]);
-    assert_eq!(issuer.asked(), 1);
-    issuer.publish(Ok(set(&[&signer])));
+    assert_eq!([status(), status()], [unavailable.clone(), unavailable]);
+    assert_eq!(issuer.fetches(), 1);
+    issuer.publish(Ok(jwks_document(&[&signer])));
     assert_eq!(status(), Err(503), "no fetch before the pause is over");
-    issuer.later(30);
-    assert_eq!(verify(&verifier, &token), good());
+    issuer.advance(30);
+    assert_eq!(verify(&verifier, &token), accepted());
 }
 
 #[test]
-fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
+fn concurrent_requests_share_a_fetch_that_survives_cancellation() {
     let signer = Signer::es256("1");
-    let (document, asked) = (set(&[&signer]), Arc::new(AtomicUsize::new(0)));
-    let (begin, wait) = tokio::sync::watch::channel(false);
-    let counted = Arc::clone(&asked);
+    let (document, fetches) = (jwks_document(&[&signer]), Arc::new(AtomicUsize::new(0)));
+    let (release, wait) = tokio::sync::watch::channel(false);
+    let counter = Arc::clone(&fetches);
     let fetch = move || {
-        counted.fetch_add(1, SeqCst);
+        counter.fetch_add(1, SeqCst);
         let (mut wait, document) = (wait.clone(), document.clone());
         async move {
             wait.wait_for(|is_begun| *is_begun).await.map_err(|error| error.to_string())?;
@@ -140,32 +140,33 @@ fn many_requests_ask_once_and_one_that_is_given_up_loses_nothing() {
             let verifier = verifier.clone();
             let mut first = Box::pin(verifier.verify::<Claims>(&token));
             let polled = std::future::poll_fn(|cx| first.as_mut().poll(cx).map(Some));
-            tokio::select! { biased; _ = polled => panic!("not answered"), () = async {} => {} }
+            tokio::select! { biased; _ = polled => panic!("the fetch is not released yet"), () = async {} => {} }
         }
-        let ask = || {
+        let spawn_verify = || {
             let (verifier, token) = (verifier.clone(), token.clone());
             tokio::task::spawn_local(async move { verifier.verify::<Claims>(&token).await })
         };
-        let all: Vec<_> = (0..20).map(|_| ask()).collect();
+        let handles: Vec<_> = (0..20).map(|_| spawn_verify()).collect();
         tokio::task::yield_now().await;
-        begin.send_replace(true);
-        for task in all {
+        release.send_replace(true);
+        for task in handles {
             assert_eq!(task.await.expect("joined").expect("valid").sub, "alice");
         }
     });
-    assert_eq!(asked.load(SeqCst), 1);
+    assert_eq!(fetches.load(SeqCst), 1);
 }
 
 #[test]
-fn an_issuer_that_never_answers_holds_nobody_up_for_longer_than_the_timeout() {
+fn a_silent_issuer_delays_requests_only_until_the_timeout() {
     let fetch = || pending::<Result<String, String>>();
     let keys = RemoteJwks::new(fetch).fetch_timeout(Duration::from_millis(20));
     let verifier = JwtVerifier::new(JwtKeys::remote(keys), ISSUER, "birds");
-    let client = App::new().state(verifier).get("/", |Jwt(it): Jwt<Claims>| it.sub).test();
+    let client = App::new().state(verifier).get("/", |Jwt(claims): Jwt<Claims>| claims.sub).test();
     let token = Signer::es256("1").sign(&claims(json!({})));
-    let ask = || client.get("/").header("authorization", format!("Bearer {token}")).send_blocking();
+    let send =
+        || client.get("/").header("authorization", format!("Bearer {token}")).send_blocking();
     for _ in 0..2 {
-        let response = ask();
+        let response = send();
         assert_eq!(response.status(), 503);
         assert_eq!(response.header("retry-after"), Some("30"));
         assert!(response.text().contains("/problems/token-keys-unavailable"));
@@ -173,15 +174,16 @@ fn an_issuer_that_never_answers_holds_nobody_up_for_longer_than_the_timeout() {
 }
 
 #[test]
-fn a_question_that_was_left_long_ago_is_asked_again() {
+fn an_abandoned_fetch_is_restarted_after_its_timeout() {
     let signer = Signer::es256("1");
-    let issuer = Issuer::new(set(&[&signer]));
+    let issuer = Issuer::new(jwks_document(&[&signer]));
     // Each fetch waits until it is released.
-    let (begin, wait) = tokio::sync::watch::channel(false);
-    let (asked, clock) = (issuer.clone(), issuer.clone());
+    let (release, wait) = tokio::sync::watch::channel(false);
+    let (fetch_issuer, clock) = (issuer.clone(), issuer.clone());
     let fetch = move || {
-        asked.asked.fetch_add(1, SeqCst);
-        let (mut wait, document) = (wait.clone(), asked.document.lock().expect("whole").clone());
+        fetch_issuer.fetches.fetch_add(1, SeqCst);
+        let (mut wait, document) =
+            (wait.clone(), fetch_issuer.document.lock().expect("the lock is not poisoned").clone());
         async move {
             wait.wait_for(|is_begun| *is_begun).await.map_err(|error| error.to_string())?;
             document
@@ -191,18 +193,18 @@ fn a_question_that_was_left_long_ago_is_asked_again() {
         RemoteJwks::new(fetch).clock(move || Duration::from_secs(clock.seconds.load(SeqCst)));
     let verifier = JwtVerifier::new(JwtKeys::remote(keys), ISSUER, "birds");
     let token = signer.sign(&claims(json!({})));
-    let leave = || {
+    let abandon = || {
         let mut first = Box::pin(verifier.verify::<Claims>(&token));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(first.as_mut().poll(&mut cx).is_pending());
     };
-    leave();
-    assert_eq!(issuer.asked(), 1);
-    issuer.later(4);
-    leave();
-    assert_eq!(issuer.asked(), 0, "the first fetch is still in progress");
+    abandon();
+    assert_eq!(issuer.fetches(), 1);
+    issuer.advance(4);
+    abandon();
+    assert_eq!(issuer.fetches(), 0, "the first fetch is still in progress");
     // The fetch was not polled for longer than its timeout: that is not the issuer's fault.
-    issuer.later(60);
-    begin.send_replace(true);
-    assert_eq!((verify(&verifier, &token), issuer.asked()), (good(), 1));
+    issuer.advance(60);
+    release.send_replace(true);
+    assert_eq!((verify(&verifier, &token), issuer.fetches()), (accepted(), 1));
 }

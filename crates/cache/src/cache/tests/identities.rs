@@ -18,15 +18,15 @@ fn page_for(name: Option<impl Into<String>>) -> Page {
     ([("cache-control", "max-age=60")], name.map_or("nobody".to_owned(), Into::into))
 }
 
-fn of_certificate(client: Option<&Arc<ClientIdentity>>) -> Page {
+fn certificate_page(client: Option<&Arc<ClientIdentity>>) -> Page {
     page_for(client.map(|client| client.subject.clone()))
 }
 
-fn in_cookie(cookie: Option<&[u8]>) -> Page {
+fn cookie_page(cookie: Option<&[u8]>) -> Page {
     page_for(cookie.map(|cookie| String::from_utf8_lossy(cookie).replace("user=", "")))
 }
 
-/// Pages that identify their clients as their names say.
+/// Pages that identify their clients in the way their paths name.
 fn pages(app: App) -> App {
     app.get(
         "/in/{name}",
@@ -49,18 +49,18 @@ fn by_cookie(scope: peregrine_web::Scope) -> peregrine_web::Scope {
         .get("/cookie/signed", |cookies: SignedCookies| page_for(cookies.value("signed")))
         .get("/cookie/plain", |cookies: Cookies| page_for(cookies.value("user")))
         .get("/cookie/field", |request: Request| {
-            in_cookie(request.header("cookie").map(str::as_bytes))
+            cookie_page(request.header("cookie").map(str::as_bytes))
         })
         .get("/cookie/named", |request: Request| {
-            in_cookie(request.parts.head.header_values("cookie").next())
+            cookie_page(request.parts.head.header_values("cookie").next())
         })
         .get("/cookie/fields", |request: Request| {
-            in_cookie(
+            cookie_page(
                 request.headers().find(|(name, _)| *name == b"cookie").map(|(_, value)| value),
             )
         })
         .get("/cookie/map", |map: HeaderMap| {
-            in_cookie(map.get("cookie").map(http::HeaderValue::as_bytes))
+            cookie_page(map.get("cookie").map(http::HeaderValue::as_bytes))
         })
 }
 
@@ -76,19 +76,19 @@ fn by_credentials(scope: peregrine_web::Scope) -> peregrine_web::Scope {
 
 fn by_certificate(scope: peregrine_web::Scope) -> peregrine_web::Scope {
     scope
-        .get("/tls/info", |info: ConnectionInfo| of_certificate(info.client_identity()))
-        .get("/tls/shared", |info: Rc<ConnectionInfo>| of_certificate(info.client_identity()))
+        .get("/tls/info", |info: ConnectionInfo| certificate_page(info.client_identity()))
+        .get("/tls/shared", |info: Rc<ConnectionInfo>| certificate_page(info.client_identity()))
         .get("/tls/tls", |tls: Option<TlsInfo>| {
-            of_certificate(tls.as_ref().and_then(|tls| tls.client_identity.as_ref()))
+            certificate_page(tls.as_ref().and_then(|tls| tls.client_identity.as_ref()))
         })
         .get("/tls/parts", |request: Request| {
-            of_certificate(request.parts.connection().client_identity())
+            certificate_page(request.parts.connection().client_identity())
         })
         .get("/tls/client", |client: Option<ClientIdentity>| {
-            page_for(client.map(|one| one.subject))
+            page_for(client.map(|client| client.subject))
         })
         .get("/tls/shared-client", |client: Option<Arc<ClientIdentity>>| {
-            of_certificate(client.as_ref())
+            certificate_page(client.as_ref())
         })
 }
 
@@ -110,12 +110,13 @@ fn proxied(name: &str) -> ConnectionInfo {
     ConnectionInfo { proxy_protocol: Some(Arc::new(proxy)), ..ConnectionInfo::default() }
 }
 
-/// Requests the page as this client.
-fn ask(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
+/// Requests the page with the identity that its path expects.
+fn get_as(client: &TestClient, path: &str, name: Option<&str>) -> TestResponse {
     let Some(name) = name else { return client.get(path).send_blocking() };
     let sealed = || {
-        let set = client.get(&format!("/in/{name}")).send_blocking();
-        let cookies = set.headers().iter().filter(|(field, _)| **field == http::header::SET_COOKIE);
+        let response = client.get(&format!("/in/{name}")).send_blocking();
+        let cookies =
+            response.headers().iter().filter(|(field, _)| **field == http::header::SET_COOKIE);
         cookies
             .map(|(_, value)| value.to_str().expect("text").to_owned())
             .collect::<Vec<_>>()
@@ -162,14 +163,14 @@ const PATHS: [&str; 17] = [
 ];
 
 #[test]
-fn each_client_is_given_its_own_page_from_behind_a_cache() {
+fn each_client_gets_its_own_page_through_a_cache() {
     for path in PATHS {
         for first in [Some("ali"), None] {
             let keys = CookieKeys::new(&[3; 32]);
             let app = App::new().state(keys).wrap(Cache::new(CacheStore::new()));
             let client = pages(app).test();
             for name in [first, Some("bob"), None, Some("ali"), Some("bob"), None] {
-                let page = ask(&client, path, name);
+                let page = get_as(&client, path, name);
                 assert_eq!(page.text(), name.unwrap_or("nobody"), "{path}, first {first:?}");
                 let is_private = page.headers().iter().any(|(_, value)| value == "private");
                 assert!(is_private || name.is_none(), "{path} for {name:?}: {:?}", page.headers());
@@ -182,39 +183,39 @@ fn each_client_is_given_its_own_page_from_behind_a_cache() {
 fn a_page_that_requires_an_identity_is_not_sent_to_another_client() {
     let client = App::new()
         .wrap(Cache::new(CacheStore::new()))
-        .get("/tls/tls", |tls: TlsInfo| of_certificate(tls.client_identity.as_ref()))
+        .get("/tls/tls", |tls: TlsInfo| certificate_page(tls.client_identity.as_ref()))
         .get("/tls/client", |client: ClientIdentity| page_for(Some(client.subject)))
-        .get("/tls/shared-client", |client: Arc<ClientIdentity>| of_certificate(Some(&client)))
+        .get("/tls/shared-client", |client: Arc<ClientIdentity>| certificate_page(Some(&client)))
         .test();
     for path in ["/tls/tls", "/tls/client", "/tls/shared-client"] {
         for name in ["ali", "bob", "ali"] {
-            assert_eq!(ask(&client, path, Some(name)).text(), name, "{path}");
+            assert_eq!(get_as(&client, path, Some(name)).text(), name, "{path}");
         }
-        assert_eq!(ask(&client, path, None).status(), 403, "{path}");
+        assert_eq!(get_as(&client, path, None).status(), 403, "{path}");
     }
 }
 
 #[test]
-fn clients_without_an_identity_share_what_was_made_for_one_of_them() {
+fn clients_without_an_identity_share_stored_responses() {
     for path in PATHS {
         let keys = CookieKeys::new(&[3; 32]);
         let client = pages(App::new().state(keys).wrap(Cache::new(CacheStore::new()))).test();
         let controls = |page: &TestResponse| {
-            let all = page.headers().iter();
-            all.filter(|(name, _)| **name == http::header::CACHE_CONTROL).count()
+            let fields = page.headers().iter();
+            fields.filter(|(name, _)| **name == http::header::CACHE_CONTROL).count()
         };
-        let first = ask(&client, path, None);
-        let again = ask(&client, path, None);
+        let first = get_as(&client, path, None);
+        let again = get_as(&client, path, None);
         assert_eq!(controls(&again), controls(&first), "{path}: the same privacy as at first");
         let again = again.header("age").map(str::to_owned);
         // `ClientIdentity` as an argument always makes the response personal.
-        let is_kept = !path.ends_with("client");
-        assert_eq!(again.is_some(), is_kept, "{path}");
+        let is_stored = !path.ends_with("client");
+        assert_eq!(again.is_some(), is_stored, "{path}");
     }
 }
 
 #[test]
-fn a_page_that_says_that_it_is_for_all_is_kept_whoever_asked_for_it() {
+fn a_public_page_is_stored_even_for_an_identified_client() {
     for control in ["max-age=60, public", "s-maxage=60"] {
         let page = move |cookies: Cookies| {
             ([("cache-control", control)], cookies.value("user").unwrap_or("nobody").to_owned())
@@ -222,7 +223,7 @@ fn a_page_that_says_that_it_is_for_all_is_kept_whoever_asked_for_it() {
         let client =
             App::new().wrap(Cache::new(CacheStore::new())).get("/cookie/plain", page).test();
         for name in [Some("ali"), Some("bob"), None] {
-            let shared = ask(&client, "/cookie/plain", name);
+            let shared = get_as(&client, "/cookie/plain", name);
             assert_eq!(
                 (shared.text().as_str(), shared.header("cache-control")),
                 ("ali", Some(control))
@@ -232,7 +233,7 @@ fn a_page_that_says_that_it_is_for_all_is_kept_whoever_asked_for_it() {
 }
 
 #[test]
-fn a_cache_outside_of_a_check_of_certificates_lets_nobody_past_it() {
+fn a_cache_outside_a_certificate_check_does_not_bypass_it() {
     let client = App::new()
         .wrap(Cache::new(CacheStore::new()))
         .wrap(RequireClientIdentity::new().allow(|client| client.subject == "ali"))
@@ -240,12 +241,12 @@ fn a_cache_outside_of_a_check_of_certificates_lets_nobody_past_it() {
         .test();
     for (name, status) in [(Some("ali"), 200), (None, 403), (Some("bob"), 403), (Some("ali"), 200)]
     {
-        assert_eq!(ask(&client, "/tls", name).status(), status, "{name:?}");
+        assert_eq!(get_as(&client, "/tls", name).status(), status, "{name:?}");
     }
 }
 
 #[test]
-fn who_looks_at_an_address_does_not_keep_cookies_out_of_the_cache() {
+fn reading_the_peer_address_does_not_make_a_response_personal() {
     let page =
         |info: Rc<ConnectionInfo>| ([("cache-control", "max-age=60")], info.peer.to_string());
     let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();
@@ -254,34 +255,34 @@ fn who_looks_at_an_address_does_not_keep_cookies_out_of_the_cache() {
 }
 
 #[test]
-fn a_key_of_one_client_carries_nothing_to_another() {
-    for is_mine in [true, false] {
-        for by in ["cookie", "certificate", "PROXY header"] {
-            let pay = |request: Request| {
+fn an_idempotency_key_does_not_replay_to_another_client() {
+    for is_same_client in [true, false] {
+        for source in ["cookie", "certificate", "PROXY header"] {
+            let handler = |request: Request| {
                 let cookie = request.header("cookie").unwrap_or_default();
                 let certificate = request.parts.connection().client_identity();
                 format!("{cookie}{} pays", certificate.map_or("", |client| &client.subject))
             };
             let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
-            let client = app.post("/", pay).post("/silent", || "paid").test();
+            let client = app.post("/", handler).post("/silent", || "paid").test();
             for path in ["/", "/silent"] {
                 let send = |name: &str| {
-                    let client = match by {
+                    let client = match source {
                         "certificate" => client.clone().with_connection(connection(name)),
                         "PROXY header" => client.clone().with_connection(proxied(name)),
                         _ => client.clone(),
                     };
                     let request = client.post(path).header("idempotency-key", format!("k{path}"));
-                    match by {
+                    match source {
                         "cookie" => request.header("cookie", name).send_blocking(),
                         _ => request.send_blocking(),
                     }
                 };
                 assert_eq!(send("ali").status(), 200);
-                let again = send(if is_mine { "ali" } else { "bob" });
-                let expected = if is_mine { (200, Some("true")) } else { (409, None) };
-                let got = (again.status().as_u16(), again.header("idempotent-replayed"));
-                assert_eq!(got, expected, "{path} by {by}: {}", again.text());
+                let again = send(if is_same_client { "ali" } else { "bob" });
+                let expected = if is_same_client { (200, Some("true")) } else { (409, None) };
+                let actual = (again.status().as_u16(), again.header("idempotent-replayed"));
+                assert_eq!(actual, expected, "{path} by {source}: {}", again.text());
             }
         }
     }

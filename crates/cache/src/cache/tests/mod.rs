@@ -24,14 +24,14 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 type Count = Rc<Cell<u32>>;
 
-/// `/{name}` answers `name number`, with the `Cache-Control` given in its query. Some names have
-/// special behavior.
+/// `/{name}` responds with the name and the number of the call, and with the `Cache-Control` in its
+/// query. Some names have special behavior.
 fn app(cache: Cache) -> (TestClient, Count) {
     let count = Count::default();
-    let made = Rc::clone(&count);
+    let calls = Rc::clone(&count);
     let page = async move |Path(name): Path<String>, request: Request| {
-        made.set(made.get() + 1);
-        let number = made.get();
+        calls.set(calls.get() + 1);
+        let number = calls.get();
         let control = request.parts.head.query().unwrap_or_default().replace('&', ", ");
         let mut response = format!("{name} {number}").into_response();
         let mut set = |name: &'static str, value: &str| {
@@ -105,20 +105,23 @@ fn with(client: &TestClient, target: &str, name: &str, value: &str) -> TestRespo
 }
 
 #[test]
-fn what_one_client_has_left_of_a_limit_is_not_told_to_others() {
+fn rate_limit_fields_are_not_stored() {
     let (client, ..) = client();
-    let told = |answer: &TestResponse| {
-        ["ratelimit", "ratelimit-policy", "x-own"].map(|name| answer.header(name).is_some())
+    let present_fields = |response: &TestResponse| {
+        ["ratelimit", "ratelimit-policy", "x-own"].map(|name| response.header(name).is_some())
     };
-    assert_eq!(told(&client.get("/limited?max-age=60").send_blocking()), [true, true, true]);
-    let kept = client.get("/limited?max-age=60").send_blocking();
-    assert_eq!((told(&kept), kept.header("age")), ([false, false, true], Some("0")));
+    assert_eq!(
+        present_fields(&client.get("/limited?max-age=60").send_blocking()),
+        [true, true, true]
+    );
+    let stored = client.get("/limited?max-age=60").send_blocking();
+    assert_eq!((present_fields(&stored), stored.header("age")), ([false, false, true], Some("0")));
 }
 
 #[test]
-fn what_says_for_how_long_is_kept_and_nothing_else() {
+fn stores_only_shareable_responses_with_a_lifetime() {
     let (client, store, _) = client();
-    for (target, is_kept) in [
+    for (target, is_stored) in [
         ("/a?max-age=60", true),
         ("/b?s-maxage=60", true),
         ("/c", false),
@@ -133,18 +136,18 @@ fn what_says_for_how_long_is_kept_and_nothing_else() {
         assert_eq!(first.header("age"), None, "{target}");
         let (first, again) = (first.text(), client.get(target).send_blocking());
         let is_same = again.text() == first && again.header("age") == Some("0");
-        assert_eq!(is_same, is_kept, "{target}: {first}, {}", again.text());
+        assert_eq!(is_same, is_stored, "{target}: {first}, {}", again.text());
     }
     assert_eq!(get(&client, "/refused"), "form: nothing", "in the application's format");
     assert_eq!(with(&client, "/a?max-age=60", "host", "other").text(), "a 15");
-    let counts = store.stats();
-    assert_eq!((counts.entries, counts.hits, counts.stale_hits, counts.evicted), (5, 5, 0, 0));
+    let stats = store.stats();
+    assert_eq!((stats.entries, stats.hits, stats.stale_hits, stats.evicted), (5, 5, 0, 0));
     store.clear();
     assert_eq!((store.stats().entries, store.stats().bytes), (0, 0));
 }
 
 #[test]
-fn a_response_has_its_age_and_its_end() {
+fn a_stored_response_has_an_age_and_expires() {
     run(async {
         let (client, _, _) = client();
         let get = || client.get("/a?max-age=60").send();
@@ -159,22 +162,22 @@ fn a_response_has_its_age_and_its_end() {
 }
 
 #[test]
-fn what_varies_is_told_apart() {
+fn stores_a_response_per_value_of_a_vary_field() {
     let (client, store, _) = client();
-    let ask = |value: &str| with(&client, "/vary?max-age=60", "accept-language", value).text();
+    let send = |value: &str| with(&client, "/vary?max-age=60", "accept-language", value).text();
     assert_eq!(
-        (ask("de").as_str(), ask("en").as_str(), ask("de").as_str()),
+        (send("de").as_str(), send("en").as_str(), send("de").as_str()),
         ("vary 1", "vary 2", "vary 1")
     );
-    assert_eq!((ask("de , en").as_str(), ask("de,en").as_str()), ("vary 3", "vary 3"));
+    assert_eq!((send("de , en").as_str(), send("de,en").as_str()), ("vary 3", "vary 3"));
     assert_eq!(
         get(&client, "/vary?max-age=60"),
         "vary 4",
         "an absent field differs from an empty one"
     );
-    assert_eq!((ask("").as_str(), ask("en").as_str()), ("vary 5", "vary 2"));
+    assert_eq!((send("").as_str(), send("en").as_str()), ("vary 5", "vary 2"));
     for number in 0..40 {
-        ask(&number.to_string());
+        send(&number.to_string());
     }
     assert_eq!(store.stats().entries, 16);
 }
@@ -182,25 +185,25 @@ fn what_varies_is_told_apart() {
 /// An upstream response that was made without a field is not stored as one for a value of that
 /// field.
 #[test]
-fn what_a_proxy_does_not_pass_on_is_not_what_a_response_varies_by() {
+fn requests_with_nominated_fields_bypass_the_cache() {
     let language = |mut request: Request| {
-        // As a proxy does.
+        // A proxy does this.
         request.parts.head.remove_nominated_headers();
         let language = request.parts.head.header("accept-language").unwrap_or("none");
         ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.to_owned())
     };
     let app = App::new().wrap(Cache::new(CacheStore::new())).get("/", language);
     let client = app.test();
-    let ask = |connection: &str| {
-        let asked = client.get("/").header("accept-language", "de");
-        asked.header("connection", connection).send_blocking().text()
+    let send = |connection: &str| {
+        let request = client.get("/").header("accept-language", "de");
+        request.header("connection", connection).send_blocking().text()
     };
-    assert_eq!(ask("accept-language"), "none");
-    assert_eq!(ask("keep-alive"), "de");
+    assert_eq!(send("accept-language"), "none");
+    assert_eq!(send("keep-alive"), "de");
 }
 
 #[test]
-fn requests_of_other_kinds_go_to_the_handler_and_are_not_kept() {
+fn ranges_conditions_and_bodies_bypass_the_cache() {
     let (client, _, count) = client();
     assert_eq!(get(&client, "/a?max-age=60"), "a 1");
     for (name, value) in [("range", "bytes=0-1"), ("if-match", "*"), ("cache-control", "no-store")]
@@ -221,7 +224,7 @@ fn requests_of_other_kinds_go_to_the_handler_and_are_not_kept() {
 }
 
 #[test]
-fn a_client_that_is_obeyed_gets_a_new_response_which_is_kept() {
+fn honored_request_directives_fetch_and_store_a_new_response() {
     let (client, _) = app(Cache::new(CacheStore::new()).honor_request_directives());
     assert_eq!(get(&client, "/a?max-age=60"), "a 1");
     assert_eq!(with(&client, "/a?max-age=60", "cache-control", "no-cache").text(), "a 2");
@@ -231,7 +234,7 @@ fn a_client_that_is_obeyed_gets_a_new_response_which_is_kept() {
 }
 
 #[test]
-fn credentials_make_no_response_for_others() {
+fn responses_to_requests_with_credentials_are_not_shared() {
     let store = CacheStore::new();
     let (client, _) = app(Cache::new(store).default_ttl(60 * SECOND));
     for (name, value) in
@@ -240,8 +243,8 @@ fn credentials_make_no_response_for_others() {
         let first = with(&client, "/mine", name, value).text();
         assert_ne!(with(&client, "/mine", name, value).text(), first, "{name}");
         assert_ne!(get(&client, "/mine"), first, "{name}");
-        let said = with(&client, "/mine?max-age=60", "authorization", value).text();
-        assert_ne!(with(&client, "/mine?max-age=60", "authorization", "b").text(), said);
+        let private = with(&client, "/mine?max-age=60", "authorization", value).text();
+        assert_ne!(with(&client, "/mine?max-age=60", "authorization", "b").text(), private);
     }
     assert_eq!(get(&client, "/page"), get(&client, "/page"));
     let public = with(&client, "/all?max-age=60&public", "authorization", "a").text();
@@ -249,7 +252,7 @@ fn credentials_make_no_response_for_others() {
 }
 
 #[test]
-fn head_and_conditions_are_answered_from_what_is_kept() {
+fn head_and_conditions_are_answered_from_the_store() {
     let (client, _, count) = client();
     let target = "/tagged?max-age=60";
     let first = with(&client, target, "if-none-match", "\"t\"");
@@ -266,67 +269,71 @@ fn head_and_conditions_are_answered_from_what_is_kept() {
 }
 
 #[test]
-fn changes_are_seen_at_once() {
+fn unsafe_requests_and_invalidation_remove_responses() {
     let (client, store, _) = client();
-    let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
-    assert_eq!(all, ["a 1", "other 2", "a 3"]);
+    let responses =
+        ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|target| get(&client, target));
+    assert_eq!(responses, ["a 1", "other 2", "a 3"]);
     assert_eq!(client.post("/fails").send_blocking().status(), 409);
     drop(client.post("/a?max-age=60").send_blocking());
-    let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
-    assert_eq!(all, ["a 4", "other 5", "a 3"], "the target and its Location");
+    let responses =
+        ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|target| get(&client, target));
+    assert_eq!(responses, ["a 4", "other 5", "a 3"], "the target and its Location");
     store.invalidate("/a");
     store.invalidate_prefix("/oth");
-    let all = ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|it| get(&client, it));
-    assert_eq!(all, ["a 6", "other 5", "a 7"]);
+    let responses =
+        ["/a?max-age=60", "/other?max-age=60", "/a?max-age=61"].map(|target| get(&client, target));
+    assert_eq!(responses, ["a 6", "other 5", "a 7"]);
     store.invalidate_prefix("/");
     assert_eq!(store.stats().entries, 0);
 }
 
 #[test]
-fn of_many_that_come_together_one_is_worked_on() {
+fn concurrent_requests_share_one_fetch() {
     run(async {
         let (client, store, count) = client();
-        let ask = |target: &'static str| spawn_local(client.get(target).send());
-        let all: Vec<_> = (0..50).map(|_| ask("/slow?max-age=60")).collect();
-        for one in all {
-            assert_eq!(one.await.expect("the task ends").text(), "slow 1");
+        let spawn_get = |target: &'static str| spawn_local(client.get(target).send());
+        let requests: Vec<_> = (0..50).map(|_| spawn_get("/slow?max-age=60")).collect();
+        for request in requests {
+            assert_eq!(request.await.expect("the task ends").text(), "slow 1");
         }
         assert_eq!((count.get(), store.stats().misses, store.stats().hits), (1, 1, 49));
         // A personal response is generated for each client, without queueing.
-        let begun = tokio::time::Instant::now();
-        let all: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
-        for one in all {
-            drop(one.await.expect("the task ends"));
+        let start = tokio::time::Instant::now();
+        let requests: Vec<_> = (0..10).map(|_| spawn_get("/slow?private")).collect();
+        for request in requests {
+            drop(request.await.expect("the task ends"));
         }
         assert_eq!(count.get(), 11);
-        assert!(begun.elapsed() < 3 * SECOND, "{:?}", begun.elapsed());
-        let more: Vec<_> = (0..10).map(|_| ask("/slow?private")).collect();
-        for one in more {
-            drop(one.await.expect("the task ends"));
+        assert!(start.elapsed() < 3 * SECOND, "{:?}", start.elapsed());
+        let requests: Vec<_> = (0..10).map(|_| spawn_get("/slow?private")).collect();
+        for request in requests {
+            drop(request.await.expect("the task ends"));
         }
         assert!(
-            begun.elapsed() < 4 * SECOND,
+            start.elapsed() < 4 * SECOND,
             "the responses are known to be personal, so no request waits"
         );
     });
 }
 
 #[test]
-fn a_leader_whose_client_leaves_works_on_for_those_that_wait_and_else_makes_room() {
+fn an_abandoned_fetch_continues_only_for_waiting_requests() {
     run(async {
         let (client, _, count) = client();
-        let ask = || client.get("/slow?max-age=60").send();
-        let leader = spawn_local(ask());
+        let send = || client.get("/slow?max-age=60").send();
+        let leader = spawn_local(send());
         sleep(SECOND / 10).await;
-        let waiting = spawn_local(ask());
+        let follower = spawn_local(send());
         sleep(SECOND / 10).await;
         leader.abort();
         assert_eq!(
-            (waiting.await.expect("the task ends").text().as_str(), count.get()),
+            (follower.await.expect("the task ends").text().as_str(), count.get()),
             ("slow 1", 1)
         );
-        let alone = tokio::time::timeout(SECOND / 10, client.get("/slow?max-age=61").send()).await;
-        assert!(alone.is_err());
+        let abandoned =
+            tokio::time::timeout(SECOND / 10, client.get("/slow?max-age=61").send()).await;
+        assert!(abandoned.is_err());
         let next = client.get("/slow?max-age=61").send().await;
         assert_eq!(
             (next.text().as_str(), count.get()),
@@ -337,68 +344,68 @@ fn a_leader_whose_client_leaves_works_on_for_those_that_wait_and_else_makes_room
 }
 
 #[test]
-fn a_leader_that_panics_fails_nobody_else() {
+fn a_panic_fails_only_the_request_that_fetched() {
     run(async {
         let (client, _, count) = client();
-        let ask = || spawn_local(client.get("/panics-once?max-age=60").send());
-        let (leader, waiting) = (ask(), [ask(), ask()]);
+        let spawn_get = || spawn_local(client.get("/panics-once?max-age=60").send());
+        let (leader, followers) = (spawn_get(), [spawn_get(), spawn_get()]);
         assert!(leader.await.is_err(), "the panic reaches the server");
-        for waiting in waiting {
-            waiting.await.expect("the task does not panic").assert_status(200);
+        for follower in followers {
+            follower.await.expect("the task does not panic").assert_status(200);
         }
         assert_eq!(count.get(), 3, "each request called the handler");
-        assert_eq!(ask().await.expect("the task does not panic").text(), "panics-once 4");
-        assert_eq!(ask().await.expect("the task does not panic").text(), "panics-once 4");
+        assert_eq!(spawn_get().await.expect("the task does not panic").text(), "panics-once 4");
+        assert_eq!(spawn_get().await.expect("the task does not panic").text(), "panics-once 4");
     });
 }
 
 #[test]
-fn those_that_wait_too_long_ask_themselves() {
+fn a_request_that_waits_too_long_calls_the_handler() {
     run(async {
         let store = CacheStore::new();
         let (client, count) = app(Cache::new(store).coalesce_timeout(SECOND / 10));
-        let ask = || spawn_local(client.get("/slow?max-age=60").send());
-        let (first, second) = (ask(), ask());
+        let spawn_get = || spawn_local(client.get("/slow?max-age=60").send());
+        let (first, second) = (spawn_get(), spawn_get());
         assert_eq!(first.await.expect("the task ends").text(), "slow 1");
         assert_eq!(
             (second.await.expect("the task ends").text().as_str(), count.get()),
             ("slow 2", 2)
         );
-        assert_eq!(ask().await.expect("the task ends").text(), "slow 1");
+        assert_eq!(spawn_get().await.expect("the task ends").text(), "slow 1");
     });
 }
 
 #[test]
-fn what_was_changed_while_it_was_fetched_is_not_kept() {
+fn a_response_invalidated_during_its_fetch_is_not_stored() {
     run(async {
         let (client, _, _) = client();
-        let ask = || spawn_local(client.get("/slow?max-age=60").send());
-        let before = ask();
+        let spawn_get = || spawn_local(client.get("/slow?max-age=60").send());
+        let before = spawn_get();
         sleep(SECOND / 2).await;
         drop(client.post("/slow?max-age=60").send().await);
-        let after = ask();
+        let after = spawn_get();
         assert_eq!(before.await.expect("the task ends").text(), "slow 1");
         assert_eq!(
             after.await.expect("the task ends").text(),
             "slow 2",
             "the new request does not wait for the old one"
         );
-        assert_eq!(ask().await.expect("the task ends").text(), "slow 2");
+        assert_eq!(spawn_get().await.expect("the task ends").text(), "slow 2");
     });
 }
 
 #[test]
-fn a_stale_response_is_sent_while_one_newer_one_is_fetched() {
+fn a_stale_response_is_sent_while_a_newer_one_is_fetched() {
     run(async {
         let (client, store, count) = client();
         let target = "/slow?max-age=10&stale-while-revalidate=30";
         assert_eq!(client.get(target).send().await.text(), "slow 1");
         sleep(20 * SECOND).await;
-        let begun = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         for _ in 0..5 {
             assert_eq!(client.get(target).send().await.text(), "slow 1");
         }
-        assert_eq!((begun.elapsed(), store.stats().stale_hits), (Duration::ZERO, 5));
+        assert_eq!((start.elapsed(), store.stats().stale_hits), (Duration::ZERO, 5));
         sleep(2 * SECOND).await;
         assert_eq!((client.get(target).send().await.text().as_str(), count.get()), ("slow 2", 2));
         sleep(50 * SECOND).await;
@@ -407,7 +414,7 @@ fn a_stale_response_is_sent_while_one_newer_one_is_fetched() {
 }
 
 #[test]
-fn a_stale_response_is_better_than_an_error_for_a_while() {
+fn a_stale_response_replaces_an_error_for_a_while() {
     run(async {
         let (client, _, count) = client();
         let target = "/flaky?max-age=10&stale-if-error=30";
@@ -433,7 +440,7 @@ fn a_stale_response_is_better_than_an_error_for_a_while() {
 }
 
 #[test]
-fn what_was_not_asked_for_the_longest_gives_way() {
+fn evicts_the_least_recently_used_response() {
     let store = CacheStore::with_capacity_bytes(5000);
     let (client, _) = app(Cache::new(store.clone()));
     for number in 0..30 {
@@ -441,13 +448,13 @@ fn what_was_not_asked_for_the_longest_gives_way() {
         assert_eq!(get(&client, "/p0?max-age=60"), "p0 1", "the response is used all the time");
         assert!(store.stats().bytes <= 5000);
     }
-    let counts = store.stats();
-    assert!(counts.evicted > 10 && counts.entries > 2, "{counts:?}");
+    let stats = store.stats();
+    assert!(stats.evicted > 10 && stats.entries > 2, "{stats:?}");
     assert_ne!(get(&client, "/p1?max-age=60"), "p1 2");
 }
 
 #[test]
-fn nothing_hangs_where_there_is_no_runtime() {
+fn works_without_a_runtime() {
     let (client, _, _) = client();
     let panicked = std::panic::catch_unwind(Safe(|| get(&client, "/panic?max-age=60")));
     assert!(panicked.is_err());
@@ -455,7 +462,7 @@ fn nothing_hangs_where_there_is_no_runtime() {
 }
 
 #[test]
-fn keys_may_leave_something_out() {
+fn custom_keys_may_omit_the_query_or_bypass_the_cache() {
     let cache = Cache::new(CacheStore::new());
     let cache =
         cache.key(|parts| (parts.head.path() != "/x").then(|| parts.head.path().to_owned()));

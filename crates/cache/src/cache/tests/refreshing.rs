@@ -9,72 +9,72 @@ use std::rc::Rc;
 const CONTROL: &str = "public, max-age=10, stale-while-revalidate=600";
 
 #[test]
-fn a_page_that_needs_a_session_gets_fresh_again() {
+fn a_page_that_needs_a_session_is_refreshed_in_the_foreground() {
     run(async {
-        let made = Count::default();
-        let count = Rc::clone(&made);
+        let calls = Count::default();
+        let counter = Rc::clone(&calls);
         let page = move |session: Session| {
-            count.set(count.get() + 1);
+            counter.set(counter.get() + 1);
             drop(session);
-            ([("cache-control", CONTROL)], format!("page {}", count.get()))
+            ([("cache-control", CONTROL)], format!("page {}", counter.get()))
         };
         let client = App::new()
             .wrap(SessionManager::cookie_store(CookieKeys::new(&[7; 32])))
             .wrap(Cache::new(CacheStore::new()))
             .get("/", page)
             .test();
-        let ask = async || client.get("/").send().await.text();
+        let send = async || client.get("/").send().await.text();
         for round in 1..4 {
-            assert_eq!(ask().await, format!("page {round}"));
+            assert_eq!(send().await, format!("page {round}"));
             sleep(20 * SECOND).await;
             // A background refresh has no session.
-            assert_eq!(ask().await, format!("page {round}"));
+            assert_eq!(send().await, format!("page {round}"));
             sleep(SECOND).await;
             assert_eq!(
-                ask().await,
+                send().await,
                 format!("page {}", round + 1),
                 "one client waits for the refresh"
             );
         }
-        assert_eq!(made.get(), 4);
+        assert_eq!(calls.get(), 4);
     });
 }
 
 #[test]
-fn what_cannot_be_refreshed_is_not_asked_for_at_every_hit() {
+fn failed_refreshes_are_not_retried_on_every_hit() {
     run(async {
-        let asked = Count::default();
-        let count = Rc::clone(&asked);
+        let calls = Count::default();
+        let counter = Rc::clone(&calls);
         let page = move || {
-            count.set(count.get() + 1);
+            counter.set(counter.get() + 1);
             let fields = [("cache-control", CONTROL)];
-            match count.get() {
+            match counter.get() {
                 1 => (fields, "page").into_response(),
                 _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             }
         };
         let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();
-        let ask = async || client.get("/").send().await.text();
-        assert_eq!(ask().await, "page");
+        let send = async || client.get("/").send().await.text();
+        assert_eq!(send().await, "page");
         sleep(20 * SECOND).await;
         for _ in 0..100 {
-            assert_eq!(ask().await, "page");
+            assert_eq!(send().await, "page");
             sleep(SECOND / 10).await;
         }
         // In ten seconds there are two background and two foreground attempts.
-        assert_eq!(asked.get(), 1 + 4);
+        assert_eq!(calls.get(), 1 + 4);
     });
 }
 
 #[test]
-fn who_waits_for_a_refresh_and_leaves_is_the_only_one_that_waits() {
+fn only_one_request_waits_for_a_slow_refresh() {
     run(async {
-        let asked = Count::default();
-        let count = Rc::clone(&asked);
+        let calls = Count::default();
+        let counter = Rc::clone(&calls);
         let page = move |session: Session| {
-            count.set(count.get() + 1);
+            counter.set(counter.get() + 1);
             drop(session);
-            let is_first = count.get() == 1;
+            let is_first = counter.get() == 1;
             async move {
                 if !is_first {
                     sleep(1000 * SECOND).await;
@@ -87,38 +87,38 @@ fn who_waits_for_a_refresh_and_leaves_is_the_only_one_that_waits() {
             .wrap(Cache::new(CacheStore::new()))
             .get("/", page)
             .test();
-        let ask = async || {
-            let asked = tokio::time::timeout(SECOND / 10, client.get("/").send()).await;
-            asked.is_ok_and(|response| response.text() == "page")
+        let send = async || {
+            let response = tokio::time::timeout(SECOND / 10, client.get("/").send()).await;
+            response.is_ok_and(|response| response.text() == "page")
         };
-        assert!(ask().await);
+        assert!(send().await);
         sleep(20 * SECOND).await;
-        let mut late = 0;
+        let mut timed_out = 0;
         for _ in 0..100 {
-            late += usize::from(!ask().await);
+            timed_out += usize::from(!send().await);
             sleep(SECOND / 10).await;
         }
         // In ten seconds, only one or two clients time out, not every second one.
-        assert!((1..=2).contains(&late), "{late} of 100 timed out");
+        assert!((1..=2).contains(&timed_out), "{timed_out} of 100 timed out");
         assert_eq!(
-            asked.get(),
-            1 + late as u32,
+            calls.get(),
+            1 + timed_out as u32,
             "the other requests do not reach the handler, which needs a session"
         );
     });
 }
 
 #[test]
-fn who_is_refused_keeps_nobody_from_what_is_new() {
+fn a_rejected_client_does_not_prevent_a_refresh() {
     run(async {
-        let made = Count::default();
-        let count = Rc::clone(&made);
+        let calls = Count::default();
+        let counter = Rc::clone(&calls);
         let page = move |request: Request| {
             if request.header("authorization").is_some() {
                 return StatusCode::UNAUTHORIZED.into_response();
             }
-            count.set(count.get() + 1);
-            ([("cache-control", CONTROL)], format!("page {}", count.get())).into_response()
+            counter.set(counter.get() + 1);
+            ([("cache-control", CONTROL)], format!("page {}", counter.get())).into_response()
         };
         let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();
         assert_eq!(client.get("/").send().await.text(), "page 1");
@@ -135,12 +135,12 @@ fn who_is_refused_keeps_nobody_from_what_is_new() {
 }
 
 #[test]
-fn head_refreshes_nothing() {
+fn head_does_not_start_a_refresh() {
     run(async {
-        let made = Count::default();
-        let count = Rc::clone(&made);
+        let calls = Count::default();
+        let counter = Rc::clone(&calls);
         let page = move || {
-            count.set(count.get() + 1);
+            counter.set(counter.get() + 1);
             ([("cache-control", CONTROL)], "page")
         };
         let app = App::new().wrap(Cache::new(CacheStore::new())).get("/", page);
@@ -155,7 +155,7 @@ fn head_refreshes_nothing() {
 }
 
 #[test]
-fn what_must_not_be_compressed_is_not_when_it_comes_from_the_cache() {
+fn stored_responses_keep_no_compression() {
     run(async {
         let page = |request: Request| {
             let fields = [("cache-control", "max-age=10"), ("etag", "\"1\"")];

@@ -6,13 +6,13 @@ use peregrine_web::guard::{self, Guard, GuardContext};
 
 const FOR_A_MINUTE: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 
-fn is_two(asked: &GuardContext<'_>) -> bool {
-    asked.head().header_bytes("x-version") == Some(b"2")
+fn is_two(context: &GuardContext<'_>) -> bool {
+    context.head().header_bytes("x-version") == Some(b"2")
 }
 
 /// A guarded route for version 2, and one for all other versions.
-fn versions(around: App, guard: impl Guard + 'static) -> TestClient {
-    around.get("/v", (|| (FOR_A_MINUTE, "2")).guard(guard)).get("/v", || (FOR_A_MINUTE, "1")).test()
+fn versions(app: App, guard: impl Guard + 'static) -> TestClient {
+    app.get("/v", (|| (FOR_A_MINUTE, "2")).guard(guard)).get("/v", || (FOR_A_MINUTE, "1")).test()
 }
 
 fn cache() -> App {
@@ -27,16 +27,16 @@ fn version(client: &TestClient, version: Option<&str>) -> TestResponse {
 }
 
 #[test]
-fn a_field_that_a_guard_looks_at_tells_responses_apart() {
+fn responses_vary_by_the_fields_that_guards_read() {
     let either = || guard::either(guard::header("x-version", "2"), guard::secure());
     let not = || guard::not(guard::not(guard::header("X-Version", "2")));
-    let said = || guard::varying_by(["x-version"], is_two);
+    let varying = || guard::varying_by(["x-version"], is_two);
     for (name, client) in [
         ("header", versions(cache(), guard::header("x-version", "2"))),
         ("either", versions(cache(), either())),
         ("not", versions(cache(), not())),
         ("both", versions(cache(), guard::both(not(), guard::not(guard::secure())))),
-        ("closure", versions(cache(), said())),
+        ("closure", versions(cache(), varying())),
         (
             "scope",
             cache()
@@ -62,7 +62,7 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
                         .get("/v", || (FOR_A_MINUTE, "2"))
                         .build()
                         .expect("sound")
-                        .guard(said()),
+                        .guard(varying()),
                 )
                 .subtree("/", App::new().get("/v", || (FOR_A_MINUTE, "1")).build().expect("sound"))
                 .test(),
@@ -83,7 +83,7 @@ fn a_field_that_a_guard_looks_at_tells_responses_apart() {
 
 /// Caches between the client and the server need the same information.
 #[test]
-fn without_a_cache_a_response_says_by_which_fields_guards_decide() {
+fn responses_name_guard_fields_in_vary_without_a_cache() {
     for (client, vary) in [
         (versions(App::new(), guard::header("x-version", "2")), "x-version"),
         (versions(App::new(), is_two), "*"),
@@ -95,9 +95,9 @@ fn without_a_cache_a_response_says_by_which_fields_guards_decide() {
 }
 
 #[test]
-fn a_response_to_get_does_not_answer_head_where_a_guard_decides() {
+fn a_response_to_get_does_not_answer_a_guarded_head_route() {
     let by = |name: &'static str| move || ([("x-by", name)], "");
-    let opaque = |asked: &GuardContext<'_>| is_two(asked);
+    let opaque = |context: &GuardContext<'_>| is_two(context);
     for app in [
         cache().head("/v", by("head").guard(guard::header("x-version", "2"))),
         cache().head("/v", by("head").guard(opaque)),
@@ -112,7 +112,7 @@ fn a_response_to_get_does_not_answer_head_where_a_guard_decides() {
 }
 
 #[test]
-fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
+fn routes_with_closure_guards_are_stored_only_with_varying_by() {
     let client = versions(cache(), is_two);
     for sent in [Some("2"), None, Some("2"), None] {
         let response = version(&client, sent);
@@ -121,7 +121,7 @@ fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
         assert_eq!(response.header("age"), None);
     }
     // A decision by host alone, which is part of every key.
-    let by_host = |asked: &GuardContext<'_>| asked.client().host() == "two.example";
+    let by_host = |context: &GuardContext<'_>| context.client().host() == "two.example";
     let client = versions(cache(), guard::varying_by([], by_host));
     for _ in 0..2 {
         for (host, expected) in [("two.example", "2"), ("one.example", "1")] {
@@ -134,7 +134,7 @@ fn what_a_closure_decides_about_is_not_kept_unless_it_says_by_what() {
 }
 
 #[test]
-fn a_key_that_leaves_the_query_out_does_not_mix_routes_that_it_decides_about() {
+fn a_key_without_the_query_keeps_query_guarded_routes_apart() {
     let cache = Cache::new(CacheStore::new()).key(|parts| Some(parts.head.path().to_owned()));
     let client = versions(App::new().wrap(cache), guard::query("version", "2"));
     for _ in 0..2 {
@@ -147,7 +147,7 @@ fn a_key_that_leaves_the_query_out_does_not_mix_routes_that_it_decides_about() {
 }
 
 #[test]
-fn a_change_forgets_the_responses_of_all_routes_of_its_target() {
+fn an_unsafe_request_removes_responses_of_all_routes_of_its_target() {
     let client = cache()
         .get("/v", (|| (FOR_A_MINUTE, "2")).guard(guard::header("x-version", "2")))
         .get("/v", || (FOR_A_MINUTE, "1"))
@@ -160,8 +160,8 @@ fn a_change_forgets_the_responses_of_all_routes_of_its_target() {
 }
 
 #[test]
-fn a_key_of_one_route_is_not_answered_by_another() {
-    let opaque = |asked: &GuardContext<'_>| is_two(asked);
+fn an_idempotency_key_of_one_route_is_not_answered_by_another() {
+    let opaque = |context: &GuardContext<'_>| is_two(context);
     for is_opaque in [false, true] {
         let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
         let app = match is_opaque {
@@ -173,7 +173,7 @@ fn a_key_of_one_route_is_not_answered_by_another() {
             let request = client.post("/v").header("idempotency-key", "\"a\"");
             version
                 .into_iter()
-                .fold(request, |all, version| all.header("x-version", version))
+                .fold(request, |request, version| request.header("x-version", version))
                 .send_blocking()
         };
         assert_eq!((send(Some("2")).text(), send(Some("2")).text()), ("2".into(), "2".into()));

@@ -17,16 +17,16 @@ use std::task::{Context, Poll, ready};
 
 /// An application with one page, a function of the request and of the number of calls so far.
 pub(super) fn page_of<R: IntoResponse + 'static>(
-    around: impl FnOnce(App) -> App,
+    configure: impl FnOnce(App) -> App,
     page: impl Fn(u32, Parts) -> R + 'static,
 ) -> (TestClient, Count) {
     let count = Count::default();
-    let made = Rc::clone(&count);
+    let calls = Rc::clone(&count);
     let page = move |request: Request| {
-        made.set(made.get() + 1);
-        page(made.get(), request.parts)
+        calls.set(calls.get() + 1);
+        page(calls.get(), request.parts)
     };
-    (around(App::new()).get("/{name}", page).test(), count)
+    (configure(App::new()).get("/{name}", page).test(), count)
 }
 
 pub(super) fn cached(app: App) -> App {
@@ -34,21 +34,21 @@ pub(super) fn cached(app: App) -> App {
 }
 
 #[test]
-fn what_must_be_validated_is_not_for_all_therefore() {
+fn must_revalidate_does_not_make_a_response_shareable() {
     let (client, _, _) = client();
-    let ask = |control: &str, who: &str| {
-        with(&client, &format!("/a?max-age=60&{control}"), "authorization", who).text()
+    let send = |control: &str, token: &str| {
+        with(&client, &format!("/a?max-age=60&{control}"), "authorization", token).text()
     };
     for control in ["s-maxage=60", "public"] {
-        assert_eq!(ask(control, "a"), ask(control, "b"), "{control}");
+        assert_eq!(send(control, "a"), send(control, "b"), "{control}");
     }
     for control in ["must-revalidate", "proxy-revalidate"] {
-        assert_ne!(ask(control, "a"), ask(control, "b"), "{control}");
+        assert_ne!(send(control, "a"), send(control, "b"), "{control}");
     }
 }
 
 #[test]
-fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
+fn an_authenticated_client_gets_its_own_response_in_either_order() {
     for (is_outside, control) in
         [(true, None), (true, Some("max-age=60")), (false, None), (false, Some("max-age=60"))]
     {
@@ -75,7 +75,7 @@ fn a_client_with_a_key_gets_its_own_answer_wherever_the_cache_is() {
 }
 
 #[test]
-fn who_brings_a_key_is_not_given_what_was_made_for_those_without() {
+fn a_client_with_a_key_does_not_get_an_anonymous_response() {
     let app = App::new().wrap(Cache::new(CacheStore::new()).default_ttl(60 * SECOND));
     let page = |key: Option<ApiKey>| key.map_or("nobody".to_owned(), |ApiKey(key)| key);
     let client = app.get("/", page).test();
@@ -89,14 +89,14 @@ fn who_brings_a_key_is_not_given_what_was_made_for_those_without() {
 }
 
 #[test]
-fn what_a_session_was_asked_for_is_one_visitors() {
-    let count = Count::default();
-    let made = Rc::clone(&count);
+fn responses_that_read_a_session_are_not_shared() {
+    let counter = Count::default();
+    let calls = Rc::clone(&counter);
     // A page with session data, for a client without a session yet.
     let form = move |session: Session| -> Result<String, Problem> {
-        made.set(made.get() + 1);
-        session.insert("token", made.get())?;
-        Ok(format!("token {}", made.get()))
+        calls.set(calls.get() + 1);
+        session.insert("token", calls.get())?;
+        Ok(format!("token {}", calls.get()))
     };
     let client = App::new()
         .wrap(SessionManager::cookie_store(CookieKeys::new(&[7; 32])))
@@ -115,62 +115,63 @@ fn what_a_session_was_asked_for_is_one_visitors() {
 }
 
 #[test]
-fn a_field_that_looks_alike_is_another_one() {
+fn similar_values_of_a_vary_field_are_distinct() {
     let (client, _) = page_of(cached, |_, parts| {
-        let said = parts.head.header_values("x-tenant").map(String::from_utf8_lossy);
-        let said = format!("{:?}", said.collect::<Vec<_>>());
-        ([("cache-control", "max-age=60"), ("vary", "x-tenant")], said)
+        let values = parts.head.header_values("x-tenant").map(String::from_utf8_lossy);
+        let values = format!("{:?}", values.collect::<Vec<_>>());
+        ([("cache-control", "max-age=60"), ("vary", "x-tenant")], values)
     });
-    let all: [&[&str]; 8] =
+    let lists: [&[&str]; 8] =
         [&[",a"], &["a"], &["a", "b"], &["a,b"], &["\"a, b\""], &["\"a,b\""], &[""], &[]];
-    for sent in all {
+    for values in lists {
         let request = client.get("/a");
         let request =
-            sent.iter().fold(request, |request, value| request.header("x-tenant", *value));
-        assert_eq!(request.send_blocking().text(), format!("{sent:?}"));
+            values.iter().fold(request, |request, value| request.header("x-tenant", *value));
+        assert_eq!(request.send_blocking().text(), format!("{values:?}"));
     }
 }
 
 #[test]
-fn times_without_end_are_times() {
-    let ever = Duration::MAX;
-    let cache = Cache::new(CacheStore::new()).stale_if_error(ever).stale_while_revalidate(ever);
-    let (client, _) = app(cache.default_ttl(ever).coalesce_timeout(ever));
+fn maximum_durations_do_not_overflow() {
+    let forever = Duration::MAX;
+    let cache =
+        Cache::new(CacheStore::new()).stale_if_error(forever).stale_while_revalidate(forever);
+    let (client, _) = app(cache.default_ttl(forever).coalesce_timeout(forever));
     for target in ["/a", "/b?max-age=5", "/c?stale-while-revalidate=5"] {
         assert_eq!(get(&client, target), get(&client, target), "{target}");
     }
 }
 
 #[test]
-fn a_cache_around_another_with_the_same_store_is_not_in_its_way() {
+fn nested_caches_with_the_same_store_do_not_deadlock() {
     run(async {
         let store = CacheStore::new();
         let (outer, inner) = (Cache::new(store.clone()), Cache::new(store.clone()));
-        let made = Count::default();
-        let count = Rc::clone(&made);
+        let calls = Count::default();
+        let counter = Rc::clone(&calls);
         let page = async move |Path(name): Path<String>| {
             sleep(SECOND).await;
-            count.set(count.get() + 1);
+            counter.set(counter.get() + 1);
             let control = if name == "private" { "private" } else { "x" };
-            ([("cache-control", control)], format!("page {}", count.get()))
+            ([("cache-control", control)], format!("page {}", counter.get()))
         };
         let client = App::new()
             .wrap(outer)
             .scope("/s", |scope| scope.wrap(inner.default_ttl(60 * SECOND)).get("/{name}", page))
             .test();
-        let begun = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         for target in ["/s/kept", "/s/private"] {
-            let all: Vec<_> = (0..3).map(|_| spawn_local(client.get(target).send())).collect();
-            for one in all {
-                drop(one.await.expect("the task ends"));
+            let requests: Vec<_> = (0..3).map(|_| spawn_local(client.get(target).send())).collect();
+            for request in requests {
+                drop(request.await.expect("the task ends"));
             }
         }
         assert!(
-            begun.elapsed() <= 5 * SECOND,
+            start.elapsed() <= 5 * SECOND,
             "no request waits for itself: {:?}",
-            begun.elapsed()
+            start.elapsed()
         );
-        assert_eq!(made.get(), 4, "one shared response, and one for each client");
+        assert_eq!(calls.get(), 4, "one shared response, and one for each client");
         let again = client.get("/s/kept").send().await;
         assert_eq!((again.text().as_str(), again.header("age").is_some()), ("page 1", true));
     });
@@ -185,32 +186,32 @@ async fn find_customer(mut request: Request, next: Next<'_>) -> Response {
 }
 
 #[test]
-fn what_is_fetched_beside_knows_what_the_request_knew() {
+fn a_background_refresh_has_the_extensions_of_its_request() {
     run(async {
-        let around = |app: App| cached(app.wrap(find_customer));
-        let (client, count) = page_of(around, |number, parts| {
+        let configure = |app: App| cached(app.wrap(find_customer));
+        let (client, count) = page_of(configure, |number, parts| {
             let Some(Customer(name)) = parts.extensions().get::<Customer>() else {
                 return StatusCode::INTERNAL_SERVER_ERROR.into_response();
             };
             let control = [("cache-control", "max-age=10, stale-while-revalidate=100")];
             (control, format!("{name} {number}")).into_response()
         });
-        let ask = async || client.get("/a").send().await.text();
-        assert_eq!(ask().await, "kestrel 1");
+        let send = async || client.get("/a").send().await.text();
+        assert_eq!(send().await, "kestrel 1");
         sleep(20 * SECOND).await;
-        assert_eq!(ask().await, "kestrel 1");
+        assert_eq!(send().await, "kestrel 1");
         sleep(SECOND).await;
-        assert_eq!((ask().await.as_str(), count.get()), ("kestrel 2", 2));
+        assert_eq!((send().await.as_str(), count.get()), ("kestrel 2", 2));
     });
 }
 
 #[test]
-fn what_is_kept_does_not_hold_the_buffer_that_it_came_in() {
+fn stored_responses_do_not_retain_their_source_buffers() {
     let buffers = Rc::new(RefCell::new(Vec::new()));
-    let all = Rc::clone(&buffers);
+    let recorder = Rc::clone(&buffers);
     let (client, _) = page_of(cached, move |_, _| {
         let ((content, one), (value, other)) = (piece(), piece());
-        all.borrow_mut().extend([one, other]);
+        recorder.borrow_mut().extend([one, other]);
         let mut response = Response::new(StatusCode::OK).with_body(Body::from(content));
         let value = HeaderValue::from_maybe_shared(value).expect("a value");
         response.headers.insert(HeaderName::from_static("x-a"), value);
@@ -223,12 +224,12 @@ fn what_is_kept_does_not_hold_the_buffer_that_it_came_in() {
         assert_eq!((both.0.as_str(), both.1), ("xxxxxxxxxx", "xxxxxxxxxx"));
     }
     let buffers = buffers.borrow();
-    let held = buffers.iter().filter(|buffer| buffer.strong_count() > 0).count();
-    assert_eq!((buffers.len(), held), (2, 0), "the stored pieces must not hold their buffers");
+    let alive = buffers.iter().filter(|buffer| buffer.strong_count() > 0).count();
+    assert_eq!((buffers.len(), alive), (2, 0), "the stored pieces must not hold their buffers");
 }
 
 #[test]
-fn who_is_refused_takes_nothing_from_others() {
+fn a_rejected_client_does_not_evict_a_shared_response() {
     run(async {
         let (client, _) = page_of(cached, |number, parts| {
             let control = [("cache-control", "max-age=10, stale-if-error=1000")];
@@ -251,16 +252,16 @@ fn who_is_refused_takes_nothing_from_others() {
 }
 
 #[test]
-fn a_crowd_of_strangers_keeps_nothing_out_of_the_cache() {
+fn personal_responses_do_not_prevent_storing_a_shared_one() {
     run(async {
         let (client, _, _) = client();
         let target = "/slow?max-age=60";
-        let strangers = (0..5).map(|number: u32| {
+        let requests = (0..5).map(|number: u32| {
             let request = client.get(target).header("authorization", number.to_string());
             spawn_local(request.send())
         });
-        for one in strangers.collect::<Vec<_>>() {
-            drop(one.await.expect("the task ends"));
+        for request in requests.collect::<Vec<_>>() {
+            drop(request.await.expect("the task ends"));
         }
         let first = client.get(target).send().await.text();
         assert_eq!(client.get(target).send().await.text(), first, "this response is stored");
@@ -268,7 +269,7 @@ fn a_crowd_of_strangers_keeps_nothing_out_of_the_cache() {
 }
 
 #[test]
-fn a_full_store_knows_what_is_not_to_be_waited_for() {
+fn a_full_store_remembers_targets_that_are_not_shareable() {
     run(async {
         let store = CacheStore::with_capacity_bytes(5000);
         let (client, _) = app(Cache::new(store.clone()));
@@ -278,25 +279,25 @@ fn a_full_store_knows_what_is_not_to_be_waited_for() {
         // The store has no room for even a small response.
         let pad = "a".repeat(5000 - store.stats().bytes);
         let target = format!("/slow?private&{pad}");
-        let wave = async || {
-            let begun = tokio::time::Instant::now();
-            let ask = || spawn_local(client.get(&target).send());
-            for one in [ask(), ask(), ask()] {
-                drop(one.await.expect("the task ends"));
+        let send_three = async || {
+            let start = tokio::time::Instant::now();
+            let spawn_get = || spawn_local(client.get(&target).send());
+            for request in [spawn_get(), spawn_get(), spawn_get()] {
+                drop(request.await.expect("the task ends"));
             }
-            begun.elapsed()
+            start.elapsed()
         };
         assert!(
-            wave().await >= 2 * SECOND,
+            send_three().await >= 2 * SECOND,
             "the requests wait for the first, then call the handler"
         );
-        assert!(wave().await < 2 * SECOND, "the second time, they do not wait");
+        assert!(send_three().await < 2 * SECOND, "the second time, they do not wait");
         assert!(store.stats().bytes <= 5000);
     });
 }
 
 #[test]
-fn a_stale_response_is_better_than_a_panic() {
+fn a_stale_response_replaces_a_panic() {
     run(async {
         let (client, _) = page_of(cached, |number, _| {
             assert_eq!(number, 1, "requested by the test");
@@ -330,7 +331,7 @@ impl http_body::Body for Slow {
 }
 
 #[test]
-fn a_response_is_as_old_as_its_beginning() {
+fn the_age_counts_from_the_start_of_the_response() {
     run(async {
         let (client, _) = page_of(cached, |_, _| {
             let body = Body::new(Slow(Some(Box::pin(sleep(3 * SECOND)))));
@@ -342,7 +343,7 @@ fn a_response_is_as_old_as_its_beginning() {
 }
 
 #[test]
-fn what_was_changed_in_the_same_moment_is_not_kept() {
+fn a_concurrent_invalidation_is_never_missed() {
     const CHANGES: u32 = 50_000;
     // A large store, so that an invalidation takes a while.
     let store = CacheStore::with_capacity_bytes(8 << 20);
@@ -360,7 +361,7 @@ fn what_was_changed_in_the_same_moment_is_not_kept() {
             page_of(|app| app.wrap(Cache::new(store)), page).0
         }
     };
-    let other = {
+    let reader = {
         let (worker, is_over) = (worker.clone(), Arc::clone(&is_over));
         std::thread::spawn(move || {
             let client = worker();
@@ -370,13 +371,13 @@ fn what_was_changed_in_the_same_moment_is_not_kept() {
         })
     };
     let client = worker();
-    let mut unseen = 0;
+    let mut missed = 0;
     for change in 1..=CHANGES {
         version.store(change, SeqCst);
         store.invalidate("/a");
-        unseen += u32::from(get(&client, "/a") != change.to_string());
+        missed += u32::from(get(&client, "/a") != change.to_string());
     }
     is_over.store(true, SeqCst);
-    other.join().expect("the thread ends");
-    assert_eq!(unseen, 0, "of {CHANGES} changes");
+    reader.join().expect("the thread ends");
+    assert_eq!(missed, 0, "of {CHANGES} changes");
 }

@@ -6,19 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// `/page` does not look for an identity, `/mine` does; each answers with as many bytes as its body
-/// says.
+/// `/page` does not read an identity, `/mine` does; each responds with as many bytes as its request
+/// body says.
 fn pages(store: &MemoryIdempotencyStore) -> TestClient {
     pages_with(Idempotency::new(store.clone()))
 }
 
-fn pages_with(once: Idempotency<MemoryIdempotencyStore>) -> TestClient {
+fn pages_with(idempotency: Idempotency<MemoryIdempotencyStore>) -> TestClient {
     let content = |body: String| "x".repeat(body.parse().expect("a number"));
     let mine = move |cookies: Cookies, body: String| {
         drop(cookies);
         content(body)
     };
-    App::new().wrap(once.retention(100 * SECOND)).post("/page", content).post("/mine", mine).test()
+    App::new()
+        .wrap(idempotency.retention(100 * SECOND))
+        .post("/page", content)
+        .post("/mine", mine)
+        .test()
 }
 
 /// Sends a request with this key from a client with this cookie.
@@ -30,7 +34,7 @@ fn send(
     length: usize,
 ) -> TestResponse {
     let request = client.post(path).header("idempotency-key", key.to_string());
-    let request = user.into_iter().fold(request, |all, user| all.header("cookie", user));
+    let request = user.into_iter().fold(request, |request, user| request.header("cookie", user));
     request.body(length.to_string()).send_blocking()
 }
 
@@ -39,14 +43,14 @@ fn status(response: &TestResponse) -> u16 {
 }
 
 #[test]
-fn strangers_fill_their_quarter_and_keep_nobody_else_out() {
+fn anonymous_requests_fill_only_a_quarter_of_the_store() {
     for length in [0, 500, 3000] {
         let store = MemoryIdempotencyStore::new().bytes_max(40_000);
         let client = pages(&store);
-        let taken =
+        let accepted =
             (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, length)) == 200);
-        let taken = taken.count();
-        assert!((25..=31).contains(&taken), "keys fill a quarter: {taken}, {store:?}");
+        let accepted = accepted.count();
+        assert!((25..=31).contains(&accepted), "keys fill a quarter: {accepted}, {store:?}");
         for key in 2000..2060 {
             assert_eq!(status(&send(&client, "/mine", Some("user=ali"), key, 0)), 200, "{key}");
         }
@@ -70,25 +74,26 @@ fn requests_with_an_empty_scope_fill_a_quarter_only() {
     let store = MemoryIdempotencyStore::new().bytes_max(40_000);
     let scope = |parts: &Parts| parts.head.header("cookie").unwrap_or_default().to_owned();
     let client = pages_with(Idempotency::new(store.clone()).scope(scope));
-    let taken = (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, 0)) == 200);
-    assert!(taken.count() <= 32, "{store:?}");
+    let accepted =
+        (0..1000).take_while(|key| status(&send(&client, "/page", None, *key, 0)) == 200);
+    assert!(accepted.count() <= 32, "{store:?}");
     assert_eq!(status(&send(&client, "/page", Some("user=ali"), 2000, 0)), 200);
 }
 
 #[test]
-fn who_invents_an_identity_where_none_is_looked_at_has_none() {
+fn an_invented_identity_that_no_handler_reads_does_not_count() {
     let store = MemoryIdempotencyStore::new().bytes_max(40_000);
     let client = pages(&store);
-    let taken = (0..1000).take_while(|key| {
+    let accepted = (0..1000).take_while(|key| {
         let user = format!("user={key}");
         status(&send(&client, "/page", Some(&user), *key, 0)) == 200
     });
-    assert!(taken.count() <= 32, "{store:?}");
+    assert!(accepted.count() <= 32, "{store:?}");
     assert_eq!(status(&send(&client, "/mine", Some("user=ali"), 5000, 0)), 200);
 }
 
 #[test]
-fn responses_give_way_to_keys_and_no_key_does() {
+fn responses_are_evicted_for_keys_but_keys_are_not() {
     let store = MemoryIdempotencyStore::new().bytes_max(20_000);
     let client = pages(&store);
     let user = Some("user=ali");
@@ -102,8 +107,9 @@ fn responses_give_way_to_keys_and_no_key_does() {
     );
     let last = send(&client, "/mine", user, 19, 2000);
     assert_eq!((status(&last), last.header("idempotent-replayed")), (200, Some("true")));
-    let taken = (100..1000).take_while(|key| status(&send(&client, "/mine", user, *key, 0)) == 200);
-    assert!((30..60).contains(&taken.count()), "{store:?}");
+    let accepted =
+        (100..1000).take_while(|key| status(&send(&client, "/mine", user, *key, 0)) == 200);
+    assert!((30..60).contains(&accepted.count()), "{store:?}");
     for key in 0..20 {
         assert_eq!(
             status(&send(&client, "/mine", user, key, 2000)),
@@ -142,7 +148,7 @@ fn a_response_of_more_than_half_the_store_evicts_no_others() {
 }
 
 #[test]
-fn a_full_quarter_has_room_when_one_of_its_own_keys_ends() {
+fn a_full_quarter_reports_the_expiry_of_its_own_keys() {
     run(async {
         let client = pages(&MemoryIdempotencyStore::new().bytes_max(8_000));
         let post = |path: &'static str, key: u32| {
@@ -162,7 +168,7 @@ fn a_full_quarter_has_room_when_one_of_its_own_keys_ends() {
 }
 
 #[test]
-fn a_client_that_is_refused_is_told_when_there_will_be_room() {
+fn a_rejected_client_learns_when_a_key_expires() {
     run(async {
         for (path, user) in [("/page", None), ("/mine", Some("user=ali"))] {
             let store = MemoryIdempotencyStore::new().bytes_max(4_000);
@@ -170,7 +176,7 @@ fn a_client_that_is_refused_is_told_when_there_will_be_room() {
             let post = |key: u32| {
                 let request = client.post(path).header("idempotency-key", key.to_string());
                 let request =
-                    user.into_iter().fold(request, |all, user| all.header("cookie", user));
+                    user.into_iter().fold(request, |request, user| request.header("cookie", user));
                 request.body("0").send()
             };
             assert_eq!(post(0).await.status(), 200);
@@ -191,7 +197,7 @@ fn a_client_that_is_refused_is_told_when_there_will_be_room() {
             assert_eq!(post(key).await.status(), 503, "{path}");
             sleep(SECOND).await;
             assert_eq!(post(key).await.status(), 200, "{path}");
-            assert_eq!(post(key + 1).await.status(), 503, "one place was free");
+            assert_eq!(post(key + 1).await.status(), 503, "one key had expired");
         }
     });
 }
@@ -230,7 +236,7 @@ impl Subscriber for Log {
 }
 
 #[test]
-fn that_a_store_is_full_is_logged_once() {
+fn a_full_store_is_logged_once() {
     static LOGGED: AtomicUsize = AtomicUsize::new(0);
     tracing::subscriber::with_default(Log(&LOGGED), || {
         let store = MemoryIdempotencyStore::new().bytes_max(4_000);

@@ -36,15 +36,15 @@ impl http_body::Body for Panics {
     }
 }
 
-/// How often the handler began, and how often it finished.
+/// How often the handler was called, and how often it finished.
 type Counts = Rc<Cell<(u32, u32)>>;
 
 fn app(idempotency: Idempotency<MemoryIdempotencyStore>) -> (TestClient, Counts) {
     let counts = Counts::default();
-    let count = Rc::clone(&counts);
+    let counter = Rc::clone(&counts);
     let order = async move |body: String| {
-        let (begun, ended) = count.get();
-        count.set((begun + 1, ended));
+        let (calls, finished) = counter.get();
+        counter.set((calls + 1, finished));
         match body.as_str() {
             "slow" => sleep(SECOND).await,
             "panic" => panic!("requested by the test"),
@@ -57,18 +57,18 @@ fn app(idempotency: Idempotency<MemoryIdempotencyStore>) -> (TestClient, Counts)
             "who" => return StatusCode::UNAUTHORIZED.into_response(),
             _ => {}
         }
-        let (begun, ended) = count.get();
-        count.set((begun, ended + 1));
-        (StatusCode::CREATED, [("location", "/orders/1")], format!("order {begun}: {body}"))
+        let (calls, finished) = counter.get();
+        counter.set((calls, finished + 1));
+        (StatusCode::CREATED, [("location", "/orders/1")], format!("order {calls}: {body}"))
             .into_response()
     };
-    let refused = || Problem::new(StatusCode::CONFLICT, "sold-out", "there are none left");
+    let sold_out = || Problem::new(StatusCode::CONFLICT, "sold-out", "there are none left");
     let app = App::new()
         .on_problem(|problem, _| (problem.status, format!("form: {}", problem.kind)))
         .wrap(idempotency)
         .post("/orders", order.clone().body_limit(100))
         .patch("/orders", order)
-        .post("/refused", move || -> Result<(), Problem> { Err(refused()) })
+        .post("/refused", move || -> Result<(), Problem> { Err(sold_out()) })
         .get("/orders", || "all");
     (app.test(), counts)
 }
@@ -82,7 +82,7 @@ fn post(client: &TestClient, key: &str, body: &'static str) -> TestResponse {
 }
 
 #[test]
-fn what_was_done_is_not_done_again_and_answered_the_same() {
+fn a_repeated_request_gets_the_stored_response() {
     let (client, counts) = client();
     let first = post(&client, "\"a\"", "falcon");
     assert_eq!((first.status().as_u16(), first.header("idempotent-replayed")), (201, None));
@@ -102,7 +102,7 @@ fn what_was_done_is_not_done_again_and_answered_the_same() {
 }
 
 #[test]
-fn a_key_is_of_one_request_of_one_client() {
+fn a_key_belongs_to_one_request_of_one_client() {
     let (client, counts) = client();
     drop(post(&client, "\"a\"", "falcon"));
     assert_eq!(post(&client, "\"a\"", "kestrel").status(), 422);
@@ -121,7 +121,7 @@ fn a_key_is_of_one_request_of_one_client() {
 }
 
 #[test]
-fn a_key_that_is_none_is_refused_and_a_missing_one_where_it_is_demanded() {
+fn rejects_invalid_keys_and_missing_required_keys() {
     let (client, counts) = app(Idempotency::new(MemoryIdempotencyStore::new()).required());
     let long = format!("\"{}\"", "k".repeat(256));
     for key in ["\"\"", "", "\"a", "a b", long.as_str()] {
@@ -131,9 +131,9 @@ fn a_key_that_is_none_is_refused_and_a_missing_one_where_it_is_demanded() {
             (400, "form: invalid-idempotency-key")
         );
     }
-    let twice =
+    let duplicate =
         client.post("/orders").header("idempotency-key", "a").header("idempotency-key", "a");
-    assert_eq!(twice.send_blocking().status(), 400);
+    assert_eq!(duplicate.send_blocking().status(), 400);
     let missing = client.post("/orders").body("falcon").send_blocking();
     assert_eq!(missing.text(), "form: idempotency-key-missing");
     assert_eq!(client.get("/orders").send_blocking().status(), 200);
@@ -141,7 +141,7 @@ fn a_key_that_is_none_is_refused_and_a_missing_one_where_it_is_demanded() {
 }
 
 #[test]
-fn one_of_two_that_come_at_once_is_carried_out() {
+fn a_concurrent_repeat_gets_a_conflict() {
     run(async {
         let (client, counts) = client();
         let send = |client: &TestClient, body| {
@@ -159,12 +159,12 @@ fn one_of_two_that_come_at_once_is_carried_out() {
 }
 
 #[test]
-fn what_a_client_that_left_has_begun_comes_to_its_end() {
+fn a_request_with_a_key_finishes_after_a_disconnect() {
     run(async {
         let (client, counts) = client();
         let send = || client.post("/orders").header("idempotency-key", "\"a\"").body("slow").send();
-        let left = tokio::time::timeout(SECOND / 10, send()).await;
-        assert!(left.is_err() && counts.get() == (1, 0));
+        let timed_out = tokio::time::timeout(SECOND / 10, send()).await;
+        assert!(timed_out.is_err() && counts.get() == (1, 0));
         assert_eq!(send().await.status(), 409, "the request is in progress");
         sleep(SECOND).await;
         let again = send().await;
@@ -191,11 +191,11 @@ fn a_handler_that_panicked_is_not_called_again() {
 }
 
 #[test]
-fn errors_are_outcomes_unless_they_say_that_nothing_was_done() {
+fn errors_are_stored_unless_they_mean_that_nothing_was_done() {
     let (client, counts) = client();
-    for begun in 1..3 {
+    for calls in 1..3 {
         assert_eq!(post(&client, "\"busy\"", "busy").status(), 429);
-        assert_eq!(counts.get().0, begun);
+        assert_eq!(counts.get().0, calls);
     }
     for _ in 0..2 {
         assert_eq!(post(&client, "\"fail\"", "fail").status(), 502);
@@ -206,7 +206,7 @@ fn errors_are_outcomes_unless_they_say_that_nothing_was_done() {
 }
 
 #[test]
-fn a_response_that_is_too_long_is_sent_once() {
+fn a_response_over_the_limit_is_sent_but_not_stored() {
     let (client, counts) = client();
     assert_eq!(post(&client, "\"a\"", "long").text().len(), 1000);
     let again = post(&client, "\"a\"", "long");
@@ -218,7 +218,7 @@ fn a_response_that_is_too_long_is_sent_once() {
 }
 
 #[test]
-fn a_body_over_its_limit_takes_no_key() {
+fn a_body_over_its_limit_claims_no_key() {
     let (client, counts) = client();
     let long = client.patch("/orders").header("idempotency-key", "\"a\"").body("y".repeat(3 << 20));
     assert_eq!(long.send_blocking().status(), 413);
@@ -227,7 +227,7 @@ fn a_body_over_its_limit_takes_no_key() {
 }
 
 #[test]
-fn hosts_and_api_keys_have_nothing_to_do_with_each_other() {
+fn keys_are_scoped_by_api_key_and_bound_to_a_host() {
     let (client, counts) = client();
     let with = |name: &str, value: &str| {
         let request = client.post("/orders").header("idempotency-key", "\"a\"").body("falcon");
@@ -241,15 +241,15 @@ fn hosts_and_api_keys_have_nothing_to_do_with_each_other() {
 }
 
 #[test]
-fn who_is_told_to_come_back_may_come_back() {
+fn responses_with_401_or_retry_after_free_the_key() {
     let (client, counts) = client();
-    for begun in 1..3 {
+    for calls in 1..3 {
         assert_eq!(post(&client, "\"full\"", "full").status(), 503);
-        assert_eq!(counts.get().0, begun);
+        assert_eq!(counts.get().0, calls);
     }
-    for begun in 3..5 {
+    for calls in 3..5 {
         assert_eq!(post(&client, "\"who\"", "who").status(), 401);
-        assert_eq!(counts.get().0, begun);
+        assert_eq!(counts.get().0, calls);
     }
     for _ in 0..2 {
         assert_eq!(post(&client, "\"down\"", "down").status(), 503);
@@ -258,12 +258,12 @@ fn who_is_told_to_come_back_may_come_back() {
 }
 
 #[test]
-fn a_middleware_around_itself_carries_out_once() {
-    let outcomes = MemoryIdempotencyStore::new();
-    let once = || Idempotency::new(outcomes.clone());
+fn nested_middleware_executes_a_request_once() {
+    let store = MemoryIdempotencyStore::new();
+    let middleware = || Idempotency::new(store.clone());
     let app = App::new()
-        .wrap(once())
-        .scope("/s", |scope| scope.wrap(once().required()).post("/", || "done"));
+        .wrap(middleware())
+        .scope("/s", |scope| scope.wrap(middleware().required()).post("/", || "done"));
     let client = app.test();
     let send = || client.post("/s").header("idempotency-key", "\"a\"").send_blocking();
     assert_eq!(send().text(), "done");
@@ -275,20 +275,20 @@ fn a_middleware_around_itself_carries_out_once() {
 }
 
 #[test]
-fn an_outcome_does_not_hold_the_buffer_that_it_came_in() {
+fn stored_outcomes_do_not_retain_their_source_buffers() {
     let (piece, buffer) = crate::compact::testing::piece();
     let body = Cell::new(Some(piece));
     let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
     let client = app.post("/", move || Body::from(body.take().unwrap_or_default())).test();
     for _ in 0..2 {
-        let sent = client.post("/").header("idempotency-key", "\"a\"").send_blocking();
-        assert_eq!(sent.text(), "xxxxxxxxxx");
+        let response = client.post("/").header("idempotency-key", "\"a\"").send_blocking();
+        assert_eq!(response.text(), "xxxxxxxxxx");
     }
     assert_eq!(buffer.strong_count(), 0, "the outcome must not hold its buffer");
 }
 
 #[test]
-fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
+fn replays_are_not_in_a_coding_that_the_client_rejects() {
     use peregrine_compression::Compression;
     let app =
         App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).wrap(Compression::new());
@@ -298,14 +298,14 @@ fn an_answer_is_replayed_in_no_coding_that_its_client_does_not_take() {
         request.header("accept-encoding", accept).send_blocking()
     };
     for (accept, replayed) in [("gzip", None), ("identity", Some("true")), ("gzip", Some("true"))] {
-        let answer = send(accept);
-        assert_eq!(answer.header("idempotent-replayed"), replayed);
-        assert_eq!((answer.header("content-encoding"), answer.bytes().len()), (None, 6000));
+        let response = send(accept);
+        assert_eq!(response.header("idempotent-replayed"), replayed);
+        assert_eq!((response.header("content-encoding"), response.bytes().len()), (None, 6000));
     }
 }
 
 #[test]
-fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
+fn outer_compression_compresses_each_replay_but_never_secrets() {
     use peregrine_compression::{Compression, NoCompression};
     let app =
         App::new().wrap(Compression::new()).wrap(Idempotency::new(MemoryIdempotencyStore::new()));
@@ -316,59 +316,62 @@ fn outside_of_it_an_answer_is_compressed_for_each_and_a_secret_never() {
     for (path, coding) in [("/", Some("gzip")), ("/secret", None)] {
         for _ in 0..3 {
             let request = client.post(path).header("idempotency-key", path.replace('/', "k"));
-            let answer = request.header("accept-encoding", "gzip").send_blocking();
-            assert_eq!(answer.header("content-encoding"), coding, "{path}");
+            let response = request.header("accept-encoding", "gzip").send_blocking();
+            assert_eq!(response.header("content-encoding"), coding, "{path}");
         }
     }
 }
 
-/// The responses to two clients that send the same request with the same key: the status, and
-/// whether it is a replay.
-fn twice(client: &TestClient, fields: &[(&str, &str)]) -> [(u16, bool); 2] {
+/// Sends the same request with the same key twice. Returns the status of each response, and whether
+/// it is a replay.
+fn twice(client: &TestClient, headers: &[(&str, &str)]) -> [(u16, bool); 2] {
     [0, 1].map(|_| {
         let request = client.post("/").header("idempotency-key", "\"a\"");
         let request =
-            fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        let answer = request.send_blocking();
-        (answer.status().as_u16(), answer.header("idempotent-replayed").is_some())
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let response = request.send_blocking();
+        (response.status().as_u16(), response.header("idempotent-replayed").is_some())
     })
 }
 
 #[test]
-fn nobody_is_given_what_is_about_another_that_no_scope_tells_apart() {
+fn personal_responses_without_a_scope_are_not_replayed() {
     use peregrine::auth::{ApiKey, ApiKeyLocation, Authenticate, BearerToken};
     use peregrine::session::{Session, SessionManager};
     use peregrine_web::cookies::CookieKeys;
     const REPLAYED: [(u16, bool); 2] = [(200, false), (200, true)];
-    const NOT_KEPT: [(u16, bool); 2] = [(200, false), (409, false)];
-    let once = || Idempotency::new(MemoryIdempotencyStore::new());
+    const NOT_STORED: [(u16, bool); 2] = [(200, false), (409, false)];
+    let idempotency = || Idempotency::new(MemoryIdempotencyStore::new());
     let sessions = || SessionManager::cookie_store(CookieKeys::new(&[7; 32]));
-    let visit = async |session: Session| {
+    let handler = async |session: Session| {
         drop(session);
         "yours"
     };
-    let around = App::new().wrap(sessions()).wrap(once()).post("/", visit).test();
-    assert_eq!(twice(&around, &[]), NOT_KEPT);
-    assert_eq!(twice(&around, &[("authorization", "Bearer app")]), NOT_KEPT);
-    let named = once().scope(|parts| parts.head.header("cookie").unwrap_or_default().into());
-    let named = App::new().wrap(named).wrap(sessions()).post("/", visit).test();
-    assert_eq!(twice(&named, &[("cookie", "session=ali")]), REPLAYED);
+    let sessions_outside =
+        App::new().wrap(sessions()).wrap(idempotency()).post("/", handler).test();
+    assert_eq!(twice(&sessions_outside, &[]), NOT_STORED);
+    assert_eq!(twice(&sessions_outside, &[("authorization", "Bearer app")]), NOT_STORED);
+    let scoped =
+        idempotency().scope(|parts| parts.head.header("cookie").unwrap_or_default().into());
+    let scoped = App::new().wrap(scoped).wrap(sessions()).post("/", handler).test();
+    assert_eq!(twice(&scoped, &[("cookie", "session=ali")]), REPLAYED);
     // Identified before the handler runs: by a custom field, and by a field that is part of the
     // scope.
-    for (place, name, expected) in [
-        (ApiKeyLocation::header("X-Customer"), "x-customer", NOT_KEPT),
+    for (location, name, expected) in [
+        (ApiKeyLocation::header("X-Customer"), "x-customer", NOT_STORED),
         (ApiKeyLocation::header("X-API-Key"), "x-api-key", REPLAYED),
     ] {
         let verify = async |ApiKey(key): ApiKey| Some(key);
-        let keys = Authenticate::api_key(place, verify);
-        let client = App::new().wrap(keys).wrap(once()).post("/", || "yours").test();
+        let keys = Authenticate::api_key(location, verify);
+        let client = App::new().wrap(keys).wrap(idempotency()).post("/", || "yours").test();
         assert_eq!(twice(&client, &[(name, "ali")]), expected, "{name}");
     }
-    let token = App::new().wrap(once()).post("/", |BearerToken(token): BearerToken| token).test();
+    let token =
+        App::new().wrap(idempotency()).post("/", |BearerToken(token): BearerToken| token).test();
     assert_eq!(twice(&token, &[("authorization", "Bearer ali")]), REPLAYED);
     let cookie = || ([("set-cookie", "session=ali")], "welcome");
-    let cookie = App::new().wrap(once()).post("/", cookie).test();
-    assert_eq!(twice(&cookie, &[]), NOT_KEPT);
+    let cookie = App::new().wrap(idempotency()).post("/", cookie).test();
+    assert_eq!(twice(&cookie, &[]), NOT_STORED);
     assert_eq!(twice(&cookie, &[("authorization", "Bearer ali")]), REPLAYED);
 }
 
@@ -396,15 +399,15 @@ fn a_response_whose_body_identifies_the_client_is_not_replayed() {
 }
 
 #[test]
-fn content_is_charged_while_its_handler_runs() {
+fn request_content_is_reserved_while_the_handler_runs() {
     let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new())).post("/", || {
         // The handler does not read the content.
         peregrine_web::memory::reserved().to_string()
     });
     let request = app.test().post("/").header("idempotency-key", "\"a\"");
-    let held: usize =
+    let reserved_bytes: usize =
         request.body(vec![b'x'; 100_000]).send_blocking().text().parse().expect("a number");
-    assert!(held >= 100_000, "{held}");
+    assert!(reserved_bytes >= 100_000, "{reserved_bytes}");
     assert_eq!(peregrine_web::memory::reserved(), 0);
 }
 
@@ -414,9 +417,9 @@ fn a_replay_is_not_stored_for_other_clients() {
         let user = request.header("cookie").unwrap_or("nobody").to_owned();
         ([("cache-control", "max-age=60")], user)
     };
-    let once = Idempotency::new(MemoryIdempotencyStore::new()).methods([Method::GET]);
+    let idempotency = Idempotency::new(MemoryIdempotencyStore::new()).methods([Method::GET]);
     let cache = crate::Cache::new(crate::CacheStore::new());
-    let client = run(async { App::new().wrap(cache).wrap(once).get("/", page).test() });
+    let client = run(async { App::new().wrap(cache).wrap(idempotency).get("/", page).test() });
     let get = |cookie: &str, key: &str| {
         let request = client.get("/");
         let request = if cookie.is_empty() { request } else { request.header("cookie", cookie) };

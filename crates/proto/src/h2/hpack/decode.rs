@@ -21,8 +21,8 @@ pub struct Field<'a> {
 
 /// Receives the fields of a block.
 pub trait FieldSink {
-    /// Receives a field. Returns whether the sink wants more; if not, the decoder continues without
-    /// it.
+    /// Receives a field. Returns whether the sink accepts more fields; if not, the decoder decodes
+    /// the rest of the block without calling it.
     fn field(&mut self, field: Field<'_>) -> bool;
 }
 
@@ -89,9 +89,9 @@ impl FieldInfo {
 // RFC 9113 §8.2.1: a value has no NUL, CR or LF, nor white space at its ends. Other control bytes
 // are not allowed in a value by RFC 9110 §5.5.
 pub(crate) fn is_value(value: &[u8]) -> bool {
-    let ends = (value.first(), value.last());
-    let space = |end: Option<&u8>| matches!(end, Some(b' ' | b'\t'));
-    !space(ends.0) && !space(ends.1) && field::value_end(value, 0) == value.len()
+    let edges = (value.first(), value.last());
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    !is_space(edges.0) && !is_space(edges.1) && field::value_end(value, 0) == value.len()
 }
 
 impl NameClass {
@@ -148,7 +148,8 @@ pub struct Decoder {
     table: Table,
     /// The maximum size that the peer may choose: the acknowledged setting.
     size_limit: u32,
-    /// The setting was reduced below the table's size, and the peer has not signalled that yet.
+    /// Whether the setting was reduced below the table's size, and the peer has not yet signalled a
+    /// size update.
     needs_size_update: bool,
     scratch: Vec<u8>,
 }
@@ -186,25 +187,25 @@ impl Decoder {
         bytes_max: usize,
         sink: &mut impl FieldSink,
     ) -> Result<usize, Http2Error> {
-        let (mut at, mut bytes, mut wanted, mut fields) = (0, 0_usize, true, false);
+        let (mut at, mut bytes, mut wants_more, mut has_fields) = (0, 0_usize, true, false);
         while let Some(first) = block.get(at) {
             if first & 0xe0 == 0x20 {
-                at = self.read_size_update(block, at, fields)?;
+                at = self.read_size_update(block, at, has_fields)?;
                 continue;
             }
             if self.needs_size_update {
                 return Err(Http2Error::SizeUpdateMissing);
             }
-            fields = true;
+            has_fields = true;
             let length;
             if first & 0x80 != 0 {
                 let (index, next) = integer::read(block, at, 7)?;
                 let field = self.entry(index)?;
                 length = field.name.len() + field.value.len();
-                wanted = wanted && sink.field(field);
+                wants_more = wants_more && sink.field(field);
                 at = next;
             } else {
-                (at, length) = self.read_literal(block, at, *first, &mut wanted, sink)?;
+                (at, length) = self.read_literal(block, at, *first, &mut wants_more, sink)?;
             }
             bytes += length + super::table::ENTRY_OVERHEAD as usize;
             if bytes > bytes_max {
@@ -214,13 +215,13 @@ impl Decoder {
         Ok(bytes)
     }
 
-    /// Reads a literal field; returns where the next one begins, and the size of this one.
+    /// Reads a literal field; returns the offset of the next one, and the size of this one.
     fn read_literal(
         &mut self,
         block: &[u8],
         at: usize,
         first: u8,
-        wanted: &mut bool,
+        wants_more: &mut bool,
         sink: &mut impl FieldSink,
     ) -> Result<(usize, usize), Http2Error> {
         let inserts = first & 0x40 != 0;
@@ -242,8 +243,8 @@ impl Decoder {
                 Field { value, info: entry.info.with_value(value), ..entry }
             }
         };
-        let (length, traits) = (field.name.len() + value.len(), field.info);
-        *wanted = *wanted && sink.field(field);
+        let (length, info) = (field.name.len() + value.len(), field.info);
+        *wants_more = *wants_more && sink.field(field);
         if inserts {
             let name = match (&name, index.checked_sub(static_table::COUNT + 1)) {
                 (Some(name), _) => Name::Bytes(name.get(block, &self.scratch)),
@@ -252,7 +253,7 @@ impl Decoder {
                     Name::Bytes(static_table::entry(index).map_or(&[], |entry| entry.name))
                 }
             };
-            self.table.insert(name, value, traits);
+            self.table.insert(name, value, info);
         }
         Ok((at, length))
     }
@@ -277,10 +278,10 @@ impl Decoder {
         &mut self,
         block: &[u8],
         at: usize,
-        fields: bool,
+        has_fields: bool,
     ) -> Result<usize, Http2Error> {
         let (size, at) = integer::read(block, at, 5)?;
-        if fields {
+        if has_fields {
             return Err(Http2Error::SizeUpdateMisplaced);
         }
         if size > self.size_limit {
@@ -295,9 +296,9 @@ impl Decoder {
     #[inline]
     fn entry(&self, index: u32) -> Result<Field<'_>, Http2Error> {
         if let Some(age) = index.checked_sub(static_table::COUNT + 1) {
-            let (name, value, traits) =
+            let (name, value, info) =
                 self.table.get(age as usize).ok_or(Http2Error::IndexInvalid)?;
-            return Ok(Field { name, value, info: traits });
+            return Ok(Field { name, value, info });
         }
         let entry = static_table::entry(index).ok_or(Http2Error::IndexInvalid)?;
         Ok(Field { name: entry.name, value: entry.value, info: entry.info })

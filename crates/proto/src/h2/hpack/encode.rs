@@ -19,22 +19,22 @@ pub const TABLE_BYTES_DEFAULT: u32 = 4096;
 pub struct Encoder {
     table: Table,
     /// Pairs of slots that store the hashes of fields seen before; empty before the first field.
-    /// They are small, because they are read for each field, and connections alternate.
+    /// Few, because they are read for each field, and other connections evict them from the cache.
     seen: Vec<Seen>,
-    /// The maximum size that this side wants.
+    /// The maximum size that this side chooses.
     own_size_limit: u32,
     /// The size that was signalled to the peer's decoder.
     signalled_size: u32,
     /// The maximum size that the peer allows.
     peer_size_limit: u32,
-    /// The table was emptied, which must be signalled to the peer.
+    /// Whether the table was emptied, which must be signalled to the peer.
     was_cleared: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     hash: u16,
-    /// The number of its insertion, plus 1, modulo 2^16; 0 if it was not inserted.
+    /// The number of the field's insertion, plus 1, modulo 2^16; 0 if it was not inserted.
     insertion_tag: u16,
 }
 
@@ -45,15 +45,15 @@ impl Encoder {
     /// Creates an encoder whose table has at most `own_size_limit` bytes, and at most 4,096 before
     /// the peer allows more.
     #[must_use]
-    pub const fn new(size_wanted: u32) -> Self {
+    pub const fn new(own_size_limit: u32) -> Self {
         Self {
-            table: Table::new(if size_wanted < TABLE_BYTES_DEFAULT {
-                size_wanted
+            table: Table::new(if own_size_limit < TABLE_BYTES_DEFAULT {
+                own_size_limit
             } else {
                 TABLE_BYTES_DEFAULT
             }),
             seen: Vec::new(),
-            own_size_limit: size_wanted,
+            own_size_limit,
             signalled_size: TABLE_BYTES_DEFAULT,
             peer_size_limit: TABLE_BYTES_DEFAULT,
             was_cleared: false,
@@ -62,8 +62,8 @@ impl Encoder {
 
     /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE.
     pub fn set_peer_size_limit(&mut self, size: u32) {
-        // A limit that was lower in the meantime must be signalled as well; emptying the table has
-        // that effect.
+        // RFC 7541 §4.2 requires two size updates if the limit was lower in between: the smallest
+        // size, and the final one. Clearing the table signals the smallest possible size, 0.
         if size > self.peer_size_limit && self.peer_size_limit < self.signalled_size {
             self.was_cleared = true;
             self.table.clear();
@@ -117,24 +117,24 @@ impl Encoder {
     #[inline]
     pub fn field(&mut self, known: KnownField, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let bytes = name.len() + value.len() + super::table::ENTRY_OVERHEAD as usize;
-        let found = if is_sensitive(known) {
+        let lookup = if is_sensitive(known) {
             FieldLookup::NeverIndexed
         } else if bytes > self.table.size_max() as usize / 4 {
             FieldLookup::New
         } else {
             self.lookup(hash(known, name, value), name, value)
         };
-        if let FieldLookup::Indexed(age) = found {
+        if let FieldLookup::Indexed(age) = lookup {
             return integer::write(static_table::COUNT as usize + 1 + age, 7, 0x80, out);
         }
-        let (pattern, bits) = match found {
+        let (pattern, bits) = match lookup {
             FieldLookup::SeenBefore => (0x40, 6),
             // RFC 7541 §7.1.3: values that must not be guessed are marked as never indexed.
             FieldLookup::NeverIndexed => (0x10, 4),
             FieldLookup::New | FieldLookup::Indexed(_) => (0x00, 4),
         };
         literal(pattern, bits, static_table::find_name(known, name), name, value, out);
-        if let FieldLookup::SeenBefore = found {
+        if let FieldLookup::SeenBefore = lookup {
             self.table.insert(Name::Bytes(name), value, FieldInfo { known, ..UNUSED });
         }
     }
@@ -152,9 +152,9 @@ impl Encoder {
         let pair = &mut self.seen[start..start + 2];
         if let Some(seen) = pair.iter_mut().find(|seen| seen.hash == hash) {
             if is_live(seen) {
-                let same =
+                let entry =
                     self.table.get(age(seen)).filter(|entry| (entry.0, entry.1) == (name, value));
-                return if same.is_some() {
+                return if entry.is_some() {
                     FieldLookup::Indexed(age(seen))
                 } else {
                     FieldLookup::New
@@ -163,21 +163,21 @@ impl Encoder {
             seen.insertion_tag = inserted.wrapping_add(1);
             return FieldLookup::SeenBefore;
         }
-        let at = match (is_live(&pair[0]), is_live(&pair[1])) {
+        let index = match (is_live(&pair[0]), is_live(&pair[1])) {
             (false, _) => 0,
             (_, false) => 1,
-            // The older one is replaced, for example the date of a past second.
+            // The older entry is replaced, for example the date of a past second.
             _ => usize::from(age(&pair[1]) > age(&pair[0])),
         };
-        // A field seen only once is replaced by the current one, alternately.
-        pair[at] = Seen { hash, insertion_tag: 0 };
-        if at == 0 && !is_live(&pair[1]) {
+        // Alternates between the slots, so that a field seen once survives one other new field.
+        pair[index] = Seen { hash, insertion_tag: 0 };
+        if index == 0 && !is_live(&pair[1]) {
             pair.swap(0, 1);
         }
         FieldLookup::New
     }
 
-    /// Empties the table and frees its memory. The peer is notified with the next block, and can do
+    /// Empties the table and frees its memory. The next block signals it to the peer, which can do
     /// the same.
     pub fn shrink(&mut self) {
         self.was_cleared |= self.table.size() > 0;
@@ -215,7 +215,7 @@ enum FieldLookup {
 /// The index of `:status` in the static table.
 const STATUS_INDEX: usize = 8;
 
-/// The traits of an encoder's entries; only a decoder uses traits.
+/// The info of an encoder's entries; only a decoder reads it.
 const UNUSED: FieldInfo = FieldInfo {
     known: KnownField::Other,
     name: super::decode::NameClass::Field,
@@ -260,7 +260,8 @@ fn replace_control_bytes(value: &mut [u8]) {
     }
 }
 
-/// A hash of a name and a value. It covers only their ends and middles: a match is then verified.
+/// A hash of a name and a value. It covers only their first, middle and last bytes, so the caller
+/// compares the whole field after a match.
 #[inline]
 fn hash(known: KnownField, name: &[u8], value: &[u8]) -> u16 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -6,7 +6,7 @@
 
 use crate::h2::Http2Error;
 
-/// The number of bits that one look-up takes.
+/// The number of bits that index the lookup table.
 const LOOKUP_BITS: u32 = 10;
 /// The longest code, in bits.
 const CODE_BITS_MAX: usize = 30;
@@ -20,19 +20,19 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Http2Error> {
     out.reserve(code.len() * 8 / 5);
     // The unread bits, from the highest down; all below them are ones.
     let (mut bits, mut count) = (u64::MAX, 0_u32);
-    let mut rest = code;
+    let mut input = code;
     loop {
         if count < 32 {
-            (bits, count, rest) = refill(bits, count, rest);
+            (bits, count, input) = refill(bits, count, input);
         }
         let entry = LOOKUP[(bits >> (64 - LOOKUP_BITS)) as usize];
         let (symbol, length) = if entry.length == 0 {
-            long_code(bits)
+            find_long_code(bits)
         } else {
             (entry.symbol, u32::from(entry.length))
         };
         if length > count {
-            // All bits that are left are ones, and fewer than a byte.
+            // Padding: fewer than eight bits remain, and all are ones.
             let is_padding = count < 8 && bits == u64::MAX;
             return if is_padding { Ok(()) } else { Err(Http2Error::HuffmanInvalid) };
         }
@@ -47,15 +47,15 @@ pub(super) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), Http2Error> {
 
 /// Adds as many whole bytes after the unread bits as are available and fit.
 #[inline]
-fn refill(bits: u64, count: u32, rest: &[u8]) -> (u64, u32, &[u8]) {
-    if let Some((chunk, rest)) = rest.split_first_chunk::<4>() {
+fn refill(bits: u64, count: u32, input: &[u8]) -> (u64, u32, &[u8]) {
+    if let Some((chunk, input)) = input.split_first_chunk::<4>() {
         let word = u64::from(u32::from_be_bytes(*chunk));
         let shift = 32 - count;
-        let kept = bits & !(0xffff_ffff << shift);
-        return (kept | word << shift, count + 32, rest);
+        let unread = bits & !(0xffff_ffff << shift);
+        return (unread | word << shift, count + 32, input);
     }
     let (mut bits, mut count) = (bits, count);
-    for byte in rest {
+    for byte in input {
         let shift = 56 - count;
         bits = bits & !(0xff << shift) | u64::from(*byte) << shift;
         count += 8;
@@ -65,14 +65,17 @@ fn refill(bits: u64, count: u32, rest: &[u8]) -> (u64, u32, &[u8]) {
 
 /// The symbol of a code of more than ten bits, and its length.
 #[cold]
-fn long_code(bits: u64) -> (u8, u32) {
-    for (length, codes) in CODES.iter().enumerate().skip(LOOKUP_BITS as usize + 1) {
+fn find_long_code(bits: u64) -> (u8, u32) {
+    for (length, range) in CODES.iter().enumerate().skip(LOOKUP_BITS as usize + 1) {
         #[expect(clippy::cast_possible_truncation, reason = "at most 30 bits remain")]
         let code = (bits >> (64 - length)) as u32;
-        let (first, count, offset) = *codes;
+        let (first, count, offset) = *range;
         if code.wrapping_sub(first) < count {
             let at = usize::from(offset) + (code - first) as usize;
-            #[expect(clippy::cast_possible_truncation, reason = "symbols but END are bytes")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "all symbols except EOS are bytes"
+            )]
             return match SYMBOLS[at] {
                 EOS => (0, EOS_LENGTH),
                 symbol => (symbol as u8, length as u32),
@@ -190,7 +193,7 @@ mod tests {
         for symbol in text {
             let length = usize::from(LENGTHS[usize::from(*symbol)]);
             let (first, _, offset) = CODES[length];
-            let at = SYMBOLS.iter().position(|one| *one == u16::from(*symbol)).unwrap();
+            let at = SYMBOLS.iter().position(|other| *other == u16::from(*symbol)).unwrap();
             let code = first as usize + at - usize::from(offset);
             bits.extend((0..length).rev().map(|bit| code >> bit & 1 == 1));
         }
@@ -208,7 +211,7 @@ mod tests {
 
     // RFC 7541 C.4.1, C.6.1.
     #[test]
-    fn the_examples_of_the_standard_are_decoded() {
+    fn decodes_the_examples_of_rfc_7541() {
         let host = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
         assert_eq!(decoded(&host).unwrap(), b"www.example.com");
         assert_eq!(encode(b"www.example.com"), host);
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_of_a_byte_or_with_a_zero_and_the_end_symbol_are_refused() {
+    fn rejects_invalid_padding_and_eos() {
         for code in [&[0xff][..], &[0x00], &[0xf1, 0xff, 0xff], &[0xff; 4], &[0xff; 8]] {
             assert_eq!(decoded(code), Err(Http2Error::HuffmanInvalid), "{code:?}");
         }
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_decoded_alone_and_between_others() {
+    fn decodes_every_byte_alone_and_between_others() {
         for byte in 0..=255 {
             assert_eq!(decoded(&encode(&[byte])).unwrap(), [byte]);
             let text = [b'a', byte, b'~', byte, byte, 0, b'z'];
@@ -239,14 +242,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn encoded_text_decodes_to_itself(
             text in proptest::collection::vec(prop_oneof![0x20..0x7f_u8, any::<u8>()], 0..80),
         ) {
             prop_assert_eq!(decoded(&encode(&text)).unwrap(), text);
         }
 
         #[test]
-        fn what_is_decoded_is_encoded_to_the_same(
+        fn decoded_text_encodes_to_the_same_code(
             code in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             if let Ok(text) = decoded(&code) {

@@ -43,12 +43,12 @@ pub(super) fn write(number: usize, bits: u32, pattern: u8, out: &mut Vec<u8>) {
         Ok(small) if small < mask => out.push(pattern | small),
         _ => {
             out.push(pattern | mask);
-            let mut rest = number - usize::from(mask);
-            while rest >= 0x80 {
-                out.push(0x80 | low_bits(rest));
-                rest >>= 7;
+            let mut remaining = number - usize::from(mask);
+            while remaining >= 0x80 {
+                out.push(0x80 | low_bits(remaining));
+                remaining >>= 7;
             }
-            out.push(low_bits(rest));
+            out.push(low_bits(remaining));
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
 
     // RFC 7541 C.1.
     #[test]
-    fn the_examples_of_the_standard_are_read_and_written() {
+    fn reads_and_writes_the_examples_of_rfc_7541() {
         for (number, bits, bytes) in
             [(10, 5, &[0b01010][..]), (1337, 5, &[0b11111, 154, 10]), (42, 8, &[42])]
         {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_too_large_too_long_or_cut_short_are_refused() {
+    fn rejects_integers_that_are_too_large_too_long_or_truncated() {
         assert_eq!(read(&[], 0, 5), Err(Http2Error::HeaderBlockTruncated));
         assert_eq!(read(&[0x1f], 0, 5), Err(Http2Error::HeaderBlockTruncated));
         assert_eq!(read(&[0x1f, 0x80], 0, 5), Err(Http2Error::HeaderBlockTruncated));
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 0..=INTEGER_MAX, bits in 1..=8_u32) {
+        fn written_integers_are_read_back(number in 0..=INTEGER_MAX, bits in 1..=8_u32) {
             let mut out = Vec::new();
             write(number as usize, bits, 0, &mut out);
             prop_assert_eq!(read(&out, 0, bits), Ok((number, out.len())));

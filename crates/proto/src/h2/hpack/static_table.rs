@@ -177,7 +177,7 @@ mod tests {
     use crate::h2::hpack::FieldInfo;
 
     #[test]
-    fn the_traits_of_every_entry_are_those_of_its_name_and_value() {
+    fn every_entry_has_the_info_of_its_name_and_value() {
         for index in 1..=COUNT {
             let entry = entry(index).unwrap();
             assert_eq!(entry.info, FieldInfo::new(entry.name, entry.value));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_statuses_are_found_where_they_stand() {
+    fn find_name_and_find_status_return_the_index_of_the_entry() {
         for index in 1..=COUNT {
             let entry = entry(index).unwrap();
             if entry.name == b":status" {

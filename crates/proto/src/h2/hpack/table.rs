@@ -9,9 +9,10 @@ pub(super) const ENTRY_OVERHEAD: u32 = 32;
 /// The largest table, because entries have 16-bit lengths.
 pub(super) const SIZE_CEILING: u32 = u16::MAX as u32;
 
-/// Entries in the order of insertion, with their bytes consecutively in one buffer. Evicted entries
-/// leave a gap at the buffer's start; when the gap is as long as the rest, the rest is moved to the
-/// start. So each inserted byte is moved at most once on average, and every entry stays contiguous.
+/// Entries in the order of insertion, their bytes stored consecutively in one buffer. Evicted
+/// entries leave a gap at the start of the buffer; when the gap is as long as the rest, the rest is
+/// moved to the start. So each inserted byte is moved at most once on average, and the bytes of an
+/// entry stay contiguous.
 ///
 /// `size <= size_max`, and `size` is the sum of all entries' bytes and overheads.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ struct Entry {
 pub(super) enum Name<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// The name of the entry this many before the newest.
+    /// The name of the entry that is this many entries older than the newest.
     Entry(usize),
 }
 
@@ -81,7 +82,7 @@ impl Table {
         self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// Name, value and traits of the entry this many before the newest.
+    /// Name, value and info of the entry that is `age` entries older than the newest.
     #[inline]
     pub(super) fn get(&self, age: usize) -> Option<(&[u8], &[u8], FieldInfo)> {
         let at = self.entries.len().checked_sub(age + 1)?;
@@ -96,7 +97,7 @@ impl Table {
     /// Inserts an entry, and evicts the oldest ones to make room.
     // RFC 7541 §4.4: a name that refers to an entry which is evicted by the insertion must stay; an
     // entry larger than the table empties it and is not inserted, which is not an error.
-    pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], traits: FieldInfo) {
+    pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8], info: FieldInfo) {
         let name_bytes = match name {
             Name::Bytes(name) => name.len(),
             Name::Entry(age) => self.get(age).map_or(0, |(name, ..)| name.len()),
@@ -121,7 +122,7 @@ impl Table {
             start,
             name_bytes: length(name_bytes),
             value_bytes: length(value.len()),
-            info: traits,
+            info,
         });
         self.inserted = self.inserted.wrapping_add(1);
         self.size += size;
@@ -177,7 +178,7 @@ impl Table {
         let sizes = self.entries.iter().map(|entry| {
             u32::from(entry.name_bytes) + u32::from(entry.value_bytes) + ENTRY_OVERHEAD
         });
-        assert_eq!(sizes.sum::<u32>(), self.size, "the size is that of all entries");
+        assert_eq!(sizes.sum::<u32>(), self.size, "`size` is the sum of the sizes of all entries");
         assert!(self.size <= self.size_max, "the table exceeds its maximum size");
         assert!(self.bytes.len() <= 2 * SIZE_CEILING as usize, "gaps are closed");
         assert!(self.gap() <= self.bytes.len(), "entries lie in the buffer");
@@ -204,7 +205,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Insert(Vec<u8>, Vec<u8>),
-        Again(usize, Vec<u8>),
+        InsertWithNameOf(usize, Vec<u8>),
         Resize(u32),
         Shrink,
     }
@@ -213,7 +214,7 @@ mod tests {
         let text = || proptest::collection::vec(any::<u8>(), 0..60);
         let step = prop_oneof![
             6 => (text(), text()).prop_map(|(name, value)| Step::Insert(name, value)),
-            3 => (0..6_usize, text()).prop_map(|(age, value)| Step::Again(age, value)),
+            3 => (0..6_usize, text()).prop_map(|(age, value)| Step::InsertWithNameOf(age, value)),
             1 => (0..300_u32).prop_map(Step::Resize),
             1 => Just(Step::Shrink),
         ];
@@ -222,20 +223,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_plain_list_holds(steps in steps()) {
-            let (mut table, mut plain, mut size_max) = (Table::new(300), VecDeque::new(), 300);
+        fn table_behaves_like_a_plain_list(steps in steps()) {
+            let (mut table, mut expected, mut size_max) = (Table::new(300), VecDeque::new(), 300);
             for step in steps {
                 match step {
                     Step::Insert(name, value) => {
-                        let traits = FieldInfo::new(&name, &value);
-                        table.insert(Name::Bytes(&name), &value, traits);
-                        plain.push_front((name, value));
+                        let info = FieldInfo::new(&name, &value);
+                        table.insert(Name::Bytes(&name), &value, info);
+                        expected.push_front((name, value));
                     }
-                    Step::Again(age, value) => {
-                        let Some((name, _)) = plain.get(age).cloned() else { continue };
-                        let traits = FieldInfo::new(&name, &value);
-                        table.insert(Name::Entry(age), &value, traits);
-                        plain.push_front((name, value));
+                    Step::InsertWithNameOf(age, value) => {
+                        let Some((name, _)) = expected.get(age).cloned() else { continue };
+                        let info = FieldInfo::new(&name, &value);
+                        table.insert(Name::Entry(age), &value, info);
+                        expected.push_front((name, value));
                     }
                     Step::Resize(size) => {
                         table.resize(size);
@@ -243,27 +244,29 @@ mod tests {
                     }
                     Step::Shrink => table.shrink(),
                 }
-                let sum = |plain: &VecDeque<(Vec<u8>, Vec<u8>)>| {
-                    plain.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>()
+                let sum = |expected: &VecDeque<(Vec<u8>, Vec<u8>)>| {
+                    let sizes = expected.iter().map(|(name, value)| name.len() + value.len() + 32);
+                    sizes.sum::<usize>()
                 };
-                while sum(&plain) > size_max as usize {
-                    plain.pop_back();
+                while sum(&expected) > size_max as usize {
+                    expected.pop_back();
                 }
                 table.assert_invariants();
-                prop_assert_eq!(table.size() as usize, sum(&plain));
-                prop_assert_eq!(table.len(), plain.len());
-                for (age, (name, value)) in plain.iter().enumerate() {
-                    let (ours, its, traits) = table.get(age).unwrap();
-                    prop_assert_eq!((ours, its), (name.as_slice(), value.as_slice()));
-                    prop_assert_eq!(traits, FieldInfo::new(name, value));
+                prop_assert_eq!(table.size() as usize, sum(&expected));
+                prop_assert_eq!(table.len(), expected.len());
+                for (age, (name, value)) in expected.iter().enumerate() {
+                    let (actual_name, actual_value, info) = table.get(age).unwrap();
+                    prop_assert_eq!(actual_name, name.as_slice());
+                    prop_assert_eq!(actual_value, value.as_slice());
+                    prop_assert_eq!(info, FieldInfo::new(name, value));
                 }
-                prop_assert!(table.get(plain.len()).is_none());
+                prop_assert!(table.get(expected.len()).is_none());
             }
         }
     }
 
     #[test]
-    fn memory_stays_bounded_however_much_is_inserted() {
+    fn memory_stays_bounded_after_many_insertions() {
         let mut table = Table::new(4096);
         let value = [b'v'; 100];
         for _ in 0..1_000_000 {

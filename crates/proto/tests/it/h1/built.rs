@@ -1,5 +1,4 @@
-//! Heads built from their parts equal those that the parser finds in the same bytes, by the same
-//! rules.
+//! Heads built from their parts equal those that the parser finds in the same bytes.
 
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{
@@ -40,7 +39,7 @@ impl Parts {
     }
 
     /// Writes the head without any checks.
-    fn written(&self) -> Vec<u8> {
+    fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = [&self.method[..], b" "].concat();
         if let Some(scheme) = self.scheme.filter(|_| !self.authority.is_empty()) {
             bytes.extend_from_slice(scheme.name().as_bytes());
@@ -48,8 +47,8 @@ impl Parts {
             bytes.extend_from_slice(&self.authority);
         }
         bytes.extend_from_slice(&self.target);
-        let is_old = self.version == Version::Http10;
-        bytes.extend_from_slice(if is_old { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+        let is_http10 = self.version == Version::Http10;
+        bytes.extend_from_slice(if is_http10 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
         for (name, value) in &self.fields {
             bytes.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
         }
@@ -75,8 +74,8 @@ fn parse(limits: &Limits, bytes: &[u8], index: &mut HeadIndex) -> Result<usize, 
 
 fn parts() -> impl Strategy<Value = Parts> {
     let any_bytes = || proptest::collection::vec(any::<u8>(), 0..6);
-    let text = |all: &'static [&'static str]| {
-        prop::sample::select(all).prop_map(|text| text.as_bytes().to_vec())
+    let text = |choices: &'static [&'static str]| {
+        prop::sample::select(choices).prop_map(|text| text.as_bytes().to_vec())
     };
     let method = prop_oneof![
         9 => text(&["GET", "POST", "OPTIONS", "get", "A", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]),
@@ -123,9 +122,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_head_is_built_if_and_only_if_the_parser_accepts_it_and_means_the_same(parts in parts()) {
+    fn builder_and_parser_accept_the_same_heads(parts in parts()) {
         let limits = Limits::DEFAULT;
-        let (written, mut parsed) = (parts.written(), HeadIndex::new());
+        let (written, mut parsed) = (parts.to_bytes(), HeadIndex::new());
         match parts.build(&limits) {
             Ok((bytes, index)) => {
                 prop_assert_eq!(index.fields.len(), parts.fields.len());
@@ -139,8 +138,8 @@ proptest! {
                     // Two rules apply only to connections: a Host is required, and the framing is
                     // checked.
                     Err(Event::RequestError(RequestError::HostMissing)) => return Ok(()),
-                    Err(Event::RequestError(reject)) => {
-                        prop_assert!(reject.section().starts_with("RFC 9110 §8.6"), "{reject:?}");
+                    Err(Event::RequestError(error)) => {
+                        prop_assert!(error.section().starts_with("RFC 9110 §8.6"), "{error:?}");
                         return Ok(());
                     }
                     Err(event) => prop_assert!(false, "{event:?}"),
@@ -153,10 +152,10 @@ proptest! {
                 }
                 prop_assert_eq!(index, parsed);
             }
-            Err(reject) => {
+            Err(error) => {
                 let Ok(length) = parse(&limits, &written, &mut parsed) else { return Ok(()) };
                 // The parser may accept another head in the same bytes, but never this one.
-                let is_whole = length == written.len()
+                let is_same_head = length == written.len()
                     && parsed.fields.len() == parts.fields.len()
                     && parsed.method_span.slice(&written) == parts.method
                     && parsed.path.slice(&written).len() + parsed.query.map_or(0, |query| query.len() + 1)
@@ -166,13 +165,14 @@ proptest! {
                         field.name.slice(&written) == name && field.value.slice(&written) == value
                     });
                 let has_no_scheme = parts.scheme.is_none() && !parts.authority.is_empty();
-                prop_assert!(!is_whole || has_no_scheme, "{reject:?} {}", written.escape_ascii());
+                let text = written.escape_ascii();
+                prop_assert!(!is_same_head || has_no_scheme, "{error:?} {text}");
             }
         }
     }
 
     #[test]
-    fn limits_are_those_of_the_parser(
+    fn builder_and_parser_enforce_the_same_limits(
         sizes in proptest::collection::vec(0..40_usize, 0..8),
         path in 0..60_usize,
         fields_max in 0..8_usize,
@@ -195,13 +195,13 @@ proptest! {
             version: Version::Http10,
             fields: sizes.iter().map(|size| (b"a".to_vec(), vec![b'v'; *size])).collect(),
         };
-        let parsed = parse(&limits, &parts.written(), &mut HeadIndex::new());
+        let parsed = parse(&limits, &parts.to_bytes(), &mut HeadIndex::new());
         prop_assert_eq!(parts.build(&limits).is_ok(), parsed.is_ok());
     }
 }
 
 #[test]
-fn a_head_of_the_largest_size_is_built_where_limits_are_lifted_and_none_beyond() {
+fn without_limits_a_head_has_at_most_65535_bytes() {
     let limits = Limits {
         head_bytes_max: usize::MAX,
         request_line_bytes_max: usize::MAX,
@@ -209,14 +209,14 @@ fn a_head_of_the_largest_size_is_built_where_limits_are_lifted_and_none_beyond()
         fields_max: usize::MAX,
         ..Limits::DEFAULT
     };
-    let parts = |more: usize| Parts {
+    let parts = |extra: usize| Parts {
         method: b"GET".to_vec(),
         scheme: None,
         authority: Vec::new(),
         target: b"/".to_vec(),
         version: Version::Http2,
         // The request line has 16 bytes, the rest of the field 5, the empty line 2.
-        fields: vec![(b"a".to_vec(), vec![b'v'; 65_512 + more])],
+        fields: vec![(b"a".to_vec(), vec![b'v'; 65_512 + extra])],
     };
     let (bytes, index) = parts(0).build(&limits).expect("a head of 65,535 bytes");
     assert_eq!((bytes.len(), usize::from(index.fields[0].value.end)), (65_535, 65_535 - 4));

@@ -4,10 +4,10 @@
 //! with some of its words, or `data`, `end`, `trailer`, `reject`, `close`, `closed` in full; `close
 //! unsaid` is a close after a response without `connection: close`. `answer: early` responds as
 //! soon as a head is complete, and `answer: unwanted` also discards the content. `connection:
-//! plain` is one without TLS. Every case ends with the peer's end, whose event may be omitted if it
-//! is `closed`.
+//! plain` is one without TLS. After `send`, the peer closes its direction; that event may be
+//! omitted if it is `closed`.
 
-use super::play::{Answer, Server, play};
+use super::play::{ResponseTiming, Server, play};
 use crate::script::{Case, parse, unescape};
 use peregrine_proto::Limits;
 use std::path::Path;
@@ -56,54 +56,54 @@ pub(crate) fn limits(case: &Case) -> Limits {
 
 /// The server of a case.
 pub(crate) fn server(case: &Case) -> Server {
-    let answer = match case.text("answer") {
-        Some("early") => Answer::Early,
-        Some("unwanted") => Answer::Unwanted,
+    let timing = match case.text("answer") {
+        Some("early") => ResponseTiming::AfterHead,
+        Some("unwanted") => ResponseTiming::AfterHeadDiscardingBody,
         Some(other) => panic!("no such answer: {other}"),
-        None => Answer::Late,
+        None => ResponseTiming::AfterRequest,
     };
     let is_secure = match case.text("connection") {
         Some("plain") => false,
         Some(other) => panic!("no such connection: {other}"),
         None => true,
     };
-    Server { answer, is_secure }
+    Server { timing, is_secure }
 }
 
 /// Returns whether an event matches an expected line.
-fn agrees(expected: &str, happened: &str) -> bool {
-    if let (Some(expected), Some(happened)) =
-        (expected.strip_prefix("data "), happened.strip_prefix("data "))
+fn matches_line(expected: &str, actual: &str) -> bool {
+    if let (Some(expected), Some(actual)) =
+        (expected.strip_prefix("data "), actual.strip_prefix("data "))
     {
-        return unescape(expected) == unescape(happened);
+        return unescape(expected) == unescape(actual);
     }
     if !expected.starts_with("head ") {
-        return expected == happened;
+        return expected == actual;
     }
-    expected.split(' ').all(|word| happened.split(' ').any(|one| one == word))
+    expected.split(' ').all(|word| actual.split(' ').any(|other| other == word))
 }
 
-fn check(case: &Case, happened: &[String]) -> Result<(), String> {
+fn check(case: &Case, actual: &[String]) -> Result<(), String> {
     let mut expected: Vec<&str> = case.texts("expect").collect();
-    if happened.last().is_some_and(|last| last == "closed") && expected.last() != Some(&"closed") {
+    if actual.last().is_some_and(|last| last == "closed") && expected.last() != Some(&"closed") {
         expected.push("closed");
     }
-    let same = expected.len() == happened.len()
-        && expected.iter().zip(happened).all(|(expected, happened)| agrees(expected, happened));
-    if same { Ok(()) } else { Err(format!("expected {expected:#?}\nhappened {happened:#?}")) }
+    let is_same = expected.len() == actual.len()
+        && expected.iter().zip(actual).all(|(expected, actual)| matches_line(expected, actual));
+    if is_same { Ok(()) } else { Err(format!("expected {expected:#?}\nactual {actual:#?}")) }
 }
 
 #[test]
-fn every_case_goes_as_it_says_whole_and_byte_by_byte() {
+fn cases_pass_at_once_and_byte_by_byte() {
     let mut failures = Vec::new();
     for (file, case) in requests() {
         let (limits, bytes) = (limits(&case), case.bytes("send"));
         let single: Vec<usize> = (0..bytes.len()).collect();
-        for (way, cuts) in [("whole", &[][..]), ("byte by byte", &single)] {
-            let happened = play(&limits, &bytes, cuts, server(&case));
-            if let Err(difference) = check(&case, &happened) {
+        for (splitting, cuts) in [("whole", &[][..]), ("byte by byte", &single)] {
+            let actual = play(&limits, &bytes, cuts, server(&case));
+            if let Err(difference) = check(&case, &actual) {
                 let name = case.text("case").unwrap();
-                failures.push(format!("{file}: {name} ({way})\n{difference}"));
+                failures.push(format!("{file}: {name} ({splitting})\n{difference}"));
             }
         }
     }
@@ -111,7 +111,7 @@ fn every_case_goes_as_it_says_whole_and_byte_by_byte() {
 }
 
 #[test]
-fn there_are_200_cases_each_with_a_name_of_its_own_and_a_section() {
+fn cases_have_unique_names_and_cite_a_section() {
     let cases = requests();
     assert!(cases.len() >= 200, "only {} cases", cases.len());
     let mut names: Vec<_> = cases.iter().map(|(_, case)| case.text("case").unwrap()).collect();
@@ -127,11 +127,11 @@ fn there_are_200_cases_each_with_a_name_of_its_own_and_a_section() {
 }
 
 #[test]
-fn every_reject_is_the_outcome_of_a_case() {
+fn every_error_has_a_case() {
     let cases = requests();
     let expected: Vec<_> = cases.iter().flat_map(|(_, case)| case.texts("expect")).collect();
-    for reject in peregrine_proto::RequestError::ALL {
-        let line = format!("reject {reject:?} {}", reject.status());
+    for error in peregrine_proto::RequestError::ALL {
+        let line = format!("reject {error:?} {}", error.status());
         assert!(expected.contains(&line.as_str()), "no case for {line}");
     }
 }

@@ -1,4 +1,5 @@
-//! HTTP/1 through the public types: table cases, cuts, an oracle, and responses that are read back.
+//! HTTP/1 through the public types: table cases, split input, an oracle, and responses that are
+//! parsed back.
 
 mod built;
 mod cases;

@@ -1,19 +1,20 @@
-//! Heads that we accept are accepted by another parser, with the same method, target, version, and
-//! fields.
+//! Heads that our parser accepts are also accepted by another one, with the same method, target,
+//! version, and fields.
 
 use super::cases::requests;
 use peregrine_proto::h1::{Connection, Event};
 use peregrine_proto::{HeadIndex, Limits, Version};
 use proptest::prelude::*;
 
-/// Compares the parsers on the head at the start of `bytes`. Returns whether we accepted it.
+/// Compares the parsers on the head at the start of `bytes`. Returns whether our parser accepted
+/// it.
 fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
     let limits = Limits { fields_max: 40, ..Limits::DEFAULT };
     let mut head = HeadIndex::new();
     let (used, event) = Connection::new(&limits).receive(&limits, bytes, &mut head);
     let Event::Head(framing) = event else { return Ok(false) };
     let mut bytes = bytes[usize::from(framing.skip)..used].to_vec();
-    // The oracle knows no higher minor version than 1, which counts as 1 here.
+    // The oracle rejects a minor version above 1; our parser treats it as 1.
     let minor = usize::from(head.target.end) + " HTTP/1.".len();
     bytes[minor] = if head.version == Version::Http10 { b'0' } else { b'1' };
     let bytes = bytes.as_slice();
@@ -25,9 +26,9 @@ fn compare(bytes: &[u8]) -> Result<bool, TestCaseError> {
     prop_assert_eq!(reference.path.map(str::as_bytes), Some(head.target.slice(bytes)));
     prop_assert_eq!(reference.version, Some(u8::from(head.version == Version::Http11)));
     prop_assert_eq!(reference.headers.len(), head.fields.len());
-    for (theirs, ours) in reference.headers.iter().zip(&head.fields) {
-        prop_assert_eq!(theirs.name.as_bytes(), ours.name.slice(bytes));
-        prop_assert_eq!(theirs.value, ours.value.slice(bytes));
+    for (expected, actual) in reference.headers.iter().zip(&head.fields) {
+        prop_assert_eq!(expected.name.as_bytes(), actual.name.slice(bytes));
+        prop_assert_eq!(expected.value, actual.value.slice(bytes));
     }
     Ok(true)
 }
@@ -53,10 +54,10 @@ fn generated() -> impl Strategy<Value = Vec<u8>> {
     (line, proptest::collection::vec(field, 0..12)).prop_map(
         |((method, target, version), fields)| {
             let mut head = format!("{method} {target} {version}\r\nHost: a\r\n").into_bytes();
-            for (name, before, value, after) in fields {
-                head.extend_from_slice(format!("{name}:{before}").as_bytes());
+            for (name, leading, value, trailing) in fields {
+                head.extend_from_slice(format!("{name}:{leading}").as_bytes());
                 head.extend_from_slice(&value);
-                head.extend_from_slice(format!("{after}\r\n").as_bytes());
+                head.extend_from_slice(format!("{trailing}\r\n").as_bytes());
             }
             head.extend_from_slice(b"\r\n");
             head
@@ -68,12 +69,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_we_accept_the_oracle_accepts_with_equal_fields(bytes in generated()) {
+    fn accepted_heads_are_parsed_equally_by_the_oracle(bytes in generated()) {
         compare(&bytes)?;
     }
 
     #[test]
-    fn what_we_accept_of_changed_heads_the_oracle_accepts(
+    fn accepted_mutated_heads_are_parsed_equally_by_the_oracle(
         bytes in generated(),
         at: prop::sample::Index,
         byte: u8,
@@ -86,12 +87,12 @@ proptest! {
 }
 
 #[test]
-fn the_oracle_agrees_with_the_cases_that_are_accepted() {
+fn accepted_cases_are_parsed_equally_by_the_oracle() {
     let mut accepted = 0;
     for (file, case) in requests() {
         let name = case.text("case").unwrap();
         match compare(&case.bytes("send")) {
-            Ok(was) => accepted += usize::from(was),
+            Ok(is_accepted) => accepted += usize::from(is_accepted),
             Err(error) => panic!("{file}: {name}: {error}"),
         }
     }

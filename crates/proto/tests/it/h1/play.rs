@@ -1,30 +1,30 @@
-//! A miniature server: feeds a connection, answers every request, and records the events.
+//! A minimal server: feeds a connection, responds to every request, and records the events.
 
 use crate::script::escape;
 use peregrine_proto::h1::{Connection, Event, Framing, NextAction, ResponseLength};
 use peregrine_proto::{BodyLength, Date, HeadIndex, Limits, Scheme, Version};
 
-/// The behaviour of the miniature server.
+/// The behaviour of the minimal server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Server {
-    pub(crate) answer: Answer,
+    pub(crate) timing: ResponseTiming,
     /// Whether the connection has TLS.
     pub(crate) is_secure: bool,
 }
 
-/// When the miniature server answers.
+/// When the minimal server responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ResponseTiming {
     /// When the request is complete.
-    Late,
-    /// As soon as its head is, and continues to read.
-    Early,
-    /// As soon as its head is, and discards the content.
-    Unwanted,
+    AfterRequest,
+    /// As soon as the head is complete. The content is still read.
+    AfterHead,
+    /// As soon as the head is complete. The content is discarded.
+    AfterHeadDiscardingBody,
 }
 
-/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
-/// Returns the events as lines of text, the same for any cuts.
+/// Feeds `bytes` split at `cuts` (ascending), then the end of the stream. Returns the events as
+/// lines of text, which do not depend on the cuts.
 pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], server: Server) -> Vec<String> {
     let mut player = Player {
         connection: Connection::new(limits),
@@ -32,30 +32,30 @@ pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], server: Server
         limits,
         server,
         data: Vec::new(),
-        notes: Vec::new(),
+        lines: Vec::new(),
         out: Vec::new(),
         said_close: false,
     };
     let mut used = 0;
-    let ends = cuts.iter().copied().chain([bytes.len()]);
-    for end in ends {
+    let piece_ends = cuts.iter().copied().chain([bytes.len()]);
+    for end in piece_ends {
         if !player.feed(bytes, &mut used, end) {
-            player.note_data();
-            return player.notes;
+            player.record_data();
+            return player.lines;
         }
     }
     let event = player.connection.receive_eof();
     player.connection.assert_invariants();
-    player.note_data();
+    player.record_data();
     match event {
-        Event::RequestError(reject) => {
-            player.reject(reject);
+        Event::RequestError(error) => {
+            player.record_error(error);
             assert_eq!(player.connection.next_action(), NextAction::Close);
-            player.notes.push("close".to_owned());
+            player.lines.push("close".to_owned());
         }
-        event => player.notes.push(format!("{event:?}").to_lowercase()),
+        event => player.lines.push(format!("{event:?}").to_lowercase()),
     }
-    player.notes
+    player.lines
 }
 
 struct Player<'limits> {
@@ -64,7 +64,7 @@ struct Player<'limits> {
     limits: &'limits Limits,
     server: Server,
     data: Vec<u8>,
-    notes: Vec<String>,
+    lines: Vec<String>,
     out: Vec<u8>,
     /// Whether the last response announced that the connection closes after it.
     said_close: bool,
@@ -75,62 +75,65 @@ impl Player<'_> {
     fn feed(&mut self, bytes: &[u8], used: &mut usize, end: usize) -> bool {
         loop {
             let unread = &bytes[*used..end];
-            let (taken, event) = self.connection.receive(self.limits, unread, &mut self.head);
+            let (count, event) = self.connection.receive(self.limits, unread, &mut self.head);
             self.connection.assert_invariants();
-            assert!(taken <= unread.len(), "more bytes used than available");
-            *used += taken;
+            assert!(count <= unread.len(), "more bytes used than available");
+            *used += count;
             if !matches!(event, Event::Data(_) | Event::NeedInput) {
-                self.note_data();
+                self.record_data();
             }
             match event {
                 Event::NeedInput => return true,
                 Event::Head(framing) => {
-                    self.begin(&unread[usize::from(framing.skip)..taken], framing);
+                    self.start_request(&unread[usize::from(framing.skip)..count], framing);
                 }
                 Event::Data(range) => {
-                    assert!(!range.is_empty() && range.end == taken, "data ends the used bytes");
+                    assert!(
+                        !range.is_empty() && range.end == count,
+                        "the content is at the end of the used bytes"
+                    );
                     self.data.extend_from_slice(&unread[range]);
                 }
                 Event::End => {
-                    self.notes.push("end".to_owned());
+                    self.lines.push("end".to_owned());
                     for (name, value) in self.connection.trailers() {
-                        self.notes.push(format!("trailer {}: {}", escape(name), escape(value)));
+                        self.lines.push(format!("trailer {}: {}", escape(name), escape(value)));
                     }
-                    if self.server.answer == Answer::Late {
+                    if self.server.timing == ResponseTiming::AfterRequest {
                         self.respond(200);
                     }
                 }
-                Event::Paused => panic!("a complete request was answered"),
+                Event::Paused => panic!("every complete request got a response"),
                 Event::Upgraded => panic!("nothing was switched"),
-                Event::RequestError(reject) => self.reject(reject),
+                Event::RequestError(error) => self.record_error(error),
                 Event::Closed => assert_eq!(self.connection.next_action(), NextAction::Close),
             }
             if self.connection.next_action() == NextAction::Close {
-                let note = if self.said_close { "close" } else { "close unsaid" };
-                self.notes.push(note.to_owned());
+                let line = if self.said_close { "close" } else { "close unsaid" };
+                self.lines.push(line.to_owned());
                 return false;
             }
         }
     }
 
-    fn begin(&mut self, head: &[u8], framing: Framing) {
-        self.notes.push(describe(head, &self.head, framing));
-        if let Err(reject) = self.head.check_https_over_tls(self.server.is_secure) {
+    fn start_request(&mut self, head: &[u8], framing: Framing) {
+        self.lines.push(describe(head, &self.head, framing));
+        if let Err(error) = self.head.check_https_over_tls(self.server.is_secure) {
             self.connection.discard_body();
-            return self.reject(reject);
+            return self.record_error(error);
         }
-        if self.server.answer == Answer::Unwanted {
+        if self.server.timing == ResponseTiming::AfterHeadDiscardingBody {
             self.connection.discard_body();
         }
-        if self.server.answer != Answer::Late || framing.body == BodyLength::None {
+        if self.server.timing != ResponseTiming::AfterRequest || framing.body == BodyLength::None {
             self.respond(200);
         }
     }
 
-    fn reject(&mut self, reject: peregrine_proto::RequestError) {
-        self.notes.push(format!("reject {reject:?} {}", reject.status()));
+    fn record_error(&mut self, error: peregrine_proto::RequestError) {
+        self.lines.push(format!("reject {error:?} {}", error.status()));
         if self.connection.next_action() == NextAction::Respond {
-            self.respond(reject.status());
+            self.respond(error.status());
         }
     }
 
@@ -148,14 +151,14 @@ impl Player<'_> {
             assert_eq!(
                 self.connection.next_action(),
                 NextAction::Close,
-                "an announced close closes"
+                "`connection: close` closes the connection"
             );
         }
     }
 
-    fn note_data(&mut self) {
+    fn record_data(&mut self) {
         if !self.data.is_empty() {
-            self.notes.push(format!("data {}", escape(&self.data)));
+            self.lines.push(format!("data {}", escape(&self.data)));
             self.data.clear();
         }
     }

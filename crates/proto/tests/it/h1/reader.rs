@@ -21,43 +21,43 @@ impl Response {
 }
 
 /// Reads one response according to RFC 9112 §6.3. `None` if it is incomplete.
-pub(crate) fn read(bytes: &[u8], to_head: bool) -> Option<Response> {
+pub(crate) fn read(bytes: &[u8], is_head_response: bool) -> Option<Response> {
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut fields);
     let httparse::Status::Complete(start) = response.parse(bytes).expect("a valid response") else {
         return None;
     };
     let status = response.code.expect("a response has a status");
-    let owned =
+    let to_owned_field =
         |field: &httparse::Header<'_>| (field.name.as_bytes().to_vec(), field.value.to_vec());
-    let fields = response.headers.iter().map(owned).collect();
-    let mut read = Response { status, fields, content: Vec::new(), length: start };
-    let lengths = read.values("content-length");
-    let chunked = !read.values("transfer-encoding").is_empty();
-    assert!(lengths.len() + usize::from(chunked) <= 1, "there is one framing");
-    if to_head || status < 200 || status == 204 || status == 304 {
-        return Some(read);
+    let fields = response.headers.iter().map(to_owned_field).collect();
+    let mut result = Response { status, fields, content: Vec::new(), length: start };
+    let lengths = result.values("content-length");
+    let is_chunked = !result.values("transfer-encoding").is_empty();
+    assert!(lengths.len() + usize::from(is_chunked) <= 1, "there is at most one framing");
+    if is_head_response || status < 200 || status == 204 || status == 304 {
+        return Some(result);
     }
-    let number = |text: &&[u8]| {
+    let parse_length = |text: &&[u8]| {
         let text = std::str::from_utf8(text).expect("a length is text");
         text.parse().expect("a length is a number")
     };
-    let length = lengths.first().map(number);
-    let rest = &bytes[start..];
-    if chunked {
-        let (content, used) = dechunk(rest)?;
-        (read.content, read.length) = (content, start + used);
+    let length = lengths.first().map(parse_length);
+    let body = &bytes[start..];
+    if is_chunked {
+        let (content, used) = read_chunks(body)?;
+        (result.content, result.length) = (content, start + used);
     } else if let Some(length) = length {
-        read.content = rest.get(..length)?.to_vec();
-        read.length = start + length;
+        result.content = body.get(..length)?.to_vec();
+        result.length = start + length;
     } else {
-        (read.content, read.length) = (rest.to_vec(), bytes.len());
+        (result.content, result.length) = (body.to_vec(), bytes.len());
     }
-    Some(read)
+    Some(result)
 }
 
-/// The content of chunks, and their length in bytes including the trailers.
-fn dechunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+/// The content of the chunks, and their length in bytes including the trailer section.
+fn read_chunks(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut content, mut at) = (Vec::new(), 0);
     loop {
         let line = bytes[at..].windows(2).position(|window| window == b"\r\n")?;

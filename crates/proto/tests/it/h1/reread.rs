@@ -1,11 +1,11 @@
-//! Written responses are read back by a simple reader that shares no code with the writer.
+//! Written responses are parsed back by a simple reader that shares no code with the writer.
 
 use super::reader::{Field, read};
 use peregrine_proto::h1::{BodyFraming, Connection, Event, ResponseLength};
 use peregrine_proto::{Date, HeadIndex, Limits};
 use proptest::prelude::*;
 
-fn bytes_of(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+fn borrow_fields(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
 }
 
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn written_responses_are_parsed_back(
         request in prop::sample::select(vec![
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -60,22 +60,25 @@ proptest! {
             false => ResponseLength::Unknown,
         };
         let (mut out, date) = (Vec::new(), Date::from_unix_seconds(0));
-        let mode = connection.send_response(status, bytes_of(&fields), length, &date, &mut out);
+        let borrowed = borrow_fields(&fields);
+        let framing = connection.send_response(status, borrowed, length, &date, &mut out);
         for part in &parts {
             connection.send_data(part, &mut out);
         }
-        connection.finish(bytes_of(&trailers), &mut out);
+        connection.finish(borrow_fields(&trailers), &mut out);
         connection.assert_invariants();
 
-        let read = read(&out, request.starts_with("HEAD")).expect("the response is whole");
-        prop_assert_eq!(read.length, out.len(), "no bytes follow it");
+        let response = read(&out, request.starts_with("HEAD")).expect("the response is complete");
+        prop_assert_eq!(response.length, out.len(), "no bytes follow the response");
         let expected = if (200..1000).contains(&status) { status } else { 500 };
-        prop_assert_eq!(read.status, expected);
-        prop_assert_eq!(read.values("date").len(), 1);
-        match mode {
-            BodyFraming::None => prop_assert!(read.content.is_empty()),
-            BodyFraming::Exact(bytes) => prop_assert_eq!(read.content.len() as u64, bytes),
-            BodyFraming::Chunked | BodyFraming::CloseDelimited => prop_assert_eq!(read.content, content),
+        prop_assert_eq!(response.status, expected);
+        prop_assert_eq!(response.values("date").len(), 1);
+        match framing {
+            BodyFraming::None => prop_assert!(response.content.is_empty()),
+            BodyFraming::Exact(bytes) => prop_assert_eq!(response.content.len() as u64, bytes),
+            BodyFraming::Chunked | BodyFraming::CloseDelimited => {
+                prop_assert_eq!(response.content, content)
+            }
         }
     }
 }

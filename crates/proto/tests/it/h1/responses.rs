@@ -3,8 +3,8 @@
 //! `send` contains the bytes of requests. The lines after it are executed in order: `receive` reads
 //! one event and compares it; `respond: STATUS LENGTH` (or `chunked` for an unknown length), with
 //! the `field` lines before it; `interim: STATUS`; `switch:`; `data`; `trailer`, then `finish:`;
-//! `drain:`; `keep:` and `discard:` of the request's content; `end:` is the peer's end. `wire`
-//! contains all output, `next` is the final result of `next`.
+//! `drain:`; `keep:` and `discard:` of the request's content; `end:` is the end of the peer's
+//! stream. `wire` contains all output, `next` is the final result of `next_action`.
 
 use crate::script::{Case, escape, parse, unescape};
 use peregrine_proto::h1::{Connection, Event, ResponseLength};
@@ -12,12 +12,12 @@ use peregrine_proto::{Date, HeadIndex, Limits};
 
 type Field = (Vec<u8>, Vec<u8>);
 
-fn field(text: &str) -> Field {
+fn parse_field(text: &str) -> Field {
     let (name, value) = text.split_once(": ").expect("a field has a value");
     (unescape(name), unescape(value))
 }
 
-fn borrowed(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
+fn borrow_fields(fields: &[Field]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
 }
 
@@ -31,16 +31,16 @@ fn run(case: &Case) -> (Vec<u8>, String) {
     for (key, text) in &case.lines {
         match key.as_str() {
             "receive" => {
-                let (taken, event) = connection.receive(&limits, &unread[used..], &mut head);
-                used += taken;
+                let (count, event) = connection.receive(&limits, &unread[used..], &mut head);
+                used += count;
                 let event = match event {
                     Event::Head(_) => "Head".to_owned(),
                     event => format!("{event:?}"),
                 };
                 assert_eq!(event, *text, "the event of {:?}", case.text("case"));
             }
-            "field" => fields.push(field(text)),
-            "trailer" => trailers.push(field(text)),
+            "field" => fields.push(parse_field(text)),
+            "trailer" => trailers.push(parse_field(text)),
             "respond" => {
                 let (status, length) = text.split_once(' ').expect("a status and a length");
                 let length = match length {
@@ -48,19 +48,19 @@ fn run(case: &Case) -> (Vec<u8>, String) {
                     number => ResponseLength::Exact(number.parse().unwrap()),
                 };
                 let status = status.parse().unwrap();
-                connection.send_response(status, borrowed(&fields), length, &date, &mut out);
+                connection.send_response(status, borrow_fields(&fields), length, &date, &mut out);
                 fields.clear();
             }
             "interim" => {
-                connection.send_interim(text.parse().unwrap(), borrowed(&fields), &mut out);
+                connection.send_interim(text.parse().unwrap(), borrow_fields(&fields), &mut out);
                 fields.clear();
             }
             "switch" => {
-                let switched = connection.switch_protocols(borrowed(&fields), &mut out);
+                let switched = connection.switch_protocols(borrow_fields(&fields), &mut out);
                 assert_eq!(switched.to_string(), *text, "the switch of {:?}", case.text("case"));
             }
             "data" => drop(connection.send_data(&unescape(text), &mut out)),
-            "finish" => connection.finish(borrowed(&trailers), &mut out),
+            "finish" => connection.finish(borrow_fields(&trailers), &mut out),
             "drain" => connection.drain(),
             "keep" => connection.keep_reading_body(),
             "discard" => connection.discard_body(),
@@ -74,7 +74,7 @@ fn run(case: &Case) -> (Vec<u8>, String) {
 }
 
 #[test]
-fn every_response_is_written_as_its_case_says() {
+fn cases_of_responses_pass() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/cases/responses.txt");
     let cases = parse(&std::fs::read_to_string(path).unwrap());
     assert!(cases.len() >= 40, "only {} cases", cases.len());

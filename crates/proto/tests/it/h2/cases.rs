@@ -1,19 +1,19 @@
 //! The table cases: `cases/h2/*.txt`.
 //!
 //! `send` contains frames in the notation of `wire.rs`; `limits` may set some limits; `answer` is
-//! `early` or `never`, default late; each `expect` is the next event, in the format of `play.rs`.
-//! Every case ends with the peer's end, whose event may be omitted if it is `closed`. Events that
-//! occur at the beginning of every connection, `settings` and its acknowledgement after `hello`,
-//! are omitted.
+//! `early` or `never`, by default after the request; each `expect` is the next event, in the format
+//! of `play.rs`. After `send`, the peer closes its direction; that event may be omitted if it is
+//! `closed`. Events that occur at the beginning of every connection, `settings` and its
+//! acknowledgement after `hello`, are omitted.
 
-use super::play::{Answer, play};
+use super::play::{ResponseTiming, play};
 use super::wire;
 use crate::script::{Case, parse};
 use peregrine_proto::h2::{Http2Error, Limits};
 use proptest::prelude::*;
 use std::path::Path;
 
-pub(crate) fn all() -> Vec<(String, Case)> {
+pub(crate) fn load_cases() -> Vec<(String, Case)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases/h2");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -59,48 +59,48 @@ pub(crate) fn limits(case: &Case) -> Limits {
     limits
 }
 
-pub(crate) fn answer(case: &Case) -> Answer {
+pub(crate) fn timing(case: &Case) -> ResponseTiming {
     match case.text("answer") {
-        Some("early") => Answer::Early,
-        Some("never") => Answer::Never,
+        Some("early") => ResponseTiming::AfterHead,
+        Some("never") => ResponseTiming::Never,
         Some(other) => panic!("no such answer: {other}"),
-        None => Answer::Late,
+        None => ResponseTiming::AfterRequest,
     }
 }
 
-fn check(case: &Case, happened: &[String]) -> Result<(), String> {
+fn check(case: &Case, actual: &[String]) -> Result<(), String> {
     let mut expected: Vec<&str> = case.texts("expect").collect();
-    let mut happened: Vec<&str> = happened.iter().map(String::as_str).collect();
-    let says_hello = case.text("send").is_some_and(|line| line == "hello");
-    if says_hello && happened.starts_with(&["> settings-ack", "settings"]) {
-        happened.drain(..2);
+    let mut actual: Vec<&str> = actual.iter().map(String::as_str).collect();
+    let sends_hello = case.text("send").is_some_and(|line| line == "hello");
+    if sends_hello && actual.starts_with(&["> settings-ack", "settings"]) {
+        actual.drain(..2);
     }
-    if happened.last() == Some(&"closed") && expected.last() != Some(&"closed") {
+    if actual.last() == Some(&"closed") && expected.last() != Some(&"closed") {
         expected.push("closed");
     }
-    if happened.last() == Some(&"close") && expected.last() != Some(&"close") {
+    if actual.last() == Some(&"close") && expected.last() != Some(&"close") {
         expected.push("close");
     }
-    if expected == happened {
+    if expected == actual {
         return Ok(());
     }
-    Err(format!("expected {expected:#?}\nhappened {happened:#?}"))
+    Err(format!("expected {expected:#?}\nactual {actual:#?}"))
 }
 
 #[test]
-fn every_case_goes_as_it_says_whole_and_byte_by_byte() {
+fn cases_pass_at_once_and_byte_by_byte() {
     let mut failures = Vec::new();
-    for (file, case) in all() {
+    for (file, case) in load_cases() {
         let (limits, bytes) = (limits(&case), wire::bytes(case.texts("send")));
         let single: Vec<usize> = (0..bytes.len()).collect();
-        for (way, cuts) in [("whole", &[][..]), ("byte by byte", &single)] {
+        for (splitting, cuts) in [("whole", &[][..]), ("byte by byte", &single)] {
             if bytes.len() > 50_000 && !cuts.is_empty() {
                 continue;
             }
-            let happened = play(&limits, &bytes, cuts, answer(&case));
-            if let Err(difference) = check(&case, &happened) {
+            let actual = play(&limits, &bytes, cuts, timing(&case));
+            if let Err(difference) = check(&case, &actual) {
                 let name = case.text("case").unwrap();
-                failures.push(format!("{file}: {name} ({way})\n{difference}"));
+                failures.push(format!("{file}: {name} ({splitting})\n{difference}"));
                 break;
             }
         }
@@ -109,8 +109,8 @@ fn every_case_goes_as_it_says_whole_and_byte_by_byte() {
 }
 
 #[test]
-fn there_are_100_cases_each_with_a_name_of_its_own_and_a_section() {
-    let cases = all();
+fn cases_have_unique_names_and_cite_a_section() {
+    let cases = load_cases();
     assert!(cases.len() >= 100, "only {} cases", cases.len());
     let mut names: Vec<_> = cases.iter().map(|(_, case)| case.text("case").unwrap()).collect();
     names.sort_unstable();
@@ -124,31 +124,33 @@ fn there_are_100_cases_each_with_a_name_of_its_own_and_a_section() {
 }
 
 #[test]
-fn every_reject_is_the_outcome_of_a_case() {
-    let cases = all();
+fn every_error_has_a_case() {
+    let cases = load_cases();
     let expected: Vec<_> = cases.iter().flat_map(|(_, case)| case.texts("expect")).collect();
-    for reject in Http2Error::ALL {
-        let name = format!("{reject:?}");
-        let is_there = expected
+    for error in Http2Error::ALL {
+        let name = format!("{error:?}");
+        let has_case = expected
             .iter()
             .any(|line| line.split([' ', '(', ')']).any(|word| word.eq_ignore_ascii_case(&name)));
-        assert!(is_there, "no case for {name}");
+        assert!(has_case, "no case for {name}");
     }
 }
 
 #[test]
-fn every_cut_in_two_of_every_case_gives_the_same_events() {
-    for (file, case) in all() {
+fn splitting_a_case_anywhere_gives_the_same_events() {
+    for (file, case) in load_cases() {
         let (limits, bytes) = (limits(&case), wire::bytes(case.texts("send")));
         if bytes.len() > 1000 {
             continue;
         }
-        for answer in [Answer::Late, Answer::Early, Answer::Never] {
-            let whole = play(&limits, &bytes, &[], answer);
+        for timing in
+            [ResponseTiming::AfterRequest, ResponseTiming::AfterHead, ResponseTiming::Never]
+        {
+            let expected = play(&limits, &bytes, &[], timing);
             for cut in 0..=bytes.len() {
                 let name = case.text("case").unwrap();
-                let in_two = play(&limits, &bytes, &[cut], answer);
-                assert_eq!(in_two, whole, "{file}: {name}, cut at {cut}");
+                let events = play(&limits, &bytes, &[cut], timing);
+                assert_eq!(events, expected, "{file}: {name}, cut at {cut}");
             }
         }
     }
@@ -156,22 +158,22 @@ fn every_cut_in_two_of_every_case_gives_the_same_events() {
 
 /// The frames of several cases in a row, some of their bytes changed.
 fn streams_of_frames() -> impl Strategy<Value = Vec<u8>> {
-    let cases: Vec<Vec<u8>> = all()
+    let cases: Vec<Vec<u8>> = load_cases()
         .iter()
         .map(|(_, case)| wire::bytes(case.texts("send")))
         .filter(|bytes| bytes.len() < 1000)
         .collect();
     let hello = wire::bytes(["hello"].iter());
     let skip = hello.len();
-    let one = (0..cases.len()).prop_map(move |at| {
+    let frames = (0..cases.len()).prop_map(move |at| {
         let case = &cases[at];
         case.get(skip..).unwrap_or_default().to_vec()
     });
-    let change = (any::<prop::sample::Index>(), 0..3_u8, any::<u8>());
-    let changes = proptest::collection::vec(change, 0..4);
-    (proptest::collection::vec(one, 1..5), changes).prop_map(move |(parts, changes)| {
+    let mutation = (any::<prop::sample::Index>(), 0..3_u8, any::<u8>());
+    let mutations = proptest::collection::vec(mutation, 0..4);
+    (proptest::collection::vec(frames, 1..5), mutations).prop_map(move |(parts, mutations)| {
         let mut bytes = [hello.clone(), parts.concat()].concat();
-        for (at, kind, byte) in changes {
+        for (at, kind, byte) in mutations {
             let at = at.index(bytes.len());
             match kind {
                 0 => bytes[at] = byte,
@@ -187,17 +189,21 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_gives_the_same_events(
+    fn events_do_not_depend_on_how_bytes_are_split(
         bytes in streams_of_frames(),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
-        answer in prop_oneof![Just(Answer::Late), Just(Answer::Early), Just(Answer::Never)],
+        timing in prop_oneof![
+            Just(ResponseTiming::AfterRequest),
+            Just(ResponseTiming::AfterHead),
+            Just(ResponseTiming::Never),
+        ],
     ) {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.sort_unstable();
         let limits = Limits::DEFAULT;
-        let whole = play(&limits, &bytes, &[], answer);
-        prop_assert_eq!(&play(&limits, &bytes, &cuts, answer), &whole);
+        let expected = play(&limits, &bytes, &[], timing);
+        prop_assert_eq!(&play(&limits, &bytes, &cuts, timing), &expected);
         let single: Vec<usize> = (0..bytes.len()).collect();
-        prop_assert_eq!(&play(&limits, &bytes, &single, answer), &whole);
+        prop_assert_eq!(&play(&limits, &bytes, &single, timing), &expected);
     }
 }

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// Keeps a limited number of fields.
-struct Kept {
+/// Collects a limited number of fields.
+struct FieldCollector {
     fields: Vec<Pair>,
     fields_max: usize,
 }
 
-impl FieldSink for Kept {
+impl FieldSink for FieldCollector {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.fields.push((field.name.to_vec(), field.value.to_vec()));
         self.fields.len() < self.fields_max
@@ -23,12 +23,12 @@ impl FieldSink for Kept {
 const BYTES_MAX: usize = 1 << 20;
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Pair>, Http2Error> {
-    let mut kept = Kept { fields: Vec::new(), fields_max: usize::MAX };
-    let bytes = decoder.decode(block, BYTES_MAX, &mut kept)?;
+    let mut collector = FieldCollector { fields: Vec::new(), fields_max: usize::MAX };
+    let bytes = decoder.decode(block, BYTES_MAX, &mut collector)?;
     decoder.assert_invariants();
-    let sizes = kept.fields.iter().map(|(name, value)| name.len() + value.len() + 32);
+    let sizes = collector.fields.iter().map(|(name, value)| name.len() + value.len() + 32);
     assert_eq!(bytes, sizes.sum::<usize>());
-    Ok(kept.fields)
+    Ok(collector.fields)
 }
 
 fn encode(encoder: &mut Encoder, fields: &[Pair]) -> Vec<u8> {
@@ -66,7 +66,7 @@ const OK: &str = ":status: 200\ncache-control: private\ndate: Mon, 21 Oct 2013 2
 
 // RFC 7541 C.2 to C.6.
 #[test]
-fn the_examples_of_the_standard_give_its_fields_and_its_table_sizes() {
+fn decodes_the_examples_of_rfc_7541() {
     let single = [
         (
             "400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572",
@@ -135,7 +135,7 @@ fn the_examples_of_the_standard_give_its_fields_and_its_table_sizes() {
 }
 
 #[test]
-fn what_cannot_be_read_says_why() {
+fn malformed_blocks_are_rejected() {
     let cases = [
         ("80", Http2Error::IndexInvalid),
         ("be", Http2Error::IndexInvalid),
@@ -152,13 +152,13 @@ fn what_cannot_be_read_says_why() {
         ("3f e2 1f", Http2Error::SizeUpdateTooLarge),
         ("82 20", Http2Error::SizeUpdateMisplaced),
     ];
-    for (block, reject) in cases {
-        assert_eq!(decode(&mut Decoder::new(), &hex(block)), Err(reject), "{block}");
+    for (block, error) in cases {
+        assert_eq!(decode(&mut Decoder::new(), &hex(block)), Err(error), "{block}");
     }
 }
 
 #[test]
-fn a_smaller_table_must_be_confirmed_by_the_next_block() {
+fn a_smaller_table_must_be_signalled_in_the_next_block() {
     let mut decoder = Decoder::new();
     decoder.set_size_max(100);
     assert_eq!(decode(&mut decoder, &hex("82")), Err(Http2Error::SizeUpdateMissing));
@@ -168,13 +168,13 @@ fn a_smaller_table_must_be_confirmed_by_the_next_block() {
     let mut decoder = Decoder::new();
     decoder.set_size_max(100);
     assert_eq!(decode(&mut decoder, &hex("3f 45 82")).unwrap().len(), 1);
-    // A larger one need not be signalled.
+    // A larger size does not have to be signalled.
     decoder.set_size_max(1000);
     assert_eq!(decode(&mut decoder, &hex("82")).unwrap().len(), 1);
 }
 
 #[test]
-fn a_bomb_is_stopped_and_what_a_sink_does_not_want_still_fills_the_table() {
+fn bombs_are_rejected_and_skipped_fields_still_fill_the_table() {
     // An entry of some 4,000 bytes, then a reference to it for each byte.
     let mut block = hex("40 01 61 7f 9f 1e");
     block.extend([b'x'; 3998]);
@@ -183,14 +183,14 @@ fn a_bomb_is_stopped_and_what_a_sink_does_not_want_still_fills_the_table() {
     assert_eq!(decode(&mut Decoder::new(), &block), Err(Http2Error::HeaderListTooLarge));
 
     let mut decoder = Decoder::new();
-    let mut kept = Kept { fields: Vec::new(), fields_max: 1 };
-    decoder.decode(&hex("82 40 01 61 01 62 84"), BYTES_MAX, &mut kept).unwrap();
-    assert_eq!(kept.fields.len(), 1);
+    let mut collector = FieldCollector { fields: Vec::new(), fields_max: 1 };
+    decoder.decode(&hex("82 40 01 61 01 62 84"), BYTES_MAX, &mut collector).unwrap();
+    assert_eq!(collector.fields.len(), 1);
     assert_eq!(decode(&mut decoder, &[0xbe]).unwrap(), [(b"a".to_vec(), b"b".to_vec())]);
 }
 
 #[test]
-fn what_is_sent_twice_costs_a_byte_from_then_on_and_secrets_never_enter_the_table() {
+fn repeated_fields_are_indexed_and_sensitive_ones_never_are() {
     let mut encoder = Encoder::new(4096);
     let fields = pairs("content-type: text/html\nserver: peregrine\nx-own: 1");
     let lengths: Vec<_> = (0..4).map(|_| encode(&mut encoder, &fields).len()).collect();
@@ -205,7 +205,7 @@ fn what_is_sent_twice_costs_a_byte_from_then_on_and_secrets_never_enter_the_tabl
 }
 
 #[test]
-fn the_table_follows_what_the_peer_allows_and_tells_it() {
+fn encoder_follows_and_signals_the_size_limit_of_the_peer() {
     let mut encoder = Encoder::new(2048);
     let fields = pairs("server: peregrine");
     for _ in 0..2 {
@@ -225,7 +225,7 @@ fn the_table_follows_what_the_peer_allows_and_tells_it() {
 }
 
 #[test]
-fn an_emptied_table_goes_on_with_a_decoder_that_is_told() {
+fn encoder_and_decoder_stay_in_sync_after_shrinking() {
     let (mut encoder, mut decoder) = (Encoder::new(2048), Decoder::new());
     let fields = pairs("server: peregrine\nvary: accept");
     for round in 0..10 {
@@ -261,15 +261,15 @@ fn field() -> impl Strategy<Value = Pair> {
 
 fn blocks() -> impl Strategy<Value = Vec<Vec<Pair>>> {
     // Few fields in many blocks, so that they are repeated.
-    proptest::collection::vec(field(), 1..12).prop_flat_map(|all| {
-        let some = proptest::collection::vec(prop::sample::select(all), 0..8);
-        proptest::collection::vec(some, 1..12)
+    proptest::collection::vec(field(), 1..12).prop_flat_map(|fields| {
+        let block = proptest::collection::vec(prop::sample::select(fields), 0..8);
+        proptest::collection::vec(block, 1..12)
     })
 }
 
 proptest! {
     #[test]
-    fn what_we_encode_we_and_the_oracle_decode(blocks in blocks(), size in 0..600_u32) {
+    fn encoded_blocks_are_decoded_by_both_decoders(blocks in blocks(), size in 0..600_u32) {
         let (mut encoder, mut decoder) = (Encoder::new(size), Decoder::new());
         let mut oracle = loona_hpack::Decoder::new();
         for fields in blocks {
@@ -280,17 +280,17 @@ proptest! {
     }
 
     #[test]
-    fn what_the_oracle_encodes_we_decode(blocks in blocks()) {
+    fn blocks_of_the_oracle_are_decoded(blocks in blocks()) {
         let (mut oracle, mut decoder) = (loona_hpack::Encoder::new(), Decoder::new());
         for fields in blocks {
-            let lent = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-            let block = oracle.encode(lent);
+            let borrowed = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+            let block = oracle.encode(borrowed);
             prop_assert_eq!(decode(&mut decoder, &block).unwrap(), fields);
         }
     }
 
     #[test]
-    fn what_we_decode_of_any_bytes_the_oracle_decodes(
+    fn decoded_arbitrary_bytes_are_decoded_equally_by_the_oracle(
         blocks in proptest::collection::vec(
             proptest::collection::vec(
                 prop_oneof![2 => any::<u8>(), 1 => 0..8_u8, 1 => Just(0x40), 1 => 0xbe..0xc4_u8], 0..40),
@@ -301,8 +301,8 @@ proptest! {
         for mut block in blocks {
             // The oracle rejects a size update without a following field; the standard does not.
             block.push(0x82);
-            let Ok(ours) = decode(&mut decoder, &block) else { break };
-            prop_assert_eq!(oracle.decode(&block).unwrap(), ours);
+            let Ok(decoded) = decode(&mut decoder, &block) else { break };
+            prop_assert_eq!(oracle.decode(&block).unwrap(), decoded);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A miniature server: feeds a connection, answers requests, and records the events.
+//! A minimal server: feeds a connection, responds to requests, and records the events.
 
 use super::wire::Reader;
 use crate::script::escape;
@@ -8,62 +8,67 @@ use peregrine_proto::h2::{
 };
 use peregrine_proto::{BodyLength, Date, HeadIndex};
 
-/// When the miniature server answers.
+/// When the minimal server responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ResponseTiming {
     /// When the request is complete.
-    Late,
-    /// As soon as its head is.
-    Early,
+    AfterRequest,
+    /// As soon as the head is complete.
+    AfterHead,
     /// Never.
     Never,
 }
 
-/// Feeds `bytes` in pieces that end at `cuts` (ascending) and at their end, then the peer's end.
-/// Returns the events as lines of text, the same for any cuts: events, and after `> ` the output.
-pub(crate) fn play(limits: &Limits, bytes: &[u8], cuts: &[usize], answer: Answer) -> Vec<String> {
+/// Feeds `bytes` split at `cuts` (ascending), then the end of the stream. Returns lines of text,
+/// which do not depend on the cuts: the events, and after `> ` the output.
+pub(crate) fn play(
+    limits: &Limits,
+    bytes: &[u8],
+    cuts: &[usize],
+    timing: ResponseTiming,
+) -> Vec<String> {
     let mut out = Vec::new();
     let connection = Connection::new(limits, &mut out);
     let mut reader = Reader::new();
-    // The beginning of every connection is tested elsewhere.
+    // The server preface is tested elsewhere.
     reader.lines(&out);
     out.clear();
     let mut player = Player {
         connection,
         limits,
-        answer,
+        timing,
         reader,
         out,
         bytes: Vec::new(),
         head: HeadIndex::new(),
         data: None,
-        notes: Vec::new(),
+        lines: Vec::new(),
         offered: Vec::new(),
     };
     let mut used = 0;
     for end in cuts.iter().copied().chain([bytes.len()]) {
         if !player.feed(bytes, &mut used, end) {
-            return player.notes;
+            return player.lines;
         }
     }
-    player.note_data();
+    player.record_data();
     let event = player.connection.receive_eof();
     player.connection.assert_invariants();
-    player.notes.push(format!("{event:?}").to_lowercase());
-    player.notes
+    player.lines.push(format!("{event:?}").to_lowercase());
+    player.lines
 }
 
 struct Player<'limits> {
     connection: Connection,
     limits: &'limits Limits,
-    answer: Answer,
+    timing: ResponseTiming,
     reader: Reader,
     out: Vec<u8>,
     bytes: Vec<u8>,
     head: HeadIndex,
     data: Option<(StreamKey, Vec<u8>)>,
-    notes: Vec<String>,
-    /// Responses whose content waits for room.
+    lines: Vec<String>,
+    /// Responses whose content waits for window, with the number of bytes that were sent.
     offered: Vec<(StreamKey, usize)>,
 }
 
@@ -75,7 +80,7 @@ impl Player<'_> {
     fn feed(&mut self, bytes: &[u8], used: &mut usize, end: usize) -> bool {
         loop {
             let unread = &bytes[*used..end];
-            let (taken, event) = self.connection.receive(
+            let (count, event) = self.connection.receive(
                 self.limits,
                 unread,
                 &mut self.bytes,
@@ -83,92 +88,93 @@ impl Player<'_> {
                 &mut self.out,
             );
             self.connection.assert_invariants();
-            assert!(taken <= unread.len(), "more bytes used than available");
-            *used += taken;
-            self.note_out();
+            assert!(count <= unread.len(), "more bytes used than available");
+            *used += count;
+            self.record_output();
             if let Event::Data { stream, range } = event {
-                assert!(!range.is_empty() && range.end == taken, "data ends the used bytes");
-                self.data(stream, &unread[range]);
+                assert!(
+                    !range.is_empty() && range.end == count,
+                    "the content is at the end of the used bytes"
+                );
+                self.append_data(stream, &unread[range]);
                 continue;
             }
             if event == Event::NeedInput {
                 return true;
             }
-            self.note_data();
+            self.record_data();
             if matches!(event, Event::Closed) {
                 return false;
             }
-            self.event(event);
+            self.handle_event(event);
             self.send();
-            self.note_out();
+            self.record_output();
             self.connection.assert_invariants();
             if self.connection.next_action() == NextAction::Close {
-                self.notes.push("close".to_owned());
+                self.lines.push("close".to_owned());
                 return false;
             }
         }
     }
 
-    fn data(&mut self, stream: StreamKey, piece: &[u8]) {
+    fn append_data(&mut self, stream: StreamKey, bytes: &[u8]) {
         if self.data.as_ref().is_some_and(|(other, _)| *other != stream) {
-            self.note_data();
+            self.record_data();
         }
         let (_, data) = self.data.get_or_insert_with(|| (stream, Vec::new()));
-        data.extend_from_slice(piece);
+        data.extend_from_slice(bytes);
     }
 
-    fn event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Request(request) => self.request(request),
+            Event::Request(request) => self.handle_request(request),
             Event::End { stream } => {
                 let trailers = self.connection.trailers();
                 let trailers = trailers.map(|(n, v)| format!(" {}={}", escape(n), escape(v)));
-                self.notes.push(format!("end {}{}", stream.id(), trailers.collect::<String>()));
-                if self.answer == Answer::Late {
+                self.lines.push(format!("end {}{}", stream.id(), trailers.collect::<String>()));
+                if self.timing == ResponseTiming::AfterRequest {
                     self.respond(stream, 200);
                 }
             }
-            Event::RequestError { stream, error: reject } => {
-                self.notes.push(format!("refuse {} {reject:?}", stream.id()));
-                if !self.offered.iter().any(|(one, _)| *one == stream)
-                    && self.answer != Answer::Early
+            Event::RequestError { stream, error } => {
+                self.lines.push(format!("refuse {} {error:?}", stream.id()));
+                if !self.offered.iter().any(|(other, _)| *other == stream)
+                    && self.timing != ResponseTiming::AfterHead
                 {
-                    self.respond(stream, reject.status());
+                    self.respond(stream, error.status());
                 }
             }
             Event::Reset { stream, cause } => {
                 let cause = match cause {
                     ResetCause::Remote(code) => format!("peer {code:?}"),
-                    ResetCause::StreamError(reject) => format!("fault {reject:?}"),
+                    ResetCause::StreamError(error) => format!("fault {error:?}"),
                 };
-                self.notes.push(format!("reset {} {cause}", stream.id()));
+                self.lines.push(format!("reset {} {cause}", stream.id()));
             }
-            Event::StreamError { id, error: reject } => {
-                self.notes.push(format!("rejected {id} {reject:?}"))
-            }
-            Event::Settings => self.notes.push("settings".to_owned()),
-            Event::GoAway { code } => self.notes.push(format!("go-away {code:?}")),
-            Event::ConnectionError(reject) => self.notes.push(format!("error {reject:?}")),
+            Event::StreamError { id, error } => self.lines.push(format!("rejected {id} {error:?}")),
+            Event::Settings => self.lines.push("settings".to_owned()),
+            Event::GoAway { code } => self.lines.push(format!("go-away {code:?}")),
+            Event::ConnectionError(error) => self.lines.push(format!("error {error:?}")),
             Event::Data { .. } | Event::NeedInput | Event::Closed => {
-                unreachable!("handled before")
+                unreachable!("handled by `feed`")
             }
         }
     }
 
-    fn request(&mut self, request: Request) {
+    fn handle_request(&mut self, request: Request) {
         let id = request.stream.id();
         let text = String::from_utf8_lossy(&self.bytes).into_owned();
-        let lines: Vec<_> = text.split("\r\n").filter(|line| !line.is_empty()).collect();
-        let mut note = format!("request {id} {}", lines.join(" | "));
-        note += match request.body {
+        let head_lines: Vec<_> = text.split("\r\n").filter(|line| !line.is_empty()).collect();
+        let mut line = format!("request {id} {}", head_lines.join(" | "));
+        line += match request.body {
             BodyLength::None => "",
             BodyLength::Exact(_) => " body",
             BodyLength::Chunked => " open",
         };
-        note += if request.expect_continue { " expects" } else { "" };
-        self.notes.push(note);
-        if self.answer == Answer::Early || request.body == BodyLength::None {
-            if self.answer != Answer::Never {
+        line += if request.expect_continue { " expects" } else { "" };
+        self.lines.push(line);
+        if self.timing == ResponseTiming::AfterHead || request.body == BodyLength::None {
+            if self.timing != ResponseTiming::Never {
                 self.respond(request.stream, 200);
             }
         } else if request.expect_continue {
@@ -180,7 +186,7 @@ impl Player<'_> {
         let date = Date::from_unix_seconds(0);
         let length = ResponseLength::Exact(CONTENT.len() as u64);
         let fields = [(&b"x"[..], &b"y"[..])];
-        let mode = self.connection.send_response(
+        let framing = self.connection.send_response(
             self.limits,
             stream,
             status,
@@ -189,41 +195,41 @@ impl Player<'_> {
             &date,
             &mut self.out,
         );
-        if matches!(mode, BodyFraming::Exact(_) | BodyFraming::Chunked) {
+        if matches!(framing, BodyFraming::Exact(_) | BodyFraming::Chunked) {
             self.connection.mark_ready(stream);
             self.offered.push((stream, 0));
         }
     }
 
     fn send(&mut self) {
-        while let Some(ready) = self.connection.next_ready(self.limits) {
-            let offered = self.offered.iter_mut().find(|(stream, _)| *stream == ready.stream);
-            let (stream, at) = offered.expect("ready streams were offered");
+        while let Some(next) = self.connection.next_ready(self.limits) {
+            let response = self.offered.iter_mut().find(|(stream, _)| *stream == next.stream);
+            let (stream, at) = response.expect("ready streams were marked as ready");
             let rest = &CONTENT[*at..];
-            let taken =
+            let sent =
                 self.connection.send_data(self.limits, *stream, rest, MoreData::End, &mut self.out);
-            assert!(taken > 0 && taken <= ready.bytes_max, "ready streams can send");
-            *at += taken;
+            assert!(sent > 0 && sent <= next.bytes_max, "ready streams can send");
+            *at += sent;
             self.connection.assert_invariants();
         }
     }
 
-    fn note_out(&mut self) {
+    fn record_output(&mut self) {
         if !self.out.is_empty() {
-            self.note_data();
+            self.record_data();
             for line in self.reader.lines(&self.out) {
                 let line = line.replace(" x=y date=Thu, 01 Jan 1970 00:00:00 GMT", "");
-                self.notes.push(format!("> {line}"));
+                self.lines.push(format!("> {line}"));
             }
             self.out.clear();
         }
     }
 
-    fn note_data(&mut self) {
+    fn record_data(&mut self) {
         let Some((stream, data)) = self.data.take() else { return };
         let text = if data.len() <= 64 { escape(&data) } else { format!("({} bytes)", data.len()) };
-        self.notes.push(format!("data {} {text}", stream.id()));
+        self.lines.push(format!("data {} {text}", stream.id()));
         self.connection.release_capacity(stream, data.len(), &mut self.out);
-        self.note_out();
+        self.record_output();
     }
 }

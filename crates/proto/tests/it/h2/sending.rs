@@ -8,7 +8,7 @@ use peregrine_proto::h2::{
 };
 use peregrine_proto::{Date, HeadIndex, KnownField};
 
-/// A connection whose client is a test.
+/// A connection, and the client's side of it.
 struct Pair {
     limits: Limits,
     connection: Connection,
@@ -27,9 +27,9 @@ impl Pair {
         let connection = Connection::new(&limits, &mut out);
         let (reader, bytes, head) = (Reader::new(), Vec::new(), HeadIndex::new());
         let mut this = Self { limits, connection, reader, bytes, head, out };
-        this.written();
+        this.take_output();
         this.send(&["hello", "settings-ack"]);
-        this.written();
+        this.take_output();
         this
     }
 
@@ -66,22 +66,24 @@ impl Pair {
     fn respond(&mut self, stream: StreamKey, length: ResponseLength) -> BodyFraming {
         let date = Date::from_unix_seconds(0);
         let out = &mut self.out;
-        let mode = self.connection.send_response(&self.limits, stream, 200, [], length, &date, out);
+        let framing =
+            self.connection.send_response(&self.limits, stream, 200, [], length, &date, out);
         self.connection.assert_invariants();
-        mode
+        framing
     }
 
-    /// Responds with this many bytes, all of them available.
-    fn offer(&mut self, stream: StreamKey, bytes: u64) {
+    /// Responds with this many bytes, all of which are available.
+    fn respond_and_mark_ready(&mut self, stream: StreamKey, bytes: u64) {
         self.respond(stream, ResponseLength::Exact(bytes));
         self.connection.mark_ready(stream);
         self.connection.assert_invariants();
     }
 
-    fn data(&mut self, stream: StreamKey, data: &[u8], after: MoreData) -> usize {
-        let taken = self.connection.send_data(&self.limits, stream, data, after, &mut self.out);
+    fn send_data(&mut self, stream: StreamKey, data: &[u8], more_data: MoreData) -> usize {
+        let written =
+            self.connection.send_data(&self.limits, stream, data, more_data, &mut self.out);
         self.connection.assert_invariants();
-        taken
+        written
     }
 
     fn finish(&mut self, stream: StreamKey, trailers: &[(&[u8], &[u8])]) {
@@ -90,9 +92,9 @@ impl Pair {
         self.connection.assert_invariants();
     }
 
-    /// Sends from ready streams while there is room, 1,000 bytes at a time; returns the streams in
-    /// order.
-    fn drive(&mut self, frames_max: usize) -> Vec<u32> {
+    /// Sends from ready streams while the windows allow it, 1,000 bytes at a time; returns the
+    /// streams in order.
+    fn send_ready(&mut self, frames_max: usize) -> Vec<u32> {
         let mut order = Vec::new();
         while let Some(ready) =
             self.connection.next_ready(&self.limits).filter(|_| order.len() < frames_max)
@@ -100,23 +102,23 @@ impl Pair {
             order.push(ready.stream.id());
             let data = vec![b'x'; ready.bytes_max.min(1000)];
             assert!(
-                self.data(ready.stream, &data, MoreData::Buffered) > 0,
+                self.send_data(ready.stream, &data, MoreData::Buffered) > 0,
                 "ready streams can send"
             );
         }
         order
     }
 
-    /// The output since the last call, without the usual fields.
-    fn written(&mut self) -> Vec<String> {
+    /// The output since the last call, without the Date fields.
+    fn take_output(&mut self) -> Vec<String> {
         let lines = self.reader.lines(&std::mem::take(&mut self.out));
-        let usual = " date=Thu, 01 Jan 1970 00:00:00 GMT";
-        lines.into_iter().map(|line| line.replace(usual, "")).collect()
+        let date_field = " date=Thu, 01 Jan 1970 00:00:00 GMT";
+        lines.into_iter().map(|line| line.replace(date_field, "")).collect()
     }
 }
 
 #[test]
-fn the_server_says_what_it_takes_before_it_hears_anything() {
+fn settings_are_written_before_anything_is_received() {
     let mut out = Vec::new();
     let _connection = Connection::new(&Limits::DEFAULT, &mut out);
     assert_eq!(Reader::new().lines(&out), ["settings 3=128 6=32768 8=1 9=1", "window 0 983041"]);
@@ -134,61 +136,61 @@ fn the_server_says_what_it_takes_before_it_hears_anything() {
 }
 
 #[test]
-fn a_reply_that_fits_is_head_and_content_in_one_go_and_closes_its_stream() {
+fn a_response_of_known_length_ends_with_its_last_byte() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
     assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyFraming::Exact(2));
     assert_eq!(pair.connection.send_capacity(&pair.limits, stream), 16_384);
-    assert_eq!(pair.data(stream, b"hi and more", MoreData::Buffered), 2);
-    assert_eq!(pair.written(), ["headers 1 :status=200 content-length=2", "data 1 +end hi"]);
+    assert_eq!(pair.send_data(stream, b"hi and more", MoreData::Buffered), 2);
+    assert_eq!(pair.take_output(), ["headers 1 :status=200 content-length=2", "data 1 +end hi"]);
     assert_eq!(pair.connection.open_streams(), 0);
     assert_eq!(pair.connection.waiting_for(), WaitingFor::Idle);
-    // The key is no longer valid, but harmless.
-    assert_eq!(pair.data(stream, b"more", MoreData::End), 0);
+    // Calls with the key of a closed stream do nothing.
+    assert_eq!(pair.send_data(stream, b"more", MoreData::End), 0);
     pair.finish(stream, &[]);
     pair.connection.reset(stream, ErrorCode::CANCEL, &mut pair.out);
     assert_eq!(pair.respond(stream, ResponseLength::Exact(2)), BodyFraming::None);
-    assert!(pair.written().is_empty());
+    assert!(pair.take_output().is_empty());
 }
 
 #[test]
-fn content_of_unknown_length_ends_with_its_last_piece_or_with_trailers() {
+fn content_of_unknown_length_ends_with_data_or_trailers() {
     let mut pair = Pair::new(Limits::DEFAULT);
-    let [one, two, three] = [1, 3, 5].map(|id| pair.request(id, GET));
-    for stream in [one, two, three] {
+    let [first, second, third] = [1, 3, 5].map(|id| pair.request(id, GET));
+    for stream in [first, second, third] {
         assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyFraming::Chunked);
     }
-    pair.written();
-    pair.data(one, b"a", MoreData::Pending);
-    pair.data(one, b"b", MoreData::End);
-    assert_eq!(pair.written(), ["data 1 a", "data 1 +end b"]);
-    pair.data(two, b"a", MoreData::Pending);
+    pair.take_output();
+    pair.send_data(first, b"a", MoreData::Pending);
+    pair.send_data(first, b"b", MoreData::End);
+    assert_eq!(pair.take_output(), ["data 1 a", "data 1 +end b"]);
+    pair.send_data(second, b"a", MoreData::Pending);
     let trailers = [(&b"grpc-status"[..], &b"0"[..]), (b"content-length", b"1"), (b"a b", b"c")];
-    pair.finish(two, &trailers);
-    assert_eq!(pair.written(), ["data 3 a", "headers 3 +end grpc-status=0"]);
-    pair.finish(three, &[]);
-    assert_eq!(pair.written(), ["data 5 +end"]);
+    pair.finish(second, &trailers);
+    assert_eq!(pair.take_output(), ["data 3 a", "headers 3 +end grpc-status=0"]);
+    pair.finish(third, &[]);
+    assert_eq!(pair.take_output(), ["data 5 +end"]);
     assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
-fn a_response_shorter_than_it_says_is_reset() {
+fn a_response_shorter_than_its_content_length_is_reset() {
     let mut pair = Pair::new(Limits::DEFAULT);
-    let [one, two] = [1, 3].map(|id| pair.request(id, GET));
-    pair.respond(one, ResponseLength::Exact(5));
-    pair.data(one, b"abc", MoreData::End);
-    pair.finish(two, &[]);
+    let [first, second] = [1, 3].map(|id| pair.request(id, GET));
+    pair.respond(first, ResponseLength::Exact(5));
+    pair.send_data(first, b"abc", MoreData::End);
+    pair.finish(second, &[]);
     let expected = [
         "headers 1 :status=200 content-length=5",
         "data 1 abc",
         "reset 1 INTERNAL_ERROR",
         "reset 3 INTERNAL_ERROR",
     ];
-    assert_eq!(pair.written(), expected);
+    assert_eq!(pair.take_output(), expected);
 }
 
 #[test]
-fn fields_of_connections_are_left_out_and_names_are_in_lower_case() {
+fn connection_specific_fields_are_omitted_and_names_are_lower_case() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
     let date = Date::from_unix_seconds(0);
@@ -208,7 +210,7 @@ fn fields_of_connections_are_left_out_and_names_are_in_lower_case() {
     let (limits, out) = (&pair.limits, &mut pair.out);
     pair.connection.send_response(limits, stream, 42, fields, ResponseLength::Exact(0), &date, out);
     let expected = ["headers 1 +end :status=500 x-own=a  b date=now content-length=0"];
-    assert_eq!(pair.written(), expected);
+    assert_eq!(pair.take_output(), expected);
 }
 
 #[test]
@@ -228,30 +230,30 @@ fn responses_without_content_end_with_their_head() {
         let stream = pair.request(1, &GET.replace("GET", method));
         let (date, out) = (Date::from_unix_seconds(0), &mut pair.out);
         pair.connection.send_response(&pair.limits, stream, status, [], length, &date, out);
-        assert_eq!(pair.written(), [expected]);
+        assert_eq!(pair.take_output(), [expected]);
     }
 }
 
 #[test]
-fn interim_responses_come_before_the_final_one_and_100_only_where_it_is_waited_for() {
+fn interim_responses_are_written_only_before_the_final_one() {
     let mut pair = Pair::new(Limits::DEFAULT);
-    let one = pair.request(1, &format!("{POST} expect=100-continue"));
+    let first = pair.request(1, &format!("{POST} expect=100-continue"));
     let hint = [(&b"link"[..], &b"</a>"[..])];
-    pair.connection.send_interim(one, 103, hint, &mut pair.out);
-    pair.connection.send_interim(one, 100, [], &mut pair.out);
-    pair.connection.send_interim(one, 100, [], &mut pair.out);
-    pair.connection.send_interim(one, 101, [], &mut pair.out);
-    assert_eq!(pair.written(), ["headers 1 :status=103 link=</a>", "headers 1 :status=100"]);
-    pair.respond(one, ResponseLength::Unknown);
-    pair.written();
-    pair.connection.send_interim(one, 103, hint, &mut pair.out);
-    let two = pair.request(3, GET);
-    pair.connection.send_interim(two, 100, [], &mut pair.out);
-    assert!(pair.written().is_empty());
+    pair.connection.send_interim(first, 103, hint, &mut pair.out);
+    pair.connection.send_interim(first, 100, [], &mut pair.out);
+    pair.connection.send_interim(first, 100, [], &mut pair.out);
+    pair.connection.send_interim(first, 101, [], &mut pair.out);
+    assert_eq!(pair.take_output(), ["headers 1 :status=103 link=</a>", "headers 1 :status=100"]);
+    pair.respond(first, ResponseLength::Unknown);
+    pair.take_output();
+    pair.connection.send_interim(first, 103, hint, &mut pair.out);
+    let second = pair.request(3, GET);
+    pair.connection.send_interim(second, 100, [], &mut pair.out);
+    assert!(pair.take_output().is_empty());
 }
 
 #[test]
-fn a_block_longer_than_a_frame_goes_on_in_continuations() {
+fn a_block_longer_than_a_frame_continues_in_continuation_frames() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
     let (date, long) = (Date::from_unix_seconds(0), vec![b'x'; 40_000]);
@@ -267,24 +269,24 @@ fn a_block_longer_than_a_frame_goes_on_in_continuations() {
         out,
     );
     use peregrine_proto::h2::frame::{FrameHeader, FrameType, HEADER_BYTES, flags};
-    let (mut kinds, mut block, mut rest) = (Vec::new(), Vec::new(), pair.out.as_slice());
+    let (mut headers, mut block, mut rest) = (Vec::new(), Vec::new(), pair.out.as_slice());
     while let Some(header) = FrameHeader::parse(rest) {
-        kinds.push((header.frame_type, header.flags));
-        let (payload, after) = rest[HEADER_BYTES..].split_at(header.length as usize);
+        headers.push((header.frame_type, header.flags));
+        let (payload, following) = rest[HEADER_BYTES..].split_at(header.length as usize);
         block.extend_from_slice(payload);
-        rest = after;
+        rest = following;
     }
     let expected = [
         (FrameType::Headers, flags::END_STREAM),
         (FrameType::Continuation, 0),
         (FrameType::Continuation, flags::END_HEADERS),
     ];
-    assert_eq!(kinds, expected);
+    assert_eq!(headers, expected);
     assert!(loona_hpack::Decoder::new().decode(&block).unwrap().iter().any(|f| f.1 == long));
 }
 
 #[test]
-fn the_more_urgent_goes_first_in_order_or_in_turns() {
+fn streams_are_sent_by_urgency() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let priorities = ["u=5", "u=1", "u=1", "u=3,i", "u=3,i", "u=0"];
     let streams: Vec<_> = (0..)
@@ -292,87 +294,91 @@ fn the_more_urgent_goes_first_in_order_or_in_turns() {
         .zip(priorities)
         .map(|(id, priority)| pair.request(id, &format!("{GET} priority={priority}")))
         .collect();
-    let alone = [true, true, false, false, false, true];
-    for (stream, alone) in streams.iter().zip(alone) {
+    let can_send_at_once = [true, true, false, false, false, true];
+    for (stream, can_send_at_once) in streams.iter().zip(can_send_at_once) {
         // An available response does not overtake others of the same urgency.
-        assert_eq!(pair.connection.send_capacity(&pair.limits, *stream) > 0, alone, "{stream:?}");
-        pair.offer(*stream, 2000);
+        assert_eq!(
+            pair.connection.send_capacity(&pair.limits, *stream) > 0,
+            can_send_at_once,
+            "{stream:?}"
+        );
+        pair.respond_and_mark_ready(*stream, 2000);
     }
-    let order = pair.drive(usize::MAX);
+    let order = pair.send_ready(usize::MAX);
     assert_eq!(order, [11, 11, 3, 3, 5, 5, 7, 9, 7, 9, 1, 1]);
     assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
-fn responses_that_are_asked_for_in_order_are_sent_in_order_however_they_come() {
+fn non_incremental_responses_are_sent_in_request_order() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let streams = [1, 3, 5, 7].map(|id| pair.request(id, &format!("{GET} priority=u=3")));
     for at in [2, 0, 3, 1] {
-        pair.offer(streams[at], 1000);
+        pair.respond_and_mark_ready(streams[at], 1000);
     }
-    assert_eq!(pair.drive(usize::MAX), [1, 3, 5, 7]);
+    assert_eq!(pair.send_ready(usize::MAX), [1, 3, 5, 7]);
     // Streams without a priority share.
     let streams = [9, 11].map(|id| pair.request(id, GET));
     for stream in streams {
-        pair.offer(stream, 2000);
+        pair.respond_and_mark_ready(stream, 2000);
     }
-    assert_eq!(pair.drive(usize::MAX), [9, 11, 9, 11]);
+    assert_eq!(pair.send_ready(usize::MAX), [9, 11, 9, 11]);
     // Neither kind delays the other.
     let ordered = pair.request(13, &format!("{GET} priority=u=3"));
     let shared = pair.request(15, GET);
-    pair.offer(ordered, 3000);
-    pair.offer(shared, 2000);
-    assert_eq!(pair.drive(usize::MAX), [13, 15, 13, 15, 13]);
+    pair.respond_and_mark_ready(ordered, 3000);
+    pair.respond_and_mark_ready(shared, 2000);
+    assert_eq!(pair.send_ready(usize::MAX), [13, 15, 13, 15, 13]);
 }
 
 #[test]
-fn a_priority_update_counts_before_the_request_and_after_it() {
+fn priority_updates_apply_before_and_after_the_request() {
     let mut pair = Pair::new(Limits::DEFAULT);
     pair.send(&["priority-update 3 u=7", "priority-update 3 u=0"]);
-    let [one, two] = [1, 3].map(|id| pair.request(id, &format!("{GET} priority=u=2")));
-    pair.offer(one, 2000);
-    pair.offer(two, 2000);
-    assert_eq!(pair.drive(1), [3]);
+    let [first, second] = [1, 3].map(|id| pair.request(id, &format!("{GET} priority=u=2")));
+    pair.respond_and_mark_ready(first, 2000);
+    pair.respond_and_mark_ready(second, 2000);
+    assert_eq!(pair.send_ready(1), [3]);
     pair.send(&["priority-update 3 u=6"]);
-    assert_eq!(pair.drive(usize::MAX), [1, 1, 3]);
+    assert_eq!(pair.send_ready(usize::MAX), [1, 1, 3]);
 }
 
 #[test]
-fn windows_of_streams_and_of_the_connection_hold_content_back() {
+fn stream_and_connection_windows_limit_what_is_sent() {
     let mut pair = Pair::new(Limits::DEFAULT);
     pair.send(&["settings 4=1500"]);
-    let [one, two] = [1, 3].map(|id| pair.request(id, GET));
-    pair.offer(one, 3000);
-    pair.offer(two, 100_000);
-    assert_eq!(pair.drive(usize::MAX), [1, 3, 1, 3]);
+    let [first, second] = [1, 3].map(|id| pair.request(id, GET));
+    pair.respond_and_mark_ready(first, 3000);
+    pair.respond_and_mark_ready(second, 100_000);
+    assert_eq!(pair.send_ready(usize::MAX), [1, 3, 1, 3]);
     assert!(
-        pair.connection.is_stream_window_exhausted(one)
-            && pair.connection.is_stream_window_exhausted(two)
+        pair.connection.is_stream_window_exhausted(first)
+            && pair.connection.is_stream_window_exhausted(second)
     );
     assert!(!pair.connection.is_connection_window_exhausted());
     pair.send(&["window 1 500"]);
-    assert!(!pair.connection.is_stream_window_exhausted(one));
-    assert_eq!(pair.drive(usize::MAX), [1]);
+    assert!(!pair.connection.is_stream_window_exhausted(first));
+    assert_eq!(pair.send_ready(usize::MAX), [1]);
     // The initial window changes those of open streams too, and may make them negative.
     pair.send(&["settings 4=1000", "window 1 499"]);
-    assert_eq!(pair.drive(usize::MAX), []);
+    assert_eq!(pair.send_ready(usize::MAX), []);
     pair.send(&["window 1 2"]);
-    assert_eq!(pair.drive(usize::MAX), [1]);
+    assert_eq!(pair.send_ready(usize::MAX), [1]);
     pair.send(&["settings 4=200000"]);
-    let left = 65_535 - 1500 - 1500 - 500 - 1;
-    let frames = pair.drive(usize::MAX).len();
-    assert!(frames >= left / 1000);
+    let connection_window = 65_535 - 1500 - 1500 - 500 - 1;
+    let frames = pair.send_ready(usize::MAX).len();
+    assert!(frames >= connection_window / 1000);
     assert!(pair.connection.is_connection_window_exhausted(), "the connection's window is used up");
     pair.send(&["window 0 100000"]);
-    assert!(!pair.drive(usize::MAX).is_empty());
+    assert!(!pair.send_ready(usize::MAX).is_empty());
     assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
-fn content_in_place_is_announced_with_its_frame() {
+fn begin_external_data_writes_frame_headers() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
-    pair.offer(stream, 20_000);
+    pair.respond_and_mark_ready(stream, 20_000);
     pair.out.clear();
     let (limits, out) = (&pair.limits, &mut pair.out);
     assert_eq!(pair.connection.begin_external_data(limits, stream, 20_000, false, out), 16_384);
@@ -385,14 +391,14 @@ fn content_in_place_is_announced_with_its_frame() {
 }
 
 #[test]
-fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
+fn streams_answered_before_the_request_ends_are_closed_with_the_turn() {
     let mut pair = Pair::new(Limits::DEFAULT);
-    let [one, two] = [1, 3].map(|id| pair.request(id, POST));
-    pair.respond(one, ResponseLength::Exact(0));
-    pair.respond(two, ResponseLength::Exact(0));
-    pair.written();
+    let [first, second] = [1, 3].map(|id| pair.request(id, POST));
+    pair.respond(first, ResponseLength::Exact(0));
+    pair.respond(second, ResponseLength::Exact(0));
+    pair.take_output();
     // Frames in the same turn still count.
-    assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: one }]);
+    assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: first }]);
     // If no content arrives, there is nothing to stop.
     pair.connection.close_answered_streams(&mut pair.out, |_| panic!("no content arrived"));
     pair.send(&["data 3 some"]);
@@ -400,43 +406,43 @@ fn an_answer_before_the_end_of_its_request_ends_both_with_the_turn() {
     pair.connection.close_answered_streams(&mut pair.out, |stream| closed.push(stream));
     pair.connection.close_answered_streams(&mut pair.out, |_| panic!("reported only once"));
     pair.connection.assert_invariants();
-    assert_eq!(closed, [two]);
-    assert_eq!(pair.written(), ["ping answered"]);
+    assert_eq!(closed, [second]);
+    assert_eq!(pair.take_output(), ["ping answered"]);
     assert_eq!(pair.send(&["data 3 more"]), [], "no more events");
     assert_eq!(pair.connection.open_streams(), 1);
-    // A client that knows of the response and continues to send is stopped.
+    // If the client has seen the response and continues to send, the stream is reset.
     assert_eq!(pair.send(&["ping-ack answered"]), []);
-    assert_eq!(pair.written(), ["reset 3 NO_ERROR"]);
-    // Frames in transit do no harm.
+    assert_eq!(pair.take_output(), ["reset 3 NO_ERROR"]);
+    // Frames in transit are ignored.
     assert_eq!(pair.send(&["data 3 late", "headers 3 +end a=b"]), []);
     assert_eq!(pair.connection.next_action(), NextAction::Receive);
-    // A client that ends its request, or resets it, is not stopped.
+    // If the client ends its request, or resets it, the stream is not reset.
     for line in ["data # +end", "reset # 8"] {
         let id = if line == "reset # 8" { 7 } else { 5 };
         let stream = pair.request(id, POST);
         pair.send(&[&format!("data {id} some")]);
         pair.respond(stream, ResponseLength::Exact(0));
         pair.connection.close_answered_streams(&mut pair.out, |_| {});
-        assert_eq!(pair.written().last().map(String::as_str), Some("ping answered"));
+        assert_eq!(pair.take_output().last().map(String::as_str), Some("ping answered"));
         assert_eq!(pair.send(&[&line.replace('#', &id.to_string()), "ping-ack answered"]), []);
-        assert!(pair.written().is_empty());
+        assert!(pair.take_output().is_empty());
     }
     assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
-fn windows_for_the_client_open_when_half_of_them_was_consumed() {
+fn window_updates_are_sent_for_each_consumed_half() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, POST);
     let piece = format!("data 1 {}", "x".repeat(16_000));
     pair.send(&[&piece, &piece, &piece]);
-    assert_eq!(pair.written(), ["ping measure?"]);
+    assert_eq!(pair.take_output(), ["ping measure?"]);
     pair.connection.release_capacity(stream, 16_000, &mut pair.out);
     pair.connection.release_capacity(stream, 16_000, &mut pair.out);
-    assert!(pair.written().is_empty());
+    assert!(pair.take_output().is_empty());
     pair.connection.release_capacity(stream, 1000, &mut pair.out);
-    assert_eq!(pair.written(), ["window 1 33000"]);
-    // The rest is unwanted, so it counts as consumed.
+    assert_eq!(pair.take_output(), ["window 1 33000"]);
+    // The rest is discarded, so it counts as consumed.
     pair.connection.discard_body(stream, &mut pair.out);
     assert_eq!(pair.send(&[&piece, &piece, "data 1 +end a"]), []);
     pair.connection.assert_invariants();
@@ -446,7 +452,7 @@ fn windows_for_the_client_open_when_half_of_them_was_consumed() {
 }
 
 #[test]
-fn a_window_that_is_filled_within_a_round_trip_grows() {
+fn a_window_filled_within_a_round_trip_grows() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, POST);
     let piece = format!("data 1 {}", "x".repeat(16_000));
@@ -454,7 +460,7 @@ fn a_window_that_is_filled_within_a_round_trip_grows() {
     for round in 0..60 {
         pair.send(&[&piece]);
         pair.connection.release_capacity(stream, 16_000, &mut pair.out);
-        for line in pair.written() {
+        for line in pair.take_output() {
             if let Some(increment) = line.strip_prefix("window 1 ") {
                 increments.push(increment.parse::<u32>().unwrap());
             }
@@ -467,29 +473,29 @@ fn a_window_that_is_filled_within_a_round_trip_grows() {
 }
 
 #[test]
-fn a_drain_tells_the_client_and_fixes_the_last_stream_a_round_trip_later() {
+fn drain_sends_goaway_and_fixes_the_last_stream_a_round_trip_later() {
     let mut pair = Pair::new(Limits::DEFAULT);
-    let one = pair.request(1, GET);
+    let first = pair.request(1, GET);
     pair.connection.drain(&mut pair.out);
     pair.connection.drain(&mut pair.out);
-    assert_eq!(pair.written(), ["go-away 2147483647 NO_ERROR", "ping go away?"]);
+    assert_eq!(pair.take_output(), ["go-away 2147483647 NO_ERROR", "ping go away?"]);
     // The request was in transit.
-    let two = pair.request(3, GET);
+    let second = pair.request(3, GET);
     pair.send(&["ping-ack go away?"]);
-    assert_eq!(pair.written(), ["go-away 3 NO_ERROR"]);
+    assert_eq!(pair.take_output(), ["go-away 3 NO_ERROR"]);
     assert_eq!(
         pair.send(&[&format!("headers 5 {GET}"), &format!("headers 7 {POST}"), "data 7 a"]),
         []
     );
-    assert!(pair.written().is_empty(), "later frames are ignored");
+    assert!(pair.take_output().is_empty(), "later frames are ignored");
     assert_eq!(pair.connection.next_action(), NextAction::Receive);
-    pair.respond(one, ResponseLength::Exact(0));
-    pair.respond(two, ResponseLength::Exact(0));
+    pair.respond(first, ResponseLength::Exact(0));
+    pair.respond(second, ResponseLength::Exact(0));
     assert_eq!(pair.connection.next_action(), NextAction::Close);
 }
 
 #[test]
-fn a_client_that_says_goodbye_is_served_to_the_end() {
+fn open_streams_are_served_after_a_goaway_of_the_client() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
     assert_eq!(pair.send(&["go-away 0 0"]), [Event::GoAway { code: ErrorCode::NO_ERROR }]);
@@ -499,7 +505,7 @@ fn a_client_that_says_goodbye_is_served_to_the_end() {
 }
 
 #[test]
-fn a_tunnel_has_two_directions_that_end_by_themselves() {
+fn the_directions_of_a_tunnel_end_independently() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let connect = ":method=CONNECT :protocol=websocket :scheme=https :path=/chat :authority=a";
     let stream = pair.request(1, connect);
@@ -507,41 +513,41 @@ fn a_tunnel_has_two_directions_that_end_by_themselves() {
     assert_eq!(pair.head.get(KnownField::Upgrade).unwrap().slice(&pair.bytes), b"websocket");
     assert_eq!(pair.head.path.slice(&pair.bytes), b"/chat");
     assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyFraming::Chunked);
-    pair.data(stream, b"hello", MoreData::End);
+    pair.send_data(stream, b"hello", MoreData::End);
     pair.connection.close_answered_streams(&mut pair.out, |_| panic!("a tunnel stays open"));
     let expected = ["headers 1 :status=200", "data 1 +end hello"];
-    assert_eq!(pair.written(), expected);
+    assert_eq!(pair.take_output(), expected);
     assert_eq!(pair.send(&["data 1 +end bye"]), [Event::End { stream }]);
     assert_eq!(pair.connection.open_streams(), 0);
 }
 
 #[test]
-fn a_reset_fails_the_exchange_and_takes_it_out_of_the_queue() {
+fn a_reset_removes_the_stream_from_the_queue() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let stream = pair.request(1, GET);
-    pair.offer(stream, 1000);
+    pair.respond_and_mark_ready(stream, 1000);
     let cause = ResetCause::Remote(ErrorCode::CANCEL);
     assert_eq!(pair.send(&["reset 1 8"]), [Event::Reset { stream, cause }]);
     assert_eq!(pair.connection.next_ready(&pair.limits), None);
-    let (one, two) = (pair.request(3, GET), pair.request(5, GET));
-    pair.offer(one, 1000);
-    pair.offer(two, 1000);
-    pair.connection.reset(one, ErrorCode::INTERNAL_ERROR, &mut pair.out);
+    let (first, second) = (pair.request(3, GET), pair.request(5, GET));
+    pair.respond_and_mark_ready(first, 1000);
+    pair.respond_and_mark_ready(second, 1000);
+    pair.connection.reset(first, ErrorCode::INTERNAL_ERROR, &mut pair.out);
     pair.connection.assert_invariants();
-    assert_eq!(pair.drive(usize::MAX), [5]);
+    assert_eq!(pair.send_ready(usize::MAX), [5]);
 }
 
 #[test]
-fn the_wait_is_named_for_the_deadline_that_it_needs() {
+fn waiting_for_reports_what_the_connection_waits_for() {
     let limits = Limits::DEFAULT;
     let (mut out, mut bytes, mut head) = (Vec::new(), Vec::new(), HeadIndex::new());
     let mut connection = Connection::new(&limits, &mut out);
-    let mut waits = |lines: &[&str], less: usize| {
-        let sent = wire::bytes(lines.iter());
-        let (mut at, end) = (0, sent.len() - less);
+    let mut wait_after = |lines: &[&str], missing: usize| {
+        let bytes_sent = wire::bytes(lines.iter());
+        let (mut at, end) = (0, bytes_sent.len() - missing);
         loop {
             let (used, event) =
-                connection.receive(&limits, &sent[at..end], &mut bytes, &mut head, &mut out);
+                connection.receive(&limits, &bytes_sent[at..end], &mut bytes, &mut head, &mut out);
             at += used;
             if event == Event::NeedInput {
                 return connection.waiting_for();
@@ -549,21 +555,21 @@ fn the_wait_is_named_for_the_deadline_that_it_needs() {
         }
     };
     let get = format!("headers 1 {GET}");
-    assert_eq!(waits(&[], 0), WaitingFor::Preface);
-    assert_eq!(waits(&["preface"], 0), WaitingFor::Preface);
-    assert_eq!(waits(&["settings"], 0), WaitingFor::Idle);
-    assert_eq!(waits(&[&get], 1), WaitingFor::Head);
-    assert_eq!(waits(&["ping 12345678"], 1), WaitingFor::Frame);
-    assert_eq!(waits(&[&get], 0), WaitingFor::Streams);
-    assert_eq!(waits(&["headers 3 +more +end a=b"], 0), WaitingFor::Head);
-    assert_eq!(waits(&["continuation 3 a=b"], 0), WaitingFor::Streams);
+    assert_eq!(wait_after(&[], 0), WaitingFor::Preface);
+    assert_eq!(wait_after(&["preface"], 0), WaitingFor::Preface);
+    assert_eq!(wait_after(&["settings"], 0), WaitingFor::Idle);
+    assert_eq!(wait_after(&[&get], 1), WaitingFor::Head);
+    assert_eq!(wait_after(&["ping 12345678"], 1), WaitingFor::Frame);
+    assert_eq!(wait_after(&[&get], 0), WaitingFor::Streams);
+    assert_eq!(wait_after(&["headers 3 +more +end a=b"], 0), WaitingFor::Head);
+    assert_eq!(wait_after(&["continuation 3 a=b"], 0), WaitingFor::Streams);
     connection.close(ErrorCode::NO_ERROR, &mut out);
     assert_eq!(connection.waiting_for(), WaitingFor::Nothing);
     assert_eq!(connection.next_action(), NextAction::Close);
 }
 
 #[test]
-fn an_idle_connection_is_small_and_gives_back_what_work_took() {
+fn trim_and_shrink_free_the_memory_of_an_idle_connection() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let size = size_of::<Connection>();
     for round in 0..3 {
@@ -582,10 +588,10 @@ fn an_idle_connection_is_small_and_gives_back_what_work_took() {
     assert!(size + pair.connection.memory_bytes().1 <= 2048, "only the tables remain");
     pair.connection.shrink();
     pair.connection.assert_invariants();
-    let (tables, others) = pair.connection.memory_bytes();
-    assert!(size + others <= 1024, "{size} + {others}");
-    assert!(tables <= 4096 + 4096);
+    let (table_bytes, other_bytes) = pair.connection.memory_bytes();
+    assert!(size + other_bytes <= 1024, "{size} + {other_bytes}");
+    assert!(table_bytes <= 4096 + 4096);
     let stream = pair.request(1001, GET);
-    pair.offer(stream, 10);
-    assert_eq!(pair.drive(usize::MAX), [1001]);
+    pair.respond_and_mark_ready(stream, 10);
+    assert_eq!(pair.send_ready(usize::MAX), [1001]);
 }

@@ -1,5 +1,5 @@
 //! Content that waits for windows: whole pieces, fragments, and clients that acknowledge every
-//! frame.
+//! frame. A piece is a part of the content that becomes available at once.
 
 use super::wire;
 use peregrine_proto::h1::ResponseLength;
@@ -8,12 +8,12 @@ use peregrine_proto::h2::{Connection, Event, Http2Error, Limits, MoreData, Strea
 use peregrine_proto::{Date, HeadIndex};
 use std::collections::VecDeque;
 
-/// A server whose responses never end and whose next piece is always available.
+/// A server whose responses never end; the next piece of each is always available.
 struct Server {
     limits: Limits,
     connection: Connection,
     out: Vec<u8>,
-    /// The streams, each with the size of its pieces and the rest of the current one.
+    /// The streams, each with the size of its pieces and the remaining bytes of the current one.
     streams: Vec<(StreamKey, usize, usize)>,
     /// DATA frames that the client has not acknowledged: their stream and length.
     unread: VecDeque<(u32, u32)>,
@@ -55,7 +55,7 @@ impl Server {
             match event {
                 Event::NeedInput | Event::Closed => break,
                 Event::Request(request) => self.streams.push((request.stream, 0, 0)),
-                Event::ConnectionError(reject) => self.error = Some(reject),
+                Event::ConnectionError(error) => self.error = Some(error),
                 _ => {}
             }
         }
@@ -64,12 +64,12 @@ impl Server {
         self.out.clear();
     }
 
-    /// Starts a response of pieces of this size.
-    fn open(&mut self, id: u32, piece: usize, rest: &str) -> StreamKey {
+    /// Starts a response whose pieces have this size.
+    fn start_stream(&mut self, id: u32, piece_size: usize, fields: &str) -> StreamKey {
         let get = "+end :method=GET :scheme=http :path=/ :authority=a";
-        self.feed(&[format!("headers {id} {get} {rest}").trim_end()]);
-        let (stream, size, left) = self.streams.last_mut().unwrap();
-        (*size, *left) = (piece, piece);
+        self.feed(&[format!("headers {id} {get} {fields}").trim_end()]);
+        let (stream, size, remaining) = self.streams.last_mut().unwrap();
+        (*size, *remaining) = (piece_size, piece_size);
         let (date, length) = (Date::from_unix_seconds(0), ResponseLength::Unknown);
         self.connection.send_response(&self.limits, *stream, 200, [], length, &date, &mut self.out);
         self.connection.mark_ready(*stream);
@@ -77,19 +77,19 @@ impl Server {
         *stream
     }
 
-    /// Sends from ready streams, and returns the lengths of the DATA frames with their streams.
+    /// Sends from ready streams, and returns the stream and the length of each DATA frame.
     fn send(&mut self) -> Vec<(u32, u32)> {
         let mut sent = Vec::new();
         while let Some(ready) = self.connection.next_ready(&self.limits) {
-            let found = self.streams.iter_mut().find(|(stream, ..)| *stream == ready.stream);
-            let (stream, size, left) = found.unwrap();
-            let data = vec![b'x'; *left];
+            let entry = self.streams.iter_mut().find(|(stream, ..)| *stream == ready.stream);
+            let (stream, size, remaining) = entry.unwrap();
+            let data = vec![b'x'; *remaining];
             let out = &mut self.out;
-            let taken =
+            let written =
                 self.connection.send_data(&self.limits, *stream, &data, MoreData::Pending, out);
-            *left -= taken;
-            if *left == 0 {
-                *left = *size;
+            *remaining -= written;
+            if *remaining == 0 {
+                *remaining = *size;
             }
             self.connection.mark_ready(*stream);
             self.connection.assert_invariants();
@@ -105,7 +105,7 @@ impl Server {
         sent
     }
 
-    /// The client acknowledges the oldest frame, for its stream and for the connection.
+    /// Acknowledges the oldest frame, for its stream and for the connection.
     fn acknowledge(&mut self) {
         let (stream, length) = self.unread.pop_front().unwrap();
         let mut bytes = Vec::new();
@@ -119,16 +119,17 @@ impl Server {
         self.connection.assert_invariants();
     }
 
-    /// Sends all but `rest` bytes of the stream's window in pieces that fit.
-    fn fill(&mut self, window: usize, rest: usize) {
-        let (_, size, left) = self.streams.last_mut().unwrap();
-        (*size, *left) = (window - rest, window - rest);
+    /// Sends content that fills the stream's window, except for `room` bytes.
+    fn fill_window(&mut self, window: usize, room: usize) {
+        let (_, size, remaining) = self.streams.last_mut().unwrap();
+        (*size, *remaining) = (window - room, window - room);
         let stream = self.streams.last().unwrap().0;
-        let mut left = window - rest;
-        while left > 0 {
-            let data = vec![b'x'; left];
+        let mut unsent = window - room;
+        while unsent > 0 {
+            let data = vec![b'x'; unsent];
             let out = &mut self.out;
-            left -= self.connection.send_data(&self.limits, stream, &data, MoreData::Pending, out);
+            unsent -=
+                self.connection.send_data(&self.limits, stream, &data, MoreData::Pending, out);
         }
         self.out.clear();
     }
@@ -137,32 +138,35 @@ impl Server {
 const NOW_MS: u64 = 1000;
 
 #[test]
-fn a_client_may_acknowledge_every_frame_whatever_the_pieces_are() {
+fn a_client_may_acknowledge_every_frame_for_any_piece_size() {
     for window in [512, 4096, 65_535, 1 << 20] {
-        for piece in [1, 12, 20, 100, 300, 1000, 5000, 20_000] {
+        for piece_size in [1, 12, 20, 100, 300, 1000, 5000, 20_000] {
             let mut server = Server::new(window);
-            server.open(1, piece, "");
+            server.start_stream(1, piece_size, "");
             for _ in 0..20_000 {
                 server.send();
                 server.acknowledge();
-                assert_eq!(server.error, None, "{piece} of {window} after {}", server.bytes);
+                assert_eq!(server.error, None, "{piece_size} of {window} after {}", server.bytes);
             }
-            let whole = piece.min(1024).min(window as usize / 2) as u64;
+            let expected_mean = piece_size.min(1024).min(window as usize / 2) as u64;
             let mean = server.bytes / u64::from(server.frames);
-            assert!(mean * 100 >= whole * 95, "{piece} of {window}: {mean} bytes a frame");
+            assert!(
+                mean * 100 >= expected_mean * 95,
+                "{piece_size} of {window}: {mean} bytes a frame"
+            );
             assert_eq!(server.connection.budget_left(), Limits::DEFAULT.abuse_budget_max);
         }
     }
 }
 
 #[test]
-fn streams_that_share_the_window_of_the_connection_all_get_on() {
+fn all_streams_that_share_the_connection_window_make_progress() {
     let mut server = Server::new(1 << 20);
-    server.open(1, 20, "");
+    server.start_stream(1, 20, "");
     // The small pieces have filled the window of the connection before the large ones are sent.
     server.send();
-    server.open(3, 20_000, "");
-    server.open(5, 300, "");
+    server.start_stream(3, 20_000, "");
+    server.start_stream(5, 300, "");
     let mut bytes = [0; 3];
     for _ in 0..100_000 {
         for (stream, length) in server.send() {
@@ -176,37 +180,37 @@ fn streams_that_share_the_window_of_the_connection_all_get_on() {
 }
 
 #[test]
-fn a_piece_that_the_window_has_room_for_is_never_held_back() {
-    for rest in [1, 20, 100, 1023] {
+fn a_piece_that_fits_into_the_window_is_never_held_back() {
+    for room in [1, 20, 100, 1023] {
         let mut server = Server::new(65_535);
-        let stream = server.open(1, 1, "");
-        server.fill(65_535, rest);
+        let stream = server.start_stream(1, 1, "");
+        server.fill_window(65_535, room);
         let (limits, out) = (&server.limits, &mut server.out);
-        assert_eq!(server.connection.send_capacity(limits, stream), rest);
-        let data = vec![b'x'; rest];
+        assert_eq!(server.connection.send_capacity(limits, stream), room);
+        let data = vec![b'x'; room];
         assert_eq!(
             server.connection.send_data(limits, stream, &data, MoreData::Pending, out),
-            rest
+            room
         );
         assert_eq!(server.connection.next_release_at(), None);
     }
     // If nothing is left to acknowledge, waiting cannot open the window further.
     let mut server = Server::new(700);
-    server.open(1, 5000, "");
+    server.start_stream(1, 5000, "");
     assert_eq!(server.send(), [(1, 700)]);
     // A large fragment is worth a frame.
     let mut server = Server::new(65_535);
-    server.open(1, 4700, "");
+    server.start_stream(1, 4700, "");
     assert_eq!(server.send().last(), Some(&(1, 65_535 % 4700)));
 }
 
 #[test]
-fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
+fn a_small_fragment_is_held_back_for_at_most_50_ms() {
     let mut server = Server::new(65_535);
-    let stream = server.open(1, 100, "");
-    server.fill(65_535, 35);
-    let (_, size, left) = server.streams.last_mut().unwrap();
-    (*size, *left) = (100, 100);
+    let stream = server.start_stream(1, 100, "");
+    server.fill_window(65_535, 35);
+    let (_, size, remaining) = server.streams.last_mut().unwrap();
+    (*size, *remaining) = (100, 100);
     server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
     assert!(
@@ -237,44 +241,44 @@ fn a_small_fragment_waits_for_room_and_for_50_ms_at_most() {
 }
 
 #[test]
-fn a_stream_that_is_held_back_keeps_none_waiting_that_has_room() {
+fn a_stream_that_is_held_back_does_not_block_others() {
     // By its own window: streams of the same urgency continue.
     let mut server = Server::new(4096);
     server.feed(&["window 0 1000000"]);
-    let stream = server.open(1, 1, "");
-    server.fill(4096, 35);
+    let stream = server.start_stream(1, 1, "");
+    server.fill_window(4096, 35);
     server.streams.last_mut().unwrap().2 = 100;
     server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
-    let other = server.open(3, 500, "");
+    let other = server.start_stream(3, 500, "");
     assert_eq!(server.connection.send_capacity(&server.limits, other), 4096);
     assert_eq!(server.send().len(), 8);
     // By the window of the connection: more urgent ones continue.
     let mut server = Server::new(1 << 20);
-    let stream = server.open(1, 1, "");
-    server.fill(65_535, 35);
+    let stream = server.start_stream(1, 1, "");
+    server.fill_window(65_535, 35);
     server.streams.last_mut().unwrap().2 = 100;
     server.connection.mark_ready(stream);
     assert_eq!(server.send(), []);
-    server.open(3, 30, "priority=u=0");
+    server.start_stream(3, 30, "priority=u=0");
     assert_eq!(server.send(), [(3, 30)]);
 }
 
 #[test]
-fn fragments_that_a_client_asks_for_byte_by_byte_are_few_and_it_pays_for_more() {
+fn a_window_opened_byte_by_byte_causes_few_fragments_and_is_charged() {
     let mut server = Server::new(65_535);
     server.feed(&["window 0 10000000"]);
-    server.open(1, 5000, "");
+    server.start_stream(1, 5000, "");
     server.send();
-    let (before, mut now) = (server.frames, NOW_MS);
+    let (frames_before, mut now_ms) = (server.frames, NOW_MS);
     while server.error.is_none() {
         server.feed(&["window 1 1"]);
-        now += 1;
-        server.tick(now);
+        now_ms += 1;
+        server.tick(now_ms);
         server.send();
-        assert!(now < NOW_MS + 10_000, "the wait must end");
+        assert!(now_ms < NOW_MS + 10_000, "the wait must end");
     }
-    let fragments = u64::from(server.frames - before);
-    assert!(fragments <= (now - NOW_MS) / 50 + 1, "{fragments} in {} ms", now - NOW_MS);
+    let fragments = u64::from(server.frames - frames_before);
+    assert!(fragments <= (now_ms - NOW_MS) / 50 + 1, "{fragments} in {} ms", now_ms - NOW_MS);
     assert_eq!(server.error, Some(Http2Error::AbuseBudgetExhausted));
 }

@@ -12,7 +12,7 @@ use crate::script::{escape, unescape};
 use peregrine_proto::h2::frame::{self, ErrorCode, FrameHeader, FrameType, flags};
 use peregrine_proto::h2::hpack::{Decoder, Field, FieldSink};
 
-/// The bytes of lines.
+/// Encodes lines to bytes.
 pub(crate) fn bytes(lines: impl Iterator<Item = impl AsRef<str>>) -> Vec<u8> {
     let (mut out, mut stream) = (Vec::new(), 1);
     for line in lines {
@@ -67,22 +67,24 @@ fn write(line: &str, stream: &mut u32, out: &mut Vec<u8>) {
         "window" => frame::write_window_update(number(), number(), out),
         "reset" => frame::write_rst_stream(number(), ErrorCode(number()), out),
         "go-away" => frame::write_go_away(number(), ErrorCode(number()), out),
-        "ping" => frame::write_frame(FrameType::Ping, 0, 0, &rest(words), out),
-        "ping-ack" => frame::write_frame(FrameType::Ping, flags::ACK, 0, &rest(words), out),
+        "ping" => frame::write_frame(FrameType::Ping, 0, 0, &unescape_words(words), out),
+        "ping-ack" => {
+            frame::write_frame(FrameType::Ping, flags::ACK, 0, &unescape_words(words), out)
+        }
         "priority" => frame::write_frame(FrameType::Priority, 0, number(), &[0, 0, 0, 0, 15], out),
         "priority-update" => {
             let id: u32 = number();
-            let payload = [&id.to_be_bytes()[..], &rest(words)].concat();
+            let payload = [&id.to_be_bytes()[..], &unescape_words(words)].concat();
             frame::write_frame(FrameType::PriorityUpdate, 0, 0, &payload, out);
         }
         "headers" | "continuation" | "data" => {
-            let kind = match name {
+            let frame_type = match name {
                 "headers" => FrameType::Headers,
                 "data" => FrameType::Data,
                 _ => FrameType::Continuation,
             };
             let id = number();
-            let mut flags = if kind == FrameType::Data { 0 } else { flags::END_HEADERS };
+            let mut flags = if frame_type == FrameType::Data { 0 } else { flags::END_HEADERS };
             let mut padding = None;
             while let Some(word) = words.next_if(|word| word.starts_with('+')) {
                 match word {
@@ -101,27 +103,33 @@ fn write(line: &str, stream: &mut u32, out: &mut Vec<u8>) {
                 }
             }
             let mut payload: Vec<u8> = padding.into_iter().collect();
-            if flags & flags::PRIORITY != 0 && kind == FrameType::Headers {
+            if flags & flags::PRIORITY != 0 && frame_type == FrameType::Headers {
                 payload.extend([0, 0, 0, 0, 15]);
             }
-            match kind {
-                FrameType::Data => payload.extend(rest(words)),
+            match frame_type {
+                FrameType::Data => payload.extend(unescape_words(words)),
                 _ => words.for_each(|word| write_field(word, &mut payload)),
             }
             payload.extend(std::iter::repeat_n(0, usize::from(padding.unwrap_or(0))));
-            frame::write_frame(kind, flags, id, &payload, out);
+            frame::write_frame(frame_type, flags, id, &payload, out);
         }
         "frame" => {
-            let (kind, flags, id) = (number(), number(), number());
+            let (frame_type, flags, id) = (number(), number(), number());
             let byte = |number: u32| u8::try_from(number).expect("the notation is right");
-            frame::write_frame(FrameType::from_u8(byte(kind)), byte(flags), id, &rest(words), out);
+            frame::write_frame(
+                FrameType::from_u8(byte(frame_type)),
+                byte(flags),
+                id,
+                &unescape_words(words),
+                out,
+            );
         }
-        "raw" => out.extend(rest(words)),
+        "raw" => out.extend(unescape_words(words)),
         _ => panic!("no such frame: {line}"),
     }
 }
 
-fn rest<'a>(words: impl Iterator<Item = &'a str>) -> Vec<u8> {
+fn unescape_words<'a>(words: impl Iterator<Item = &'a str>) -> Vec<u8> {
     unescape(&words.collect::<Vec<_>>().join(" "))
 }
 
@@ -140,15 +148,15 @@ fn write_field(word: &str, out: &mut Vec<u8>) {
 }
 
 fn write_length(length: usize, out: &mut Vec<u8>) {
-    let Some(mut rest) = length.checked_sub(0x7f) else {
+    let Some(mut remaining) = length.checked_sub(0x7f) else {
         return out.push(u8::try_from(length).expect("the notation is right"));
     };
     out.push(0x7f);
-    while rest >= 0x80 {
-        out.push(u8::try_from(rest % 0x80).expect("the notation is right") | 0x80);
-        rest /= 0x80;
+    while remaining >= 0x80 {
+        out.push(u8::try_from(remaining % 0x80).expect("the notation is right") | 0x80);
+        remaining /= 0x80;
     }
-    out.push(u8::try_from(rest).expect("the notation is right"));
+    out.push(u8::try_from(remaining).expect("the notation is right"));
 }
 
 /// Reads the server's output.
@@ -156,9 +164,9 @@ pub(crate) struct Reader {
     decoder: Decoder,
 }
 
-struct Words(String);
+struct FieldText(String);
 
-impl FieldSink for Words {
+impl FieldSink for FieldText {
     fn field(&mut self, field: Field<'_>) -> bool {
         self.0 += &format!(" {}={}", escape(field.name), escape(field.value));
         true
@@ -175,14 +183,14 @@ impl Reader {
         let mut lines = Vec::new();
         while let Some(header) = FrameHeader::parse(bytes) {
             let length = header.length as usize;
-            lines.push(self.line(header, &bytes[frame::HEADER_BYTES..][..length]));
+            lines.push(self.describe(header, &bytes[frame::HEADER_BYTES..][..length]));
             bytes = &bytes[frame::HEADER_BYTES + length..];
         }
         assert!(bytes.is_empty(), "whole frames are written");
         lines
     }
 
-    fn line(&mut self, header: FrameHeader, payload: &[u8]) -> String {
+    fn describe(&mut self, header: FrameHeader, payload: &[u8]) -> String {
         let id = header.stream_id;
         let end = if header.has_flags(flags::END_STREAM) { " +end" } else { "" };
         let number = |at: usize| frame::read_u32(&payload[at..]).expect("the notation is right");
@@ -190,7 +198,7 @@ impl Reader {
             FrameType::Data => format!("data {id}{end} {}", escape(payload)).trim_end().to_owned(),
             FrameType::Headers => {
                 assert!(header.has_flags(flags::END_HEADERS), "tests have short responses");
-                let mut words = Words(format!("headers {id}{end}"));
+                let mut words = FieldText(format!("headers {id}{end}"));
                 self.decoder.decode(payload, 1 << 20, &mut words).expect("the notation is right");
                 words.0
             }

@@ -1,4 +1,4 @@
-//! The PROXY protocol through the public types: tables, and any cut of the same bytes.
+//! The PROXY protocol through the public types: tables, and split input.
 
 mod wire;
 
@@ -22,15 +22,15 @@ fn header(bytes: &[u8]) -> (usize, ProxyProtocolHeader<'_>) {
     }
 }
 
-fn reject(bytes: &[u8]) -> ProxyProtocolError {
+fn parse_error(bytes: &[u8]) -> ProxyProtocolError {
     match parse(bytes, BYTES_MAX) {
-        Err(reject) => reject,
+        Err(error) => error,
         other => panic!("{other:?} of {}", bytes.escape_ascii()),
     }
 }
 
 #[test]
-fn both_versions_tell_addresses_of_both_families() {
+fn both_versions_carry_addresses_of_both_families() {
     for (source, destination) in [
         ("192.0.2.1:56324", "198.51.100.7:443"),
         ("255.255.255.255:65535", "255.255.255.255:65535"),
@@ -51,8 +51,8 @@ fn both_versions_tell_addresses_of_both_families() {
 }
 
 #[test]
-fn lines_that_are_not_as_the_standard_has_them_are_refused() {
-    for bad in [
+fn malformed_lines_are_rejected() {
+    for line_text in [
         "PROXY \r\n",
         "PROXY\t",
         "PROXY TCP4\r\n",
@@ -76,37 +76,41 @@ fn lines_that_are_not_as_the_standard_has_them_are_refused() {
         "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\n\r\n",
         "PROXY TCP4 192.0.2.1\0 192.0.2.2 1 2\r\n",
     ] {
-        if bad == "PROXY\t" {
-            assert_eq!(parse(bad.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy));
+        if line_text == "PROXY\t" {
+            assert_eq!(parse(line_text.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy));
             continue;
         }
-        assert_eq!(reject(bad.as_bytes()), ProxyProtocolError::LineInvalid, "{bad:?}");
+        assert_eq!(
+            parse_error(line_text.as_bytes()),
+            ProxyProtocolError::LineInvalid,
+            "{line_text:?}"
+        );
     }
 }
 
 #[test]
-fn what_follows_unknown_is_ignored() {
-    let whole = "PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n";
-    for line in ["PROXY UNKNOWN\r\n", "PROXY UNKNOWN \r\n", whole] {
+fn the_rest_of_the_line_after_unknown_is_ignored() {
+    let full_line = "PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n";
+    for line in ["PROXY UNKNOWN\r\n", "PROXY UNKNOWN \r\n", full_line] {
         let (used, header) = header(line.as_bytes());
         assert_eq!((used, header.addresses), (line.len(), Addresses::Unknown), "{line:?}");
     }
 }
 
 #[test]
-fn a_line_ends_within_107_bytes() {
+fn lines_longer_than_107_bytes_are_rejected() {
     let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 16));
     assert_eq!(header(longest.as_bytes()).0, 107);
     let endless = format!("PROXY UNKNOWN {}", "x".repeat(1000));
     assert_eq!(parse(&endless.as_bytes()[..106], BYTES_MAX), Ok(ParseResult::Incomplete));
-    assert_eq!(reject(&endless.as_bytes()[..107]), ProxyProtocolError::LineTooLong);
-    let late = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 15));
-    assert_eq!(reject(late.as_bytes()), ProxyProtocolError::LineTooLong);
+    assert_eq!(parse_error(&endless.as_bytes()[..107]), ProxyProtocolError::LineTooLong);
+    let too_long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(107 - 15));
+    assert_eq!(parse_error(too_long.as_bytes()), ProxyProtocolError::LineTooLong);
 }
 
 #[test]
-fn other_protocols_are_told_apart_by_their_first_bytes() {
-    for other in [
+fn other_protocols_are_detected_by_their_first_bytes() {
+    for text in [
         "GET / HTTP/1.1\r\n",
         "PRI * HTTP/2.0\r\n",
         "POST",
@@ -114,7 +118,7 @@ fn other_protocols_are_told_apart_by_their_first_bytes() {
         "\x16\x03\x01",
         "proxy ",
     ] {
-        assert_eq!(parse(other.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy), "{other:?}");
+        assert_eq!(parse(text.as_bytes(), BYTES_MAX), Ok(ParseResult::NotProxy), "{text:?}");
     }
     for partial in ["", "P", "PROXY", "PROXY ", "\r", "\r\n\r\n", "\r\n\r\n\0\r\nQUIT"] {
         assert_eq!(
@@ -126,9 +130,9 @@ fn other_protocols_are_told_apart_by_their_first_bytes() {
 }
 
 #[test]
-fn a_proxy_that_speaks_for_itself_is_told_apart_whatever_else_it_says() {
-    for (family, rest) in [(0, &b""[..]), (0x11, &[1; 12]), (0x77, &[9; 3])] {
-        let bytes = binary(0, family, rest, &[]);
+fn local_connections_of_a_proxy_have_no_addresses() {
+    for (family, addresses) in [(0, &b""[..]), (0x11, &[1; 12]), (0x77, &[9; 3])] {
+        let bytes = binary(0, family, addresses, &[]);
         let (used, header) = header(&bytes);
         assert_eq!((used, header.addresses), (bytes.len(), Addresses::Local));
         assert_eq!(header.tlvs().count(), 0);
@@ -137,7 +141,7 @@ fn a_proxy_that_speaks_for_itself_is_told_apart_whatever_else_it_says() {
 }
 
 #[test]
-fn paths_of_unix_sockets_end_at_the_first_zero() {
+fn unix_socket_paths_end_at_the_first_zero() {
     let mut addresses = [0; 216];
     addresses[108..112].copy_from_slice(b"/a/b");
     let bytes = binary(1, 0x31, &addresses, &[]);
@@ -150,12 +154,13 @@ fn paths_of_unix_sockets_end_at_the_first_zero() {
 }
 
 #[test]
-fn headers_of_version_2_that_lie_are_refused() {
+fn malformed_headers_of_version_2_are_rejected() {
     let v4 = [0; 12];
     let mut version = binary(1, 0x11, &v4, &[]);
     version[12] = 0x11;
     let checksum = |bytes: &[u8]| binary(1, 0x11, &v4, &value(tlv_type::CRC32C, bytes));
-    let twice = [value(tlv_type::CRC32C, &[0; 4]), value(tlv_type::CRC32C, &[0; 4])].concat();
+    let two_checksums =
+        [value(tlv_type::CRC32C, &[0; 4]), value(tlv_type::CRC32C, &[0; 4])].concat();
     for (name, bytes, expected) in [
         ("version", version, ProxyProtocolError::VersionInvalid),
         ("command", binary(2, 0x11, &v4, &[]), ProxyProtocolError::CommandInvalid),
@@ -176,69 +181,69 @@ fn headers_of_version_2_that_lie_are_refused() {
         ("ssl's", binary(1, 0x11, &v4, &ssl(1, 0, &[1, 0, 9])), ProxyProtocolError::TlvInvalid),
         ("sum of 3 bytes", checksum(&[0; 3]), ProxyProtocolError::ChecksumInvalid),
         ("wrong sum", checksum(&[0; 4]), ProxyProtocolError::ChecksumInvalid),
-        ("two sums", binary(1, 0x11, &v4, &twice), ProxyProtocolError::ChecksumInvalid),
+        ("two sums", binary(1, 0x11, &v4, &two_checksums), ProxyProtocolError::ChecksumInvalid),
         ("too long", binary(1, 0x11, &[0; BYTES_MAX - 15], &[]), ProxyProtocolError::TooLong),
     ] {
-        assert_eq!(reject(&bytes), expected, "{name}");
+        assert_eq!(parse_error(&bytes), expected, "{name}");
     }
     let largest = binary(1, 0x11, &v4, &value(0xe0, &[7; BYTES_MAX - 16 - 12 - 3]));
     assert_eq!(header(&largest).0, BYTES_MAX);
     let huge = binary(1, 0x11, &[0; 65_535], &[]);
-    assert_eq!(reject(&huge[..16]), ProxyProtocolError::TooLong, "rejected before it arrives");
+    assert_eq!(parse_error(&huge[..16]), ProxyProtocolError::TooLong, "rejected before it arrives");
 }
 
 #[test]
-fn a_checksum_that_is_right_is_accepted_and_one_flipped_bit_is_not() {
-    let values = [value(tlv_type::CRC32C, &[0; 4]), value(tlv_type::UNIQUE_ID, b"id")].concat();
-    let mut bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &values);
-    let place = 16 + 12 + 3;
-    let sum = reference(&bytes);
-    bytes[place..place + 4].copy_from_slice(&sum.to_be_bytes());
+fn a_correct_checksum_is_accepted_and_a_flipped_bit_is_rejected() {
+    let tlvs = [value(tlv_type::CRC32C, &[0; 4]), value(tlv_type::UNIQUE_ID, b"id")].concat();
+    let mut bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &tlvs);
+    let checksum_start = 16 + 12 + 3;
+    let checksum = reference_crc32c(&bytes);
+    bytes[checksum_start..checksum_start + 4].copy_from_slice(&checksum.to_be_bytes());
     header(&bytes);
-    // Without its type, the checksum is not recognised.
-    for at in (16..bytes.len()).filter(|at| *at != place - 3) {
+    // The type is not flipped: the checksum would not be recognised as one.
+    for at in (16..bytes.len()).filter(|at| *at != checksum_start - 3) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1;
         assert!(parse(&flipped, BYTES_MAX).is_err(), "byte {at}");
     }
     // RFC 3720 §B.4: 32 bytes of zeros.
-    assert_eq!(reference(&[0; 32]), 0x8a91_36aa);
+    assert_eq!(reference_crc32c(&[0; 32]), 0x8a91_36aa);
 }
 
-/// CRC32C computed differently than in the code: division by the polynomial, bit by bit.
-fn reference(bytes: &[u8]) -> u32 {
-    let mut sum = u32::MAX;
+/// CRC32C computed in another way than in the code: division by the polynomial, bit by bit.
+fn reference_crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
     for byte in bytes {
-        sum ^= u32::from(byte.reverse_bits()) << 24;
+        crc ^= u32::from(byte.reverse_bits()) << 24;
         for _ in 0..8 {
-            let carry = sum >> 31;
-            sum = (sum << 1) ^ (carry * 0x1edc_6f41);
+            let carry = crc >> 31;
+            crc = (crc << 1) ^ (carry * 0x1edc_6f41);
         }
     }
-    (!sum).reverse_bits()
+    (!crc).reverse_bits()
 }
 
 #[test]
-fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
-    let inside =
+fn tlvs_are_returned_in_order_and_ssl_contains_nested_ones() {
+    let nested =
         [value(tlv_type::SSL_VERSION, b"TLSv1.3"), value(tlv_type::SSL_COMMON_NAME, b"me")]
             .concat();
-    let values = [
+    let tlvs = [
         value(tlv_type::ALPN, b"h2"),
         value(tlv_type::AUTHORITY, b"example.com"),
-        ssl(0b011, 0, &inside),
+        ssl(0b011, 0, &nested),
         value(0xea, b"\x01vpce-1"),
         value(tlv_type::UNIQUE_ID, b""),
     ];
-    let bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &values.concat());
+    let bytes = proxied(address("192.0.2.1:5"), address("192.0.2.2:80"), &tlvs.concat());
     let (_, header) = header(&bytes);
-    let all: Vec<_> = header.tlvs().collect();
-    assert_eq!(all.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 2, 0x20, 0xea, 5]);
+    let received: Vec<_> = header.tlvs().collect();
+    assert_eq!(received.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 2, 0x20, 0xea, 5]);
     assert_eq!(
-        (all[0].1, all[1].1, all[3].1),
+        (received[0].1, received[1].1, received[3].1),
         (&b"h2"[..], &b"example.com"[..], &b"\x01vpce-1"[..])
     );
-    let tls = Ssl::parse(all[2].1).unwrap();
+    let tls = Ssl::parse(received[2].1).unwrap();
     assert!(tls.is_tls && tls.has_certificate && tls.is_verified);
     let expected = [(tlv_type::SSL_VERSION, &b"TLSv1.3"[..]), (tlv_type::SSL_COMMON_NAME, b"me")];
     assert_eq!(tls.tlvs().collect::<Vec<_>>(), expected);
@@ -257,41 +262,48 @@ fn values_are_given_in_order_and_those_of_tls_are_inside_of_one() {
 
 /// Compares the results for each prefix of `bytes` with the result for all of them.
 fn check_cuts(bytes: &[u8]) -> Result<(), TestCaseError> {
-    let whole = parse(bytes, BYTES_MAX);
+    let expected = parse(bytes, BYTES_MAX);
     for end in 0..bytes.len() {
-        let part = parse(&bytes[..end], BYTES_MAX);
-        match part {
+        let result = parse(&bytes[..end], BYTES_MAX);
+        match result {
             Ok(ParseResult::Incomplete) => {}
-            // An early decision is final.
-            decided => prop_assert_eq!(decided, whole, "{} bytes of {}", end, bytes.len()),
+            // An early result is final.
+            result => prop_assert_eq!(result, expected, "{} bytes of {}", end, bytes.len()),
         }
     }
-    if let Ok(ParseResult::Header(used, _)) = whole {
+    if let Ok(ParseResult::Header(used, _)) = expected {
         prop_assert_eq!(parse(&bytes[..used - 1], BYTES_MAX), Ok(ParseResult::Incomplete));
-        let more = [bytes, b"GET / HTTP/1.1\r\n"].concat();
-        prop_assert_eq!(parse(&more, BYTES_MAX), whole, "following bytes change nothing");
+        let longer = [bytes, b"GET / HTTP/1.1\r\n"].concat();
+        prop_assert_eq!(parse(&longer, BYTES_MAX), expected, "following bytes change nothing");
     }
     Ok(())
 }
 
 proptest! {
     #[test]
-    fn any_cut_gives_the_same(
+    fn results_do_not_depend_on_how_bytes_are_split(
         is_line: bool,
         source: [u8; 16],
-        is_4: bool,
+        is_ipv4: bool,
         ports: (u16, u16),
-        values in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..4),
-        change in prop::option::of((0_usize..200, any::<u8>())),
+        tlvs in prop::collection::vec(
+            (any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)),
+            0..4,
+        ),
+        mutation in prop::option::of((0_usize..200, any::<u8>())),
     ) {
         let mut ip: std::net::IpAddr = source.into();
-        if is_4 {
+        if is_ipv4 {
             ip = [source[0], source[1], source[2], source[3]].into();
         }
-        let (from, to) = (SocketAddr::new(ip, ports.0), SocketAddr::new(ip, ports.1));
-        let values: Vec<_> = values.iter().flat_map(|(kind, bytes)| value(*kind, bytes)).collect();
-        let mut bytes = if is_line { line(from, to) } else { proxied(from, to, &values) };
-        if let Some((at, byte)) = change {
+        let source = SocketAddr::new(ip, ports.0);
+        let destination = SocketAddr::new(ip, ports.1);
+        let tlvs: Vec<_> = tlvs.iter().flat_map(|(kind, bytes)| value(*kind, bytes)).collect();
+        let mut bytes = match is_line {
+            true => line(source, destination),
+            false => proxied(source, destination, &tlvs),
+        };
+        if let Some((at, byte)) = mutation {
             let length = bytes.len();
             bytes[at % length] = byte;
         }
@@ -299,9 +311,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_something(tail in prop::collection::vec(any::<u8>(), 0..300), is_line: bool) {
-        let begin = if is_line { &b"PROXY "[..] } else { b"\r\n\r\n\0\r\nQUIT\n" };
-        check_cuts(&[begin, &tail].concat())?;
+    fn arbitrary_bytes_never_panic(
+        tail in prop::collection::vec(any::<u8>(), 0..300),
+        is_line: bool,
+    ) {
+        let start = if is_line { &b"PROXY "[..] } else { b"\r\n\r\n\0\r\nQUIT\n" };
+        check_cuts(&[start, &tail].concat())?;
         check_cuts(&tail)?;
     }
 }

@@ -1,27 +1,32 @@
-//! Headers of the PROXY protocol, written as proxies write them.
+//! Writes headers of the PROXY protocol, as a proxy does.
 
 use std::net::SocketAddr;
 
-/// A header of version 1.
+/// Writes a header of version 1.
 pub(crate) fn line(source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
-    let (from, to) = (source.ip(), destination.ip());
-    format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port()).into_bytes()
+    let (source_ip, destination_ip) = (source.ip(), destination.ip());
+    format!(
+        "PROXY {family} {source_ip} {destination_ip} {} {}\r\n",
+        source.port(),
+        destination.port()
+    )
+    .into_bytes()
 }
 
-/// A header of version 2 of any command, family, addresses and values.
-pub(crate) fn binary(command: u8, family: u8, addresses: &[u8], values: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(addresses.len() + values.len()).expect("short");
+/// Writes a header of version 2 from its parts.
+pub(crate) fn binary(command: u8, family: u8, addresses: &[u8], tlvs: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(addresses.len() + tlvs.len()).expect("short");
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     header.extend([0x20 | command, family]);
     header.extend(length.to_be_bytes());
     header.extend(addresses);
-    header.extend(values);
+    header.extend(tlvs);
     header
 }
 
-/// A header of version 2 for a connection of TCP, with these values.
-pub(crate) fn proxied(source: SocketAddr, destination: SocketAddr, values: &[u8]) -> Vec<u8> {
+/// Writes a header of version 2 for a TCP connection, with these TLVs.
+pub(crate) fn proxied(source: SocketAddr, destination: SocketAddr, tlvs: &[u8]) -> Vec<u8> {
     let mut addresses = Vec::new();
     let mut family = 0x11;
     for address in [source, destination] {
@@ -36,16 +41,16 @@ pub(crate) fn proxied(source: SocketAddr, destination: SocketAddr, values: &[u8]
     for address in [source, destination] {
         addresses.extend(address.port().to_be_bytes());
     }
-    binary(1, family, &addresses, values)
+    binary(1, family, &addresses, tlvs)
 }
 
-/// One value.
-pub(crate) fn value(kind: u8, bytes: &[u8]) -> Vec<u8> {
+/// Writes a TLV.
+pub(crate) fn value(tlv_type: u8, bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).expect("short").to_be_bytes();
-    [&[kind], &length[..], bytes].concat()
+    [&[tlv_type], &length[..], bytes].concat()
 }
 
-/// The value that describes TLS between client and proxy.
-pub(crate) fn ssl(client: u8, verify: u32, values: &[u8]) -> Vec<u8> {
-    value(0x20, &[&[client], &verify.to_be_bytes()[..], values].concat())
+/// Writes the TLV that describes TLS between client and proxy.
+pub(crate) fn ssl(client: u8, verify: u32, tlvs: &[u8]) -> Vec<u8> {
+    value(0x20, &[&[client], &verify.to_be_bytes()[..], tlvs].concat())
 }

@@ -16,9 +16,9 @@ use std::rc::Rc;
 
 const LIMITS: Limits = Limits { compress_bytes_min: 0, ..Limits::DEFAULT };
 
-fn pair(server_forgets: bool, client_forgets: bool) -> [Connection<Inflater>; 2] {
-    let server = Inflater::new(server_forgets, client_forgets);
-    let client = Inflater::new(client_forgets, server_forgets);
+fn pair(server_resets: bool, client_resets: bool) -> [Connection<Inflater>; 2] {
+    let server = Inflater::new(server_resets, client_resets);
+    let client = Inflater::new(client_resets, server_resets);
     [
         Connection::new(&LIMITS, Role::Server, Some(server)),
         Connection::new(&LIMITS, Role::Client(|| MASK), Some(client)),
@@ -26,7 +26,7 @@ fn pair(server_forgets: bool, client_forgets: bool) -> [Connection<Inflater>; 2]
 }
 
 /// The payload of a message that is compressed: a sync flush, without its last four bytes.
-fn compressed(content: &[u8]) -> Vec<u8> {
+fn compress(content: &[u8]) -> Vec<u8> {
     let mut encoder = DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(content).unwrap();
     encoder.flush().unwrap();
@@ -37,10 +37,10 @@ fn compressed(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_window_that_is_kept_makes_a_repeated_message_short_and_one_that_is_forgotten_does_not() {
+fn context_takeover_makes_a_repeated_message_shorter() {
     let text = "a message that is sent again and again";
-    for forgets in [false, true] {
-        let [mut server, mut client] = pair(forgets, false);
+    for resets in [false, true] {
+        let [mut server, mut client] = pair(resets, false);
         let mut lengths = Vec::new();
         for _ in 0..2 {
             let (mut bytes, mut out) = (Vec::new(), Vec::new());
@@ -50,45 +50,45 @@ fn a_window_that_is_kept_makes_a_repeated_message_short_and_one_that_is_forgotte
             let (used, event) = client.receive(&LIMITS, &mut bytes, &mut out);
             assert_eq!((used, event), (*lengths.last().unwrap(), Event::Text(Cow::Borrowed(text))));
         }
-        assert_eq!(lengths[1] < lengths[0] / 2, !forgets, "{lengths:?}");
-        assert_eq!(lengths[1] == lengths[0], forgets, "{lengths:?}");
+        assert_eq!(lengths[1] < lengths[0] / 2, !resets, "{lengths:?}");
+        assert_eq!(lengths[1] == lengths[0], resets, "{lengths:?}");
     }
 }
 
 #[test]
-fn what_is_short_is_sent_as_it_is() {
+fn short_messages_are_not_compressed() {
     let [mut server, _] = pair(true, true);
     let limits = Limits { compress_bytes_min: 10, ..LIMITS };
     let mut out = Vec::new();
     server.send(&limits, MessagePayload::Text("123456789"), &mut out).unwrap();
     server.send(&limits, MessagePayload::Text("1234567890"), &mut out).unwrap();
-    let firsts: Vec<_> = notation::frames(&out).iter().map(|frame| frame.first).collect();
-    assert_eq!(firsts, [0x81, 0xC1]);
+    let first_bytes: Vec<_> = notation::frames(&out).iter().map(|frame| frame.first).collect();
+    assert_eq!(first_bytes, [0x81, 0xC1]);
 }
 
 #[test]
-fn each_piece_of_a_compressed_message_can_be_read_before_the_next() {
+fn each_compressed_fragment_can_be_read_before_the_next() {
     let [mut server, client] = pair(false, false);
     let mut client = client.streaming();
     let (mut bytes, mut out) = (Vec::new(), Vec::new());
-    for (piece, last) in [("one", false), ("", false), ("two", false), ("", true)] {
+    for (fragment, is_last) in [("one", false), ("", false), ("two", false), ("", true)] {
         bytes.clear();
-        server.send_fragment(MessagePayload::Text(piece), last, &mut bytes).unwrap();
+        server.send_fragment(MessagePayload::Text(fragment), is_last, &mut bytes).unwrap();
         let (mut at, mut content) = (0, Vec::new());
-        let mut ended = false;
+        let mut is_complete = false;
         loop {
             let (used, event) = client.receive(&LIMITS, &mut bytes[at..], &mut out);
             at += used;
             match event {
                 Event::NeedInput => break,
-                Event::Chunk { bytes, is_final: last, .. } => {
+                Event::Chunk { bytes, is_final, .. } => {
                     content.extend_from_slice(&bytes);
-                    ended = last;
+                    is_complete = is_final;
                 }
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!((content.as_slice(), ended), (piece.as_bytes(), last));
+        assert_eq!((content.as_slice(), is_complete), (fragment.as_bytes(), is_last));
     }
     // The next message is a new one.
     bytes.clear();
@@ -101,67 +101,69 @@ fn each_piece_of_a_compressed_message_can_be_read_before_the_next() {
 /// A message of `length` zeros as a client sends it.
 fn bomb(length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let payload = compressed(&vec![0; length]);
+    let payload = compress(&vec![0; length]);
     let flags = flag::FIN | flag::RSV1;
     frame::write_frame(Opcode::Binary, flags, Some(MASK), &payload, &mut bytes);
     bytes
 }
 
 #[test]
-fn a_bomb_is_refused_when_the_limit_is_passed_and_no_later() {
+fn a_bomb_is_rejected_as_soon_as_it_exceeds_the_limit() {
     let limits = Limits { message_bytes_max: 100_000, ..LIMITS };
-    for in_pieces in [false, true] {
-        for (length, is_refused) in [(100_000, false), (100_001, true), (50_000_000, true)] {
-            let inflater =
-                Counted { inner: Inflater::new(true, true), most: limits.message_bytes_max + 1 };
+    for is_streaming in [false, true] {
+        for (length, is_too_long) in [(100_000, false), (100_001, true), (50_000_000, true)] {
+            let inflater = OutputLimitChecker {
+                inner: Inflater::new(true, true),
+                output_max: limits.message_bytes_max + 1,
+            };
             let mut server = Connection::new(&limits, Role::Server, Some(inflater));
-            if in_pieces {
+            if is_streaming {
                 server = server.streaming();
             }
-            let (mut bytes, mut out, mut at, mut held) = (bomb(length), Vec::new(), 0, 0);
-            let ended = loop {
+            let (mut bytes, mut out, mut at, mut received) = (bomb(length), Vec::new(), 0, 0);
+            let result = loop {
                 let (used, event) = server.receive(&limits, &mut bytes[at..], &mut out);
                 at += used;
                 match event {
-                    Event::Chunk { bytes, is_final: last, .. } => {
-                        assert!(bytes.len() <= 16 * 1024, "a piece is short");
-                        held += bytes.len();
-                        if last {
-                            break Ok(held);
+                    Event::Chunk { bytes, is_final, .. } => {
+                        assert!(bytes.len() <= 16 * 1024, "a chunk has at most 16 KiB");
+                        received += bytes.len();
+                        if is_final {
+                            break Ok(received);
                         }
                     }
                     Event::Binary(bytes) => break Ok(bytes.len()),
-                    Event::Error(reject) => break Err(reject),
+                    Event::Error(error) => break Err(error),
                     other => panic!("{other:?}"),
                 }
             };
             let expected =
-                if is_refused { Err(WebSocketError::MessageTooLong) } else { Ok(length) };
-            assert_eq!(ended, expected, "{length} bytes, in pieces: {in_pieces}");
+                if is_too_long { Err(WebSocketError::MessageTooLong) } else { Ok(length) };
+            assert_eq!(result, expected, "{length} bytes, streaming: {is_streaming}");
             assert_eq!(server.memory_bytes(), 0);
-            if is_refused {
+            if is_too_long {
                 assert!(notation::lines(&out, false)[0].starts_with("close 1009"));
             }
         }
     }
 }
 
-/// Asserts that a message never produces more than allowed.
-struct Counted {
+/// A codec that asserts that a message is never decompressed beyond a limit.
+struct OutputLimitChecker {
     inner: Inflater,
-    most: u64,
+    output_max: u64,
 }
 
-impl DeflateCodec for Counted {
+impl DeflateCodec for OutputLimitChecker {
     fn inflate(
         &mut self,
         input: &[u8],
         room: usize,
         out: &mut Vec<u8>,
     ) -> Result<usize, InflateError> {
-        let used = self.inner.inflate(input, room, out);
-        assert!(self.inner.produced as u64 <= self.most, "output within the limit");
-        used
+        let result = self.inner.inflate(input, room, out);
+        assert!(self.inner.produced as u64 <= self.output_max, "output within the limit");
+        result
     }
 
     fn end_inflate(&mut self) {
@@ -177,15 +179,15 @@ impl DeflateCodec for Counted {
     }
 }
 
-/// A codec that takes all input at once, and produces output when there is room: a byte stands for
-/// that many copies of itself. It does not compress.
+/// A codec that consumes all input at once, and produces output when there is room: a byte stands
+/// for that many copies of itself. It does not compress.
 #[derive(Default)]
-struct Runs {
+struct RepeatCodec {
     pending: std::collections::VecDeque<u8>,
-    ends: Rc<Cell<usize>>,
+    end_count: Rc<Cell<usize>>,
 }
 
-impl DeflateCodec for Runs {
+impl DeflateCodec for RepeatCodec {
     fn inflate(
         &mut self,
         input: &[u8],
@@ -193,15 +195,15 @@ impl DeflateCodec for Runs {
         out: &mut Vec<u8>,
     ) -> Result<usize, InflateError> {
         assert!(room > 0, "there is room");
-        let runs = input.iter().flat_map(|byte| std::iter::repeat_n(*byte, usize::from(*byte)));
-        self.pending.extend(runs);
+        let repeated = input.iter().flat_map(|byte| std::iter::repeat_n(*byte, usize::from(*byte)));
+        self.pending.extend(repeated);
         out.extend(self.pending.drain(..room.min(self.pending.len())));
         Ok(input.len())
     }
 
     fn end_inflate(&mut self) {
         assert!(self.pending.is_empty(), "the whole message was requested");
-        self.ends.set(self.ends.get() + 1);
+        self.end_count.set(self.end_count.get() + 1);
     }
 
     fn deflate(&mut self, input: &[u8], out: &mut Vec<u8>) {
@@ -212,8 +214,8 @@ impl DeflateCodec for Runs {
 }
 
 #[test]
-fn a_message_that_compresses_to_nothing_is_a_byte_0() {
-    let mut server = Connection::new(&LIMITS, Role::Server, Some(Runs::default()));
+fn a_message_that_compresses_to_nothing_is_sent_as_a_zero_byte() {
+    let mut server = Connection::new(&LIMITS, Role::Server, Some(RepeatCodec::default()));
     let mut out = Vec::new();
     server.send(&LIMITS, MessagePayload::Binary(b""), &mut out).unwrap();
     server.send_fragment(MessagePayload::Text("a"), false, &mut out).unwrap();
@@ -222,11 +224,11 @@ fn a_message_that_compresses_to_nothing_is_a_byte_0() {
 }
 
 #[test]
-fn bytes_may_be_added_between_pieces() {
+fn input_may_grow_between_chunks() {
     let content = vec![0; 1_000_000];
     let mut frame = Vec::new();
     let flags = flag::FIN | flag::RSV1;
-    frame::write_frame(Opcode::Binary, flags, Some(MASK), &compressed(&content), &mut frame);
+    frame::write_frame(Opcode::Binary, flags, Some(MASK), &compress(&content), &mut frame);
     let [server, _] = pair(true, true);
     let mut server = server.streaming();
     // One more byte after each piece, whatever the position of the mask.
@@ -236,10 +238,10 @@ fn bytes_may_be_added_between_pieces() {
         (at, end) = (at + used, length.min(end + 1));
         match event {
             Event::NeedInput => {}
-            Event::Chunk { bytes, is_final: last, .. } => {
+            Event::Chunk { bytes, is_final, .. } => {
                 assert!(bytes.iter().all(|byte| *byte == 0));
                 received += bytes.len();
-                if last {
+                if is_final {
                     break;
                 }
             }
@@ -259,23 +261,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn all_that_a_compression_holds_back_is_asked_for_before_the_message_ends(
+    fn pending_output_of_the_codec_is_read_before_the_message_ends(
         payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..400), 2),
         cut: prop::sample::Index,
         step in 1..500_usize,
-        in_pieces: bool,
+        is_streaming: bool,
     ) {
-        let runs = Runs::default();
-        let ends = Rc::clone(&runs.ends);
-        let mut connection = Connection::new(&LIMITS, Role::Server, Some(runs));
-        if in_pieces {
+        let codec = RepeatCodec::default();
+        let end_count = Rc::clone(&codec.end_count);
+        let mut connection = Connection::new(&LIMITS, Role::Server, Some(codec));
+        if is_streaming {
             connection = connection.streaming();
         }
         let (mut bytes, mut expected) = (Vec::new(), Vec::new());
         for payload in &payloads {
-            let (one, two) = payload.split_at(cut.index(payload.len() + 1));
-            frame::write_frame(Opcode::Binary, flag::RSV1, Some(MASK), one, &mut bytes);
-            frame::write_frame(Opcode::Continuation, flag::FIN, Some(MASK), two, &mut bytes);
+            let (first, second) = payload.split_at(cut.index(payload.len() + 1));
+            frame::write_frame(Opcode::Binary, flag::RSV1, Some(MASK), first, &mut bytes);
+            frame::write_frame(Opcode::Continuation, flag::FIN, Some(MASK), second, &mut bytes);
             for byte in payload.iter().chain(&[0, 0, 0xFF, 0xFF]) {
                 expected.extend(std::iter::repeat_n(*byte, usize::from(*byte)));
             }
@@ -296,53 +298,60 @@ proptest! {
             }
         }
         prop_assert_eq!(received, expected);
-        prop_assert_eq!(ends.get(), payloads.len());
+        prop_assert_eq!(end_count.get(), payloads.len());
     }
 
     #[test]
-    fn what_is_compressed_on_one_end_is_inflated_on_the_other(
+    fn compressed_messages_are_received_by_the_other_end(
         messages in contents(),
-        by_client: bool,
-        server_forgets: bool,
-        client_forgets: bool,
-        in_pieces: bool,
+        client_sends: bool,
+        server_resets: bool,
+        client_resets: bool,
+        is_streaming: bool,
         step in 1..5000_usize,
     ) {
-        let [server, client] = pair(server_forgets, client_forgets);
-        let (mut one, mut other) = if by_client { (client, server) } else { (server, client) };
-        if in_pieces {
-            other = other.streaming();
+        let [server, client] = pair(server_resets, client_resets);
+        let (mut sender, mut receiver) = match client_sends {
+            true => (client, server),
+            false => (server, client),
+        };
+        if is_streaming {
+            receiver = receiver.streaming();
         }
         let (mut bytes, mut out, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-        for (is_text, pieces) in &messages {
-            let content = |text| if *is_text { MessagePayload::Text(text) } else { MessagePayload::Binary(text.as_bytes()) };
-            if let [whole] = &pieces[..] {
-                one.send(&LIMITS, content(whole), &mut bytes).unwrap();
+        for (is_text, fragments) in &messages {
+            let content = |text| match *is_text {
+                true => MessagePayload::Text(text),
+                false => MessagePayload::Binary(text.as_bytes()),
+            };
+            if let [message] = &fragments[..] {
+                sender.send(&LIMITS, content(message), &mut bytes).unwrap();
             } else {
-                for (at, piece) in pieces.iter().enumerate() {
-                    one.send_fragment(content(piece), at + 1 == pieces.len(), &mut bytes).unwrap();
+                for (at, fragment) in fragments.iter().enumerate() {
+                    let is_last = at + 1 == fragments.len();
+                    sender.send_fragment(content(fragment), is_last, &mut bytes).unwrap();
                 }
             }
-            expected.push(pieces.concat().into_bytes());
+            expected.push(fragments.concat().into_bytes());
         }
-        let (mut received, mut part, mut at, length) = (Vec::new(), Vec::new(), 0, bytes.len());
+        let (mut received, mut chunks, mut at, length) = (Vec::new(), Vec::new(), 0, bytes.len());
         for end in (0..length).step_by(step).skip(1).chain([length]) {
             loop {
-                let (used, event) = other.receive(&LIMITS, &mut bytes[at..end], &mut out);
+                let (used, event) = receiver.receive(&LIMITS, &mut bytes[at..end], &mut out);
                 at += used;
                 match event {
                     Event::NeedInput => break,
                     Event::Text(text) => received.push(text.into_owned().into_bytes()),
                     Event::Binary(bytes) => received.push(bytes.into_owned()),
                     Event::Chunk { bytes, is_final, .. } => {
-                        part.extend_from_slice(&bytes);
+                        chunks.extend_from_slice(&bytes);
                         if is_final {
-                            received.push(std::mem::take(&mut part));
+                            received.push(std::mem::take(&mut chunks));
                         }
                     }
                     other => prop_assert!(false, "{:?}", other),
                 }
-                other.assert_invariants();
+                receiver.assert_invariants();
             }
         }
         prop_assert_eq!(at, length);

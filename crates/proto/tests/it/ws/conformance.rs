@@ -1,5 +1,5 @@
-//! The requirements of sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite, as far as they
-//! concern the codec. Each test names its section; the endpoint echoes messages, as in that suite.
+//! The requirements of sections 1 to 7, 9, 10, 12 and 13 of the Autobahn test suite that concern
+//! the codec. Each test names its section; the endpoint echoes messages, as in that suite.
 
 use super::inflater::Inflater;
 use super::notation::{self, MASK, lines};
@@ -9,7 +9,7 @@ use peregrine_proto::ws::{Connection, Event, Limits, MessagePayload, NextAction,
 const LIMITS: Limits =
     Limits { message_bytes_max: 64 << 20, frame_bytes_max: 64 << 20, ..Limits::DEFAULT };
 
-/// The answers of an echoing endpoint to frames, whole or byte by byte.
+/// Feeds frames to an echoing endpoint, `step` bytes at a time. Returns its output as lines.
 fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
     let role = if is_client { Role::Client(|| MASK) } else { Role::Server };
     let mut connection: Connection = Connection::new(&LIMITS, role, None);
@@ -18,9 +18,9 @@ fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
     let length = bytes.len();
     for end in (0..length).step_by(step).skip(1).chain([length]) {
         loop {
-            let (taken, event) = connection.receive(&LIMITS, &mut bytes[used..end], &mut out);
-            used += taken;
-            let sent = match event {
+            let (count, event) = connection.receive(&LIMITS, &mut bytes[used..end], &mut out);
+            used += count;
+            let result = match event {
                 Event::NeedInput | Event::Closed => break,
                 Event::Text(text) => {
                     connection.send(&LIMITS, MessagePayload::Text(&text), &mut out)
@@ -30,7 +30,7 @@ fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
                 }
                 _ => Ok(()),
             };
-            sent.expect("messages precede the end");
+            result.expect("messages precede the end");
             connection.output_flushed();
         }
     }
@@ -41,7 +41,7 @@ fn echo(frames: &[&str], is_client: bool, step: usize) -> Vec<String> {
     lines
 }
 
-/// Asserts the answers of both roles, whole, in pieces and byte by byte. Reasons are omitted.
+/// Asserts the output of both roles, for several step sizes. Close reasons are omitted.
 fn assert_echo(frames: &[&str], expected: &[&str]) {
     let short = frames.iter().map(|frame| frame.len()).sum::<usize>() < 500;
     for is_client in [false, true] {
@@ -63,8 +63,8 @@ fn assert_echo(frames: &[&str], expected: &[&str]) {
 fn section_1_messages_of_each_length_are_echoed() {
     for kind in ["text", "binary"] {
         assert_echo(&[kind], &[kind, "open"]);
-        let short = format!("{kind} {}", "*".repeat(125));
-        assert_echo(&[&short], &[&short, "open"]);
+        let line = format!("{kind} {}", "*".repeat(125));
+        assert_echo(&[&line], &[&line, "open"]);
         for length in [126, 127, 128, 65_535, 65_536] {
             let frame = format!("{kind} \\{{**{length}}}");
             assert_echo(&[&frame], &[&format!("{kind} ({length} bytes)"), "open"]);
@@ -73,7 +73,7 @@ fn section_1_messages_of_each_length_are_echoed() {
 }
 
 #[test]
-fn section_2_pings_are_answered_and_pongs_are_not() {
+fn section_2_pings_get_a_pong_and_pongs_are_ignored() {
     assert_echo(&["ping"], &["pong", "open"]);
     assert_echo(&["ping Hello"], &["pong Hello", "open"]);
     assert_echo(&["ping \\x00\\xff\\xfe"], &["pong \\x00\\xff\\xfe", "open"]);
@@ -110,7 +110,7 @@ fn section_4_reserved_opcodes_fail_the_connection() {
 }
 
 #[test]
-fn section_5_fragments_make_messages_and_control_frames_have_none() {
+fn section_5_messages_are_reassembled_and_fragmented_control_frames_rejected() {
     assert_echo(&["ping +more a", "continue b"], &["close 1002"]);
     assert_echo(&["pong +more a", "continue b"], &["close 1002"]);
     assert_echo(&["text +more a", "continue b"], &["text ab", "open"]);
@@ -126,8 +126,8 @@ fn section_5_fragments_make_messages_and_control_frames_have_none() {
 }
 
 #[test]
-fn section_6_texts_are_utf_8_and_fail_at_the_first_byte_that_is_not() {
-    for (text, is_right) in [
+fn section_6_text_is_validated_as_it_arrives() {
+    for (text, is_valid) in [
         (
             "Hello-\\xc2\\xb5@\\xc3\\x9f\\xc3\\xb6\\xc3\\xa4\\xc3\\xbc\\xc3\\xa0\\xc3\\xa1-UTF-8!!",
             true,
@@ -170,8 +170,8 @@ fn section_6_texts_are_utf_8_and_fail_at_the_first_byte_that_is_not() {
         ("\\xed\\xa0\\x80\\xed\\xb0\\x80", false),
     ] {
         let bytes = crate::script::unescape(text);
-        let whole = format!("text {}", crate::script::escape(&bytes));
-        let expected: &[&str] = if is_right { &[&whole, "open"] } else { &["close 1007"] };
+        let echoed = format!("text {}", crate::script::escape(&bytes));
+        let expected: &[&str] = if is_valid { &[&echoed, "open"] } else { &["close 1007"] };
         assert_echo(&[&format!("text {text}")], expected);
         // In frames of one byte, the error is detected before the message ends.
         let singles = bytes.iter().map(|byte| format!("continue +more \\x{byte:02x}"));
@@ -187,7 +187,7 @@ fn section_6_texts_are_utf_8_and_fail_at_the_first_byte_that_is_not() {
 }
 
 #[test]
-fn section_7_closing_is_answered_by_the_right_code() {
+fn section_7_close_frames_get_the_correct_reply() {
     assert_echo(&["text a", "close 1000"], &["text a", "close 1000"]);
     assert_echo(&["close 1000", "close 1000"], &["close 1000"]);
     assert_echo(&["close 1000", "ping"], &["close 1000"]);
@@ -208,7 +208,7 @@ fn section_7_closing_is_answered_by_the_right_code() {
 }
 
 #[test]
-fn section_9_long_messages_are_echoed_whole_and_in_frames_of_64_bytes() {
+fn section_9_long_messages_are_echoed_in_one_frame_and_in_many() {
     for kind in ["text", "binary"] {
         let whole = format!("{kind} \\{{**4194304}}");
         let frames = [
@@ -227,7 +227,7 @@ fn section_9_long_messages_are_echoed_whole_and_in_frames_of_64_bytes() {
 }
 
 #[test]
-fn section_10_a_message_in_frames_of_1300_bytes_is_echoed() {
+fn section_10_a_message_in_frames_of_1300_bytes_is_reassembled() {
     let frames = ["text +more \\{**1300}", "continue +more \\{**1300} x49", "continue \\{**536}"];
     assert_echo(&frames, &["text (65536 bytes)", "open"]);
 }
@@ -251,12 +251,12 @@ fn document(length: usize, seed: usize) -> String {
 #[test]
 fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
     let limits = Limits { compress_bytes_min: 0, ..LIMITS };
-    for (server_forgets, client_forgets) in
+    for (server_resets, client_resets) in
         [(false, false), (false, true), (true, false), (true, true)]
     {
-        let inflater = Inflater::new(server_forgets, client_forgets);
+        let inflater = Inflater::new(server_resets, client_resets);
         let mut server = Connection::new(&limits, Role::Server, Some(inflater));
-        let inflater = Inflater::new(client_forgets, server_forgets);
+        let inflater = Inflater::new(client_resets, server_resets);
         let mut client = Connection::new(&limits, Role::Client(|| MASK), Some(inflater));
         for (round, length) in [16, 64, 256, 1024, 4096, 8192, 16_384, 32_768, 65_536, 131_072]
             .into_iter()
@@ -266,20 +266,21 @@ fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
         {
             let (text, mut to_server, mut to_client) =
                 (document(length, round), Vec::new(), Vec::new());
-            // In one frame, and in one frame per part, as 12.x and 13.x do.
-            let pieces = if round % 3 == 0 { 1 } else { 1 + length / 1000 };
+            // In one frame, or in one frame per 1000 bytes, as 12.x and 13.x do.
+            let fragments = if round % 3 == 0 { 1 } else { 1 + length / 1000 };
             let mut rest = text.as_str();
-            for piece in 1..=pieces {
-                let end = if piece == pieces { rest.len() } else { rest.floor_char_boundary(1000) };
-                let (one, more) = rest.split_at(end);
-                let last = piece == pieces;
+            for number in 1..=fragments {
+                let end =
+                    if number == fragments { rest.len() } else { rest.floor_char_boundary(1000) };
+                let (fragment, remaining) = rest.split_at(end);
+                let last = number == fragments;
                 client
-                    .send_fragment(MessagePayload::Text(one), last, &mut to_server)
+                    .send_fragment(MessagePayload::Text(fragment), last, &mut to_server)
                     .expect("open");
-                rest = more;
+                rest = remaining;
             }
             assert!(length < 256 || to_server.len() < length, "the message is compressed");
-            let (mut at, mut echoed) = (0, false);
+            let (mut at, mut is_echoed) = (0, false);
             while at < to_server.len() {
                 let end = to_server.len().min(at + 1400);
                 let (used, event) =
@@ -289,10 +290,10 @@ fn sections_12_and_13_compressed_messages_are_echoed_under_all_parameters() {
                     server
                         .send(&limits, MessagePayload::Text(&text), &mut to_client)
                         .expect("open");
-                    echoed = true;
+                    is_echoed = true;
                 }
             }
-            assert!(echoed);
+            assert!(is_echoed);
             let (used, event) = client.receive(&limits, &mut to_client, &mut to_server);
             assert!(matches!(event, Event::Text(other) if other == text), "round {round}");
             assert_eq!(used, to_client.len());

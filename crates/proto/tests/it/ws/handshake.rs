@@ -11,8 +11,8 @@ use sha1::{Digest, Sha1};
 
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
-/// A valid request's fields, one of them replaced.
-fn judge(name: &str, value: Option<&str>) -> Result<HandshakeKey, HandshakeError> {
+/// Validates a valid request after one field was replaced or removed.
+fn validate_with(name: &str, value: Option<&str>) -> Result<HandshakeKey, HandshakeError> {
     let mut fields = vec![
         ("Host", "a"),
         ("Upgrade", "websocket"),
@@ -27,13 +27,13 @@ fn judge(name: &str, value: Option<&str>) -> Result<HandshakeKey, HandshakeError
 }
 
 #[test]
-fn a_handshake_has_an_upgrade_a_version_and_a_key() {
-    let key = judge("Host", None).unwrap();
+fn a_handshake_requires_an_upgrade_a_version_and_a_key() {
+    let key = validate_with("Host", None).unwrap();
     assert_eq!(key.as_str(), KEY);
     assert_eq!(key, HandshakeKey::new(*b"the sample nonce"));
     assert_eq!(&key.derive_accept(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-    assert!(judge("Upgrade", Some("h2c, WebSocket")).is_ok());
-    for (name, value, refusal) in [
+    assert!(validate_with("Upgrade", Some("h2c, WebSocket")).is_ok());
+    for (name, value, error) in [
         ("Upgrade", None, HandshakeError::MissingUpgrade),
         ("Upgrade", Some("h2c"), HandshakeError::MissingUpgrade),
         ("Connection", None, HandshakeError::MissingUpgrade),
@@ -49,25 +49,25 @@ fn a_handshake_has_an_upgrade_a_version_and_a_key() {
         ("sec-websocket-version", Some("13"), HandshakeError::UnsupportedVersion),
         ("sec-websocket-key", Some(KEY), HandshakeError::InvalidKey),
     ] {
-        assert_eq!(judge(name, value), Err(refusal), "{name}: {value:?}");
+        assert_eq!(validate_with(name, value), Err(error), "{name}: {value:?}");
     }
     let fields = [("Upgrade", "websocket"), ("Connection", "Upgrade")];
     let fields = || fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    let judged = validate_http1(Method::Post, Version::Http11, fields());
-    assert_eq!(judged, Err(HandshakeError::MethodNotGet));
-    let judged = validate_http1(Method::Get, Version::Http10, fields());
-    assert_eq!(judged, Err(HandshakeError::MissingUpgrade));
+    let result = validate_http1(Method::Post, Version::Http11, fields());
+    assert_eq!(result, Err(HandshakeError::MethodNotGet));
+    let result = validate_http1(Method::Get, Version::Http10, fields());
+    assert_eq!(result, Err(HandshakeError::MissingUpgrade));
 }
 
 #[test]
-fn lists_are_searched_by_token() {
+fn has_token_ignores_case_and_compares_whole_tokens() {
     let lists = || [&b"a, Upgrade ,b"[..], b"c"].into_iter();
     assert!(has_token(lists(), "upgrade") && has_token(lists(), "C"));
     assert!(!has_token(lists(), "up") && !has_token(lists(), ""));
 }
 
 #[test]
-fn the_first_protocol_of_the_clients_that_the_server_supports_is_chosen() {
+fn choose_protocol_returns_the_first_offer_that_is_supported() {
     let offers = || [&b"soap, wamp"[..], b"chat"].into_iter();
     assert_eq!(choose_protocol(offers(), &["chat", "wamp"]), Some("wamp"));
     assert_eq!(choose_protocol(offers(), &["Wamp"]), None);
@@ -79,7 +79,7 @@ fn hexadecimal(digest: [u8; 20]) -> String {
 }
 
 #[test]
-fn sha_1_has_the_digests_of_its_standard() {
+fn sha_1_matches_the_examples_of_rfc_3174() {
     // RFC 3174 §7.3.
     for (message, digest) in [
         (b"abc".to_vec(), "a9993e364706816aba3e25717850c26c9cd0d89d"),
@@ -94,12 +94,12 @@ fn sha_1_has_the_digests_of_its_standard() {
     }
 }
 
-fn answer(offer: &str, wishes: &DeflateConfig) -> Option<String> {
-    negotiate([offer.as_bytes()], wishes).map(|agreed| agreed.to_string())
+fn negotiate_text(offer: &str, config: &DeflateConfig) -> Option<String> {
+    negotiate([offer.as_bytes()], config).map(|params| params.to_string())
 }
 
-/// A server without preferences that supports everything.
-fn all() -> DeflateConfig {
+/// The config of a server without preferences that supports everything.
+fn full_config() -> DeflateConfig {
     DeflateConfig {
         server_no_context_takeover: false,
         client_no_context_takeover: false,
@@ -109,73 +109,80 @@ fn all() -> DeflateConfig {
 }
 
 #[test]
-fn offers_are_answered_by_what_both_can() {
-    let wants_all = DeflateConfig {
+fn negotiate_responds_with_what_both_ends_support() {
+    let prefers_resets = DeflateConfig {
         server_no_context_takeover: true,
         client_no_context_takeover: true,
-        ..all()
+        ..full_config()
     };
-    let small =
-        DeflateConfig { server_max_window_bits: 9..=11, client_max_window_bits: 10, ..all() };
-    let only_15 = DeflateConfig { server_max_window_bits: 15..=15, ..all() };
-    for (offer, wishes, expected) in [
-        ("permessage-deflate", all(), Some("")),
-        ("Permessage-Deflate", all(), Some("")),
+    let small_windows = DeflateConfig {
+        server_max_window_bits: 9..=11,
+        client_max_window_bits: 10,
+        ..full_config()
+    };
+    let only_15 = DeflateConfig { server_max_window_bits: 15..=15, ..full_config() };
+    for (offer, config, expected) in [
+        ("permessage-deflate", full_config(), Some("")),
+        ("Permessage-Deflate", full_config(), Some("")),
         (
             "permessage-deflate",
-            wants_all.clone(),
+            prefers_resets.clone(),
             Some("; server_no_context_takeover; client_no_context_takeover"),
         ),
         (
             "permessage-deflate; server_no_context_takeover",
-            all(),
+            full_config(),
             Some("; server_no_context_takeover"),
         ),
         (
             "permessage-deflate;client_no_context_takeover",
-            all(),
+            full_config(),
             Some("; client_no_context_takeover"),
         ),
         (
             "permessage-deflate; server_max_window_bits=10",
-            all(),
+            full_config(),
             Some("; server_max_window_bits=10"),
         ),
         (
             "permessage-deflate; server_max_window_bits=\"10\"",
-            all(),
+            full_config(),
             Some("; server_max_window_bits=10"),
         ),
-        ("permessage-deflate; server_max_window_bits=15", all(), Some("")),
-        ("permessage-deflate; server_max_window_bits=8", all(), None),
+        ("permessage-deflate; server_max_window_bits=15", full_config(), Some("")),
+        ("permessage-deflate; server_max_window_bits=8", full_config(), None),
         ("permessage-deflate; server_max_window_bits=10", only_15.clone(), None),
         ("permessage-deflate; server_max_window_bits=10, permessage-deflate", only_15, Some("")),
-        ("permessage-deflate", small.clone(), Some("; server_max_window_bits=11")),
+        ("permessage-deflate", small_windows.clone(), Some("; server_max_window_bits=11")),
         (
             "permessage-deflate; client_max_window_bits",
-            small.clone(),
+            small_windows.clone(),
             Some("; server_max_window_bits=11; client_max_window_bits=10"),
         ),
         (
             "permessage-deflate; client_max_window_bits=9",
-            small,
+            small_windows,
             Some("; server_max_window_bits=11; client_max_window_bits=9"),
         ),
-        ("permessage-deflate; client_max_window_bits=9", all(), Some("; client_max_window_bits=9")),
-        ("permessage-deflate; client_max_window_bits", all(), Some("")),
-        ("x-webkit-deflate-frame, permessage-deflate", all(), Some("")),
-        ("foo; a=\"x, permessage-deflate\"", all(), None),
-        ("foo; a=\"\\\", permessage-deflate\", , permessage-deflate", all(), Some("")),
-        ("", all(), None),
-        ("permessage-bzip2", all(), None),
+        (
+            "permessage-deflate; client_max_window_bits=9",
+            full_config(),
+            Some("; client_max_window_bits=9"),
+        ),
+        ("permessage-deflate; client_max_window_bits", full_config(), Some("")),
+        ("x-webkit-deflate-frame, permessage-deflate", full_config(), Some("")),
+        ("foo; a=\"x, permessage-deflate\"", full_config(), None),
+        ("foo; a=\"\\\", permessage-deflate\", , permessage-deflate", full_config(), Some("")),
+        ("", full_config(), None),
+        ("permessage-bzip2", full_config(), None),
     ] {
-        let expected = expected.map(|rest| format!("permessage-deflate{rest}"));
-        assert_eq!(answer(offer, &wishes), expected, "{offer}");
+        let expected = expected.map(|parameters| format!("permessage-deflate{parameters}"));
+        assert_eq!(negotiate_text(offer, &config), expected, "{offer}");
     }
 }
 
 #[test]
-fn offers_that_break_a_rule_are_declined() {
+fn malformed_offers_are_declined() {
     for parameters in [
         "; server_max_window_bits",
         "; server_max_window_bits=",
@@ -200,17 +207,21 @@ fn offers_that_break_a_rule_are_declined() {
         "; \"server_no_context_takeover",
     ] {
         let offer = format!("permessage-deflate{parameters}");
-        assert_eq!(answer(&offer, &all()), None, "{offer}");
-        let with_another = format!("permessage-deflate{parameters}, permessage-deflate");
-        let is_cut = parameters.contains('"') && !parameters.ends_with('"');
-        assert_eq!(answer(&with_another, &all()).is_some(), !is_cut, "{with_another}");
+        assert_eq!(negotiate_text(&offer, &full_config()), None, "{offer}");
+        let followed_by_valid = format!("permessage-deflate{parameters}, permessage-deflate");
+        let is_unterminated = parameters.contains('"') && !parameters.ends_with('"');
+        assert_eq!(
+            negotiate_text(&followed_by_valid, &full_config()).is_some(),
+            !is_unterminated,
+            "{followed_by_valid}"
+        );
     }
 }
 
 #[test]
-fn an_answer_must_fit_the_offer() {
-    let read = |offer: &Offer, text: &str| offer.parse_response([text.as_bytes()]);
-    let (plain, bits) = (
+fn parse_response_rejects_a_response_that_does_not_match_the_offer() {
+    let parse = |offer: &Offer, text: &str| offer.parse_response([text.as_bytes()]);
+    let (plain, restricted) = (
         Offer::default(),
         Offer {
             server_max_window_bits: Some(10),
@@ -219,39 +230,42 @@ fn an_answer_must_fit_the_offer() {
             ..Offer::default()
         },
     );
-    let most = DeflateParams {
+    let largest_windows = DeflateParams {
         server_no_context_takeover: false,
         client_no_context_takeover: false,
         server_max_window_bits: 15,
         client_max_window_bits: 15,
     };
-    assert_eq!(read(&plain, ""), Ok(None));
-    assert_eq!(read(&plain, "permessage-deflate"), Ok(Some(most)));
-    let right = "permessage-deflate; server_no_context_takeover; server_max_window_bits=10";
-    let agreed =
-        DeflateParams { server_no_context_takeover: true, server_max_window_bits: 10, ..most };
-    assert_eq!(read(&bits, right), Ok(Some(agreed)));
-    for (offer, answer) in [
+    assert_eq!(parse(&plain, ""), Ok(None));
+    assert_eq!(parse(&plain, "permessage-deflate"), Ok(Some(largest_windows)));
+    let response = "permessage-deflate; server_no_context_takeover; server_max_window_bits=10";
+    let params = DeflateParams {
+        server_no_context_takeover: true,
+        server_max_window_bits: 10,
+        ..largest_windows
+    };
+    assert_eq!(parse(&restricted, response), Ok(Some(params)));
+    for (offer, text) in [
         (plain, "permessage-deflate; client_max_window_bits=10"),
         (plain, "permessage-bzip2"),
         (plain, "permessage-deflate, permessage-deflate"),
         (plain, "permessage-deflate; server_max_window_bits"),
-        (bits, "permessage-deflate"),
-        (bits, "permessage-deflate; server_max_window_bits=10"),
-        (bits, "permessage-deflate; server_no_context_takeover"),
-        (bits, &format!("{right}; client_max_window_bits=8")),
-        (bits, &format!("{right}; client_max_window_bits")),
+        (restricted, "permessage-deflate"),
+        (restricted, "permessage-deflate; server_max_window_bits=10"),
+        (restricted, "permessage-deflate; server_no_context_takeover"),
+        (restricted, &format!("{response}; client_max_window_bits=8")),
+        (restricted, &format!("{response}; client_max_window_bits")),
     ] {
-        assert_eq!(read(&offer, answer), Err(InvalidResponse), "{answer}");
+        assert_eq!(parse(&offer, text), Err(InvalidResponse), "{text}");
     }
 }
 
 fn offers() -> impl Strategy<Value = Offer> {
     let bits = || proptest::option::of(8..=15_u8);
     (any::<bool>(), any::<bool>(), bits(), bits()).prop_map(
-        |(server_forgets, client_forgets, server_window_bits, client_window_bits_min)| Offer {
-            server_no_context_takeover: server_forgets,
-            client_no_context_takeover: client_forgets,
+        |(server_resets, client_resets, server_window_bits, client_window_bits_min)| Offer {
+            server_no_context_takeover: server_resets,
+            client_no_context_takeover: client_resets,
             server_max_window_bits: server_window_bits,
             client_max_window_bits_min: client_window_bits_min,
         },
@@ -260,34 +274,37 @@ fn offers() -> impl Strategy<Value = Offer> {
 
 proptest! {
     #[test]
-    fn sha_1_is_as_another_has_it(message in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn sha_1_matches_another_implementation(
+        message in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
         let digest: [u8; 20] = Sha1::digest(&message).into();
         prop_assert_eq!(sha1(&message), digest);
     }
 
     #[test]
-    fn what_a_server_answers_the_client_understands(
+    fn clients_accept_the_responses_of_servers(
         offer in offers(),
-        server_forgets: bool,
-        client_forgets: bool,
-        least in 8..=15_u8,
+        server_resets: bool,
+        client_resets: bool,
+        bits_min in 8..=15_u8,
         client_window_bits in 8..=15_u8,
     ) {
-        let wishes = DeflateConfig {
-            server_no_context_takeover: server_forgets,
-            client_no_context_takeover: client_forgets,
-            server_max_window_bits: least..=15,
+        let config = DeflateConfig {
+            server_no_context_takeover: server_resets,
+            client_no_context_takeover: client_resets,
+            server_max_window_bits: bits_min..=15,
             client_max_window_bits: client_window_bits,
         };
         let text = offer.to_string();
-        let agreed = negotiate([text.as_bytes()], &wishes);
-        let answer = agreed.map(|agreed| agreed.to_string()).unwrap_or_default();
-        let read = offer.parse_response([answer.as_bytes()]);
-        let too_small = offer.client_max_window_bits_min.is_some_and(|least| client_window_bits < least);
-        if agreed.is_some() && too_small {
-            prop_assert_eq!(read, Err(InvalidResponse));
+        let params = negotiate([text.as_bytes()], &config);
+        let response = params.map(|params| params.to_string()).unwrap_or_default();
+        let result = offer.parse_response([response.as_bytes()]);
+        let client_bits_min = offer.client_max_window_bits_min;
+        let is_too_small = client_bits_min.is_some_and(|bits_min| client_window_bits < bits_min);
+        if params.is_some() && is_too_small {
+            prop_assert_eq!(result, Err(InvalidResponse));
         } else {
-            prop_assert_eq!(read, Ok(agreed));
+            prop_assert_eq!(result, Ok(params));
         }
     }
 }

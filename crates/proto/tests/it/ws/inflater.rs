@@ -7,21 +7,21 @@ use peregrine_proto::ws::{DeflateCodec, InflateError};
 pub(crate) struct Inflater {
     inflate: Decompress,
     deflate: Compress,
-    /// Whether the peer's messages never refer to earlier ones.
-    peer_forgets: bool,
-    /// Whether this side's messages never do.
-    forgets: bool,
-    /// The maximum output of one message so far.
+    /// Whether the peer resets its window after each message.
+    peer_resets: bool,
+    /// Whether this end does.
+    resets: bool,
+    /// The decompressed size of the current message so far.
     pub(crate) produced: usize,
 }
 
 impl Inflater {
-    pub(crate) fn new(forgets: bool, peer_forgets: bool) -> Self {
+    pub(crate) fn new(resets: bool, peer_resets: bool) -> Self {
         Self {
             inflate: Decompress::new(false),
             deflate: Compress::new(Level::fast(), false),
-            peer_forgets,
-            forgets,
+            peer_resets,
+            resets,
             produced: 0,
         }
     }
@@ -36,27 +36,27 @@ impl DeflateCodec for Inflater {
     ) -> Result<usize, InflateError> {
         let start = out.len();
         out.resize(start + room, 0);
-        let (mut used, mut made) = (0, 0);
+        let (mut used, mut written) = (0, 0);
         let status = loop {
-            let before = (self.inflate.total_in(), self.inflate.total_out());
-            let into = &mut out[start + made..];
-            let status = self.inflate.decompress(&input[used..], into, FlushDecompress::None);
-            used += (self.inflate.total_in() - before.0) as usize;
-            made += (self.inflate.total_out() - before.1) as usize;
+            let totals_before = (self.inflate.total_in(), self.inflate.total_out());
+            let free = &mut out[start + written..];
+            let status = self.inflate.decompress(&input[used..], free, FlushDecompress::None);
+            used += (self.inflate.total_in() - totals_before.0) as usize;
+            written += (self.inflate.total_out() - totals_before.1) as usize;
             match status {
                 Ok(Status::StreamEnd) => self.inflate.reset(false),
-                Ok(Status::Ok) if made < room && used < input.len() => {}
+                Ok(Status::Ok) if written < room && used < input.len() => {}
                 status => break status,
             }
         };
-        out.truncate(start + made);
-        self.produced += made;
+        out.truncate(start + written);
+        self.produced += written;
         status.map(|_| used).map_err(|_| InflateError)
     }
 
     fn end_inflate(&mut self) {
         self.produced = 0;
-        if self.peer_forgets {
+        if self.peer_resets {
             self.inflate.reset(false);
         }
     }
@@ -65,15 +65,16 @@ impl DeflateCodec for Inflater {
         // One call completes the flush if it cannot fill the room, including the library's buffered
         // data.
         out.reserve(2 * input.len() + 128 * 1024);
-        let before = self.deflate.total_in();
+        let total_before = self.deflate.total_in();
         let status = self.deflate.compress_vec(input, out, FlushCompress::Sync);
         status.expect("compression does not fail");
-        let used = usize::try_from(self.deflate.total_in() - before).expect("a slice");
+        let used =
+            usize::try_from(self.deflate.total_in() - total_before).expect("the input is a slice");
         assert!(used == input.len() && out.len() < out.capacity(), "the room was large enough");
     }
 
     fn end_deflate(&mut self) {
-        if self.forgets {
+        if self.resets {
             self.deflate.reset();
         }
     }

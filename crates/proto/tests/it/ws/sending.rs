@@ -1,4 +1,4 @@
-//! The output, and that the other end reads it.
+//! The output, which the other end can read.
 
 use super::notation::{self, MASK};
 use peregrine_proto::ws::{
@@ -19,7 +19,7 @@ fn client() -> Connection {
 }
 
 #[test]
-fn lengths_have_no_more_bytes_than_they_need() {
+fn lengths_have_the_minimal_encoding() {
     for (length, header) in [
         (0, &b"\x82\x00"[..]),
         (125, b"\x82\x7d"),
@@ -34,15 +34,15 @@ fn lengths_have_no_more_bytes_than_they_need() {
 }
 
 #[test]
-fn pieces_are_frames_between_which_control_frames_may_stand() {
+fn control_frames_may_be_sent_between_fragments() {
     let (mut out, mut server) = (Vec::new(), server());
     server.send_fragment(MessagePayload::Text("a"), false, &mut out).unwrap();
     server.ping(b"x", &mut out).unwrap();
     server.send_fragment(MessagePayload::Text("b"), false, &mut out).unwrap();
-    let whole = server.send(&LIMITS, MessagePayload::Text("c"), &mut out);
-    assert_eq!(whole, Err(WriteError::MessageInProgress));
-    let other = server.send_fragment(MessagePayload::Binary(b"c"), true, &mut out);
-    assert_eq!(other, Err(WriteError::MessageInProgress));
+    let result = server.send(&LIMITS, MessagePayload::Text("c"), &mut out);
+    assert_eq!(result, Err(WriteError::MessageInProgress));
+    let result = server.send_fragment(MessagePayload::Binary(b"c"), true, &mut out);
+    assert_eq!(result, Err(WriteError::MessageInProgress));
     server.send_fragment(MessagePayload::Text(""), true, &mut out).unwrap();
     server.pong(b"", &mut out).unwrap();
     server.send(&LIMITS, MessagePayload::Text("c"), &mut out).unwrap();
@@ -51,7 +51,7 @@ fn pieces_are_frames_between_which_control_frames_may_stand() {
 }
 
 #[test]
-fn what_may_not_be_sent_is_not_written() {
+fn nothing_is_written_after_an_error() {
     let (mut out, mut server) = (Vec::new(), server());
     assert_eq!(server.ping(&[0; 126], &mut out), Err(WriteError::ControlTooLong));
     assert_eq!(server.pong(&[0; 126], &mut out), Err(WriteError::ControlTooLong));
@@ -76,7 +76,7 @@ fn what_may_not_be_sent_is_not_written() {
 }
 
 #[test]
-fn a_reason_that_is_too_long_is_cut_between_characters() {
+fn a_long_close_reason_is_truncated_between_characters() {
     let (mut out, reason) = (Vec::new(), "€".repeat(50));
     server().close(Some((CloseCode::NORMAL_CLOSURE, &reason)), &mut out).unwrap();
     let (used, event) = client().receive(&LIMITS, &mut out, &mut Vec::new());
@@ -86,7 +86,7 @@ fn a_reason_that_is_too_long_is_cut_between_characters() {
 }
 
 #[test]
-fn two_close_frames_end_a_connection_and_the_server_leaves_first() {
+fn the_server_closes_the_transport_after_two_close_frames() {
     let (mut client, mut server, mut to_server, mut to_client) =
         (client(), server(), Vec::new(), Vec::new());
     client.close(Some((CloseCode::NORMAL_CLOSURE, "bye")), &mut to_server).unwrap();
@@ -111,7 +111,7 @@ fn two_close_frames_end_a_connection_and_the_server_leaves_first() {
 }
 
 #[test]
-fn close_frames_that_cross_need_no_answers() {
+fn close_frames_that_cross_need_no_reply() {
     let (mut client, mut server, mut to_server, mut to_client) =
         (client(), server(), Vec::new(), Vec::new());
     client.close(None, &mut to_server).unwrap();
@@ -125,7 +125,7 @@ fn close_frames_that_cross_need_no_answers() {
 }
 
 #[test]
-fn a_close_frame_ends_a_message_that_is_sent_in_pieces() {
+fn a_received_close_frame_ends_a_fragmented_message_being_sent() {
     let (mut server, mut out) = (server(), Vec::new());
     server.send_fragment(MessagePayload::Text("a"), false, &mut out).unwrap();
     let mut unread = notation::bytes(["close 1000"].iter(), true);
@@ -139,7 +139,7 @@ fn a_close_frame_ends_a_message_that_is_sent_in_pieces() {
 }
 
 #[test]
-fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
+fn messages_are_borrowed_if_complete_and_buffered_otherwise() {
     let (mut server, mut out) = (server(), Vec::new());
     let mut unread = notation::bytes(["text hello", "text +more wor"].iter(), true);
     let (used, event) = server.receive(&LIMITS, &mut unread, &mut out);
@@ -158,7 +158,7 @@ fn a_message_that_comes_at_once_is_borrowed_and_one_in_parts_holds_what_came() {
 }
 
 #[test]
-fn a_length_that_is_only_announced_takes_no_memory() {
+fn an_announced_length_allocates_no_memory() {
     let (mut server, mut out) = (server(), Vec::new());
     let mut unread = notation::bytes(["binary \\{a*100000}"].iter(), true);
     let (_, event) = server.receive(&LIMITS, &mut unread[..100], &mut out);
@@ -167,7 +167,7 @@ fn a_length_that_is_only_announced_takes_no_memory() {
 }
 
 #[test]
-fn time_and_reading_bring_back_what_floods_cost() {
+fn the_budget_is_refilled_with_time() {
     let limits =
         Limits { abuse_budget_max: 4, pending_pongs_max: 2, abuse_budget_per_second: 2, ..LIMITS };
     let mut server: Connection = Connection::new(&limits, Role::Server, None);
@@ -175,7 +175,7 @@ fn time_and_reading_bring_back_what_floods_cost() {
         let mut unread = notation::bytes(["ping"].iter(), true);
         match server.receive(&limits, &mut unread, &mut Vec::new()).1 {
             Event::Ping(_) => Ok(()),
-            Event::Error(reject) => Err(reject),
+            Event::Error(error) => Err(error),
             other => panic!("{other:?}"),
         }
     };
@@ -191,7 +191,7 @@ fn time_and_reading_bring_back_what_floods_cost() {
 }
 
 #[test]
-fn a_mask_is_taken_away_from_any_place_on() {
+fn apply_mask_handles_any_alignment() {
     let content: Vec<u8> = (0..=255).cycle().take(1000).collect();
     for (start, length) in (0..9).flat_map(|start| (0..40).map(move |length| (start, length))) {
         let mut masked = content[start..start + length].to_vec();
@@ -202,52 +202,56 @@ fn a_mask_is_taken_away_from_any_place_on() {
     }
 }
 
-/// An action of one end.
+/// Something that one end sends.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     Text(String),
     Binary(Vec<u8>),
-    Pieces(Vec<String>),
+    Fragments(Vec<String>),
     Ping(Vec<u8>),
     Pong(Vec<u8>),
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let bytes = |most| proptest::collection::vec(any::<u8>(), 0..most);
-    let deed = prop_oneof![
-        ".{0,80}".prop_map(Deed::Text),
-        bytes(300).prop_map(Deed::Binary),
-        proptest::collection::vec(".{0,20}", 1..5).prop_map(Deed::Pieces),
-        bytes(126).prop_map(Deed::Ping),
-        bytes(126).prop_map(Deed::Pong),
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let bytes = |bytes_max| proptest::collection::vec(any::<u8>(), 0..bytes_max);
+    let action = prop_oneof![
+        ".{0,80}".prop_map(Action::Text),
+        bytes(300).prop_map(Action::Binary),
+        proptest::collection::vec(".{0,20}", 1..5).prop_map(Action::Fragments),
+        bytes(126).prop_map(Action::Ping),
+        bytes(126).prop_map(Action::Pong),
     ];
-    proptest::collection::vec(deed, 0..12)
+    proptest::collection::vec(action, 0..12)
 }
 
-fn perform(deeds: &[Deed], connection: &mut Connection, out: &mut Vec<u8>) -> Vec<Event<'static>> {
+fn perform(
+    actions: &[Action],
+    connection: &mut Connection,
+    out: &mut Vec<u8>,
+) -> Vec<Event<'static>> {
     let mut expected = Vec::new();
-    for deed in deeds {
-        match deed {
-            Deed::Text(text) => {
+    for action in actions {
+        match action {
+            Action::Text(text) => {
                 connection.send(&LIMITS, MessagePayload::Text(text), out).unwrap();
                 expected.push(Event::Text(Cow::Owned(text.clone())));
             }
-            Deed::Binary(bytes) => {
+            Action::Binary(bytes) => {
                 connection.send(&LIMITS, MessagePayload::Binary(bytes), out).unwrap();
                 expected.push(Event::Binary(Cow::Owned(bytes.clone())));
             }
-            Deed::Pieces(pieces) => {
-                for (at, piece) in pieces.iter().enumerate() {
-                    let last = at + 1 == pieces.len();
-                    connection.send_fragment(MessagePayload::Text(piece), last, out).unwrap();
+            Action::Fragments(fragments) => {
+                for (at, fragment) in fragments.iter().enumerate() {
+                    let is_last = at + 1 == fragments.len();
+                    connection.send_fragment(MessagePayload::Text(fragment), is_last, out).unwrap();
                 }
-                expected.push(Event::Text(Cow::Owned(pieces.concat())));
+                expected.push(Event::Text(Cow::Owned(fragments.concat())));
             }
-            Deed::Ping(payload) => {
+            Action::Ping(payload) => {
                 connection.ping(payload, out).unwrap();
                 expected.push(Event::Ping(payload.clone().leak()));
             }
-            Deed::Pong(payload) => {
+            Action::Pong(payload) => {
                 connection.pong(payload, out).unwrap();
                 expected.push(Event::Pong(payload.clone().leak()));
             }
@@ -258,15 +262,18 @@ fn perform(deeds: &[Deed], connection: &mut Connection, out: &mut Vec<u8>) -> Ve
 
 proptest! {
     #[test]
-    fn what_one_end_writes_the_other_reads(
-        deeds in deeds(),
-        by_client: bool,
+    fn messages_and_control_frames_are_received_by_the_other_end(
+        actions in actions(),
+        client_sends: bool,
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
-        let (mut one, mut other) = if by_client { (client(), server()) } else { (server(), client()) };
+        let (mut sender, mut receiver) = match client_sends {
+            true => (client(), server()),
+            false => (server(), client()),
+        };
         let (mut bytes, mut out) = (Vec::new(), Vec::new());
-        let mut expected = perform(&deeds, &mut one, &mut bytes);
-        one.close(Some((CloseCode::NORMAL_CLOSURE, "bye")), &mut bytes).unwrap();
+        let mut expected = perform(&actions, &mut sender, &mut bytes);
+        sender.close(Some((CloseCode::NORMAL_CLOSURE, "bye")), &mut bytes).unwrap();
         expected.push(Event::Close(Close { code: CloseCode::NORMAL_CLOSURE, reason: "bye" }));
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.push(bytes.len());
@@ -274,7 +281,7 @@ proptest! {
         let (mut at, mut expected) = (0, expected.into_iter());
         for end in cuts {
             loop {
-                let (used, event) = other.receive(&LIMITS, &mut bytes[at..end], &mut out);
+                let (used, event) = receiver.receive(&LIMITS, &mut bytes[at..end], &mut out);
                 at += used;
                 if matches!(event, Event::NeedInput | Event::Closed) {
                     break;
@@ -283,10 +290,10 @@ proptest! {
             }
         }
         prop_assert_eq!(expected.next(), None);
-        // The first end also reads the answers.
+        // The sender reads the replies.
         let mut at = 0;
         loop {
-            let (used, event) = one.receive(&LIMITS, &mut out[at..], &mut bytes);
+            let (used, event) = sender.receive(&LIMITS, &mut out[at..], &mut bytes);
             at += used;
             match event {
                 Event::Pong(_) => {}

@@ -44,8 +44,8 @@ pub(super) struct LogTimestamp {
 }
 
 impl LogTimestamp {
-    pub(super) fn from_unix(unix: Duration) -> Self {
-        let second = unix.as_secs();
+    pub(super) fn from_unix(unix_time: Duration) -> Self {
+        let second = unix_time.as_secs();
         // `Sun, 06 Nov 1994 08:49:37 GMT`
         let date = Date::from_unix_seconds(second);
         let date = date.as_bytes();
@@ -64,8 +64,8 @@ impl LogTimestamp {
         Self { second, clf, iso }
     }
 
-    pub(super) fn covers(&self, unix: Duration) -> bool {
-        self.second == unix.as_secs()
+    pub(super) fn covers(&self, unix_time: Duration) -> bool {
+        self.second == unix_time.as_secs()
     }
 }
 
@@ -101,8 +101,8 @@ pub(super) struct AccessLogLine<'e> {
 
 impl AccessLogLine<'_> {
     /// Writes the line, with its line feed.
-    pub(super) fn write(&self, form: AccessLogFormat, out: &mut Vec<u8>) {
-        match form {
+    pub(super) fn write(&self, format: AccessLogFormat, out: &mut Vec<u8>) {
+        match format {
             AccessLogFormat::Common => self.write_common(out),
             AccessLogFormat::Combined => {
                 self.write_common(out);
@@ -165,13 +165,13 @@ impl AccessLogLine<'_> {
         }
     }
 
-    /// The part of a field that a line shows. If queries are left out, that of the URL in `Referer`
-    /// is left out too, because it often belongs to this site.
+    /// The part of a field that a line shows. If queries are omitted, the query of the URL in
+    /// `Referer` is omitted too, because that URL often belongs to this site.
     fn redacted<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
         if name == "referer" { self.without_query(value) } else { value }
     }
 
-    /// Returns `text` up to its query, if queries are left out.
+    /// Returns `text` up to its query, if queries are omitted.
     fn without_query<'v>(&self, text: &'v [u8]) -> &'v [u8] {
         let query = text.iter().position(|byte| *byte == b'?').filter(|_| self.omit_query);
         &text[..query.unwrap_or(text.len())]
@@ -276,14 +276,14 @@ impl AccessLogLine<'_> {
 
 /// The request target as over HTTP/1.1. A target of HTTP/2 is stored with scheme and authority.
 fn origin_form(head: &RequestHead) -> &[u8] {
-    let whole = head.slice(head.index().target);
+    let target = head.slice(head.index().target);
     if head.index().version != Version::Http2 {
-        return whole;
+        return target;
     }
     let path = head.path().as_bytes();
     let length = path.len() + head.query().map_or(0, |query| 1 + query.len());
-    let origin = whole.len().checked_sub(length).map(|start| &whole[start..]);
-    origin.filter(|origin| !path.is_empty() && origin.starts_with(path)).unwrap_or(whole)
+    let origin = target.len().checked_sub(length).map(|start| &target[start..]);
+    origin.filter(|origin| !path.is_empty() && origin.starts_with(path)).unwrap_or(target)
 }
 
 fn push_fmt(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
@@ -292,16 +292,16 @@ fn push_fmt(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 
 fn push_decimal(mut number: u64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
-    let mut at = digits.len();
+    let mut start = digits.len();
     loop {
-        at -= 1;
-        digits[at] = b"0123456789"[(number % 10) as usize];
+        start -= 1;
+        digits[start] = b"0123456789"[(number % 10) as usize];
         number /= 10;
         if number == 0 {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(&digits[start..]);
 }
 
 /// The beginning of `value`, up to the length limit.
@@ -365,7 +365,7 @@ mod tests {
     use std::sync::Arc;
 
     /// 10 October 2000, 13:55:36 UTC, the date in Apache's documentation.
-    const BEGAN: Duration = Duration::new(971_186_136, 250_000_000);
+    const STARTED_AT: Duration = Duration::new(971_186_136, 250_000_000);
 
     fn head(target: &str, version: Version, fields: &[(&str, &[u8])]) -> RequestHead {
         let (method, authority, target) = (&b"GET"[..], &b""[..], target.as_bytes());
@@ -375,7 +375,7 @@ mod tests {
         RequestHead::build(&Limits::default(), &line, fields).expect("a valid head")
     }
 
-    fn told(head: Option<RequestHead>, peer: &str) -> AccessLogRecord {
+    fn record(head: Option<RequestHead>, peer: &str) -> AccessLogRecord {
         let peer = match peer {
             "unix" => ConnectionAddr::Unix { path: None, credentials: None },
             "" => ConnectionAddr::None,
@@ -395,93 +395,96 @@ mod tests {
     }
 
     fn line(
-        form: AccessLogFormat,
+        format: AccessLogFormat,
         key: &RequestKey,
-        told: &AccessLogRecord,
-        leaves_query_out: bool,
+        record: &AccessLogRecord,
+        omit_query: bool,
     ) -> String {
-        let took = Duration::from_micros(1_500_042);
-        let time = LogTimestamp::from_unix(BEGAN);
+        let duration = Duration::from_micros(1_500_042);
+        let time = LogTimestamp::from_unix(STARTED_AT);
         let route = Some("/birds/{id}");
         let entry = AccessLogLine {
             key,
-            record: told,
-            started_at: BEGAN,
-            duration: took,
+            record,
+            started_at: STARTED_AT,
+            duration,
             time,
             route,
-            omit_query: leaves_query_out,
+            omit_query,
         };
         let mut out = Vec::new();
-        entry.write(form, &mut out);
+        entry.write(format, &mut out);
         String::from_utf8(out).expect("every format is text")
     }
 
     #[test]
-    fn a_line_is_as_apache_writes_it() {
-        let request = |peer: &str| told(Some(head("/apache_pb.gif", Version::Http10, &[])), peer);
+    fn lines_match_apaches_format() {
+        let request = |peer: &str| record(Some(head("/apache_pb.gif", Version::Http10, &[])), peer);
         let common = |peer: &str| {
             format!(
                 "{peer} - - [10/Oct/2000:13:55:36 +0000] \"GET /apache_pb.gif HTTP/1.0\" 200 2326\n"
             )
         };
         let key = key(200, Version::Http10);
-        for (peer, shown) in [
+        for (peer, expected) in [
             ("127.0.0.1:99", "127.0.0.1"),
             ("[2001:db8::1]:99", "2001:db8::1"),
             ("[::ffff:192.0.2.1]:99", "192.0.2.1"),
             ("unix", "unix:"),
             ("", "-"),
         ] {
-            assert_eq!(line(AccessLogFormat::Common, &key, &request(peer), false), common(shown));
+            assert_eq!(
+                line(AccessLogFormat::Common, &key, &request(peer), false),
+                common(expected)
+            );
         }
         let combined = line(AccessLogFormat::Combined, &key, &request("127.0.0.1:99"), false);
         assert_eq!(combined, format!("{} \"-\" \"-\"\n", common("127.0.0.1").trim_end()));
     }
 
     #[test]
-    fn what_there_is_not_is_a_dash() {
-        let mut told = told(None, "192.0.2.1:9");
-        told.response_body_bytes = 0;
+    fn missing_values_are_written_as_dashes() {
+        let mut record = record(None, "192.0.2.1:9");
+        record.response_body_bytes = 0;
         let nothing = key(0, Version::Http11);
-        let common = line(AccessLogFormat::Common, &nothing, &told, false);
+        let common = line(AccessLogFormat::Common, &nothing, &record, false);
         assert_eq!(common, "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"-\" - -\n");
-        let combined = line(AccessLogFormat::Combined, &nothing, &told, false);
+        let combined = line(AccessLogFormat::Combined, &nothing, &record, false);
         assert!(combined.ends_with(" \"-\" - - \"-\" \"-\"\n"), "{combined}");
     }
 
     #[test]
-    fn versions_and_targets_stand_as_they_were_sent() {
-        for (target, version, shown) in [
+    fn versions_and_targets_are_logged_as_sent() {
+        for (target, version, expected) in [
             ("/a?b=c&d=%22", Version::Http11, "GET /a?b=c&d=%22 HTTP/1.1"),
             ("/a", Version::Http2, "GET /a HTTP/2.0"),
         ] {
-            let request = told(Some(head(target, version, &[])), "192.0.2.1:9");
+            let request = record(Some(head(target, version, &[])), "192.0.2.1:9");
             let text = line(AccessLogFormat::Common, &key(404, version), &request, false);
-            assert!(text.contains(&format!("] \"{shown}\" 404 2326\n")), "{text}");
+            assert!(text.contains(&format!("] \"{expected}\" 404 2326\n")), "{text}");
         }
     }
 
     #[test]
-    fn no_query_is_in_a_line_that_is_to_have_none() {
+    fn queries_are_omitted_if_configured() {
         let fields = [("referer", &b"http://birds.example/b?secret"[..])];
-        let asked = told(Some(head("/a?secret", Version::Http11, &fields)), "192.0.2.1:9");
-        let refused = b"GET /a?secret HTTP/1.1".to_vec();
-        let refused =
-            AccessLogRecord { invalid_request_line: refused, ..told(None, "192.0.2.1:9") };
-        for form in [AccessLogFormat::Common, AccessLogFormat::Combined, AccessLogFormat::Json] {
-            for told in [&asked, &refused] {
-                let whole = line(form, &key(200, Version::Http11), told, false);
-                assert!(whole.contains("secret"), "{whole}");
-                let text = line(form, &key(200, Version::Http11), told, true);
+        let valid = record(Some(head("/a?secret", Version::Http11, &fields)), "192.0.2.1:9");
+        let invalid = b"GET /a?secret HTTP/1.1".to_vec();
+        let invalid =
+            AccessLogRecord { invalid_request_line: invalid, ..record(None, "192.0.2.1:9") };
+        for format in [AccessLogFormat::Common, AccessLogFormat::Combined, AccessLogFormat::Json] {
+            for record in [&valid, &invalid] {
+                let full = line(format, &key(200, Version::Http11), record, false);
+                assert!(full.contains("secret"), "{full}");
+                let text = line(format, &key(200, Version::Http11), record, true);
                 assert!(!text.contains("secret") && text.contains("/a"), "{text}");
             }
         }
     }
 
     #[test]
-    fn no_peer_forges_a_line_or_a_place_in_it() {
-        for (sent, shown) in [
+    fn peer_cannot_forge_a_line_or_a_field() {
+        for (input, expected) in [
             (&b"plain"[..], "plain"),
             (b"\"", "\\\""),
             (b"\\", "\\\\"),
@@ -498,23 +501,23 @@ mod tests {
             ("\u{85}\u{2028}".as_bytes(), "\\xc2\\x85\\xe2\\x80\\xa8"),
         ] {
             let mut out = Vec::new();
-            escape(sent, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), shown);
+            escape(input, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
             // The same in a line for an invalid request.
-            let told = AccessLogRecord {
-                invalid_request_line: sent.to_vec(),
-                ..told(None, "192.0.2.1:9")
+            let record = AccessLogRecord {
+                invalid_request_line: input.to_vec(),
+                ..record(None, "192.0.2.1:9")
             };
-            let common = line(AccessLogFormat::Common, &key(400, Version::Http11), &told, false);
-            assert!(common.contains(&format!("] \"{shown}\" 400 ")), "{common}");
+            let common = line(AccessLogFormat::Common, &key(400, Version::Http11), &record, false);
+            assert!(common.contains(&format!("] \"{expected}\" 400 ")), "{common}");
             assert_eq!(common.matches('\n').count(), 1, "{common}");
-            let json = line(AccessLogFormat::Json, &key(400, Version::Http11), &told, false);
+            let json = line(AccessLogFormat::Json, &key(400, Version::Http11), &record, false);
             assert!(json.strip_suffix('\n').is_some_and(|json| {
                 json.chars().all(|character| !character.is_control() && character != '\u{2028}')
             }));
             assert_eq!(
                 unquoted(&json, "http.request.line"),
-                String::from_utf8_lossy(sent),
+                String::from_utf8_lossy(input),
                 "{json}"
             );
         }
@@ -544,32 +547,32 @@ mod tests {
     #[test]
     fn fields_are_quoted_and_bounded() {
         let long = vec![b'x'; FIELD_BYTES_MAX + 1];
-        for (agent, shown) in [
+        for (agent, expected) in [
             (&b"curl/8 \"the\" \\"[..], "curl/8 \\\"the\\\" \\\\"),
             (b"\xe9t\xe9", "\\xe9t\\xe9"),
             (b"", "-"),
             (&long, std::str::from_utf8(&long[1..]).unwrap()),
         ] {
             let fields = [("user-agent", agent), ("referer", b"http://a/\"")];
-            let request = told(Some(head("/", Version::Http11, &fields)), "192.0.2.1:9");
+            let request = record(Some(head("/", Version::Http11, &fields)), "192.0.2.1:9");
             let text = line(AccessLogFormat::Combined, &key(200, Version::Http11), &request, false);
-            assert!(text.ends_with(&format!(" \"http://a/\\\"\" \"{shown}\"\n")), "{text}");
+            assert!(text.ends_with(&format!(" \"http://a/\\\"\" \"{expected}\"\n")), "{text}");
         }
     }
 
     #[test]
-    fn json_has_the_names_of_opentelemetry() {
+    fn json_uses_opentelemetry_names() {
         let fields = [("user-agent", &b"\"curl\"/8"[..]), ("referer", b"http://a/")];
         let trace = TraceContext::root([1; 16], [2; 8], true)
-            .map(|it| LazyTraceContext::Computed(Rc::new(it)));
-        let told = AccessLogRecord {
+            .map(|context| LazyTraceContext::Computed(Rc::new(context)));
+        let record = AccessLogRecord {
             request_body_bytes: 7,
             trace_context: trace,
-            ..told(Some(head("/birds/7?a='b", Version::Http2, &fields)), "192.0.2.1:9")
+            ..record(Some(head("/birds/7?a='b", Version::Http2, &fields)), "192.0.2.1:9")
         };
         let key = RequestKey { error: ErrorType::Aborted, ..key(200, Version::Http2) };
         assert_eq!(
-            line(AccessLogFormat::Json, &key, &told, false),
+            line(AccessLogFormat::Json, &key, &record, false),
             concat!(
                 "{\"time\":\"2000-10-10T13:55:36.250000Z\",\"client.address\":\"192.0.2.1\",",
                 "\"http.request.method\":\"GET\",\"url.scheme\":\"http\",",
@@ -585,34 +588,34 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_who_a_trusted_proxy_says() {
+    fn client_address_comes_from_a_trusted_proxy() {
         let fields = [("x-forwarded-for", &b"10.0.0.1, 198.51.100.7"[..])];
         let connection = ConnectionInfo {
             peer: ConnectionAddr::Tcp("192.0.2.1:9".parse().unwrap()),
             trusted_proxies: Some(Arc::new(TrustedProxies::hops(1))),
             ..ConnectionInfo::default()
         };
-        let told = AccessLogRecord {
+        let record = AccessLogRecord {
             connection: Some(Rc::new(connection)),
-            ..told(Some(head("/", Version::Http11, &fields)), "")
+            ..record(Some(head("/", Version::Http11, &fields)), "")
         };
-        let line = line(AccessLogFormat::Common, &key(200, Version::Http11), &told, false);
+        let line = line(AccessLogFormat::Common, &key(200, Version::Http11), &record, false);
         assert!(line.starts_with("198.51.100.7 - - ["), "{line}");
     }
 
     #[test]
-    fn times_have_both_forms_to_the_end_of_all_months() {
-        for (unix, clf, iso) in [
+    fn timestamps_have_both_formats_across_month_ends() {
+        for (unix_seconds, clf, iso) in [
             (0, "01/Jan/1970:00:00:00 +0000", "1970-01-01T00:00:00"),
             (951_782_400, "29/Feb/2000:00:00:00 +0000", "2000-02-29T00:00:00"),
             (1_735_689_599, "31/Dec/2024:23:59:59 +0000", "2024-12-31T23:59:59"),
             (1_762_041_600, "02/Nov/2025:00:00:00 +0000", "2025-11-02T00:00:00"),
         ] {
-            let time = LogTimestamp::from_unix(Duration::from_secs(unix));
+            let time = LogTimestamp::from_unix(Duration::from_secs(unix_seconds));
             assert_eq!((&time.clf[..], &time.iso[..]), (clf.as_bytes(), iso.as_bytes()));
             assert!(
-                time.covers(Duration::new(unix, 999))
-                    && !time.covers(Duration::from_secs(unix + 1))
+                time.covers(Duration::new(unix_seconds, 999))
+                    && !time.covers(Duration::from_secs(unix_seconds + 1))
             );
         }
     }

@@ -47,13 +47,13 @@ impl AccessLogStyle {
     ///
     /// # Errors
     /// The text describes the mistake and how to fix it.
-    pub fn validate(&self, known: &[String]) -> Result<(), String> {
-        let unknown = self.excluded_routes.iter().find(|pattern| !known.contains(pattern));
+    pub fn validate(&self, known_patterns: &[String]) -> Result<(), String> {
+        let unknown = self.excluded_routes.iter().find(|pattern| !known_patterns.contains(pattern));
         unknown.map_or(Ok(()), |pattern| {
-            let known = known.join(", ");
+            let known_patterns = known_patterns.join(", ");
             Err(format!(
                 "the access log is configured to leave out the route `{pattern}`, but the \
-                 application has no such route; it has {known}"
+                 application has no such route; it has {known_patterns}"
             ))
         })
     }
@@ -102,7 +102,7 @@ impl AccessLogger {
     pub(crate) fn new(
         log: WorkerAccessLog,
         application: &BuiltApp,
-        unix: impl Fn() -> Duration + 'static,
+        unix_time: impl Fn() -> Duration + 'static,
     ) -> Self {
         let logger = Self {
             sink: log.sink,
@@ -110,7 +110,7 @@ impl AccessLogger {
             format: Cell::default(),
             omit_query: Cell::default(),
             excluded: RefCell::default(),
-            unix_time: Box::new(unix),
+            unix_time: Box::new(unix_time),
             routes: route_patterns(application),
             line: RefCell::default(),
             time: Cell::new(LogTimestamp::from_unix(Duration::ZERO)),
@@ -125,33 +125,33 @@ impl AccessLogger {
         let style = style.borrow_and_update();
         self.format.set(style.format);
         self.omit_query.set(style.omit_query);
-        let is_left_out = |pattern| style.excluded_routes.contains(pattern);
-        let all = self.routes.iter().map(is_left_out);
-        let is_any = !style.excluded_routes.is_empty();
-        *self.excluded.borrow_mut() = if is_any { all.collect() } else { Vec::new() };
+        let is_excluded = |pattern| style.excluded_routes.contains(pattern);
+        let all = self.routes.iter().map(is_excluded);
+        let has_exclusions = !style.excluded_routes.is_empty();
+        *self.excluded.borrow_mut() = if has_exclusions { all.collect() } else { Vec::new() };
     }
 
-    /// Writes the line of a request that ended after the time `took`.
-    pub(crate) fn write(&self, key: &RequestKey, told: &AccessLogRecord, took: Duration) {
+    /// Writes the line of a request that ended after `duration`.
+    pub(crate) fn write(&self, key: &RequestKey, record: &AccessLogRecord, duration: Duration) {
         // An error means that the style cannot change any more.
         if self.style.borrow().has_changed().unwrap_or(false) {
             self.reload();
         }
-        let left_out = self.excluded.borrow();
-        let of_route = key.route.and_then(|route| left_out.get(route as usize));
-        if of_route.copied().unwrap_or(false) {
+        let excluded = self.excluded.borrow();
+        let is_excluded = key.route.and_then(|route| excluded.get(route as usize));
+        if is_excluded.copied().unwrap_or(false) {
             return;
         }
-        drop(left_out);
-        let began = (self.unix_time)().saturating_sub(took);
-        if !self.time.get().covers(began) {
-            self.time.set(LogTimestamp::from_unix(began));
+        drop(excluded);
+        let started_at = (self.unix_time)().saturating_sub(duration);
+        if !self.time.get().covers(started_at) {
+            self.time.set(LogTimestamp::from_unix(started_at));
         }
         let entry = AccessLogLine {
             key,
-            record: told,
-            started_at: began,
-            duration: took,
+            record,
+            started_at,
+            duration,
             time: self.time.get(),
             route: key.route.and_then(|route| self.routes.get(route as usize)).map(String::as_str),
             omit_query: self.omit_query.get(),

@@ -48,17 +48,17 @@ impl BuiltApp {
         if self.is_not_found(target) {
             return false;
         }
-        let mut other = head.share();
-        let from = head.as_bytes().len();
+        let mut other_head = head.share();
+        let original_len = head.as_bytes().len();
         any_reading(head.path().as_bytes(), |path| {
-            if !other.set_path(path, from) {
+            if !other_head.set_path(path, original_len) {
                 return true;
             }
-            let found = match self.preflight_if_options(&mut other, connection) {
+            let found = match self.preflight_if_options(&mut other_head, connection) {
                 Some(found) => found,
                 None => {
-                    let found = self.resolve(&mut other);
-                    self.find_slow_path(&mut other, connection, found)
+                    let found = self.resolve(&mut other_head);
+                    self.find_slow_path(&mut other_head, connection, found)
                 }
             };
             !self.is_not_found(found) && !Rc::ptr_eq(found.endpoint, target.endpoint)

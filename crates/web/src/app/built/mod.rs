@@ -1,4 +1,4 @@
-//! A built application. It finds the target that answers a request from the request's head.
+//! A built application, which finds the target of a request from the request's head.
 
 mod ambiguous_path;
 mod route;
@@ -42,7 +42,7 @@ pub struct BuiltApp {
     routing_panic: RoutingPanic,
 }
 
-/// A service that answers before all routes.
+/// A service that runs before all routes.
 struct Interceptor {
     filter: Box<InterceptFilter>,
     endpoint: Rc<dyn Endpoint>,
@@ -50,7 +50,7 @@ struct Interceptor {
 
 type InterceptFilter = dyn Fn(&RequestHead) -> Option<Intercept>;
 
-/// How a service that answers before all routes claims a request.
+/// How a service that runs before all routes claims a request.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intercept {
@@ -85,17 +85,17 @@ impl BuiltApp {
         Self { method_override, ..self }
     }
 
-    /// Makes a service answer the requests for which `claims` returns an [`Intercept`], before all
+    /// Makes a service handle the requests for which `filter` returns an [`Intercept`], before all
     /// routes and without the application's middleware. `service` receives this application, so
-    /// that it can pass on requests that it does not answer.
+    /// that it can pass on requests that it does not handle.
     #[doc(hidden)]
     #[must_use]
     pub fn intercept<S: Service + 'static>(
         mut self,
-        claims: impl Fn(&RequestHead) -> Option<Intercept> + 'static,
+        filter: impl Fn(&RequestHead) -> Option<Intercept> + 'static,
         service: impl FnOnce(Self) -> S,
     ) -> Self {
-        let rest = Self {
+        let inner = Self {
             table: Rc::clone(&self.table),
             routes: Rc::clone(&self.routes),
             fallbacks: Rc::clone(&self.fallbacks),
@@ -105,8 +105,8 @@ impl BuiltApp {
             method_override: self.method_override.clone(),
             routing_panic: self.routing_panic.clone(),
         };
-        let endpoint = Rc::new(service(rest));
-        self.interceptor = Some(Box::new(Interceptor { filter: Box::new(claims), endpoint }));
+        let endpoint = Rc::new(service(inner));
+        self.interceptor = Some(Box::new(Interceptor { filter: Box::new(filter), endpoint }));
         self
     }
 
@@ -120,19 +120,19 @@ impl BuiltApp {
         head: &mut RequestHead,
         connection: &ConnectionInfo,
     ) -> MatchedEndpoint<'a> {
-        if let Some(first) = &self.interceptor
-            && let Some(claim) = (first.filter)(head)
+        if let Some(interceptor) = &self.interceptor
+            && let Some(intercept) = (interceptor.filter)(head)
         {
-            let options = match claim {
+            let options = match intercept {
                 Intercept::NeverShed => &INTERCEPT_OPTIONS,
                 Intercept::Sheddable => &UNMATCHED_OPTIONS,
             };
-            return MatchedEndpoint { endpoint: &first.endpoint, options, pattern: None };
+            return MatchedEndpoint { endpoint: &interceptor.endpoint, options, pattern: None };
         }
-        if let Some(rule) = &self.method_override
+        if let Some(method_override) = &self.method_override
             && head.index().method == Method::Post
         {
-            rule.apply(head);
+            method_override.apply(head);
         }
         if head.index().method == Method::Options
             && let Some(target) = self.preflight(head, connection)
@@ -180,7 +180,7 @@ impl BuiltApp {
             },
             _ => self.catch_panic(|| self.find_default(head, connection, found)),
         };
-        target.unwrap_or_else(|panicked| panicked)
+        target.unwrap_or_else(|panic_target| panic_target)
     }
 
     fn preflight(
@@ -201,9 +201,9 @@ impl BuiltApp {
     }
 
     /// Returns the target for a CORS preflight. Returns `None` if the request is not a preflight,
-    /// or if its route is a handler for OPTIONS or also answers the announced request.
+    /// or if its route is a handler for OPTIONS or also handles the announced request.
     ///
-    /// The preflight goes to the middleware around the route that would answer the announced
+    /// The preflight goes to the middleware around the route that would handle the announced
     /// request, because each scope may have its own CORS rules.
     #[cold]
     fn find_preflight(
@@ -241,8 +241,8 @@ impl BuiltApp {
             Match::Found { route } => Some(route),
             _ => None,
         };
-        head.resolve(|_, noted| {
-            *noted = parameters;
+        head.resolve(|_, stored| {
+            *stored = parameters;
             (route, ())
         });
         let Some(route) = route else { return self.find_default(head, connection, found) };
@@ -287,7 +287,7 @@ impl BuiltApp {
         MatchedEndpoint { endpoint, options, pattern: None }
     }
 
-    /// Answers one request with this application's routes and states, even if another application
+    /// Handles one request with this application's routes and states, even if another application
     /// has already seen the request. The body limits of routes apply. The other server options of
     /// routes do not apply, because no server is involved.
     pub async fn call(&self, mut request: Request) -> Response {
@@ -325,7 +325,7 @@ impl BuiltApp {
 
 impl Signature<ViaBuiltApp> for BuiltApp {}
 
-/// An application used as a handler of another one. It answers with its own routes and states. The
+/// An application used as a handler of another one. It uses its own routes and states. The
 /// server applies only the options of the whole handler. So if a route inside sets a `timeout` or
 /// `run_to_completion` that the handler does not have, building the outer application fails.
 impl Handler<ViaBuiltApp, ()> for BuiltApp {

@@ -27,8 +27,8 @@ impl<'a> MatchedEndpoint<'a> {
         self.options
     }
 
-    /// The outermost limit of the request's body, in bytes: the route's own limit, or `server`, the
-    /// server's limit, if the route has none. Middleware may set other limits. `call` sets the
+    /// The outermost limit of the request's body, in bytes: the route's own limit, or
+    /// `server_limit` if the route has none. Middleware may set other limits. `call` sets the
     /// route's limit again inside the middleware. The limit is checked while the body is read, so a
     /// server need not reject a request with a larger `Content-Length`.
     ///
@@ -36,8 +36,8 @@ impl<'a> MatchedEndpoint<'a> {
     /// `call` removes the limit. The limit still applies to middleware that reads the whole body
     /// into memory ([`Body::buffer_limit`](crate::Body::buffer_limit)).
     #[must_use]
-    pub fn body_limit(&self, server: u64) -> u64 {
-        self.options.body_bytes_max.unwrap_or(server)
+    pub fn body_limit(&self, server_limit: u64) -> u64 {
+        self.options.body_bytes_max.unwrap_or(server_limit)
     }
 
     /// The route's pattern; `None` if no route matched.
@@ -46,7 +46,7 @@ impl<'a> MatchedEndpoint<'a> {
         self.pattern
     }
 
-    /// Answers `request`, whose head must be the one that was passed to
+    /// Handles `request`, whose head must be the one that was passed to
     /// [`BuiltApp::find`](crate::BuiltApp::find). The future lives in `slot`, so nothing is
     /// allocated once the slot has grown to the size of the application's futures. The future owns
     /// everything that it needs from the application, and runs no application code before the first
@@ -80,7 +80,7 @@ impl fmt::Debug for MatchedEndpoint<'_> {
 pub struct RouteInfo<'a> {
     /// The method, or `any method`.
     pub methods: &'a str,
-    /// The whole pattern.
+    /// The full pattern.
     pub pattern: &'a str,
     /// Conditions besides the method and the pattern, such as `id is u32, the host is example.org`;
     /// empty if there are none.
@@ -93,7 +93,7 @@ pub struct RouteInfo<'a> {
 }
 
 impl<'a> RouteInfo<'a> {
-    /// The name given by [`HandlerExt::named`](crate::HandlerExt::named).
+    /// The name set with [`HandlerExt::named`](crate::HandlerExt::named).
     #[must_use]
     pub fn name(&self) -> Option<&'a str> {
         self.details.name.as_deref()
@@ -115,10 +115,10 @@ impl<'a> RouteInfo<'a> {
     /// # Ok::<(), peregrine::web::BuildError>(())
     /// ```
     pub fn metadata<T: 'static>(&self) -> impl DoubleEndedIterator<Item = &'a T> + use<'a, T> {
-        self.details.metadata.iter().filter_map(|note| note.downcast_ref())
+        self.details.metadata.iter().filter_map(|metadata| metadata.downcast_ref())
     }
 
-    /// The type that the pattern gives a parameter, such as `u32` in `{id:u32}`.
+    /// The type of a parameter in the pattern, such as `u32` in `{id:u32}`.
     #[must_use]
     pub fn parameter_type(&self, parameter: &str) -> Option<&'static str> {
         let types = self.details.parameter_types.iter();
@@ -155,7 +155,7 @@ pub(crate) struct BuiltRoute {
     pub(crate) pattern: Rc<str>,
     pub(crate) methods: String,
     pub(crate) location: &'static Location<'static>,
-    /// Data that is not needed to answer requests.
+    /// Data that is not needed to handle requests.
     pub(crate) details: Box<RouteDetails>,
 }
 
@@ -179,7 +179,7 @@ impl BuiltRoute {
         }
     }
 
-    /// The target that answers for the route's path when the method has no handler.
+    /// The target for the route's path when the method has no handler.
     pub(super) fn default_response(&self) -> MatchedEndpoint<'_> {
         let options = match self.options.allows_ambiguous_paths {
             true => &UNMATCHED_AMBIGUOUS_OPTIONS,
@@ -222,7 +222,7 @@ pub(super) static UNMATCHED_OPTIONS: RouteOptions = RouteOptions {
 static UNMATCHED_AMBIGUOUS_OPTIONS: RouteOptions =
     RouteOptions { allows_ambiguous_paths: true, ..UNMATCHED_OPTIONS };
 
-/// Like [`UNMATCHED_OPTIONS`], but for a service that answers before all routes, such as the
+/// Like [`UNMATCHED_OPTIONS`], but for a service that runs before all routes, such as the
 /// responder to certificate challenges. The server itself depends on these responses, so they are
 /// never shed.
 pub(super) static INTERCEPT_OPTIONS: RouteOptions =

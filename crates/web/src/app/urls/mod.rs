@@ -13,7 +13,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-/// Builds URLs of the application's own routes, by the names given with
+/// Builds URLs of the application's own routes, by the names set with
 /// [`named`](crate::HandlerExt::named). This type is an extractor.
 ///
 /// The values have a type that [`Path`](crate::extract::Path) can read: a single value for one
@@ -73,9 +73,9 @@ impl Urls {
 
 impl FromRequestParts for Urls {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        let facts = parts.states().route_index().map(Rc::clone).unwrap_or_default();
+        let route_index = parts.states().route_index().map(Rc::clone).unwrap_or_default();
         let client = parts.client();
-        Ok(Self { route_index: facts, prefix: client.prefix().to_owned(), origin: client.origin() })
+        Ok(Self { route_index, prefix: client.prefix().to_owned(), origin: client.origin() })
     }
 }
 
@@ -105,7 +105,7 @@ pub struct RoutePath<T> {
 }
 
 impl<T> RoutePath<T> {
-    /// Creates a route path from a pattern, as [`App::get`](crate::App::get) takes it.
+    /// Creates a route path from a pattern, in the syntax of [`App::get`](crate::App::get).
     #[must_use]
     pub const fn new(pattern: &'static str) -> Self {
         Self { pattern, values: PhantomData }
@@ -120,13 +120,13 @@ impl<T> RoutePath<T> {
 
 impl<T: Serialize> RoutePath<T> {
     /// The path with these values. Prefixes of scopes around the route are not added: write the
-    /// whole pattern.
+    /// full pattern.
     ///
     /// # Errors
     /// If the values do not match the parameters of the pattern, or the pattern cannot be parsed.
     pub fn path(&self, values: &T) -> Result<String, UrlError> {
         let patterns = expand(self.pattern).map_err(UrlError)?;
-        let patterns: Vec<_> = patterns.into_iter().map(|one| one.pattern).collect();
+        let patterns: Vec<_> = patterns.into_iter().map(|expanded| expanded.pattern).collect();
         expand_pattern(&patterns, &ParameterValues::from_serialize(values)?)
     }
 }
@@ -164,8 +164,8 @@ impl crate::http::response::IntoResponse for UrlError {
     }
 }
 
-/// Fills the pattern whose parameters are exactly the given values.
-fn expand_pattern(patterns: &[String], given: &ParameterValues) -> Result<String, UrlError> {
+/// Fills in the pattern whose parameters are exactly those of `values`.
+fn expand_pattern(patterns: &[String], values: &ParameterValues) -> Result<String, UrlError> {
     let names = |pattern: &String| {
         let (mut names, mut rest) = (Vec::new(), pattern.clone());
         while let Some((_, name, after)) = next_parameter(&rest) {
@@ -177,13 +177,13 @@ fn expand_pattern(patterns: &[String], given: &ParameterValues) -> Result<String
     // The last one has all optional parameters.
     for pattern in patterns.iter().rev() {
         let names = names(pattern);
-        if let Some(values) = given.ordered(&names) {
+        if let Some(values) = values.ordered(&names) {
             return write_path(pattern, &values);
         }
     }
-    let whole = patterns.last().map_or("", String::as_str);
+    let full_pattern = patterns.last().map_or("", String::as_str);
     Err(UrlError(format!(
-        "the values for `{whole}` are {given}, which do not match its parameters"
+        "the values for `{full_pattern}` are {values}, which do not match its parameters"
     )))
 }
 
@@ -193,24 +193,29 @@ fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
     while let Some((before, name, after)) = next_parameter(rest) {
         push_literal(&mut path, before);
         let value = values.next().copied().unwrap_or_default();
-        let is_rest = name.starts_with('*');
-        let is_whole = path.ends_with('/') && (after.is_empty() || after.starts_with('/'));
-        let moves = |segment: &str| matches!(segment, "." | "..");
-        let is_lost = is_whole && if is_rest { value.split('/').any(moves) } else { moves(value) };
-        if value.is_empty() || is_lost {
+        let is_catch_all = name.starts_with('*');
+        let is_whole_segment = path.ends_with('/') && (after.is_empty() || after.starts_with('/'));
+        let is_dot_segment = |segment: &str| matches!(segment, "." | "..");
+        let changes_path = is_whole_segment
+            && if is_catch_all {
+                value.split('/').any(is_dot_segment)
+            } else {
+                is_dot_segment(value)
+            };
+        if value.is_empty() || changes_path {
             let name = name.trim_start_matches('*');
             return Err(UrlError(format!(
                 "the parameter `{name}` of `{pattern}` is `{value}`, which would change the path"
             )));
         }
-        encode_segment(value, is_rest, &mut path);
+        encode_segment(value, is_catch_all, &mut path);
         rest = after;
     }
     push_literal(&mut path, rest);
     // The text around a value may complete a dot segment. RFC 3986 §4.2: two leading slashes begin
     // a host.
-    let moves = |segment: &str| matches!(segment, "." | "..");
-    if path.starts_with("//") || path.split('/').any(moves) {
+    let is_dot_segment = |segment: &str| matches!(segment, "." | "..");
+    if path.starts_with("//") || path.split('/').any(is_dot_segment) {
         return Err(UrlError(format!(
             "with these values, `{pattern}` becomes `{path}`, which leads elsewhere"
         )));
@@ -221,22 +226,22 @@ fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
 /// Appends fixed text of a pattern. Doubled braces become single; unsafe characters are escaped.
 fn push_literal(path: &mut String, text: &str) {
     let text = text.replace("{{", "{").replace("}}", "}");
-    for letter in text.chars() {
-        if letter.is_ascii_graphic() && !"{}\"<>\\^`|?#".contains(letter) {
-            path.push(letter);
+    for character in text.chars() {
+        if character.is_ascii_graphic() && !"{}\"<>\\^`|?#".contains(character) {
+            path.push(character);
         } else {
             let mut bytes = [0; 4];
-            percent_encode(letter.encode_utf8(&mut bytes).as_bytes(), path);
+            percent_encode(character.encode_utf8(&mut bytes).as_bytes(), path);
         }
     }
 }
 
 /// RFC 3986 §3.3: a segment may contain these characters unescaped. In a catch-all, slashes stay
 /// unescaped too.
-fn encode_segment(value: &str, is_rest: bool, path: &mut String) {
+fn encode_segment(value: &str, is_catch_all: bool, path: &mut String) {
     for byte in value.bytes() {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
-        if is_plain || (is_rest && byte == b'/') {
+        let is_unescaped = byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+        if is_unescaped || (is_catch_all && byte == b'/') {
             path.push(char::from(byte));
         } else {
             percent_encode(&[byte], path);
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_every_shape_fill_a_pattern() {
+    fn fills_a_pattern_with_values_of_every_shape() {
         assert_eq!(path("/", ()).as_deref(), Ok("/"));
         assert_eq!(path("/{a}", 7).as_deref(), Ok("/7"));
         assert_eq!(path("/{a}", "x y/z?%").as_deref(), Ok("/x%20y%2Fz%3F%25"));
@@ -290,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn values_that_do_not_fit_are_an_error_that_says_so() {
-        for (told, reason) in [
+    fn rejects_values_that_do_not_match_the_pattern() {
+        for (result, reason) in [
             (path("/{a}", ()), "are none, which do not match its parameters"),
             (path("/{a}", (1, 2)), "are 1, 2, which"),
             (path("/{a}", BTreeMap::from([("b", 1)])), "are b=1, which"),
@@ -303,8 +308,8 @@ mod tests {
             (path("/{a}", vec![vec![1]]), "the value of a parameter is a list"),
             (path("/{a?}/b", 1), "follows an optional parameter"),
         ] {
-            let told = told.expect_err(reason);
-            assert!(told.contains(reason), "{told}");
+            let result = result.expect_err(reason);
+            assert!(result.contains(reason), "{result}");
         }
         assert_eq!(path("/a.{a}", "..").as_deref(), Ok("/a..."));
     }

@@ -7,7 +7,7 @@ use serde::ser::{
 };
 use std::fmt;
 
-/// The given values, in order or by name. A value that is `None` is omitted.
+/// The values of parameters, in order or by name. A value that is `None` is omitted.
 pub(super) enum ParameterValues {
     Ordered(Vec<String>),
     Named(Vec<(String, String)>),
@@ -18,14 +18,14 @@ impl ParameterValues {
         values.serialize(ValuesSerializer)
     }
 
-    /// The values of the parameters `names`, if exactly these are given.
+    /// The values of the parameters `names`, if the values are for exactly these.
     pub(super) fn ordered(&self, names: &[String]) -> Option<Vec<&str>> {
         match self {
             Self::Ordered(values) if values.len() == names.len() => {
                 Some(values.iter().map(String::as_str).collect())
             }
             Self::Named(values) if values.len() == names.len() => {
-                let value = |name: &String| values.iter().find(|(known, _)| known == name);
+                let value = |name: &String| values.iter().find(|(key, _)| key == name);
                 names.iter().map(|name| value(name).map(|(_, value)| value.as_str())).collect()
             }
             _ => None,
@@ -35,13 +35,13 @@ impl ParameterValues {
 
 impl fmt::Display for ParameterValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = match self {
+        let formatted: Vec<String> = match self {
             Self::Ordered(values) => values.clone(),
             Self::Named(values) => {
                 values.iter().map(|(name, value)| format!("{name}={value}")).collect()
             }
         };
-        if all.is_empty() { f.write_str("none") } else { f.write_str(&all.join(", ")) }
+        if formatted.is_empty() { f.write_str("none") } else { f.write_str(&formatted.join(", ")) }
     }
 }
 
@@ -51,8 +51,8 @@ impl Error for UrlError {
     }
 }
 
-fn not_scalar(what: &str) -> UrlError {
-    UrlError(format!("the value of a parameter is {what}: give each parameter one simple value"))
+fn not_scalar(found: &str) -> UrlError {
+    UrlError(format!("the value of a parameter is {found}: give each parameter one simple value"))
 }
 
 /// Serializes all values: one value, a list, or named values.
@@ -69,7 +69,7 @@ struct MapSerializer {
     name: String,
 }
 
-macro_rules! one_of_all {
+macro_rules! serialize_scalars {
     ($($method:ident $type:ty;)*) => {
         $(fn $method(self, value: $type) -> Result<ParameterValues, UrlError> {
             ScalarSerializer.$method(value).map(|value| ParameterValues::Ordered(value.into_iter().collect()))
@@ -88,7 +88,7 @@ impl Serializer for ValuesSerializer {
     type SerializeStruct = MapSerializer;
     type SerializeStructVariant = Impossible<ParameterValues, UrlError>;
 
-    one_of_all! {
+    serialize_scalars! {
         serialize_bool bool;
         serialize_i8 i8;
         serialize_i16 i16;
@@ -191,7 +191,7 @@ impl Serializer for ValuesSerializer {
     }
 }
 
-macro_rules! listed {
+macro_rules! impl_seq_serializer {
     ($($trait:ident $method:ident)*) => {
         $(impl $trait for SeqSerializer {
             type Ok = ParameterValues;
@@ -209,7 +209,7 @@ macro_rules! listed {
     };
 }
 
-listed! {
+impl_seq_serializer! {
     SerializeSeq serialize_element
     SerializeTuple serialize_element
     SerializeTupleStruct serialize_field
@@ -256,10 +256,10 @@ impl SerializeStruct for MapSerializer {
     }
 }
 
-/// Serializes one value to text; `None` if it is not given.
+/// Serializes one value to text; `None` for an omitted value.
 struct ScalarSerializer;
 
-macro_rules! displayed {
+macro_rules! serialize_display {
     ($($method:ident $type:ty;)*) => {
         $(fn $method(self, value: $type) -> Result<Option<String>, UrlError> {
             Ok(Some(value.to_string()))
@@ -280,7 +280,7 @@ impl Serializer for ScalarSerializer {
     type SerializeStruct = Never;
     type SerializeStructVariant = Never;
 
-    displayed! {
+    serialize_display! {
         serialize_bool bool;
         serialize_i8 i8;
         serialize_i16 i16;

@@ -1,6 +1,6 @@
 //! CBOR (RFC 8949).
 
-use super::shared::{DEPTH_MAX, check, empty, has_no_body, invalid, is_one_of, respond};
+use super::shared::{DEPTH_MAX, check, empty_body, has_no_body, invalid, is_one_of, respond};
 use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
@@ -51,28 +51,30 @@ impl<T: DeserializeOwned> FromRequest for Cbor<T> {
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
-        return Err(empty(MEDIA_TYPE));
+        return Err(empty_body(MEDIA_TYPE));
     }
-    let mut rest = bytes;
-    let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, DEPTH_MAX);
+    let mut unread = bytes;
+    let value = ciborium::de::from_reader_with_recursion_limit(&mut unread, DEPTH_MAX);
     let value = value.map_err(|error| match error {
         Error::Io(_) => invalid_cbor("it ends too early"),
-        Error::Syntax(at) => invalid_cbor(&format!("the byte at offset {at} is unexpected")),
+        Error::Syntax(offset) => {
+            invalid_cbor(&format!("the byte at offset {offset} is unexpected"))
+        }
         Error::RecursionLimitExceeded => invalid_cbor("it is nested too deeply"),
         Error::Semantic(_, reason) => field_problem(".", &reason),
     })?;
-    if !rest.is_empty() {
-        let at = bytes.len() - rest.len();
+    if !unread.is_empty() {
+        let end = bytes.len() - unread.len();
         return Err(invalid_cbor(&format!(
-            "extra bytes follow its value, which ends at byte {at}"
+            "extra bytes follow its value, which ends at byte {end}"
         )));
     }
     Ok(value)
 }
 
 #[cold]
-fn invalid_cbor(what: &str) -> Problem {
-    invalid("invalid-cbor", format!("the body is not valid CBOR: {what}"))
+fn invalid_cbor(reason: &str) -> Problem {
+    invalid("invalid-cbor", format!("the body is not valid CBOR: {reason}"))
 }
 
 impl<T: Serialize> IntoResponse for Cbor<T> {

@@ -1,7 +1,7 @@
 //! MessagePack.
 
 use super::message_pack_depth::exceeds_depth;
-use super::shared::{DEPTH_MAX, check, empty, has_no_body, invalid, is_one_of, respond};
+use super::shared::{DEPTH_MAX, check, empty_body, has_no_body, invalid, is_one_of, respond};
 use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
@@ -59,27 +59,27 @@ impl<T: DeserializeOwned> FromRequest for MessagePack<T> {
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
-        return Err(empty(EXPECTED));
+        return Err(empty_body(EXPECTED));
     }
     // The library's depth limit counts lists and maps, but not enum variants, each of which is a
     // map of one pair.
     if exceeds_depth(bytes, DEPTH_MAX) {
-        return Err(explain(&Error::DepthLimitExceeded));
+        return Err(decode_problem(&Error::DepthLimitExceeded));
     }
     let mut deserializer = Deserializer::new(Cursor::new(bytes));
     deserializer.set_max_depth(DEPTH_MAX);
-    let value = T::deserialize(&mut deserializer).map_err(|error| explain(&error))?;
-    let at = deserializer.position();
-    if at < bytes.len() as u64 {
-        let detail = format!("extra bytes follow the body's value, which ends at byte {at}");
+    let value = T::deserialize(&mut deserializer).map_err(|error| decode_problem(&error))?;
+    let end = deserializer.position();
+    if end < bytes.len() as u64 {
+        let detail = format!("extra bytes follow the body's value, which ends at byte {end}");
         return Err(invalid("invalid-message-pack", detail));
     }
     Ok(value)
 }
 
 #[cold]
-fn explain(error: &Error) -> Problem {
-    let what = match error {
+fn decode_problem(error: &Error) -> Problem {
+    let reason = match error {
         Error::InvalidMarkerRead(_) | Error::InvalidDataRead(_) => "it ends too early",
         Error::DepthLimitExceeded => "it is nested too deeply",
         Error::Utf8Error(_) => "a string in it is not UTF-8",
@@ -90,7 +90,7 @@ fn explain(error: &Error) -> Problem {
         }
         Error::Uncategorized(reason) | Error::Syntax(reason) => return field_problem(".", reason),
     };
-    invalid("invalid-message-pack", format!("the body is not valid MessagePack: {what}"))
+    invalid("invalid-message-pack", format!("the body is not valid MessagePack: {reason}"))
 }
 
 impl<T: Serialize> IntoResponse for MessagePack<T> {

@@ -41,7 +41,7 @@ mod shared {
         accepts: fn(&[u8]) -> bool,
     ) -> Result<(), Problem> {
         if has_no_body(request) {
-            return Err(empty(expected));
+            return Err(empty_body(expected));
         }
         content_type::check(&request.parts.head, expected, accepts)
     }
@@ -51,7 +51,7 @@ mod shared {
             && request.parts.head.header_bytes("content-type").is_none()
     }
 
-    pub(super) fn empty(expected: &str) -> Problem {
+    pub(super) fn empty_body(expected: &str) -> Problem {
         let detail = format!("the body is empty, but {expected} is expected");
         Problem::new(StatusCode::BAD_REQUEST, "empty-body", detail)
     }

@@ -55,8 +55,8 @@ impl<T: DeserializeOwned> FromRequest for SimdJson<T> {
     }
 
     async fn optional_from_request(request: Request) -> Result<Option<Self>, Problem> {
-        let absent = request.body.length() == Some(0);
-        if absent && request.parts.head.header_bytes("content-type").is_none() {
+        let is_empty = request.body.length() == Some(0);
+        if is_empty && request.parts.head.header_bytes("content-type").is_none() {
             return Ok(None);
         }
         Self::from_request(request).await.map(Some)
@@ -67,7 +67,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     if has_negative_zero(bytes) {
         return None;
     }
-    // `T::deserialize` may itself read JSON, so the buffers are taken out, not borrowed.
+    // `T::deserialize` may itself extract JSON, so the buffers are taken, not borrowed.
     let mut buffers =
         BUFFERS.take().unwrap_or_else(|| Buffers::with_max_depth(bytes.len(), DEPTH_MAX));
     // The reader overwrites its input, which `serde_json` may have to read again.
@@ -84,8 +84,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 /// Whether the document may contain `-0`: `serde_json` reads it as the float -0.0, `simd-json` as
 /// the integer 0.
 fn has_negative_zero(bytes: &[u8]) -> bool {
-    memchr::memchr_iter(b'-', bytes).any(|at| {
-        bytes.get(at + 1) == Some(&b'0') && !matches!(bytes.get(at + 2), Some(b'.' | b'e' | b'E'))
+    memchr::memchr_iter(b'-', bytes).any(|index| {
+        bytes.get(index + 1) == Some(&b'0')
+            && !matches!(bytes.get(index + 2), Some(b'.' | b'e' | b'E'))
     })
 }
 

@@ -13,13 +13,13 @@ use serde::forward_to_deserialize_any;
 #[derive(Clone, Copy)]
 pub(super) struct PathDeserializer<'p> {
     all: &'p [PathParameter<'p>],
-    /// The number of optional parameters of the written pattern that this route omits.
+    /// The number of optional parameters in the application's pattern that this route omits.
     omitted: usize,
 }
 
 impl<'p> PathDeserializer<'p> {
-    pub(super) fn new(all: &'p [PathParameter<'p>], absent: usize) -> Self {
-        Self { all, omitted: absent }
+    pub(super) fn new(all: &'p [PathParameter<'p>], omitted: usize) -> Self {
+        Self { all, omitted }
     }
 
     fn single(self) -> Result<ValueDeserializer<'p>, PathError> {
@@ -94,11 +94,11 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
         if !(count..=count + self.omitted).contains(&length) {
             return Err(PathError::count_mismatch(count, length));
         }
-        let absent = OmittedParameter { available: count, expected: length };
+        let omitted = OmittedParameter { available: count, expected: length };
         visitor.visit_seq(TupleAccess {
             given: RemainingParameters(self.all),
             left: length - count,
-            omitted: absent,
+            omitted,
         })
     }
 

@@ -15,9 +15,9 @@ pub(super) struct PathParameter<'p> {
 pub(super) enum PathError {
     /// A value is not of its type.
     Value { name: String, value: String, expected: String },
-    /// A type rejected a value for a reason that the type gives.
+    /// A type rejected a value. The reason is the type's own error message.
     Custom { name: String, value: String, reason: String },
-    /// The type does not fit the route's parameters, whatever their values are.
+    /// The type does not fit the route's parameters, regardless of their values.
     Mismatch(String),
 }
 
@@ -40,8 +40,10 @@ impl Error for PathError {
 }
 
 impl PathError {
-    pub(super) fn count_mismatch(found: usize, taken: usize) -> Self {
-        Self::Mismatch(format!("the route has {found} parameters, but the type takes {taken}"))
+    pub(super) fn count_mismatch(available: usize, expected: usize) -> Self {
+        Self::Mismatch(format!(
+            "the route has {available} parameters, but the type takes {expected}"
+        ))
     }
 
     /// Adds `parameter` to an error that a type returned for its value.

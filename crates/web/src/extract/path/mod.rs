@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 /// - a map, or a `Vec` of pairs, of all parameters
 ///
 /// If a value cannot be read as its type, the problem has status 400 and names the parameter, the
-/// value and the expected type. If the pattern's parameters do not fit `T`, the application is
-/// wrong. Building it reports most of these mistakes. For the others, the extractor responds 500.
+/// value and the expected type. If the pattern's parameters do not fit `T`, the application has a
+/// mistake. Building it reports most of these mistakes. For the others, the extractor responds 500.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
@@ -37,13 +37,13 @@ use smallvec::SmallVec;
 /// }
 ///
 /// #[derive(serde::Deserialize)]
-/// struct Place {
+/// struct PostPath {
 ///     user: String,
 ///     post: u64,
 /// }
 ///
-/// async fn same(Path(place): Path<Place>) -> String {
-///     format!("post {} of {}", place.post, place.user)
+/// async fn same(Path(path): Path<PostPath>) -> String {
+///     format!("post {} of {}", path.post, path.user)
 /// }
 /// # let _ = (post, same);
 /// ```
@@ -77,14 +77,19 @@ fn decode(parts: &Parts) -> Result<SmallVec<[PathParameter<'_>; 4]>, Problem> {
         Err(error) => {
             let value = String::from_utf8_lossy(raw);
             let detail = format!("path parameter `{name}` cannot be decoded: {error}");
-            Err(invalid(detail, name, &truncate(&value), "percent-encoded UTF-8".to_owned()))
+            Err(invalid_parameter(
+                detail,
+                name,
+                &truncate(&value),
+                "percent-encoded UTF-8".to_owned(),
+            ))
         }
     };
     values.iter().map(decode).collect()
 }
 
 /// The problem for a path with an invalid parameter value.
-fn invalid(detail: String, name: &str, value: &str, expected: String) -> Problem {
+fn invalid_parameter(detail: String, name: &str, value: &str, expected: String) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "invalid-path", detail)
         .with_member("parameter", name)
         .with_member("value", value)
@@ -97,12 +102,12 @@ fn path_error(parts: &Parts, error: PathError) -> Problem {
         PathError::Value { name, value, expected } => {
             let value = truncate(&value);
             let detail = format!("path parameter `{name}` is `{value}`, but must be {expected}");
-            invalid(detail, &name, &value, expected)
+            invalid_parameter(detail, &name, &value, expected)
         }
         PathError::Custom { name, value, reason } => {
             let (value, reason) = (truncate(&value), truncate(&reason));
             let detail = format!("path parameter `{name}` is `{value}`: {reason}");
-            invalid(detail, &name, &value, reason.into_owned())
+            invalid_parameter(detail, &name, &value, reason.into_owned())
         }
         PathError::Mismatch(reason) => {
             let pattern = parts.pattern().unwrap_or("(no route)");
@@ -115,7 +120,7 @@ fn path_error(parts: &Parts, error: PathError) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_support::{from_parts, get, matched, now};
+    use super::super::test_support::{assert_ready, from_parts, get, matched};
     use super::*;
     use serde::Deserialize;
     use std::collections::HashMap;
@@ -125,11 +130,11 @@ mod tests {
     const PATTERN: &str = "/users/{user}/posts/{post}";
 
     fn path<T: DeserializeOwned>(pattern: &str, path: &str) -> Result<T, Problem> {
-        now(from_parts::<Path<T>>(&mut matched(pattern, path))).map(|Path(value)| value)
+        assert_ready(from_parts::<Path<T>>(&mut matched(pattern, path))).map(|Path(value)| value)
     }
 
     #[derive(Debug, Deserialize, PartialEq)]
-    struct Place {
+    struct PostPath {
         post: u64,
         user: String,
         #[serde(default)]
@@ -147,44 +152,44 @@ mod tests {
     struct Id(u32);
 
     #[test]
-    fn one_parameter_is_one_value_of_any_simple_type() {
-        fn one<T: DeserializeOwned + PartialEq + Debug>(text: &str, value: T) {
+    fn reads_one_parameter_as_a_single_value() {
+        fn assert_parses<T: DeserializeOwned + PartialEq + Debug>(text: &str, value: T) {
             assert_eq!(path::<T>("/x/{it}", &format!("/x/{text}")), Ok(value), "{text}");
         }
-        one("7", 7u8);
-        one("-7", -7i64);
-        one("340282366920938463463374607431768211455", u128::MAX);
-        one("0.5", 0.5f64);
-        one("true", true);
-        one("x", 'x');
-        one("caf%C3%A9%2Fbar", String::from("café/bar"));
-        one("a+b", String::from("a+b"));
-        one("kite", Kind::Kite);
-        one("9", Id(9));
-        one("9", (9u8,));
-        one("9", Some(9u8));
-        one("::1", IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_parses("7", 7u8);
+        assert_parses("-7", -7i64);
+        assert_parses("340282366920938463463374607431768211455", u128::MAX);
+        assert_parses("0.5", 0.5f64);
+        assert_parses("true", true);
+        assert_parses("x", 'x');
+        assert_parses("caf%C3%A9%2Fbar", String::from("café/bar"));
+        assert_parses("a+b", String::from("a+b"));
+        assert_parses("kite", Kind::Kite);
+        assert_parses("9", Id(9));
+        assert_parses("9", (9u8,));
+        assert_parses("9", Some(9u8));
+        assert_parses("::1", IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]));
     }
 
     #[test]
-    fn more_parameters_are_a_tuple_a_struct_a_map_or_a_list() {
-        let at = "/users/a%20b/posts/7";
-        assert_eq!(path(PATTERN, at), Ok((String::from("a b"), 7u64)));
-        assert_eq!(path(PATTERN, at), Ok(Place { post: 7, user: "a b".into(), page: 0 }));
+    fn reads_several_parameters_as_a_tuple_a_struct_a_map_or_a_list() {
+        let target = "/users/a%20b/posts/7";
+        assert_eq!(path(PATTERN, target), Ok((String::from("a b"), 7u64)));
+        assert_eq!(path(PATTERN, target), Ok(PostPath { post: 7, user: "a b".into(), page: 0 }));
         let pairs =
             vec![("user".to_owned(), "a b".to_owned()), ("post".to_owned(), "7".to_owned())];
-        assert_eq!(path(PATTERN, at), Ok(pairs.clone()));
-        assert_eq!(path(PATTERN, at), Ok(pairs.into_iter().collect::<HashMap<_, _>>()));
-        assert_eq!(path(PATTERN, at), Ok(vec!["a b".to_owned(), "7".to_owned()]));
-        assert_eq!(path::<()>(PATTERN, at), Ok(()));
+        assert_eq!(path(PATTERN, target), Ok(pairs.clone()));
+        assert_eq!(path(PATTERN, target), Ok(pairs.into_iter().collect::<HashMap<_, _>>()));
+        assert_eq!(path(PATTERN, target), Ok(vec!["a b".to_owned(), "7".to_owned()]));
+        assert_eq!(path::<()>(PATTERN, target), Ok(()));
     }
 
     #[test]
-    fn a_wrong_value_is_named_with_its_parameter_and_what_is_expected() {
-        let at = "/users/ada/posts/x%20y";
+    fn an_invalid_value_is_a_400_with_the_parameter_and_the_expected_type() {
+        let target = "/users/ada/posts/x%20y";
         for problem in [
-            path::<(String, u8)>(PATTERN, at).expect_err("not a number"),
-            path::<Place>(PATTERN, at).map(|_| ()).expect_err("not a number"),
+            path::<(String, u8)>(PATTERN, target).expect_err("not a number"),
+            path::<PostPath>(PATTERN, target).map(|_| ()).expect_err("not a number"),
             path::<Vec<(String, u8)>>("/{post}", "/x%20y").expect_err("not a number"),
             path::<u8>("/{post}", "/x%20y").expect_err("not a number"),
         ] {
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_says_what_it_expects() {
+    fn the_problem_describes_the_expected_value_for_each_type() {
         fn expected<T: DeserializeOwned>(text: &str) -> String {
             match path::<T>("/{it}", &format!("/{text}")) {
                 Err(problem) => problem.detail.into_owned(),
@@ -229,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_utf8_is_the_peers_fault() {
+    fn a_value_that_is_not_utf8_is_a_400() {
         let problem = path::<String>("/{it}", "/a%FF").expect_err("not UTF-8");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "invalid-path"));
         assert!(problem.detail.starts_with("path parameter `it` cannot be decoded: "));
@@ -237,32 +242,35 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_does_not_fit_the_route_is_the_servers_fault() {
+    fn a_type_that_does_not_fit_the_route_is_a_500_without_details() {
         #[derive(Debug, Deserialize)]
         struct Other {
             #[expect(dead_code, reason = "the struct is never created")]
             bird: String,
         }
-        let at = "/users/ada/posts/7";
-        for (problem, inside) in [
-            (path::<String>(PATTERN, at).map(|_| ()), "2 parameters, but the type takes 1"),
-            (path::<(u8, u8, u8)>(PATTERN, at).map(|_| ()), "2 parameters, but the type takes 3"),
+        let target = "/users/ada/posts/7";
+        for (problem, cause) in [
+            (path::<String>(PATTERN, target).map(|_| ()), "2 parameters, but the type takes 1"),
+            (
+                path::<(u8, u8, u8)>(PATTERN, target).map(|_| ()),
+                "2 parameters, but the type takes 3",
+            ),
             (path::<(String,)>("/", "/").map(|_| ()), "0 parameters, but the type takes 1"),
-            (path::<Other>(PATTERN, at).map(|_| ()), "no parameter `bird`"),
-            (path::<Vec<Vec<u8>>>(PATTERN, at).map(|_| ()), "a list"),
+            (path::<Other>(PATTERN, target).map(|_| ()), "no parameter `bird`"),
+            (path::<Vec<Vec<u8>>>(PATTERN, target).map(|_| ()), "a list"),
         ] {
             let problem = problem.expect_err("a type that does not fit");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "path-mismatch"));
-            assert!(!problem.detail.contains(inside), "{}", problem.detail);
+            assert!(!problem.detail.contains(cause), "{}", problem.detail);
             assert!(!problem.detail.contains("users"), "{}", problem.detail);
         }
     }
 
     #[test]
-    fn an_optional_path_may_be_absent_but_not_wrong() {
-        assert_eq!(now(from_parts::<Option<Path<u8>>>(&mut get("/").parts)), Ok(None));
-        assert_eq!(now(from_parts::<Option<Path<u8>>>(&mut matched("/", "/"))), Ok(None));
-        let wrong = now(from_parts::<Option<Path<u8>>>(&mut matched("/{it}", "/x")));
-        assert_eq!(wrong.expect_err("not a u8").status, 400);
+    fn an_optional_path_may_be_absent_but_not_invalid() {
+        assert_eq!(assert_ready(from_parts::<Option<Path<u8>>>(&mut get("/").parts)), Ok(None));
+        assert_eq!(assert_ready(from_parts::<Option<Path<u8>>>(&mut matched("/", "/"))), Ok(None));
+        let invalid = assert_ready(from_parts::<Option<Path<u8>>>(&mut matched("/{it}", "/x")));
+        assert_eq!(invalid.expect_err("not a u8").status, 400);
     }
 }

@@ -18,10 +18,10 @@ pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
         Shape::Unknown => {}
         Shape::Count(count) => requirements.path(PathShape::Count(count)),
         Shape::Struct(fields) => {
-            for (place, field) in fields.iter().enumerate() {
+            for (index, field) in fields.iter().enumerate() {
                 if matches!(T::deserialize(MissingFieldProbe { field }), Err(ProbeStop::MissingField(name)) if name == *field)
                 {
-                    requirements.path(PathShape::Names(&fields[place..=place]));
+                    requirements.path(PathShape::Names(&fields[index..=index]));
                 }
             }
         }
@@ -64,7 +64,7 @@ struct Probe<'s> {
     shape: &'s mut Shape,
 }
 
-macro_rules! one_value {
+macro_rules! single_value {
     ($($method:ident)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbeStop> {
@@ -88,7 +88,7 @@ macro_rules! unknown {
 impl<'de> Deserializer<'de> for Probe<'_> {
     type Error = ProbeStop;
 
-    one_value! {
+    single_value! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
         deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char deserialize_str
@@ -219,10 +219,10 @@ impl<'de> MapAccess<'de> for OtherFields {
     }
 }
 
-/// A value of whatever type is requested.
+/// A sample value of any type that is requested.
 struct AnyValue;
 
-macro_rules! plausible {
+macro_rules! sample_values {
     ($($method:ident $visit:ident $value:expr;)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeStop> {
@@ -235,7 +235,7 @@ macro_rules! plausible {
 impl<'de> Deserializer<'de> for AnyValue {
     type Error = ProbeStop;
 
-    plausible! {
+    sample_values! {
         deserialize_bool visit_bool false;
         deserialize_i8 visit_i8 1;
         deserialize_i16 visit_i16 1;
@@ -300,7 +300,7 @@ mod tests {
 
     #[derive(Deserialize)]
     #[expect(dead_code, reason = "only the shape is tested")]
-    struct Place {
+    struct WithAddress {
         #[serde(rename = "owner")]
         user: String,
         kind: Kind,
@@ -312,7 +312,7 @@ mod tests {
 
     #[derive(Deserialize)]
     #[expect(dead_code, reason = "only the shape is tested")]
-    struct Plain {
+    struct WithoutAddress {
         #[serde(rename = "owner")]
         user: String,
         kind: Kind,
@@ -332,7 +332,7 @@ mod tests {
     struct Id(u32);
 
     #[test]
-    fn values_and_tuples_are_counted() {
+    fn counts_the_parameters_of_values_and_tuples() {
         assert_eq!(shapes::<u8>(), [PathShape::Count(1)]);
         assert_eq!(shapes::<Id>(), [PathShape::Count(1)]);
         assert_eq!(shapes::<Kind>(), [PathShape::Count(1)]);
@@ -342,19 +342,19 @@ mod tests {
     }
 
     #[test]
-    fn a_struct_needs_the_names_that_it_cannot_do_without() {
-        let needed =
+    fn a_struct_requires_the_names_of_its_required_fields() {
+        let required =
             [PathShape::Names(&["owner"]), PathShape::Names(&["kind"]), PathShape::Names(&["id"])];
-        assert_eq!(shapes::<Plain>(), needed);
+        assert_eq!(shapes::<WithoutAddress>(), required);
     }
 
     #[test]
-    fn a_field_that_refuses_the_sample_value_hides_the_others_but_is_itself_seen() {
-        assert_eq!(shapes::<Place>(), [PathShape::Names(&["address"])]);
+    fn a_field_that_rejects_the_sample_value_is_the_only_one_detected() {
+        assert_eq!(shapes::<WithAddress>(), [PathShape::Names(&["address"])]);
     }
 
     #[test]
-    fn maps_and_lists_need_nothing() {
+    fn maps_and_lists_require_nothing() {
         assert_eq!(shapes::<HashMap<String, String>>(), []);
         assert_eq!(shapes::<Vec<(String, String)>>(), []);
         assert_eq!(shapes::<()>(), []);

@@ -47,7 +47,7 @@ impl fmt::Display for BodyError {
                 write!(f, "the body decompresses to more than {ratio_max} times its size")
             }
             Self::DecodeFailed { coding } => write!(f, "the body is not valid {coding}"),
-            Self::Protocol(reject) => write!(f, "the body was rejected: {reject}"),
+            Self::Protocol(error) => write!(f, "the body was rejected: {error}"),
             Self::Stream(error) => write!(f, "the body's source failed: {error}"),
         }
     }
@@ -63,10 +63,10 @@ impl Error for BodyError {
 }
 
 impl BodyError {
-    /// Recovers our own error, which may have passed through a body of another crate.
+    /// Recovers a [`BodyError`] that passed through a body of another crate.
     pub(super) fn downcast(error: Box<dyn Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {
-            Ok(ours) => *ours,
+            Ok(body_error) => *body_error,
             Err(error) => Self::Stream(error),
         }
     }

@@ -5,7 +5,7 @@ use super::{Body, BodyError};
 /// The limit, in bytes, for reading a streamed body into memory if no limit was set for it: 2 MiB.
 ///
 /// The server sets a limit for every request body ([`Body::limit`]), which then applies instead. A
-/// complete body without a limit was made by a middleware, and is not limited.
+/// complete body without a limit was made by a middleware, so it is not limited.
 #[doc(alias = "DefaultBodyLimit")]
 #[doc(alias = "client_max_body_size")]
 pub const DEFAULT_BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
@@ -75,9 +75,9 @@ impl Body {
         self
     }
 
-    /// The error of reading `more` bytes, if they exceed the limit.
-    pub(super) fn limit_error(&self, more: u64) -> Option<BodyError> {
+    /// The error for reading `additional` bytes, if they exceed the limit.
+    pub(super) fn limit_error(&self, additional: u64) -> Option<BodyError> {
         let limit = self.limits.max.filter(|_| !self.limits.is_lifted)?;
-        (self.read.saturating_add(more) > limit).then_some(BodyError::TooLarge { limit })
+        (self.read.saturating_add(additional) > limit).then_some(BodyError::TooLarge { limit })
     }
 }

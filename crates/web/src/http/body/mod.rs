@@ -38,9 +38,9 @@ use std::task::{Context, Poll, ready};
 /// middleware that called [`Body::limited`], else the server's. When a middleware reads a body,
 /// limits further in are not set yet.
 ///
-/// A body that is known to be too large fails at the first attempt to read it, before the client is
-/// asked to send it. A body of unknown length fails once it exceeds its limit. After that the body
-/// is empty, and the rest is not received.
+/// A body that is known to be too large fails at the first attempt to read it, before the server
+/// requests it from the client. A body of unknown length fails once it exceeds its limit. After
+/// that the body is empty, and the rest is not received.
 #[doc(alias = "Payload")]
 #[derive(Default)]
 pub struct Body {
@@ -56,7 +56,7 @@ enum BodyKind {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
-    /// A buffer from the thread's pool, which returns there.
+    /// A buffer from the thread's pool, to which it returns when the body is dropped.
     Buffer(Vec<u8>),
     Incoming(PipeReader),
     /// A body that the application supplied: any call to it may panic.
@@ -103,8 +103,8 @@ impl FullBody {
 }
 
 impl From<FullBody> for Body {
-    fn from(whole: FullBody) -> Self {
-        let FullBody { kind, limits, read } = whole;
+    fn from(body: FullBody) -> Self {
+        let FullBody { kind, limits, read } = body;
         let kind = match kind {
             FullKind::Empty => BodyKind::Empty,
             FullKind::Static(bytes) => BodyKind::Static(bytes),
@@ -255,19 +255,19 @@ impl Body {
         if let BodyKind::Buffer(buffer) = &mut self.kind {
             return Ok(std::mem::take(buffer));
         }
-        let (mut all, mut charge) = (pool::get(), MemoryReservation::empty());
+        let (mut collected, mut reservation) = (pool::get(), MemoryReservation::empty());
         while let Some(piece) = self.next().await {
             let piece = piece?;
-            if all.len() as u64 + piece.len() as u64 > limit {
+            if collected.len() as u64 + piece.len() as u64 > limit {
                 return Err(BodyError::TooLarge { limit });
             }
-            all.extend_from_slice(&piece);
-            charge.resize(all.capacity());
+            collected.extend_from_slice(&piece);
+            reservation.resize(collected.capacity());
             if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded);
             }
         }
-        Ok(all)
+        Ok(collected)
     }
 
     /// Reads the whole body into shared bytes.
@@ -493,7 +493,7 @@ mod tests {
     use std::pin::pin;
     use std::task::Waker;
 
-    fn now<T>(future: impl Future<Output = T>) -> T {
+    fn assert_ready<T>(future: impl Future<Output = T>) -> T {
         let mut cx = Context::from_waker(Waker::noop());
         match pin!(future).poll(&mut cx) {
             Poll::Ready(value) => value,
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_whole_body_is_collected_to_the_same_bytes() {
+    fn every_kind_of_full_body_collects_to_the_same_bytes() {
         for body in [
             Body::from("hello"),
             Body::from(&b"hello"[..]),
@@ -511,22 +511,22 @@ mod tests {
             Body::from(String::from("hello")),
         ] {
             assert_eq!(body.length(), Some(5));
-            assert_eq!(now(body.collect(5)).expect("within the limit"), b"hello");
+            assert_eq!(assert_ready(body.collect(5)).expect("within the limit"), b"hello");
         }
     }
 
     #[test]
-    fn whole_bodies_are_shared_where_they_are() {
+    fn a_full_body_becomes_shared_bytes_without_a_copy() {
         let text: &'static [u8] = b"hello";
         let vector = b"hello".to_vec();
         let bytes = Bytes::from(b"hello".to_vec());
-        let places = [text.as_ptr(), vector.as_ptr(), bytes.as_ptr()];
-        for (body, place) in [Body::from(text), Body::from(vector), Body::from(bytes.clone())]
+        let addresses = [text.as_ptr(), vector.as_ptr(), bytes.as_ptr()];
+        for (body, address) in [Body::from(text), Body::from(vector), Body::from(bytes.clone())]
             .into_iter()
-            .zip(places)
+            .zip(addresses)
         {
             let shared = body.try_into_bytes().expect("the body is complete");
-            assert_eq!((&*shared, shared.as_ptr()), (text, place));
+            assert_eq!((&*shared, shared.as_ptr()), (text, address));
         }
         assert!(Body::empty().try_into_bytes().expect("the body is complete").is_empty());
         assert!(Body::from("hello").limited(4).try_into_bytes().is_err());
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_others_have_too_holds_no_memory_of_its_own() {
+    fn memory_bytes_excludes_shared_and_static_content() {
         let bytes = Bytes::from(b"hello".to_vec());
         let shared = Body::from(bytes.clone());
         assert_eq!(shared.memory_bytes(), 0);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_more_than_the_limit_is_an_error_for_every_kind() {
+    fn every_kind_of_body_fails_one_byte_above_its_limit() {
         let (writer, reader) = pipe(100, None);
         writer.send(Bytes::from_static(b"hello"));
         writer.finish(HeaderMap::new());
@@ -558,12 +558,12 @@ mod tests {
             Body::incoming(reader, 4),
             Body::new(Body::from("hello")).limited(100).limited(4),
         ] {
-            assert!(matches!(now(body.collect(4)), Err(BodyError::TooLarge { limit: 4 })));
+            assert!(matches!(assert_ready(body.collect(4)), Err(BodyError::TooLarge { limit: 4 })));
         }
     }
 
     #[test]
-    fn a_stream_that_panics_in_its_hints_or_its_destructor_is_a_body_nevertheless() {
+    fn catches_panics_in_the_hints_and_the_destructor_of_a_stream() {
         struct Bomb(u8);
         impl HttpBody for Bomb {
             type Data = Bytes;
@@ -577,15 +577,15 @@ mod tests {
                 Poll::Ready((self.0 == 1).then_some(Ok(frame)))
             }
             fn size_hint(&self) -> SizeHint {
-                panic!("no hint");
+                panic!("panic in size_hint");
             }
             fn is_end_stream(&self) -> bool {
-                panic!("no end");
+                panic!("panic in is_end_stream");
             }
         }
         impl Drop for Bomb {
             fn drop(&mut self) {
-                panic!("it went off");
+                panic!("panic in the destructor");
             }
         }
         let body = Body::new(Bomb(0));
@@ -594,45 +594,48 @@ mod tests {
             (HttpBody::size_hint(&body).lower(), HttpBody::size_hint(&body).upper()),
             (0, None)
         );
-        assert_eq!(now(body.limited(4).collect(4)).expect("within the limit"), b"data");
+        assert_eq!(assert_ready(body.limited(4).collect(4)).expect("within the limit"), b"data");
         drop(Body::new(Bomb(0)));
     }
 
     #[test]
-    fn a_body_that_was_too_large_is_empty_after_and_is_not_received_on() {
+    fn a_body_that_exceeded_its_limit_is_empty_and_closes_its_pipe() {
         let (writer, reader) = pipe(100, None);
         let mut body = Body::incoming(reader, 3);
         writer.send(Bytes::from_static(b"ab"));
-        assert_eq!(now(body.next()).expect("a piece").expect("within the limit"), "ab");
+        assert_eq!(assert_ready(body.next()).expect("a piece").expect("within the limit"), "ab");
         writer.send(Bytes::from_static(b"cd"));
-        let error = now(body.next()).expect("an error").expect_err("one byte too many");
+        let error = assert_ready(body.next()).expect("an error").expect_err("one byte too many");
         assert!(matches!(error, BodyError::TooLarge { limit: 3 }));
-        assert!(writer.is_closed() && now(body.next()).is_none());
+        assert!(writer.is_closed() && assert_ready(body.next()).is_none());
     }
 
     #[test]
-    fn a_body_known_to_be_too_large_is_not_asked_for() {
+    fn a_body_known_to_be_too_large_is_never_requested() {
         let (writer, reader) = pipe(100, Some(5));
         let mut body = Body::incoming(reader, 4);
-        assert!(matches!(now(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
+        assert!(matches!(assert_ready(body.next()), Some(Err(BodyError::TooLarge { limit: 4 }))));
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(writer.poll_demand(&mut cx), Poll::Ready(Err(_))), "requested");
+        assert!(
+            matches!(writer.poll_demand(&mut cx), Poll::Ready(Err(_))),
+            "the body was requested"
+        );
     }
 
     #[test]
-    fn the_latest_limit_counts_and_is_judged_when_the_body_is_read() {
+    fn the_last_limit_set_applies_and_is_checked_on_read() {
         let body = Body::from("hello").limited(4);
         assert_eq!((body.limit(), body.as_slice(), body.length()), (Some(4), None, Some(5)));
-        assert!(now(body.collect(9)).is_err());
+        assert!(assert_ready(body.collect(9)).is_err());
         let body = Body::from("hello").limited(4).limited(5);
         assert_eq!(body.as_slice(), Some(&b"hello"[..]));
-        assert_eq!(now(body.into_bytes(9)).expect("within the limit"), "hello");
+        assert_eq!(assert_ready(body.into_bytes(9)).expect("within the limit"), "hello");
     }
 
     #[test]
-    fn a_stream_gives_its_pieces_and_its_error() {
-        struct Two(u8);
-        impl futures_core::Stream for Two {
+    fn a_stream_body_yields_the_items_and_the_error_of_its_stream() {
+        struct TwoItems(u8);
+        impl futures_core::Stream for TwoItems {
             type Item = Result<&'static str, std::io::Error>;
             fn poll_next(
                 mut self: Pin<&mut Self>,
@@ -646,11 +649,11 @@ mod tests {
                 })
             }
         }
-        let mut body = Body::from_stream(Two(0));
+        let mut body = Body::from_stream(TwoItems(0));
         assert_eq!(body.length(), None);
-        assert_eq!(now(body.next()).expect("a piece").expect("no error"), "a");
-        let error = now(body.next()).expect("an error").expect_err("an error");
+        assert_eq!(assert_ready(body.next()).expect("a piece").expect("no error"), "a");
+        let error = assert_ready(body.next()).expect("an error").expect_err("an error");
         assert_eq!(error.to_string(), "the body's source failed: broke");
-        assert!(now(body.next()).is_none());
+        assert!(assert_ready(body.next()).is_none());
     }
 }

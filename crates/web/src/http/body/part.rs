@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 pub enum BodyPart {
     /// Bytes in memory, or trailers.
     Frame(Frame<Bytes>),
-    /// A range of a file, which is in the system's page cache as far as can be told.
+    /// A range of a file that is, as far as the server can determine, in the system's page cache.
     File {
         /// The file.
         file: Arc<File>,

@@ -138,7 +138,7 @@ impl PipeWriter {
         self.push_frame(piece, Some(context))
     }
 
-    fn push_frame(&self, piece: Bytes, polled: Option<&Context<'_>>) -> bool {
+    fn push_frame(&self, piece: Bytes, next_reader: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
         if state.reader_closed || piece.is_empty() {
             // As in the reader's `Drop`, the piece must be dropped while nothing is borrowed.
@@ -149,12 +149,13 @@ impl PipeWriter {
         state.frames.push_back(piece);
         let unread = state.unread_bytes;
         state.reservation.resize(unread);
-        let is_polled = |waker: &Waker| polled.is_some_and(|by| waker.will_wake(by.waker()));
-        let is_own = state.reader.as_ref().is_some_and(is_polled);
-        if !is_own {
+        let wakes_next_reader =
+            |waker: &Waker| next_reader.is_some_and(|context| waker.will_wake(context.waker()));
+        let polls_next = state.reader.as_ref().is_some_and(wakes_next_reader);
+        if !polls_next {
             wake(&mut state.reader);
         }
-        is_own
+        polls_next
     }
 
     /// Completes the body. Empty `trailers` are not passed to the reader.
@@ -176,8 +177,8 @@ impl PipeWriter {
 }
 
 impl ConsumedBytes {
-    /// The number of bytes that the reader has taken, once it exceeds `known`; `u64::MAX` if the
-    /// reader was dropped.
+    /// Ready with the number of bytes that the reader has taken, once it exceeds `known`, or with
+    /// `u64::MAX` if the reader was dropped.
     pub fn poll_increase(&self, known: u64, cx: &mut Context<'_>) -> Poll<u64> {
         let mut state = self.0.borrow_mut();
         if state.reader_closed {
@@ -228,18 +229,18 @@ impl PipeReader {
         }
         if let Some(piece) = state.frames.pop_front() {
             if state.frames.is_empty() {
-                // Free the queue's memory: the next piece may take long to arrive, as on a
-                // WebSocket.
+                // Free the queue's memory, because the next piece may not arrive for a long time,
+                // for example on a WebSocket.
                 state.frames = VecDeque::new();
             }
             state.unread_bytes -= frame_cost(&piece);
             let unread = state.unread_bytes;
             state.reservation.resize(unread);
             state.consumed += piece.len() as u64;
-            if let Some(left) = &mut state.remaining {
-                *left = left.saturating_sub(piece.len() as u64);
+            if let Some(remaining) = &mut state.remaining {
+                *remaining = remaining.saturating_sub(piece.len() as u64);
             }
-            // A writer has registered only if the pipe was full, or if it counts every piece.
+            // A writer is registered only if the pipe was full, or if it counts every piece.
             wake(&mut state.writer);
             return Poll::Ready(Some(Ok(PipeFrame::Data(piece))));
         }
@@ -291,15 +292,15 @@ fn frame_cost(piece: &Bytes) -> usize {
 }
 
 /// Registers the caller's waker, unless it is already registered.
-pub(crate) fn register_waker(place: &mut Option<Waker>, cx: &mut Context<'_>) {
-    match place {
+pub(crate) fn register_waker(slot: &mut Option<Waker>, cx: &mut Context<'_>) {
+    match slot {
         Some(waker) if waker.will_wake(cx.waker()) => {}
-        _ => *place = Some(cx.waker().clone()),
+        _ => *slot = Some(cx.waker().clone()),
     }
 }
 
-fn wake(place: &mut Option<Waker>) {
-    if let Some(waker) = place.take() {
+fn wake(slot: &mut Option<Waker>) {
+    if let Some(waker) = slot.take() {
         waker.wake();
     }
 }
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_arrive_in_order_and_then_the_trailers_and_then_nothing() {
+    fn yields_the_pieces_in_order_then_the_trailers_then_none() {
         let (writer, mut reader) = pipe(100, Some(5));
         writer.send(Bytes::from_static(b"abc"));
         writer.send(Bytes::from_static(b"de"));
@@ -348,17 +349,18 @@ mod tests {
         assert_eq!(data(reader.poll_frame(&mut context())), "abc");
         assert_eq!(reader.remaining(), Some(2));
         assert_eq!(data(reader.poll_frame(&mut context())), "de");
-        let Poll::Ready(Some(Ok(PipeFrame::Trailers(seen)))) = reader.poll_frame(&mut context())
+        let Poll::Ready(Some(Ok(PipeFrame::Trailers(received)))) =
+            reader.poll_frame(&mut context())
         else {
             panic!("the trailers come after the data");
         };
-        assert_eq!(seen["x-sum"], "1");
+        assert_eq!(received["x-sum"], "1");
         assert!(matches!(reader.poll_frame(&mut context()), Poll::Ready(None)));
         assert!(reader.is_end_stream());
     }
 
     #[test]
-    fn a_full_pipe_holds_the_writer_until_the_reader_took_a_piece() {
+    fn a_full_pipe_has_no_capacity_until_the_reader_takes_a_piece() {
         let (writer, mut reader) = pipe(3, None);
         assert!(writer.poll_capacity(&mut context()).is_ready());
         writer.send(Bytes::from_static(b"abcd"));
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_one_byte_fill_a_pipe_long_before_its_bytes_do() {
+    fn the_overhead_of_small_pieces_counts_towards_the_limit() {
         let (writer, mut reader) = pipe(1000, None);
         let mut pieces = 0;
         while writer.poll_capacity(&mut context()).is_ready() {
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_vanishes_is_an_error_for_the_reader() {
+    fn dropping_the_writer_is_an_error_for_the_reader() {
         let (writer, mut reader) = pipe(3, None);
         writer.send(Bytes::from_static(b"ab"));
         drop(writer);
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_vanishes_is_told_to_the_writer() {
+    fn dropping_the_reader_is_an_error_for_the_writer() {
         let (writer, reader) = pipe(3, None);
         assert!(writer.poll_demand(&mut context()).is_pending());
         drop(reader);
@@ -401,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_read_is_what_makes_a_body_wanted() {
+    fn the_first_poll_of_the_reader_signals_demand() {
         let (writer, mut reader) = pipe(3, None);
         assert!(writer.poll_demand(&mut context()).is_pending());
         assert!(reader.poll_frame(&mut context()).is_pending());

@@ -29,7 +29,9 @@ fn header_lines_rev<'r>(head: &'r RequestHead, name: &'r str) -> impl Iterator<I
     let is_named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
     // Searches for each field again, which avoids allocating a list of them.
     let count = head.peek_headers().filter(is_named).count();
-    (0..count).rev().filter_map(move |at| Some(head.peek_headers().filter(is_named).nth(at)?.1))
+    (0..count)
+        .rev()
+        .filter_map(move |index| Some(head.peek_headers().filter(is_named).nth(index)?.1))
 }
 
 /// Parses an address of `X-Forwarded-For`, with or without a port, which some proxies add.
@@ -44,21 +46,21 @@ pub(super) fn parse_x_forwarded_for(entry: &[u8]) -> Option<SocketAddr> {
 /// RFC 7239 §6: an IPv4 address or an IPv6 address in brackets, optionally with a port, which may
 /// be an obfuscated identifier.
 fn parse_node(text: &str) -> Option<SocketAddr> {
-    let (ip, rest): (IpAddr, _) = match text.strip_prefix('[') {
-        Some(literal) => {
-            let (literal, rest) = literal.split_once(']')?;
-            (literal.parse::<Ipv6Addr>().ok()?.into(), rest)
+    let (ip, port_part): (IpAddr, _) = match text.strip_prefix('[') {
+        Some(address) => {
+            let (address, port_part) = address.split_once(']')?;
+            (address.parse::<Ipv6Addr>().ok()?.into(), port_part)
         }
         None => {
             let end = text.find(':').unwrap_or(text.len());
             (text[..end].parse::<Ipv4Addr>().ok()?.into(), &text[end..])
         }
     };
-    let port = match rest.strip_prefix(':') {
-        None if rest.is_empty() => 0,
+    let port = match port_part.strip_prefix(':') {
+        None if port_part.is_empty() => 0,
         None => return None,
-        Some(hidden) if hidden.len() > 1 && hidden.starts_with('_') => {
-            hidden.bytes().all(is_obfuscated).then_some(0)?
+        Some(identifier) if identifier.len() > 1 && identifier.starts_with('_') => {
+            identifier.bytes().all(is_obfuscated).then_some(0)?
         }
         Some(port) => {
             let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -94,9 +96,9 @@ impl<'r> ForwardedValue<'r> {
             return Cow::Borrowed(self.raw);
         }
         let mut text = String::with_capacity(self.raw.len());
-        let mut all = self.raw.chars();
-        while let Some(one) = all.next() {
-            text.extend(if one == '\\' { all.next() } else { Some(one) });
+        let mut chars = self.raw.chars();
+        while let Some(c) = chars.next() {
+            text.extend(if c == '\\' { chars.next() } else { Some(c) });
         }
         Cow::Owned(text)
     }
@@ -113,27 +115,27 @@ pub(super) fn forwarded_elements_rev<'r>(
 /// Splits a list into its elements, from the right.
 ///
 /// Quotes are matched from the right, too: a client that sends an unpaired quote cannot hide what a
-/// proxy appends after it. Yields `None` for the part that an unpaired quote leaves over.
+/// proxy appends after it. Yields `None` for the remaining part if it has an unpaired quote.
 pub(super) fn split_list_rev(line: &[u8]) -> impl Iterator<Item = Option<&str>> {
     let mut rest = std::str::from_utf8(line).ok();
-    let mut is_bad = rest.is_none();
+    let mut is_invalid = rest.is_none();
     std::iter::from_fn(move || {
-        if std::mem::take(&mut is_bad) {
+        if std::mem::take(&mut is_invalid) {
             return Some(None);
         }
         let line = rest?;
         let bytes = line.as_bytes();
         let mut is_quoted = false;
-        for at in (0..bytes.len()).rev() {
-            match bytes[at] {
+        for index in (0..bytes.len()).rev() {
+            match bytes[index] {
                 b'"' if is_quoted => {
-                    let escapes = bytes[..at].iter().rev().take_while(|byte| **byte == b'\\');
+                    let escapes = bytes[..index].iter().rev().take_while(|byte| **byte == b'\\');
                     is_quoted = escapes.count() % 2 == 1;
                 }
                 b'"' => is_quoted = true,
                 b',' if !is_quoted => {
-                    rest = Some(&line[..at]);
-                    return Some(Some(line[at + 1..].trim_ascii()));
+                    rest = Some(&line[..index]);
+                    return Some(Some(line[index + 1..].trim_ascii()));
                 }
                 _ => {}
             }
@@ -146,52 +148,52 @@ pub(super) fn split_list_rev(line: &[u8]) -> impl Iterator<Item = Option<&str>> 
 /// RFC 7239 §4: pairs separated by semicolons, each name at most once.
 fn parse_element(text: &str) -> Option<ForwardedElement<'_>> {
     let mut element = ForwardedElement::default();
-    let (mut addresses, mut rest) = (0, text);
+    let (mut address_count, mut unparsed) = (0, text);
     loop {
-        let (name, after) = rest.split_once('=')?;
-        let (word, after) = parse_value(after)?;
+        let (name, remaining) = unparsed.split_once('=')?;
+        let (value, remaining) = parse_value(remaining)?;
         if name.is_empty() || !name.bytes().all(is_token) {
             return None;
         }
         let is_new = match () {
             () if name.eq_ignore_ascii_case("for") => {
-                addresses += 1;
-                element.address = parse_node(&word.unquoted());
-                addresses == 1
+                address_count += 1;
+                element.address = parse_node(&value.unquoted());
+                address_count == 1
             }
             () if name.eq_ignore_ascii_case("proto") => {
-                element.scheme.replace(word.raw).is_none() && !word.has_escapes
+                element.scheme.replace(value.raw).is_none() && !value.has_escapes
             }
-            () if name.eq_ignore_ascii_case("host") => element.host.replace(word).is_none(),
+            () if name.eq_ignore_ascii_case("host") => element.host.replace(value).is_none(),
             () => true,
         };
         if !is_new {
             return None;
         }
-        let after = after.trim_ascii();
-        if after.is_empty() {
+        let remaining = remaining.trim_ascii();
+        if remaining.is_empty() {
             return Some(element);
         }
-        rest = after.strip_prefix(';')?.trim_ascii();
+        unparsed = remaining.strip_prefix(';')?.trim_ascii();
     }
 }
 
 /// A token or a quoted string, and what follows it.
 fn parse_value(text: &str) -> Option<(ForwardedValue<'_>, &str)> {
-    let Some(inside) = text.strip_prefix('"') else {
+    let Some(quoted) = text.strip_prefix('"') else {
         let end = text.bytes().position(|byte| !is_token(byte)).unwrap_or(text.len());
-        let word = ForwardedValue { raw: &text[..end], has_escapes: false };
-        return (end > 0).then_some((word, &text[end..]));
+        let value = ForwardedValue { raw: &text[..end], has_escapes: false };
+        return (end > 0).then_some((value, &text[end..]));
     };
     let (mut is_escaped, mut has_escapes) = (false, false);
-    for (at, byte) in inside.bytes().enumerate() {
+    for (index, byte) in quoted.bytes().enumerate() {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => (is_escaped, has_escapes) = (true, true),
             b'"' => {
                 return Some((
-                    ForwardedValue { raw: &inside[..at], has_escapes },
-                    &inside[at + 1..],
+                    ForwardedValue { raw: &quoted[..index], has_escapes },
+                    &quoted[index + 1..],
                 ));
             }
             _ => {}

@@ -44,10 +44,10 @@ pub struct ClientInfo<'r> {
     head: &'r RequestHead,
     connection: &'r ConnectionInfo,
     address: Option<SocketAddr>,
-    /// The number of trusted proxies that passed the request on.
+    /// The number of trusted proxies that forwarded the request.
     hops: usize,
-    /// The scheme in `Forwarded`, from the outermost of the hops reached that reports one. `host`
-    /// likewise.
+    /// The scheme in `Forwarded`, as reported by the outermost of the trusted proxies that report
+    /// one. `host` likewise.
     scheme: Option<&'r str>,
     host: Option<ForwardedValue<'r>>,
 }
@@ -72,9 +72,9 @@ impl<'r> ClientInfo<'r> {
 
     /// `X-Forwarded-For`: each proxy appends its peer's address on the right.
     fn walk_x_forwarded_for(mut self, proxies: &TrustedProxies) -> Self {
-        let mut all = list_values_rev(self.head, "x-forwarded-for");
+        let mut entries = list_values_rev(self.head, "x-forwarded-for");
         while self.is_trusted_hop(proxies)
-            && let Some(address) = all.next().and_then(parse_x_forwarded_for)
+            && let Some(address) = entries.next().and_then(parse_x_forwarded_for)
         {
             self.set_hop(address);
         }
@@ -83,9 +83,9 @@ impl<'r> ClientInfo<'r> {
 
     /// `Forwarded` (RFC 7239): each proxy appends an element on the right.
     fn walk_forwarded(mut self, proxies: &TrustedProxies) -> Self {
-        let mut all = forwarded_elements_rev(self.head, "forwarded");
+        let mut elements = forwarded_elements_rev(self.head, "forwarded");
         while self.is_trusted_hop(proxies)
-            && let Some(ForwardedElement { address, scheme, host }) = all.next().flatten()
+            && let Some(ForwardedElement { address, scheme, host }) = elements.next().flatten()
         {
             self.scheme = scheme.or(self.scheme);
             self.host = host.or(self.host);
@@ -98,12 +98,11 @@ impl<'r> ClientInfo<'r> {
         self
     }
 
-    /// Whether the hop that was reached is a trusted proxy. The connection's peer was checked
-    /// before.
+    /// Whether the current hop is a trusted proxy. The connection's peer was checked before.
     fn is_trusted_hop(&self, proxies: &TrustedProxies) -> bool {
-        let may_go_on = proxies.hops_max.is_none_or(|most| self.hops < most);
-        let trusts = |address: SocketAddr| proxies.trusts_ip(address.ip());
-        may_go_on && (self.hops == 0 || self.address.is_some_and(trusts))
+        let is_within_max = proxies.hops_max.is_none_or(|hops_max| self.hops < hops_max);
+        let is_trusted = |address: SocketAddr| proxies.trusts_ip(address.ip());
+        is_within_max && (self.hops == 0 || self.address.is_some_and(is_trusted))
     }
 
     fn set_hop(&mut self, address: SocketAddr) {
@@ -125,8 +124,8 @@ impl<'r> ClientInfo<'r> {
         Some(self.address?.ip().to_canonical())
     }
 
-    /// The number of trusted proxies through which the request came. It is 0 without a proxy, and
-    /// also if the proxies only send PROXY headers.
+    /// The number of trusted proxies that forwarded the request. It is 0 without a proxy, and also
+    /// if the proxies only send PROXY headers.
     #[must_use]
     pub fn hops(&self) -> usize {
         self.hops
@@ -135,14 +134,15 @@ impl<'r> ClientInfo<'r> {
     /// Whether the client used TLS, with the outermost trusted proxy or with this server.
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        let said = match self.connection.trusted_proxies.as_deref().map(|proxies| proxies.header) {
+        let scheme = match self.connection.trusted_proxies.as_deref().map(|proxies| proxies.header)
+        {
             None => return self.connection.is_secure(),
             Some(ForwardedHeader::Forwarded) => self.scheme.map(str::as_bytes),
             Some(ForwardedHeader::XForwarded { .. }) => self.entry("x-forwarded-proto"),
         };
-        match said {
-            Some(said) if equals_any(said, ["https", "wss"]) => true,
-            Some(said) if equals_any(said, ["http", "ws"]) => false,
+        match scheme {
+            Some(scheme) if equals_any(scheme, ["https", "wss"]) => true,
+            Some(scheme) if equals_any(scheme, ["http", "ws"]) => false,
             // HAProxy and Envoy report it in the `:scheme` of HTTP/2.
             _ => self.connection.is_secure() || self.head.index().scheme == Some(Scheme::Https),
         }
@@ -158,30 +158,32 @@ impl<'r> ClientInfo<'r> {
     /// scheme's default. Empty if an HTTP/1.0 client sent none.
     #[must_use]
     pub fn host(&self) -> Cow<'r, str> {
-        let own = || Cow::Borrowed(self.head.authority());
-        let Some(proxies) = self.connection.trusted_proxies.as_deref() else { return own() };
-        let said = match proxies.header {
+        let request_host = || Cow::Borrowed(self.head.authority());
+        let Some(proxies) = self.connection.trusted_proxies.as_deref() else {
+            return request_host();
+        };
+        let host = match proxies.header {
             ForwardedHeader::Forwarded => self.host.map(ForwardedValue::unquoted),
-            ForwardedHeader::XForwarded { host: false, .. } => return own(),
+            ForwardedHeader::XForwarded { host: false, .. } => return request_host(),
             ForwardedHeader::XForwarded { .. } => {
-                let said = self.entry("x-forwarded-host").map(String::from_utf8_lossy);
-                let said = said.filter(|host| is_host_and_port(host.as_bytes()));
-                return self.with_port(said.unwrap_or_else(own));
+                let host = self.entry("x-forwarded-host").map(String::from_utf8_lossy);
+                let host = host.filter(|host| is_host_and_port(host.as_bytes()));
+                return self.with_port(host.unwrap_or_else(request_host));
             }
         };
-        said.filter(|host| is_host_and_port(host.as_bytes())).unwrap_or_else(own)
+        host.filter(|host| is_host_and_port(host.as_bytes())).unwrap_or_else(request_host)
     }
 
     /// The host, with the port of `X-Forwarded-Port` if it has none.
     fn with_port(&self, host: Cow<'r, str>) -> Cow<'r, str> {
-        let said = self.entry("x-forwarded-port").and_then(|port| std::str::from_utf8(port).ok());
-        let port = said.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let text = self.entry("x-forwarded-port").and_then(|port| std::str::from_utf8(port).ok());
+        let port = text.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
         let port: Option<u16> = port.and_then(|port| port.parse().ok());
-        let own = if self.is_secure() { 443 } else { 80 };
+        let default_port = if self.is_secure() { 443 } else { 80 };
         // A colon within brackets is part of an IPv6 address.
-        let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+        let has_port = host.rsplit(']').next().is_some_and(|suffix| suffix.contains(':'));
         match port {
-            Some(port) if port != own && port != 0 && !has_port && !host.is_empty() => {
+            Some(port) if port != default_port && port != 0 && !has_port && !host.is_empty() => {
                 Cow::Owned(format!("{host}:{port}"))
             }
             _ => host,
@@ -205,31 +207,34 @@ impl<'r> ClientInfo<'r> {
         }) {
             return "";
         }
-        let said = self.entry("x-forwarded-prefix");
-        said.and_then(|said| std::str::from_utf8(said).ok()).and_then(parse_prefix).unwrap_or("")
+        let prefix = self.entry("x-forwarded-prefix");
+        prefix
+            .and_then(|prefix| std::str::from_utf8(prefix).ok())
+            .and_then(parse_prefix)
+            .unwrap_or("")
     }
 
-    /// The entry of the hop that was reached, or the leftmost if there are fewer entries. A proxy
-    /// that replaces the field leaves only one.
+    /// The entry that the outermost trusted proxy wrote. If there are fewer entries, it is the
+    /// leftmost, because a proxy that replaces the field leaves only one.
     fn entry(&self, name: &'r str) -> Option<&'r [u8]> {
         nth_list_value_rev(self.head, name, self.hops.saturating_sub(1))
             .filter(|entry| !entry.is_empty())
     }
 }
 
-fn equals_any(said: &[u8], all: [&str; 2]) -> bool {
-    all.iter().any(|one| said.eq_ignore_ascii_case(one.as_bytes()))
+fn equals_any(value: &[u8], expected: [&str; 2]) -> bool {
+    expected.iter().any(|expected| value.eq_ignore_ascii_case(expected.as_bytes()))
 }
 
 /// Parses a path that can be put before other paths. Two slashes would start a host name, and
 /// browsers treat a backslash as a slash.
-fn parse_prefix(said: &str) -> Option<&str> {
-    let path = said.trim_end_matches('/');
+fn parse_prefix(prefix: &str) -> Option<&str> {
+    let path = prefix.trim_end_matches('/');
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@%".contains(&byte);
-    let is_one = path.starts_with('/') && !path.contains("//") && path.bytes().all(is_plain);
-    let goes_up = path.split('/').any(|segment| segment == ".." || segment == ".");
-    (is_one && !goes_up).then_some(path)
+    let is_path = path.starts_with('/') && !path.contains("//") && path.bytes().all(is_plain);
+    let has_dot_segments = path.split('/').any(|segment| segment == ".." || segment == ".");
+    (is_path && !has_dot_segments).then_some(path)
 }
 
 #[cfg(test)]

@@ -30,14 +30,14 @@ fn address(proxies: TrustedProxies, fields: &[(&str, &str)]) -> String {
 }
 
 /// Trusts 10.0.0.0/8 and fd00::/8.
-fn ten() -> TrustedProxies {
+fn trusted_proxies() -> TrustedProxies {
     TrustedProxies::from_networks(["10.0.0.0/8", "fd00::/8"])
 }
 
-const FOR: &str = "X-Forwarded-For";
+const X_FORWARDED_FOR: &str = "X-Forwarded-For";
 
 #[test]
-fn the_first_address_from_the_right_that_is_not_trusted_is_the_client_s() {
+fn the_client_is_the_rightmost_address_that_is_not_trusted() {
     for (fields, expected) in [
         (&[][..], "10.0.0.1:999"),
         (&["192.0.2.1"], "192.0.2.1:0"),
@@ -76,14 +76,18 @@ fn the_first_address_from_the_right_that_is_not_trusted_is_the_client_s() {
         (&["192.0.2.1, \"10.0.0.2\""], "10.0.0.1:999"),
         (&["192.0.2.1, 10.1"], "10.0.0.1:999"),
     ] {
-        let fields: Vec<_> = fields.iter().map(|value| (FOR, *value)).collect();
-        assert_eq!(address(ten(), &fields), expected, "{fields:?}");
+        let fields: Vec<_> = fields.iter().map(|value| (X_FORWARDED_FOR, *value)).collect();
+        assert_eq!(address(trusted_proxies(), &fields), expected, "{fields:?}");
     }
 }
 
 #[test]
-fn nobody_is_believed_whose_address_is_not_trusted() {
-    let all = [(FOR, "192.0.2.1"), ("X-Forwarded-Proto", "https"), ("Forwarded", "for=192.0.2.1")];
+fn ignores_the_fields_of_a_peer_that_is_not_trusted() {
+    let all = [
+        (X_FORWARDED_FOR, "192.0.2.1"),
+        ("X-Forwarded-Proto", "https"),
+        ("Forwarded", "for=192.0.2.1"),
+    ];
     for proxies in [
         TrustedProxies::from_networks(["10.0.0.2", "127.0.0.0/8", "unix:"]),
         TrustedProxies::from_networks([""; 0]),
@@ -96,25 +100,25 @@ fn nobody_is_believed_whose_address_is_not_trusted() {
 }
 
 #[test]
-fn a_number_of_hops_may_be_trusted_instead_of_addresses() {
-    let list = [(FOR, "198.51.100.7, 192.0.2.1, 192.0.2.2")];
+fn trusts_a_number_of_hops_instead_of_or_besides_addresses() {
+    let list = [(X_FORWARDED_FOR, "198.51.100.7, 192.0.2.1, 192.0.2.2")];
     for (proxies, expected) in [
         (TrustedProxies::hops(1), "192.0.2.2:0"),
         (TrustedProxies::hops(2), "192.0.2.1:0"),
         (TrustedProxies::hops(3), "198.51.100.7:0"),
         (TrustedProxies::hops(4), "198.51.100.7:0"),
-        (ten().hops_max(1), "192.0.2.2:0"),
+        (trusted_proxies().hops_max(1), "192.0.2.2:0"),
     ] {
         assert_eq!(address(proxies.clone(), &list), expected, "{proxies:?}");
     }
-    let within = [(FOR, "192.0.2.1, 10.0.0.3, 10.0.0.2")];
-    assert_eq!(address(ten().hops_max(1), &within), "10.0.0.2:0");
-    assert_eq!(address(ten().hops_max(2), &within), "10.0.0.3:0");
-    assert_eq!(address(ten().hops_max(3), &within), "192.0.2.1:0");
+    let all_trusted = [(X_FORWARDED_FOR, "192.0.2.1, 10.0.0.3, 10.0.0.2")];
+    assert_eq!(address(trusted_proxies().hops_max(1), &all_trusted), "10.0.0.2:0");
+    assert_eq!(address(trusted_proxies().hops_max(2), &all_trusted), "10.0.0.3:0");
+    assert_eq!(address(trusted_proxies().hops_max(3), &all_trusted), "192.0.2.1:0");
 }
 
 #[test]
-fn forwarded_is_read_from_the_right_and_its_grammar_is_kept() {
+fn reads_forwarded_from_the_right_and_stops_at_a_malformed_element() {
     for (lines, expected) in [
         (&["for=192.0.2.1"][..], "192.0.2.1:0"),
         (&["For=192.0.2.1;Proto=https;By=203.0.113.43;HOST=a"], "192.0.2.1:0"),
@@ -151,12 +155,12 @@ fn forwarded_is_read_from_the_right_and_its_grammar_is_kept() {
         (&["for=192.0.2.1, for=10.0.0.2 proto=https"], "10.0.0.1:999"),
     ] {
         let fields: Vec<_> = lines.iter().map(|value| ("Forwarded", *value)).collect();
-        assert_eq!(address(ten().forwarded_header(), &fields), expected, "{fields:?}");
+        assert_eq!(address(trusted_proxies().forwarded_header(), &fields), expected, "{fields:?}");
     }
 }
 
 #[test]
-fn elements_from_the_right_are_those_from_the_left_where_quotes_are_whole() {
+fn splits_a_list_from_the_right_and_yields_none_for_an_unpaired_quote() {
     for (line, expected) in [
         ("a, b ,c", &[Some("c"), Some("b"), Some("a")][..]),
         ("a=\"1,2\",b", &[Some("b"), Some("a=\"1,2\"")]),
@@ -167,41 +171,47 @@ fn elements_from_the_right_are_those_from_the_left_where_quotes_are_whole() {
         ("", &[Some("")]),
         (",", &[Some(""), Some("")]),
     ] {
-        let all: Vec<_> = split_list_rev(line.as_bytes()).take(9).collect();
-        assert_eq!(all, expected, "{line}");
+        let elements: Vec<_> = split_list_rev(line.as_bytes()).take(9).collect();
+        assert_eq!(elements, expected, "{line}");
     }
     assert_eq!(split_list_rev(b"a\xff,b").collect::<Vec<_>>(), [None]);
 }
 
 #[test]
-fn only_the_fields_that_were_chosen_are_read() {
-    let both = [(FOR, "192.0.2.1"), ("Forwarded", "for=198.51.100.7;proto=https;host=b")];
-    assert_eq!(address(ten(), &both), "192.0.2.1:0");
-    assert_eq!(address(ten().forwarded_header(), &both), "198.51.100.7:0");
+fn reads_only_the_enabled_fields() {
+    let both =
+        [(X_FORWARDED_FOR, "192.0.2.1"), ("Forwarded", "for=198.51.100.7;proto=https;host=b")];
+    assert_eq!(address(trusted_proxies(), &both), "192.0.2.1:0");
+    assert_eq!(address(trusted_proxies().forwarded_header(), &both), "198.51.100.7:0");
     let all = [
-        (FOR, "192.0.2.1"),
+        (X_FORWARDED_FOR, "192.0.2.1"),
         ("X-Forwarded-Proto", "https"),
         ("X-Forwarded-Host", "a.example"),
         ("X-Forwarded-Port", "8443"),
         ("X-Forwarded-Prefix", "/shop"),
     ];
-    let said = |proxies| {
+    let origin_and_prefix = |proxies| {
         let (head, connection) = (head(&all), connection(proxies));
         let client = ClientInfo::new(&head, &connection);
         format!("{} {}", client.origin(), client.prefix())
     };
-    assert_eq!(said(ten()), "https://own.example ");
-    assert_eq!(said(ten().x_forwarded_host()), "https://a.example:8443 ");
-    assert_eq!(said(ten().x_forwarded_prefix()), "https://own.example /shop");
+    assert_eq!(origin_and_prefix(trusted_proxies()), "https://own.example ");
+    assert_eq!(origin_and_prefix(trusted_proxies().x_forwarded_host()), "https://a.example:8443 ");
     assert_eq!(
-        said(ten().forwarded_header().x_forwarded_host().x_forwarded_prefix()),
+        origin_and_prefix(trusted_proxies().x_forwarded_prefix()),
+        "https://own.example /shop"
+    );
+    assert_eq!(
+        origin_and_prefix(
+            trusted_proxies().forwarded_header().x_forwarded_host().x_forwarded_prefix()
+        ),
         "http://own.example "
     );
 }
 
 #[test]
-fn the_scheme_is_that_of_the_hop_that_was_reached() {
-    for (fors, protos, expected) in [
+fn the_scheme_is_the_one_that_the_outermost_trusted_proxy_reports() {
+    for (addresses, schemes, expected) in [
         ("192.0.2.1", &[][..], "http"),
         ("192.0.2.1", &["https"], "https"),
         ("192.0.2.1", &["HTTPS"], "https"),
@@ -218,19 +228,19 @@ fn the_scheme_is_that_of_the_hop_that_was_reached() {
         ("192.0.2.1, 10.0.0.2", &["https, http, http"], "http"),
         ("junk", &["https, http"], "http"),
     ] {
-        let mut fields = vec![(FOR, fors)];
-        fields.extend(protos.iter().map(|value| ("X-Forwarded-Proto", *value)));
-        let (head, connection) = (head(&fields), connection(ten()));
+        let mut fields = vec![(X_FORWARDED_FOR, addresses)];
+        fields.extend(schemes.iter().map(|value| ("X-Forwarded-Proto", *value)));
+        let (head, connection) = (head(&fields), connection(trusted_proxies()));
         assert_eq!(ClientInfo::new(&head, &connection).scheme(), expected, "{fields:?}");
     }
-    let spoken = head(&[("X-Forwarded-Proto", "http")]);
-    let gateway = ConnectionInfo { behind_gateway: true, ..connection(ten()) };
-    assert!(!ClientInfo::new(&spoken, &gateway).is_secure(), "the field takes precedence");
+    let reported = head(&[("X-Forwarded-Proto", "http")]);
+    let gateway = ConnectionInfo { behind_gateway: true, ..connection(trusted_proxies()) };
+    assert!(!ClientInfo::new(&reported, &gateway).is_secure(), "the field takes precedence");
     assert!(ClientInfo::new(&head(&[]), &gateway).is_secure());
 }
 
 #[test]
-fn forwarded_tells_scheme_and_host_of_the_outermost_proxy_that_is_trusted() {
+fn forwarded_reports_the_scheme_and_host_of_the_outermost_trusted_proxy() {
     for (line, expected) in [
         ("for=192.0.2.1;proto=https;host=a.example", "https://a.example"),
         ("for=192.0.2.1;proto=https;host=\"a.example:8443\"", "https://a.example:8443"),
@@ -244,13 +254,13 @@ fn forwarded_tells_scheme_and_host_of_the_outermost_proxy_that_is_trusted() {
         ("for=192.0.2.1;host=\"user@b\"", "http://own.example"),
     ] {
         let (head, connection) =
-            (head(&[("Forwarded", line)]), connection(ten().forwarded_header()));
+            (head(&[("Forwarded", line)]), connection(trusted_proxies().forwarded_header()));
         assert_eq!(ClientInfo::new(&head, &connection).origin(), expected, "{line}");
     }
 }
 
 #[test]
-fn hosts_and_prefixes_are_only_what_may_be_one() {
+fn ignores_invalid_hosts_ports_and_prefixes() {
     for (name, value, expected) in [
         ("Host", "a.example", "http://a.example "),
         ("Host", "a.example:8080", "http://a.example:8080 "),
@@ -280,32 +290,37 @@ fn hosts_and_prefixes_are_only_what_may_be_one() {
         ("Prefix", "https://evil.example/", "http://own.example "),
     ] {
         let head = head(&[(&format!("X-Forwarded-{name}"), value)]);
-        let connection = connection(ten().x_forwarded_host().x_forwarded_prefix());
+        let connection = connection(trusted_proxies().x_forwarded_host().x_forwarded_prefix());
         let client = ClientInfo::new(&head, &connection);
-        let said = format!("{} {}", client.origin(), client.prefix());
-        assert_eq!(said, expected, "{name} {value}");
+        let origin_and_prefix = format!("{} {}", client.origin(), client.prefix());
+        assert_eq!(origin_and_prefix, expected, "{name} {value}");
     }
     let both = [("X-Forwarded-Host", "[::1]"), ("X-Forwarded-Port", "81")];
-    let (head, connection) = (head(&both), connection(ten().x_forwarded_host()));
+    let (head, connection) = (head(&both), connection(trusted_proxies().x_forwarded_host()));
     assert_eq!(ClientInfo::new(&head, &connection).host(), "[::1]:81");
 }
 
 #[test]
-fn texts_that_are_no_networks_are_told_and_those_that_are_one_are_found() {
-    for bad in ["", "10.0.0.0/33", "10.0.0/8", "localhost", "10.0.0.0/8,::1", "unix", "fd00::/129"]
+fn parses_networks_and_reports_invalid_ones() {
+    for invalid in
+        ["", "10.0.0.0/33", "10.0.0/8", "localhost", "10.0.0.0/8,::1", "unix", "fd00::/129"]
     {
-        let fault = Networks::parse([bad]).config_error().map(str::to_owned).expect(bad);
-        assert!(fault.contains(&format!("`{bad}`")) && fault.contains("10.0.0.0/8"), "{fault}");
+        let error = Networks::parse([invalid]).config_error().map(str::to_owned).expect(invalid);
+        assert!(error.contains(&format!("`{invalid}`")) && error.contains("10.0.0.0/8"), "{error}");
     }
     assert!(TrustedProxies::hops(0).config_error().is_some());
-    let has = |text: &str, address: &str| {
+    let contains = |text: &str, address: &str| {
         let networks = Networks::parse([text]);
         assert_eq!(networks.config_error(), None, "{text}");
         networks.contains_ip(address.parse().expect("an address"))
     };
-    assert!(has("10.1.2.3/8", "10.200.0.1") && !has("10.0.0.0/8", "11.0.0.1"));
-    assert!(has("10.0.0.0/8", "::ffff:10.0.0.1") && has("::ffff:10.0.0.0/104", "10.0.0.1"));
-    assert!(has("::1", "::1") && !has("::1", "127.0.0.1") && !has("0.0.0.0/0", "::1"));
+    assert!(contains("10.1.2.3/8", "10.200.0.1") && !contains("10.0.0.0/8", "11.0.0.1"));
+    assert!(
+        contains("10.0.0.0/8", "::ffff:10.0.0.1") && contains("::ffff:10.0.0.0/104", "10.0.0.1")
+    );
+    assert!(
+        contains("::1", "::1") && !contains("::1", "127.0.0.1") && !contains("0.0.0.0/0", "::1")
+    );
     let unix = ConnectionAddr::Unix { path: None, credentials: None };
     assert!(
         Networks::private().contains(&unix) && !Networks::parse(["10.0.0.0/8"]).contains(&unix)

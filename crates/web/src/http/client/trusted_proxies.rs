@@ -103,11 +103,11 @@ fn parse_network(text: &str) -> Option<IpNet> {
 ///
 /// The fields are read from the right, where the nearest proxy has appended its entry. As long as
 /// an address belongs to a trusted proxy, the entry to its left is used as well. The first address
-/// that is not trusted is the client's. The client may have written anything to the left of that,
-/// so it is never read.
+/// that is not trusted is the client's. The client may have written any entries to the left of that
+/// address, so they are never read.
 ///
 /// The fields `X-Forwarded-For` and `X-Forwarded-Proto` are read, or `Forwarded` if that is chosen,
-/// but never both: a proxy that writes one passes on the other as the client wrote it. For the same
+/// but never both: a proxy that writes one forwards the other as the client wrote it. For the same
 /// reason `X-Forwarded-Host`, `-Port` and `-Prefix` are read only if that is enabled.
 ///
 /// ```

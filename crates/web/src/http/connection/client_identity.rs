@@ -18,16 +18,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// use peregrine::web::extract::ClientIdentity;
 /// use std::sync::Arc;
 ///
-/// async fn who(client: ClientIdentity) -> String {
+/// async fn whoami(client: ClientIdentity) -> String {
 ///     client.spiffe_id().unwrap_or(&client.subject).to_owned()
 /// }
 ///
 /// let client = ClientIdentity { subject: "CN=alice".to_owned(), ..ClientIdentity::default() };
 /// let tls = TlsInfo { client_identity: Some(Arc::new(client)), ..TlsInfo::default() };
 /// let connection = ConnectionInfo { tls: Some(Arc::new(tls)), ..ConnectionInfo::default() };
-/// let app = App::new().get("/who", who).test();
-/// assert_eq!(app.get("/who").send_blocking().status(), 403);
-/// assert_eq!(app.with_connection(connection).get("/who").send_blocking().text(), "CN=alice");
+/// let app = App::new().get("/whoami", whoami).test();
+/// assert_eq!(app.get("/whoami").send_blocking().status(), 403);
+/// assert_eq!(app.with_connection(connection).get("/whoami").send_blocking().text(), "CN=alice");
 /// ```
 #[doc(alias = "client_certificate")]
 #[doc(alias = "peer_certificates")]
@@ -40,11 +40,11 @@ pub struct ClientIdentity {
     pub common_name: Option<String>,
     /// The DNS names among the subject's alternative names, in lower case.
     pub dns_names: Vec<String>,
-    /// The URIs among them.
+    /// The URIs among the subject's alternative names.
     pub uris: Vec<String>,
-    /// The email addresses among them.
+    /// The email addresses among the subject's alternative names.
     pub emails: Vec<String>,
-    /// The IP addresses among them.
+    /// The IP addresses among the subject's alternative names.
     pub ip_addresses: Vec<IpAddr>,
     /// The serial number, as the bytes of a big-endian integer.
     pub serial_number: Vec<u8>,
@@ -52,7 +52,7 @@ pub struct ClientIdentity {
     pub not_after: SystemTime,
     /// The SHA-256 hash of the certificate.
     pub fingerprint: [u8; 32],
-    /// All certificates that the client sent, in DER, its own first.
+    /// All certificates that the client sent, in DER, starting with the client's own.
     pub certificate_chain: Vec<Vec<u8>>,
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use super::ClientIdentity;
 
     #[test]
-    fn a_spiffe_id_is_the_only_uri() {
+    fn returns_a_spiffe_id_only_if_it_is_the_only_uri() {
         let id = "spiffe://example.org/web";
         for (uris, expected) in [
             (&[id][..], Some(id)),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_in_hexadecimal() {
+    fn formats_the_serial_number_and_the_fingerprint_in_hexadecimal() {
         let mut identity =
             ClientIdentity { serial_number: vec![0, 0xab], ..ClientIdentity::default() };
         identity.fingerprint[31] = 7;

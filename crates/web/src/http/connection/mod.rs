@@ -37,7 +37,7 @@ pub struct ConnectionInfo {
     /// The trusted proxies, if the peer is one of them. The information about clients in its
     /// requests is then used. See [`ClientInfo`](crate::ClientInfo).
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
-    /// Space for a value that mounted services keep with a connection.
+    /// Space for a value that a mounted service stores with the connection.
     #[doc(hidden)]
     pub data: ConnectionData,
     /// The number of the worker that counts the connection's requests
@@ -52,8 +52,8 @@ impl ConnectionInfo {
     /// trusted proxies report.
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        let is_proxied_so = || self.proxy_protocol.as_ref().is_some_and(|proxy| proxy.is_secure());
-        self.tls.is_some() || self.behind_gateway || is_proxied_so()
+        let is_proxied_tls = || self.proxy_protocol.as_ref().is_some_and(|proxy| proxy.is_secure());
+        self.tls.is_some() || self.behind_gateway || is_proxied_tls()
     }
 
     /// The client's identity, if it presented a certificate.
@@ -78,8 +78,8 @@ impl ConnectionData {
     }
 
     /// The value, created if there is none; `None` if there is one of another type.
-    pub fn get_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
-        self.0.get_or_init(|| Box::new(make())).downcast_ref()
+    pub fn get_or_init<T: Any + Send + Sync>(&self, init: impl FnOnce() -> T) -> Option<&T> {
+        self.0.get_or_init(|| Box::new(init())).downcast_ref()
     }
 }
 

@@ -57,9 +57,9 @@ impl ProxyProtocolInfo {
 }
 
 impl ProxyProtocolTls {
-    /// What identifies the client, in bytes that differ between clients: whether it sent a valid
-    /// certificate, and what the proxy reports about it. The protocol version and the cipher may
-    /// differ between connections of one client.
+    /// Bytes that identify the client: whether it sent a valid certificate, and what the proxy
+    /// reports about that certificate. The protocol version and the cipher are left out, because
+    /// they may differ between connections of one client.
     #[doc(hidden)]
     #[must_use]
     pub fn client_bytes(&self) -> Vec<u8> {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_tells_clients_apart_is_in_their_bytes() {
+    fn client_bytes_differ_between_clients_but_not_between_tls_versions() {
         let ada = ProxyProtocolTls {
             has_certificate: true,
             is_verified: true,
@@ -101,7 +101,7 @@ mod tests {
         ] {
             assert_ne!(other.client_bytes(), ada.client_bytes(), "{other:?}");
         }
-        let again = ProxyProtocolTls { version: Some("TLSv1.2".to_owned()), ..ada.clone() };
-        assert_eq!(again.client_bytes(), ada.client_bytes());
+        let reconnected = ProxyProtocolTls { version: Some("TLSv1.2".to_owned()), ..ada.clone() };
+        assert_eq!(reconnected.client_bytes(), ada.client_bytes());
     }
 }

@@ -22,12 +22,12 @@ pub use sealed::SignedCookies;
 
 /// The request's cookies, and changes to them.
 ///
-/// As an argument it never fails: an invalid cookie is skipped, and of several cookies with one
-/// name the first counts. Returned before the body of a response, it sets and removes the changed
-/// cookies; unchanged cookies are not sent. Values are percent-decoded and percent-encoded, because
-/// few characters are allowed in a cookie; a value that does not decode to text is kept undecoded.
-/// Names are not encoded and must be tokens: setting a cookie with any other name produces a
-/// problem with status 500.
+/// As an argument it never fails: an invalid cookie is skipped, and if several cookies have the
+/// same name, the first is used. Returned before the body of a response, it sets and removes the
+/// changed cookies; unchanged cookies are not sent. Values are percent-decoded and percent-encoded,
+/// because few characters are allowed in a cookie; a value that does not decode to text is kept
+/// undecoded. Names are not encoded and must be tokens: setting a cookie with any other name
+/// produces a problem with status 500.
 ///
 /// ```
 /// use peregrine::web::cookies::{Cookie, Cookies, SameSite};
@@ -136,8 +136,8 @@ fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
     }
     let encoded = cookie.encoded().to_string();
     // The encoded name contains no equals sign.
-    let (_, rest) = encoded.split_once('=')?;
-    HeaderValue::try_from(format!("{}={rest}", cookie.name())).ok()
+    let (_, value_and_attributes) = encoded.split_once('=')?;
+    HeaderValue::try_from(format!("{}={value_and_attributes}", cookie.name())).ok()
 }
 
 /// Status 200 with the changed cookies and no content.
@@ -150,10 +150,10 @@ impl IntoResponse for Cookies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extract::test_support::{from_parts, get, now, post};
+    use crate::extract::test_support::{assert_ready, from_parts, get, post};
     use crate::http::body::Body;
 
-    fn sent(response: &Response) -> Vec<&str> {
+    fn set_cookies(response: &Response) -> Vec<&str> {
         let mut values: Vec<_> = response
             .headers
             .iter()
@@ -165,10 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_read_from_every_field_and_decoded() {
+    fn reads_and_decodes_the_cookies_of_all_fields() {
         let fields = [("Cookie", "a=1; b=x%20y; nonsense"), ("cookie", "c=3")];
         let cookies: Cookies =
-            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+            assert_ready(from_parts(&mut post("/", &fields, Body::empty()).parts))
+                .expect("the extractor never fails");
         assert_eq!(
             ["a", "b", "c", "d"].map(|name| cookies.value(name)),
             [Some("1"), Some("x y"), Some("3"), None]
@@ -177,13 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_as_they_are_and_of_duplicates_the_first() {
+    fn does_not_decode_names_and_uses_the_first_of_several_duplicates() {
         let fields = [
             ("cookie", "__Host-session=good; %5F%5FHost-session=evil; twice=1; twice=2"),
             ("cookie", "twice=3; a%20b=c%20d; x=100%; y=%FF; __Host-session=late"),
         ];
         let cookies: Cookies =
-            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+            assert_ready(from_parts(&mut post("/", &fields, Body::empty()).parts))
+                .expect("the extractor never fails");
         assert_eq!(
             ["__Host-session", "%5F%5FHost-session", "twice", "a%20b", "a b", "x", "y"]
                 .map(|name| cookies.value(name)),
@@ -193,7 +195,7 @@ mod tests {
 
     /// Browsers let other hosts of a site set such names, which do not begin with `__Host-`.
     #[test]
-    fn a_name_with_white_space_other_than_spaces_and_tabs_is_another_name() {
+    fn trims_only_spaces_and_tabs_around_a_name() {
         let white = (0x80..=0x3000_u32).filter_map(char::from_u32).filter(|c| c.is_whitespace());
         let (mut count, name) = (0, "__Host-session");
         for white in white {
@@ -208,7 +210,8 @@ mod tests {
                 let request = post("/", &[("cookie", &field)], Body::empty());
                 let mut parts = request.parts;
                 assert_eq!(parts.head.cookie(name), Some(&b"good"[..]), "{planted:?}");
-                let cookies: Cookies = now(from_parts(&mut parts)).expect("never fails");
+                let cookies: Cookies =
+                    assert_ready(from_parts(&mut parts)).expect("the extractor never fails");
                 let trimmed = planted.trim_matches([' ', '\t']);
                 let x = format!("{white}x");
                 assert_eq!(
@@ -222,10 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn pairs_without_a_name_or_a_value_hide_no_other() {
+    fn skips_pairs_without_a_name_or_an_equals_sign() {
         let fields = [("cookie", "a; =b; ;; =; c=; d==e=; \u{2000}=f; c=late")];
         let cookies: Cookies =
-            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+            assert_ready(from_parts(&mut post("/", &fields, Body::empty()).parts))
+                .expect("the extractor never fails");
         assert_eq!(
             ["a", "", "c", "d", "\u{2000}"].map(|name| cookies.value(name)),
             [None, None, Some(""), Some("=e="), Some("f")]
@@ -234,42 +238,55 @@ mod tests {
     }
 
     #[test]
-    fn names_are_sent_as_they_are_and_must_be_tokens() {
-        let cookies = || now(from_parts::<Cookies>(&mut get("/").parts)).expect("never fails");
+    fn does_not_encode_names_and_rejects_names_that_are_not_tokens() {
+        let cookies = || {
+            assert_ready(from_parts::<Cookies>(&mut get("/").parts))
+                .expect("the extractor never fails")
+        };
         let response = (cookies().add(("a%41|b", "c d")), "text").into_response();
-        assert_eq!(sent(&response), ["a%41|b=c%20d"]);
+        assert_eq!(set_cookies(&response), ["a%41|b=c%20d"]);
         for name in ["a b", "a;b", "a=b", "", "caf\u{e9}"] {
             let response = (cookies().add((name, "1")), "text").into_response();
-            assert_eq!((response.status.as_u16(), sent(&response).len()), (500, 0), "{name}");
+            assert_eq!(
+                (response.status.as_u16(), set_cookies(&response).len()),
+                (500, 0),
+                "{name}"
+            );
         }
     }
 
     #[test]
-    fn only_changes_are_sent() {
+    fn sends_only_the_changed_cookies() {
         let fields = [("cookie", "old=1; kept=2")];
         let cookies: Cookies =
-            now(from_parts(&mut post("/", &fields, Body::empty()).parts)).expect("never fails");
+            assert_ready(from_parts(&mut post("/", &fields, Body::empty()).parts))
+                .expect("the extractor never fails");
         let cookies = cookies.add(("new", "a;b")).remove("old").remove("never-there");
         assert_eq!((cookies.value("old"), cookies.value("new")), (None, Some("a;b")));
         let response = (StatusCode::CREATED, cookies, "text").into_response();
         assert_eq!(response.status, 201);
-        let sent = sent(&response);
+        let sent = set_cookies(&response);
         assert_eq!(sent.len(), 2);
         assert_eq!(sent[0], "new=a%3Bb");
         assert!(sent[1].starts_with("old=; Max-Age=0; Expires="), "{}", sent[1]);
     }
 
     #[test]
-    fn a_cookie_whose_path_or_domain_says_more_is_a_problem_and_not_a_field() {
+    fn rejects_a_path_or_domain_that_would_add_another_attribute() {
         let cookie = || Cookie::build(("a", "1"));
         for cookie in [
             cookie().path("/\r\nx: y"),
             cookie().path("/x; Domain=b.test"),
             cookie().domain("a.test;SameSite=None"),
         ] {
-            let cookies: Cookies = now(from_parts(&mut get("/").parts)).expect("never fails");
+            let cookies: Cookies =
+                assert_ready(from_parts(&mut get("/").parts)).expect("the extractor never fails");
             let response = (cookies.add(cookie.clone()), "text").into_response();
-            assert_eq!((response.status.as_u16(), sent(&response).len()), (500, 0), "{cookie:?}");
+            assert_eq!(
+                (response.status.as_u16(), set_cookies(&response).len()),
+                (500, 0),
+                "{cookie:?}"
+            );
         }
     }
 }

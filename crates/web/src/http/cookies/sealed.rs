@@ -19,8 +19,8 @@ const SECRET_BYTES_MIN: usize = 32;
 /// The keys that seal cookies: the first key seals, and every key opens. Add them to the
 /// application as a state, the same for all workers and instances.
 ///
-/// To replace a secret, put the new one first and accept the old one for as long as its cookies
-/// live: `CookieKeys::new(new).accepting(old)`.
+/// To replace a secret, put the new one first and accept the old one until its cookies have
+/// expired: `CookieKeys::new(new).with_previous(old)`.
 #[doc(alias = "Key")]
 #[derive(Clone)]
 pub struct CookieKeys(Vec<Key>);
@@ -33,7 +33,7 @@ impl CookieKeys {
     #[must_use]
     #[track_caller]
     pub fn new(secret: &[u8]) -> Self {
-        Self(vec![key(secret)])
+        Self(vec![derive_key(secret)])
     }
 
     /// Also accepts cookies that were sealed with this secret.
@@ -44,7 +44,7 @@ impl CookieKeys {
     #[must_use]
     #[track_caller]
     pub fn with_previous(mut self, secret: &[u8]) -> Self {
-        self.0.push(key(secret));
+        self.0.push(derive_key(secret));
         self
     }
 
@@ -88,7 +88,7 @@ impl CookieKeys {
 }
 
 #[track_caller]
-fn key(secret: &[u8]) -> Key {
+fn derive_key(secret: &[u8]) -> Key {
     let length = secret.len();
     assert!(
         length >= SECRET_BYTES_MIN,
@@ -231,7 +231,7 @@ mod tests {
             .get("/private", async |cookies: PrivateCookies| {
                 (cookies.add(("a", "x; y=\u{e9}")), "")
             })
-            .get("/gone", async |cookies: SignedCookies| {
+            .get("/remove", async |cookies: SignedCookies| {
                 let cookies = cookies.add(("b", "1")).remove("a");
                 assert_eq!((cookies.value("a"), cookies.value("b").as_deref()), (None, Some("1")));
                 cookies
@@ -245,7 +245,7 @@ mod tests {
             .test()
     }
 
-    fn set(client: &TestClient, path: &str) -> String {
+    fn set_cookie(client: &TestClient, path: &str) -> String {
         let response = client.get(path).send_blocking();
         response
             .header("set-cookie")
@@ -264,58 +264,63 @@ mod tests {
     const NEW: [u8; 32] = [2; 32];
 
     #[test]
-    fn what_was_sealed_is_read_and_each_change_makes_it_nothing() {
+    fn reads_a_sealed_cookie_and_ignores_a_changed_one() {
         let client = app(CookieKeys::new(&OLD));
         for (kind, is_readable) in [("signed", true), ("private", false)] {
-            let cookie = set(&client, &format!("/{kind}"));
+            let cookie = set_cookie(&client, &format!("/{kind}"));
             let path = format!("/read/{kind}");
             assert_eq!(read(&client, &path, &cookie), "x; y=\u{e9}");
             assert_eq!(cookie.contains("x%3B%20y"), is_readable, "{cookie}");
-            for at in "a=".len()..cookie.len() {
+            for index in "a=".len()..cookie.len() {
                 let mut changed = cookie.clone().into_bytes();
-                changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+                changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
                 let changed = String::from_utf8(changed).expect("ASCII");
-                assert_eq!(read(&client, &path, &changed), "", "{kind} {at}");
-                assert_eq!(read(&client, &path, &cookie[..at]), "", "{kind} {at}");
+                assert_eq!(read(&client, &path, &changed), "", "{kind} {index}");
+                assert_eq!(read(&client, &path, &cookie[..index]), "", "{kind} {index}");
             }
-            let other = if is_readable { "/read/private" } else { "/read/signed" };
-            assert_eq!(read(&client, other, &cookie), "", "the other kind opens it");
+            let other_path = if is_readable { "/read/private" } else { "/read/signed" };
+            assert_eq!(read(&client, other_path, &cookie), "", "the other kind of cookie opens it");
         }
     }
 
     #[test]
-    fn a_sealed_value_does_not_pass_for_another_cookie() {
+    fn ignores_a_sealed_value_under_another_name() {
         let keys = CookieKeys::new(&OLD);
-        let make = |cookies: Cookies| SignedCookies { cookies, keys: keys.clone() };
-        let sealed = make(Cookies::default()).add(("user", "7"));
+        let with_keys = |cookies: Cookies| SignedCookies { cookies, keys: keys.clone() };
+        let sealed = with_keys(Cookies::default()).add(("user", "7"));
         let value = sealed.cookies.value("user").expect("sealed").to_owned();
         let mut cookies = Cookies::default();
         cookies.jar.add_original(Cookie::new("admin", value.clone()));
         cookies.jar.add_original(Cookie::new("user", value));
-        let cookies = make(cookies);
+        let cookies = with_keys(cookies);
         assert_eq!((cookies.value("admin"), cookies.value("user").as_deref()), (None, Some("7")));
     }
 
     #[test]
-    fn an_old_key_opens_and_the_new_one_seals() {
+    fn a_previous_key_opens_and_the_new_key_seals() {
         let (old, both) =
             (app(CookieKeys::new(&OLD)), app(CookieKeys::new(&NEW).with_previous(&OLD)));
         let new = app(CookieKeys::new(&NEW));
         for kind in ["signed", "private"] {
-            let (make, path) = (format!("/{kind}"), format!("/read/{kind}"));
-            let is_read =
-                |client: &TestClient, cookie: &str| !read(client, &path, cookie).is_empty();
-            let (by_old, by_both) = (set(&old, &make), set(&both, &make));
-            assert!(is_read(&both, &by_old) && is_read(&both, &by_both) && is_read(&new, &by_both));
-            assert!(!is_read(&new, &by_old) && !is_read(&old, &by_both));
+            let (seal_path, read_path) = (format!("/{kind}"), format!("/read/{kind}"));
+            let can_read =
+                |client: &TestClient, cookie: &str| !read(client, &read_path, cookie).is_empty();
+            let (old_cookie, new_cookie) =
+                (set_cookie(&old, &seal_path), set_cookie(&both, &seal_path));
+            assert!(
+                can_read(&both, &old_cookie)
+                    && can_read(&both, &new_cookie)
+                    && can_read(&new, &new_cookie)
+            );
+            assert!(!can_read(&new, &old_cookie) && !can_read(&old, &new_cookie));
         }
     }
 
     #[test]
-    fn changes_are_sent_and_keys_are_needed_at_start() {
+    fn sends_changed_cookies_and_requires_keys_at_build_time() {
         let client = app(CookieKeys::new(&OLD));
-        let cookie = set(&client, "/signed");
-        let response = client.get("/gone").header("cookie", cookie).send_blocking();
+        let cookie = set_cookie(&client, "/signed");
+        let response = client.get("/remove").header("cookie", cookie).send_blocking();
         let sent: Vec<_> = response.header_values("set-cookie").collect();
         assert!(
             sent.len() == 2 && sent.iter().any(|line| line.starts_with("a=; Max-Age=0")),
@@ -328,7 +333,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a secret of 31 bytes")]
-    fn a_short_secret_is_refused() {
+    fn a_short_secret_panics() {
         let _ = CookieKeys::new(&[0; 31]);
     }
 }

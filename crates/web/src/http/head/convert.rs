@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 /// The size of the memory blocks that hold copies of several heads. A block is freed when the last
-/// of its copies is dropped: in larger blocks, one long-lived copy would keep more of the others in
-/// memory.
+/// of its copies is dropped, so in larger blocks one long-lived copy would keep more of the others
+/// in memory.
 const COPY_BLOCK_BYTES: usize = 4 * 1024;
 
 thread_local! {
@@ -72,13 +72,13 @@ static KNOWN_NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
 
 /// Copies `bytes` into the current block, so that most copies need no allocation.
 fn copy_to_bytes(bytes: &[u8]) -> Bytes {
-    let copied = COPY_BLOCK.try_with(|copies| {
-        let mut copies = copies.borrow_mut();
-        if copies.capacity() < bytes.len() {
-            copies.reserve(COPY_BLOCK_BYTES.max(bytes.len()));
+    let copied = COPY_BLOCK.try_with(|block| {
+        let mut block = block.borrow_mut();
+        if block.capacity() < bytes.len() {
+            block.reserve(COPY_BLOCK_BYTES.max(bytes.len()));
         }
-        copies.extend_from_slice(bytes);
-        copies.split().freeze()
+        block.extend_from_slice(bytes);
+        block.split().freeze()
     });
     // While the thread exits, its block may already be freed.
     copied.unwrap_or_else(|_| Bytes::copy_from_slice(bytes))

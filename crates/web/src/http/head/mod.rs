@@ -49,8 +49,8 @@ struct HeadBlock {
     /// Shared by all copies of the head, so that interim responses sent through any copy reach the
     /// server.
     pending_interims: Rc<PendingInterims>,
-    /// Also shared by all copies, so that a mark on any of them is seen wherever the response is
-    /// stored or sent.
+    /// Also shared by all copies, so that a mark on any of them takes effect wherever the response
+    /// is stored or sent.
     identity_reads: IdentityReads,
     selection: Selection,
 }
@@ -94,7 +94,7 @@ impl Recycle for SharedBlock {
             parameters,
             route,
             outer_route,
-            pending_interims: interims,
+            pending_interims,
             identity_reads,
             selection,
         } = block;
@@ -102,9 +102,9 @@ impl Recycle for SharedBlock {
         index.clear();
         parameters.clear();
         (*route, *outer_route) = (None, None);
-        match Rc::get_mut(interims) {
+        match Rc::get_mut(pending_interims) {
             Some(interims) => interims.clear(),
-            None => *interims = Rc::default(),
+            None => *pending_interims = Rc::default(),
         }
         identity_reads.clear();
         selection.clear();
@@ -221,7 +221,7 @@ impl RequestHead {
         bytes.get(usize::from(span.start)..usize::from(span.end)).unwrap_or(&[])
     }
 
-    /// The text of `span`, which the parser guarantees to be ASCII. Anything else is read as empty.
+    /// The text of `span`, which the parser guarantees to be ASCII; empty if it is not.
     fn text(&self, span: Span) -> &str {
         std::str::from_utf8(self.slice(span)).unwrap_or("")
     }
@@ -271,14 +271,14 @@ impl RequestHead {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         bytes.truncate(from);
         bytes.extend_from_slice(path);
-        let middle = bytes.len();
+        let path_end = bytes.len();
         if let Some(query) = &query {
             bytes.push(b'?');
             bytes.extend_from_slice(query.as_bytes());
         }
-        let places = (from.try_into(), middle.try_into(), bytes.len().try_into());
-        let (Ok(start), Ok(middle), Ok(end)) = places else { return false };
-        index.path = Span { start, end: middle };
+        let offsets = (from.try_into(), path_end.try_into(), bytes.len().try_into());
+        let (Ok(start), Ok(path_end), Ok(end)) = offsets else { return false };
+        index.path = Span { start, end: path_end };
         index.target = Span { start, end };
         true
     }
@@ -319,7 +319,7 @@ impl RequestHead {
     }
 
     /// As [`RequestHead::header_bytes`], but does not mark the response. For code whose result does
-    /// not affect the response, such as logs, and for code that keeps clients apart itself, such as
+    /// not affect the response, such as logs, and for code that separates clients itself, such as
     /// caches. The tests of [`PrivateResponse`] list its callers.
     #[doc(hidden)]
     #[must_use]
@@ -341,7 +341,7 @@ impl RequestHead {
     pub fn grpc_content_type(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
         let value = self.header_bytes("content-type")?;
-        value.get(..GRPC.len()).filter(|start| start.eq_ignore_ascii_case(GRPC)).map(|_| value)
+        value.get(..GRPC.len()).filter(|prefix| prefix.eq_ignore_ascii_case(GRPC)).map(|_| value)
     }
 
     /// The value of the first field called `name`, in any case, if it is text.
@@ -357,7 +357,7 @@ impl RequestHead {
     pub fn peek_header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         let known = KnownField::from_name(name.as_bytes());
         let index = self.index();
-        // Most lookups are for absent fields; for known names, one bit of the index says so.
+        // Most lookups are for absent fields; for known names, one bit of the index shows that.
         let fields = if index.contains(known) { &index.fields[..] } else { &[] };
         fields
             .iter()
@@ -382,19 +382,20 @@ impl RequestHead {
     /// Appends a field, as if it had been sent. Returns `false`, and adds nothing, if the head
     /// would exceed 64 KiB.
     ///
-    /// If the client named the field in `Connection`, its name is removed there: the client meant
-    /// its own field, and a proxy must pass on this one.
+    /// If the client named the field in `Connection`, the name is removed from there. The client
+    /// meant its own field, and a proxy must forward this one.
     pub fn append_header(&mut self, field: &str, content: &[u8]) -> bool {
         if self.index().contains(KnownField::Connection) {
             self.remove_connection_options(&[field]);
         }
         let HeadBlock { bytes, index, .. } = self.block_mut();
-        let (start, middle) = (bytes.len(), bytes.len() + field.len());
-        let places = (start.try_into(), middle.try_into(), (middle + content.len()).try_into());
-        let (Ok(start), Ok(middle), Ok(end)) = places else { return false };
+        let (start, name_end) = (bytes.len(), bytes.len() + field.len());
+        let offsets =
+            (start.try_into(), name_end.try_into(), (name_end + content.len()).try_into());
+        let (Ok(start), Ok(name_end), Ok(end)) = offsets else { return false };
         bytes.extend_from_slice(field.as_bytes());
         bytes.extend_from_slice(content);
-        let (name, value) = (Span { start, end: middle }, Span { start: middle, end });
+        let (name, value) = (Span { start, end: name_end }, Span { start: name_end, end });
         let known = KnownField::from_name(field.as_bytes());
         index.fields.push(FieldIndex { name, value, known });
         // Updates the set of known names that are present.
@@ -402,7 +403,7 @@ impl RequestHead {
         true
     }
 
-    /// As [`RequestHead::fields`], but does not mark the response; see
+    /// As [`RequestHead::headers`], but does not mark the response; see
     /// [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     pub fn peek_headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -432,8 +433,8 @@ impl RequestHead {
     /// Copies the outer route and the selection from `origin`, a head of the same request.
     pub(crate) fn copy_outer_route(&mut self, origin: &Self) {
         let HeadBlock { outer_route, selection, .. } = origin.block();
-        let own = self.block_mut();
-        (own.outer_route, own.selection) = (*outer_route, selection.clone());
+        let block = self.block_mut();
+        (block.outer_route, block.selection) = (*outer_route, selection.clone());
     }
 
     /// Saves the current route as the server's, before an application that is used as a handler

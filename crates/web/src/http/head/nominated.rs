@@ -8,9 +8,9 @@ use peregrine_proto::{FieldIndex, KnownField, Span};
 
 impl RequestHead {
     /// Removes the fields that `Connection` names, and removes these names from `Connection`,
-    /// whether or not such a field exists. Call it before code sets fields by other means than
-    /// [`RequestHead::append_header`]. Fields that frame the request stay, and so do options that
-    /// are not field names. Returns whether any name was removed.
+    /// whether or not such a field exists. Call it before code sets fields without
+    /// [`RequestHead::append_header`]. Fields that frame the request are kept, and so are options
+    /// that are not field names. Returns whether any name was removed.
     #[doc(hidden)]
     pub fn remove_nominated_headers(&mut self) -> bool {
         let names = self.nominated_names(|_| true);
@@ -23,8 +23,8 @@ impl RequestHead {
         is_any
     }
 
-    /// Makes the fields that `Connection` names ordinary ones, by removing their names there. The
-    /// client named them for the server that passed the request on, and that server may have set
+    /// Keeps the fields that `Connection` names, and removes their names from `Connection`. The
+    /// client named them for the server that forwarded the request, and that server may have set
     /// them since.
     #[doc(hidden)]
     pub fn keep_nominated_headers(&mut self) {
@@ -35,12 +35,12 @@ impl RequestHead {
         }
     }
 
-    /// The names in `Connection` that may be field names and for which `is_meant` is true.
-    fn nominated_names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+    /// The names in `Connection` that may be field names and for which `is_included` returns true.
+    fn nominated_names(&self, is_included: impl Fn(&str) -> bool) -> Vec<String> {
         let options = self.header_values("connection").flat_map(|list| list.split(|b| *b == b','));
         let options = options.filter_map(|option| std::str::from_utf8(option.trim_ascii()).ok());
         options
-            .filter(|name| !name.is_empty() && !is_protected(name) && is_meant(name))
+            .filter(|name| !name.is_empty() && !is_protected(name) && is_included(name))
             .map(str::to_owned)
             .collect()
     }
@@ -54,43 +54,44 @@ impl RequestHead {
                 .iter()
                 .any(|name| !is_protected(name) && option.eq_ignore_ascii_case(name.as_bytes()))
         };
-        let mut kept = Vec::with_capacity(index.fields.len());
+        let mut retained = Vec::with_capacity(index.fields.len());
         for field in &index.fields {
             let value = bytes.get(usize::from(field.value.start)..usize::from(field.value.end));
             let value = value.unwrap_or_default();
             let mut options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
             if field.known != KnownField::Connection || !options.any(is_named) {
-                kept.push(*field);
+                retained.push(*field);
                 continue;
             }
             let mut start = field.value.start;
             for option in value.split(|byte| *byte == b',') {
-                let end = start + length(option);
-                let place = Span {
-                    start: end - length(option.trim_ascii_start()),
-                    end: start + length(option.trim_ascii_end()),
+                let end = start + len_u16(option);
+                let span = Span {
+                    start: end - len_u16(option.trim_ascii_start()),
+                    end: start + len_u16(option.trim_ascii_end()),
                 };
-                if place.start < place.end && !is_named(option.trim_ascii()) {
-                    kept.push(FieldIndex { value: place, ..*field });
+                if span.start < span.end && !is_named(option.trim_ascii()) {
+                    retained.push(FieldIndex { value: span, ..*field });
                 }
                 start = end.saturating_add(1);
             }
         }
-        index.fields = kept;
+        index.fields = retained;
         // Updates the set of known names that are present.
         index.retain(|_| true);
     }
 }
 
-fn length(part: &[u8]) -> u16 {
-    u16::try_from(part.len()).expect("positions in a head have 16 bits")
+fn len_u16(part: &[u8]) -> u16 {
+    u16::try_from(part.len()).expect("offsets in a head fit into 16 bits")
 }
 
 /// Whether `name` is a connection option that is not a field name, or a field that no option may
 /// remove: one that frames the request, determines where it goes, or concerns only the connection
 /// anyway.
 fn is_protected(name: &str) -> bool {
-    let is_option = ["close", "http2-settings"].iter().any(|one| name.eq_ignore_ascii_case(one));
+    let is_option =
+        ["close", "http2-settings"].iter().any(|option| name.eq_ignore_ascii_case(option));
     let is_known = matches!(
         KnownField::from_name(name.as_bytes()),
         KnownField::Connection
@@ -129,12 +130,12 @@ mod tests {
     }
 
     fn options(head: &RequestHead) -> String {
-        let all = head.header_values("connection").map(String::from_utf8_lossy);
-        all.collect::<Vec<_>>().join("|")
+        let options = head.header_values("connection").map(String::from_utf8_lossy);
+        options.collect::<Vec<_>>().join("|")
     }
 
     #[test]
-    fn a_field_that_is_added_is_not_the_clients_to_name() {
+    fn appending_a_header_removes_its_name_from_connection() {
         let cases: [(&[&str], &str); 7] = [
             (&["X-User"], ""),
             (&["close, x-user"], "close"),
@@ -144,14 +145,14 @@ mod tests {
             (&["x-users, x-use"], "x-users, x-use"),
             (&["close"], "close"),
         ];
-        for (connection, left) in cases {
+        for (connection, expected) in cases {
             let mut head = head(connection);
             head.remove_fields(&["x-user"]);
             assert!(head.append_header("x-user", b"ours"));
-            assert_eq!(options(&head), left, "{connection:?}");
+            assert_eq!(options(&head), expected, "{connection:?}");
             assert_eq!(head.header_bytes("x-user"), Some(&b"ours"[..]));
         }
-        // Options that no added field may remove stay.
+        // Protected options are kept.
         let mut head = head(&["upgrade, te"]);
         head.append_header("te", b"trailers");
         head.append_header("upgrade", b"websocket");
@@ -159,18 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_can_be_dropped_or_kept_and_what_frames_a_request_stays() {
+    fn nominated_headers_can_be_removed_or_kept_except_framing_headers() {
         let named = "close, X-User, host, content-length, transfer-encoding, x-none, expect";
-        let left = "close|host|content-length|transfer-encoding|expect";
-        let mut dropped = head(&[named]);
-        dropped.remove_nominated_headers();
-        assert_eq!(options(&dropped), left);
-        assert_eq!(dropped.header_bytes("x-user"), None);
+        let expected = "close|host|content-length|transfer-encoding|expect";
+        let mut removed = head(&[named]);
+        removed.remove_nominated_headers();
+        assert_eq!(options(&removed), expected);
+        assert_eq!(removed.header_bytes("x-user"), None);
         let mut kept = head(&[named]);
         kept.keep_nominated_headers();
-        assert_eq!(options(&kept), left.replace("|expect", "|x-none|expect"));
+        assert_eq!(options(&kept), expected.replace("|expect", "|x-none|expect"));
         assert_eq!(kept.header_bytes("x-user"), Some(&b"theirs"[..]));
-        for head in [dropped, kept] {
+        for head in [removed, kept] {
             assert_eq!(head.header_bytes("host"), Some(&b"a"[..]));
             assert_eq!(head.header_bytes("content-length"), Some(&b"0"[..]));
             assert_eq!(head.header_bytes("x-other"), Some(&b"1"[..]));

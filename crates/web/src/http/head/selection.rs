@@ -1,4 +1,4 @@
-//! How a request's route was selected, apart from its method and path. Caches need this so that
+//! How a request's route was selected, besides its method and path. Caches need this so that
 //! they do not serve one route's response for another.
 
 use crate::http::head::RequestHead;
@@ -24,13 +24,13 @@ struct ExaminedHeaders {
 impl GuardReads {
     /// Records that a guard examined these fields; `None` if the guard does not declare its fields.
     pub(crate) fn record(&self, fields: Option<&[HeaderName]>) {
-        let mut looked = self.0.borrow_mut();
+        let mut examined = self.0.borrow_mut();
         match fields {
-            None => looked.is_unknown = true,
+            None => examined.is_unknown = true,
             Some(fields) => {
                 for field in fields {
-                    if !looked.names.contains(field) {
-                        looked.names.push(field.clone());
+                    if !examined.names.contains(field) {
+                        examined.names.push(field.clone());
                     }
                 }
             }
@@ -40,9 +40,9 @@ impl GuardReads {
     /// Clears the record. If another owner still holds it, this starts with a new one instead.
     pub(crate) fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
-            Some(looked) => {
-                let ExaminedHeaders { names: fields, is_unknown } = looked.get_mut();
-                fields.clear();
+            Some(examined) => {
+                let ExaminedHeaders { names, is_unknown } = examined.get_mut();
+                names.clear();
                 *is_unknown = false;
             }
             None => self.0 = Rc::default(),
@@ -62,9 +62,9 @@ pub(crate) struct Selection {
 
 impl Selection {
     pub(crate) fn clear(&mut self) {
-        let Self { guards, outer_routes_hash: routes_around, mount: mounted } = self;
+        let Self { guards, outer_routes_hash, mount } = self;
         guards.clear();
-        (*routes_around, *mounted) = (0, None);
+        (*outer_routes_hash, *mount) = (0, None);
     }
 
     /// Enters the application that is the handler of `route`.
@@ -75,12 +75,12 @@ impl Selection {
     fn routes_hash(&self, route: Option<u32>) -> u64 {
         // FNV-1a over route numbers, so that adjacent numbers give different values. Clients cannot
         // choose the numbers, so this need not resist deliberate collisions.
-        let with = |route: u32| {
+        let hash_with = |route: u32| {
             (self.outer_routes_hash ^ (u64::from(route) + 1))
                 .wrapping_mul(0x0100_0000_01b3)
                 .rotate_left(23)
         };
-        route.map_or(self.outer_routes_hash, with)
+        route.map_or(self.outer_routes_hash, hash_with)
     }
 }
 
@@ -98,7 +98,7 @@ pub struct MountInfo {
 impl RequestHead {
     /// The header fields that the guards of routes examined.
     pub fn guard_header_names(&self) -> Ref<'_, [HeaderName]> {
-        Ref::map(self.selection().guards.0.borrow(), |looked| &looked.names[..])
+        Ref::map(self.selection().guards.0.borrow(), |examined| &examined.names[..])
     }
 
     /// Whether a guard does not declare which fields it examines, as with a closure. It is then
@@ -108,16 +108,16 @@ impl RequestHead {
         self.selection().guards.0.borrow().is_unknown
     }
 
-    /// Adds to `Vary` what the selection of the route depended on (RFC 9110 §12.5.5): the fields
-    /// that guards examined, or `*` if a guard does not declare its fields. Then no cache, here or
-    /// downstream, serves one route's response for another.
+    /// Adds to `Vary` the fields on which the selection of the route depended (RFC 9110 §12.5.5):
+    /// those that guards examined, or `*` if a guard does not declare its fields. Then no cache,
+    /// here or downstream, serves one route's response for another.
     pub fn vary_by_guards(&self, response: &mut Response) {
-        let looked = self.selection().guards.0.borrow();
-        if looked.is_unknown {
+        let examined = self.selection().guards.0.borrow();
+        if examined.is_unknown {
             response.headers.insert(VARY, HeaderValue::from_static("*"));
             return;
         }
-        for field in &looked.names {
+        for field in &examined.names {
             response.headers.add_vary_name(field);
         }
     }
@@ -127,21 +127,23 @@ impl RequestHead {
     #[doc(hidden)]
     #[must_use]
     pub fn depends_on_selection(&self) -> bool {
-        let looked = self.selection().guards.0.borrow();
-        self.selection().mount.as_ref().is_some() || looked.is_unknown || !looked.names.is_empty()
+        let examined = self.selection().guards.0.borrow();
+        self.selection().mount.as_ref().is_some()
+            || examined.is_unknown
+            || !examined.names.is_empty()
     }
 
     /// The path as the client sent it, even in an application that is mounted below a prefix.
     #[must_use]
     pub fn original_path(&self) -> &str {
-        self.selection().mount.as_ref().map_or_else(|| self.path(), |mounted| &mounted.path)
+        self.selection().mount.as_ref().map_or_else(|| self.path(), |mount| &mount.path)
     }
 
     /// Records how the request reached this application.
     #[doc(hidden)]
-    pub fn set_mount(&mut self, mounted: MountInfo) {
+    pub fn set_mount(&mut self, mount: MountInfo) {
         let selection = self.selection_mut();
-        (selection.outer_routes_hash, selection.mount) = (mounted.routes_hash, Some(mounted));
+        (selection.outer_routes_hash, selection.mount) = (mount.routes_hash, Some(mount));
     }
 
     /// A hash of the matched route and of the routes of the enclosing applications. It is equal for

@@ -45,8 +45,8 @@ pub enum PrivateResponse {}
 pub enum IdentitySource {
     /// The `Cookie` field.
     Cookie,
-    /// `Authorization`, `X-Api-Key` or the query. Caches and idempotency keys keep clients apart by
-    /// these values.
+    /// `Authorization`, `X-Api-Key` or the query. Caches and idempotency keys distinguish clients
+    /// by these values.
     Credentials,
     /// The connection: a client certificate, presented to this server or to the proxy in front of
     /// it.
@@ -78,9 +78,9 @@ struct ExportedMarks {
 /// A hash of every value that may identify the client; `None` if the request has no such value.
 fn identity_of(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
-    let mut is_any = false;
+    let mut has_identity = false;
     let mut add = |name: &str, value: &[u8]| {
-        is_any = true;
+        has_identity = true;
         (name, value).hash(&mut hasher);
     };
     for name in IDENTITY_FIELDS {
@@ -94,10 +94,10 @@ fn identity_of(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64> {
     }
     if identifies_client(connection) {
         let proxied = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
-        let client = proxied.map(ProxyProtocolTls::client_bytes).unwrap_or_default();
-        add("proxied certificate", &client);
+        let certificate = proxied.map(ProxyProtocolTls::client_bytes).unwrap_or_default();
+        add("proxied certificate", &certificate);
     }
-    is_any.then(|| hasher.finish())
+    has_identity.then(|| hasher.finish())
 }
 
 impl IdentitySource {
@@ -114,7 +114,7 @@ impl IdentitySource {
     fn is_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
         match self {
             Self::Connection => identifies_client(connection),
-            field => field.is_in_headers(head),
+            source => source.is_in_headers(head),
         }
     }
 
@@ -152,7 +152,7 @@ impl PrivateResponse {
     }
 
     /// Marks the response as dependent on `Authorization`, `X-Api-Key` or the query, by which
-    /// caches and idempotency keys keep clients apart.
+    /// caches and idempotency keys distinguish clients.
     pub fn mark_credentials(parts: &Parts) {
         Self::mark_source(&parts.head, IdentitySource::Credentials);
         parts.head.identity_reads().mark(IDENTIFIED);
@@ -164,8 +164,8 @@ impl PrivateResponse {
     }
 
     /// Marks the response as dependent on all fields of the request. Most code that lists the
-    /// fields is interested in others than the identity, so the response is sent as private only if
-    /// the request has an identity field.
+    /// fields does not use those that identify the client, so the response is sent as private only
+    /// if the request has such a field.
     pub(crate) fn mark_all_headers(head: &RequestHead) {
         for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
             if source.is_in_headers(head) {
@@ -177,8 +177,8 @@ impl PrivateResponse {
     }
 
     /// Marks the response as dependent on the client identity of the connection. Most code that
-    /// reads a connection is interested in its address, so the response is sent as private only if
-    /// the connection does identify the client.
+    /// reads the connection uses only its address, so the response is sent as private only if the
+    /// connection identifies the client.
     pub(crate) fn mark_connection(head: &RequestHead, connection: &ConnectionInfo) {
         if identifies_client(connection) {
             Self::mark_source(head, IdentitySource::Connection);
@@ -194,9 +194,9 @@ impl PrivateResponse {
         parts.head.identity_reads().mark(UNMARKED_SOURCE_BITS);
     }
 
-    /// As [`PrivateResponse::mark_forwarded`], for a service that answers the request instead of a
-    /// handler, such as an axum `Router`. If the request carries an identity, the response is also
-    /// sent as private.
+    /// As [`PrivateResponse::mark_forwarded`], for a service that produces the response instead of
+    /// a handler, such as an axum `Router`. If the request carries an identity, the response is
+    /// also sent as private.
     pub fn mark_delegated(parts: &Parts) {
         Self::mark_forwarded(parts);
         if Self::carries_identity(parts) {
@@ -215,7 +215,7 @@ impl PrivateResponse {
         }
     }
 
-    /// Marks the request of an application inside a mounted service. The code around it may have
+    /// Marks the request of an application inside a mounted service. The enclosing code may have
     /// read an identity, and may have removed or replaced it afterwards.
     #[doc(hidden)]
     pub fn import_marks(
@@ -237,8 +237,8 @@ impl PrivateResponse {
     #[doc(hidden)]
     pub fn mark_changed(head: &RequestHead, origin: &RequestHead) {
         let is_changed = |name: &&str| {
-            let mut before = origin.peek_header_values(name).peekable();
-            before.peek().is_some() && !before.eq(head.peek_header_values(name))
+            let mut original = origin.peek_header_values(name).peekable();
+            original.peek().is_some() && !original.eq(head.peek_header_values(name))
         };
         let has_other_query = origin.query().is_some() && origin.query() != head.query();
         if has_other_query || IDENTITY_FIELDS.iter().any(is_changed) {
@@ -287,18 +287,19 @@ impl PrivateResponse {
 }
 
 /// RFC 9111 §5.2.2.7: a shared cache must not store a private response. If the handler has set a
-/// directive that says who may store the response, the fields stay as they are.
+/// directive that determines which caches may store the response, the fields do not change.
 #[cold]
 fn send_as_private(response: &mut Response) {
-    let says = |directive: &[u8]| {
+    let is_storage_directive = |directive: &[u8]| {
         let name = directive.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
-        let decided: [&[u8]; 4] = [b"private", b"public", b"no-store", b"s-maxage"];
-        decided.iter().any(|known| name.eq_ignore_ascii_case(known))
+        let storage_directives: [&[u8]; 4] = [b"private", b"public", b"no-store", b"s-maxage"];
+        storage_directives.iter().any(|known| name.eq_ignore_ascii_case(known))
     };
-    let is_decided = response.headers.iter().any(|(name, value)| {
-        *name == CACHE_CONTROL && value.as_bytes().split(|byte| *byte == b',').any(says)
+    let has_storage_directive = response.headers.iter().any(|(name, value)| {
+        *name == CACHE_CONTROL
+            && value.as_bytes().split(|byte| *byte == b',').any(is_storage_directive)
     });
-    if !is_decided {
+    if !has_storage_directive {
         response.headers.append(CACHE_CONTROL, HeaderValue::from_static("private"));
     }
 }
@@ -344,7 +345,7 @@ impl IdentitySources {
             .any(|source| self.has(*source) && source.is_present(head, connection))
     }
 
-    /// Applies these marks to another request, which a cache answers with the same response.
+    /// Applies these marks to another request, to which a cache sends the same response.
     pub fn mark(self, head: &RequestHead) {
         head.identity_reads().mark(self.0);
     }
@@ -384,7 +385,7 @@ impl RequestHead {
     }
 
     /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not. Marks the response as
-    /// [`RequestHead::fields`] does.
+    /// [`RequestHead::headers`] does.
     #[must_use]
     pub fn to_header_map(&self) -> HeaderMap {
         PrivateResponse::mark_all_headers(self);

@@ -16,7 +16,7 @@ fn is_marked(parts: &Parts) -> bool {
 }
 
 #[test]
-fn a_mark_on_any_copy_is_seen_by_all_watches() {
+fn all_watches_see_a_mark_on_any_copy_of_the_head() {
     let parts = parts();
     let (first, copy) = (PrivateResponse::watch(&parts), parts.head.share());
     let second = PrivateResponse::watch(&parts);
@@ -27,7 +27,7 @@ fn a_mark_on_any_copy_is_seen_by_all_watches() {
 }
 
 #[test]
-fn credentials_identify_a_client_wherever_they_are() {
+fn marking_credentials_marks_the_response_without_another_source() {
     let parts = parts();
     PrivateResponse::mark_credentials(&parts);
     let sources = PrivateResponse::watch(&parts).sources();
@@ -35,7 +35,7 @@ fn credentials_identify_a_client_wherever_they_are() {
 }
 
 #[test]
-fn the_marks_of_one_request_do_not_reach_the_next_that_has_its_memory() {
+fn a_recycled_head_has_no_marks_of_the_previous_request() {
     for keeps_watch in [false, true] {
         let first =
             Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default());
@@ -54,7 +54,7 @@ fn the_marks_of_one_request_do_not_reach_the_next_that_has_its_memory() {
 type Read = fn(&Parts);
 
 #[test]
-fn every_way_to_read_an_identity_from_a_request_marks_it() {
+fn every_accessor_of_an_identity_marks_its_source() {
     let reads: [(&str, IdentitySource, Read); 9] = [
         ("header_bytes cookie", IdentitySource::Cookie, |parts| {
             let _ = parts.head.header_bytes("Cookie");
@@ -100,7 +100,7 @@ fn with_certificate() -> ConnectionInfo {
 }
 
 #[test]
-fn a_certificate_that_the_proxy_saw_identifies_the_client_too() {
+fn a_certificate_reported_by_a_proxy_identifies_the_client() {
     let tls =
         ProxyProtocolTls { common_name: Some("alice".to_owned()), ..ProxyProtocolTls::default() };
     let proxied = crate::http::connection::ProxyProtocolInfo { tls: Some(tls), ..<_>::default() };
@@ -111,19 +111,19 @@ fn a_certificate_that_the_proxy_saw_identifies_the_client_too() {
 }
 
 #[test]
-fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is() {
+fn sends_private_unless_the_handler_sets_a_directive_about_storage() {
     let page = |request: Request| {
         let control = request.parts.head.query().unwrap_or_default().replace('&', ", ");
         let _user = request.header("cookie");
         let mut response = Response::new(http::StatusCode::OK);
         if !control.is_empty() {
-            let control = HeaderValue::try_from(control).expect("text");
+            let control = HeaderValue::try_from(control).expect("ASCII");
             response.headers.append(CACHE_CONTROL, control);
         }
         response
     };
     let client = App::new().get("/", page).get("/plain", || "for all").test();
-    for (said, sent) in [
+    for (directives, expected) in [
         ("", &["private"][..]),
         ("max-age=60", &["max-age=60", "private"]),
         ("no-cache", &["no-cache", "private"]),
@@ -132,10 +132,10 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
         ("max-age=60&PUBLIC", &["max-age=60, PUBLIC"]),
         ("s-maxage=5", &["s-maxage=5"]),
     ] {
-        let response = client.get(&format!("/?{said}")).send_blocking();
+        let response = client.get(&format!("/?{directives}")).send_blocking();
         let fields = response.headers().iter().filter(|(name, _)| **name == CACHE_CONTROL);
-        let all: Vec<_> = fields.map(|(_, value)| value.to_str().expect("text")).collect();
-        assert_eq!(all, sent, "{said}");
+        let all: Vec<_> = fields.map(|(_, value)| value.to_str().expect("ASCII")).collect();
+        assert_eq!(all, expected, "{directives}");
     }
     assert_eq!(
         client.get("/plain").header("cookie", "a=b").send_blocking().header("cache-control"),
@@ -148,7 +148,7 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
 const UNMARKED: [(&str, &[&str]); 5] = [
     (
         "peek_header_bytes(",
-        // The cache and idempotency keys keep clients apart by these values; rate limits only count
+        // The keys of the cache and of idempotency include these values; rate limits only count
         // them.
         &["cache/src/cache/requester.rs", "cache/src/idempotency/mod.rs", "rate-limit/src/key.rs"],
     ),
@@ -161,7 +161,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
         ],
     ),
     ("peek_cookie(", &["rate-limit/src/key.rs"]),
-    // Mounts and the proxy mark the requests that they pass on.
+    // Mounts and the proxy mark the requests that they forward.
     (
         "peek_headers(",
         &["mount/src/restore.rs", "proxy/src/headers.rs", "web/src/http/client/forwarded.rs"],
@@ -191,49 +191,49 @@ const UNMARKED: [(&str, &[&str]); 5] = [
     ),
 ];
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+fn collect_source_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder of the workspace") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            found.push(path);
+            collect_source_files(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
         }
     }
 }
 
 #[test]
-fn only_the_listed_code_reads_identities_without_a_mark() {
+fn only_the_listed_files_read_identities_without_a_mark() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     // In a published crate the other crates of the workspace are missing.
     if !crates.join("cache/src").exists() {
         return;
     }
     let crates = crates.canonicalize().expect("the folder exists");
-    let mut all = Vec::new();
-    for neighbour in std::fs::read_dir(&crates).expect("the crates").flatten() {
-        let folder = neighbour.path().join("src");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&crates).expect("the crates").flatten() {
+        let folder = entry.path().join("src");
         if folder.exists() {
-            sources(&folder, &mut all);
+            collect_source_files(&folder, &mut files);
         }
     }
-    let own = [
+    let exempt_files = [
         "web/src/http/private_response/mod.rs",
         "web/src/http/private_response/tests.rs",
         "web/src/http/head/mod.rs",
         "web/src/http/request.rs",
     ];
     // All heads are read through `RequestHead`: reading the index directly would bypass the marks.
-    let around =
+    let identity_fields =
         ["KnownField::Cookie", "KnownField::Authorization", "KnownField::ProxyAuthorization"];
-    for path in all {
+    for path in files {
         let name = path
             .strip_prefix(&crates)
             .expect("the file is in one of the crates")
             .to_str()
-            .expect("text")
+            .expect("UTF-8")
             .replace('\\', "/");
-        if own.contains(&&*name) || name.starts_with("proto/") {
+        if exempt_files.contains(&&*name) || name.starts_with("proto/") {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a source file");
@@ -244,10 +244,10 @@ fn only_the_listed_code_reads_identities_without_a_mark() {
                 "{name} calls {function}..): use the function that marks the response"
             );
         }
-        for known in around {
+        for field in identity_fields {
             assert!(
-                !text.contains(known),
-                "{name} reads {known} by its index: use RequestHead::header_bytes"
+                !text.contains(field),
+                "{name} reads {field} by its index: use RequestHead::header_bytes"
             );
         }
     }

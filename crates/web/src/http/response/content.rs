@@ -231,12 +231,12 @@ where
 {
     fn into_response(self) -> Response {
         let (parts, body) = self.into_parts();
-        // Our own body is used directly, without a box around it.
-        let mut place = Some(body);
-        let any: &mut dyn Any = &mut place;
+        // A `Body` of this crate is used directly, without a box around it.
+        let mut body = Some(body);
+        let any: &mut dyn Any = &mut body;
         let body = match any.downcast_mut::<Option<Body>>() {
-            Some(own) => own.take().expect("the body was put there above"),
-            None => Body::new(place.expect("the body was put there above")),
+            Some(body) => body.take().expect("the body was stored above"),
+            None => Body::new(body.expect("the body was stored above")),
         };
         let mut response = Response::new(parts.status).with_body(body);
         response.headers.extend(flatten_header_map(parts.headers));

@@ -169,8 +169,7 @@ where
 
 /// Keeps a response from being compressed. Use it for a response that contains both a secret and
 /// data from the request, because its compressed length would leak the secret (BREACH). In a tuple
-/// it comes before the body, as header fields do. Middleware that stores responses stores it with
-/// them.
+/// it comes before the body, as header fields do. Middleware that stores responses stores it too.
 #[doc(alias = "BREACH")]
 #[doc(alias = "uncompressed")]
 #[derive(Clone, Copy, Debug, Default)]
@@ -180,7 +179,7 @@ impl NoCompression {
     /// Whether the response must not be compressed.
     #[must_use]
     pub fn is_set(response: &Response) -> bool {
-        response.extensions().is_some_and(|all| all.get::<Self>().is_some())
+        response.extensions().is_some_and(|extensions| extensions.get::<Self>().is_some())
     }
 
     /// Keeps `response` from being compressed.

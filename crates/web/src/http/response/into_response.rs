@@ -81,8 +81,8 @@ macro_rules! tuples {
         impl<$($part: IntoResponseParts,)+ R: IntoResponse> IntoResponse for ($($part,)+ R) {
             #[expect(non_snake_case, reason = "a type's name serves as its value's name here")]
             fn into_response(self) -> Response {
-                let ($($part,)+ rest) = self;
-                let mut response = rest.into_response();
+                let ($($part,)+ last) = self;
+                let mut response = last.into_response();
                 $(
                     if let Err(problem) = $part.into_response_parts(&mut response) {
                         return response_error_from(problem);
@@ -106,7 +106,7 @@ tuples!(A, B, C, D, E, F, G, H);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extract::test_support::now;
+    use crate::extract::test_support::assert_ready;
     use crate::http::body::{Body, BodyError};
     use crate::http::response::Headers;
     use crate::http::response::content::{Form, Html, Json};
@@ -120,17 +120,17 @@ mod tests {
     use std::convert::Infallible;
 
     /// Status, `Content-Type` (empty if there is none) and body.
-    fn shown(response: Response) -> (u16, String, String) {
+    fn status_type_and_body(response: Response) -> (u16, String, String) {
         let media_type =
-            response.headers.get(&CONTENT_TYPE).map(|value| value.to_str().expect("text"));
+            response.headers.get(&CONTENT_TYPE).map(|value| value.to_str().expect("ASCII"));
         let (status, media_type) = (response.status.as_u16(), media_type.unwrap_or("").to_owned());
-        let body = now(response.body.collect(u64::MAX)).expect("a whole body");
-        (status, media_type, String::from_utf8(body).expect("text"))
+        let body = assert_ready(response.body.collect(u64::MAX)).expect("the body is complete");
+        (status, media_type, String::from_utf8(body).expect("UTF-8"))
     }
 
     fn expect(value: impl IntoResponse, status: u16, media_type: &str, body: &str) {
         let expected = (status, media_type.to_owned(), body.to_owned());
-        assert_eq!(shown(value.into_response()), expected);
+        assert_eq!(status_type_and_body(value.into_response()), expected);
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_media_type_gets_none() {
+    fn a_value_without_a_media_type_gets_no_content_type() {
         expect((), 200, "", "");
         expect(StatusCode::IM_A_TEAPOT, 418, "", "");
         expect(Body::from("a"), 200, "", "a");
@@ -166,26 +166,26 @@ mod tests {
     }
 
     #[test]
-    fn json_is_written_into_a_buffer_of_the_stock_which_gets_it_back() {
+    fn json_is_written_into_a_pooled_buffer_that_returns_to_the_pool() {
         let buffer = crate::http::body::pool::get();
         let address = buffer.as_ptr();
         crate::http::body::pool::put(buffer);
         let response = Json([1, 2]).into_response();
         assert_eq!(response.body.as_slice().map(<[u8]>::as_ptr), Some(address));
         drop(response);
-        let again = crate::http::body::pool::get();
-        assert_eq!(again.as_ptr(), address);
+        let reused = crate::http::body::pool::get();
+        assert_eq!(reused.as_ptr(), address);
     }
 
     #[test]
-    fn data_that_cannot_be_serialised_is_an_error_of_the_server_whatever_status_is_beside_it() {
+    fn unserialisable_data_is_a_500_even_if_the_tuple_has_another_status() {
         // A map whose keys are not strings cannot be written as JSON.
         let unserialisable = || Json(BTreeMap::from([((1, 2), 3)]));
         for response in [
             unserialisable().into_response(),
             (StatusCode::CREATED, [(ETAG, "1")], unserialisable()).into_response(),
         ] {
-            let (status, media_type, body) = shown(response);
+            let (status, media_type, body) = status_type_and_body(response);
             assert_eq!((status, media_type.as_str()), (500, "application/problem+json"));
             assert!(body.contains("unserializable-json"), "{body}");
             assert!(!body.contains("key"), "the cause is only logged: {body}");
@@ -215,7 +215,7 @@ mod tests {
             .headers
             .iter()
             .skip(1)
-            .map(|(name, value)| (name.as_str(), value.to_str().expect("text")))
+            .map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII")))
             .collect();
         let expected = [
             ("set-cookie", "a=1"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_alone_are_a_response() {
+    fn headers_alone_are_a_response() {
         let response = [("x-a", "1"), ("x-b", "2")].into_response();
         assert_eq!((response.status.as_u16(), response.headers.len()), (200, 2));
         assert_eq!(HeaderMap::new().into_response().headers.len(), 0);
@@ -236,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_field_is_an_error_of_the_server_and_is_not_sent() {
+    fn an_invalid_header_is_a_500_and_is_not_sent() {
         for response in [
             ([("x-a", "1\r\nx-b: 2")], "a").into_response(),
             (AppendHeaders([("no name", "1")]), "a").into_response(),
             [("x-a", "1\n")].into_response(),
         ] {
             assert_eq!(response.headers.get(&HeaderName::from_static("x-a")), None);
-            let (status, media_type, body) = shown(response);
+            let (status, media_type, body) = status_type_and_body(response);
             assert_eq!((status, media_type.as_str()), (500, "application/problem+json"));
             assert!(body.contains("invalid-response-header"), "{body}");
         }
@@ -260,13 +260,14 @@ mod tests {
             assert_eq!(response.status, status);
             assert_eq!(response.headers.get(&LOCATION).expect("a location"), "/a?b=c");
         }
-        let (status, _, body) = shown(Redirect::to("/a\r\nset-cookie: b").into_response());
+        let (status, _, body) =
+            status_type_and_body(Redirect::to("/a\r\nset-cookie: b").into_response());
         assert_eq!(status, 500);
         assert!(body.contains("invalid-redirect"), "{body}");
     }
 
     #[test]
-    fn results_are_their_own_responses() {
+    fn a_result_responds_with_its_value_or_its_error() {
         let problem = || Problem::new(StatusCode::CONFLICT, "taken", "choose another");
         expect(Ok::<_, Problem>("a"), 200, "text/plain; charset=utf-8", "a");
         let json = problem().to_json();
@@ -276,20 +277,20 @@ mod tests {
     }
 
     #[test]
-    fn a_response_of_the_http_crate_passes_with_its_fields_and_extensions() {
-        let foreign = http::Response::builder()
+    fn a_response_of_the_http_crate_keeps_its_headers_and_extensions() {
+        let http_response = http::Response::builder()
             .status(203)
             .header(SET_COOKIE, "a")
             .header(SET_COOKIE, "b")
             .header(CONTENT_TYPE, "text/x")
             .extension(7u8)
             .body(String::from("text"));
-        let response = foreign.expect("valid").into_response();
+        let response = http_response.expect("a valid response").into_response();
         assert_eq!(response.extensions().and_then(|extensions| extensions.get::<u8>()), Some(&7));
         assert_eq!(response.headers.len(), 3);
-        assert_eq!(shown(response), (203, "text/x".into(), "text".into()));
+        assert_eq!(status_type_and_body(response), (203, "text/x".into(), "text".into()));
 
-        let own = http::Response::new(Body::from("whole")).into_response();
-        assert_eq!(own.body.as_slice(), Some(&b"whole"[..]), "our own body is not wrapped");
+        let with_own_body = http::Response::new(Body::from("whole")).into_response();
+        assert_eq!(with_own_body.body.as_slice(), Some(&b"whole"[..]), "a `Body` is not wrapped");
     }
 }

@@ -51,8 +51,8 @@ impl Drop for RareParts {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
         catch_panic("the destructor of a response's extension", || drop(extensions));
         catch_panic("the destructor of an upgrade", || drop(upgrade));
-        let rest = self.after_response.take();
-        catch_panic("the destructor of a request's body", || drop(rest));
+        let after_response = self.after_response.take();
+        catch_panic("the destructor of a request's body", || drop(after_response));
     }
 }
 
@@ -118,13 +118,14 @@ impl Response {
         self
     }
 
-    /// Sets the future that moves the request's body to a reader elsewhere. The server keeps
-    /// polling it after the response is complete, until the body or its reader has ended, and then
-    /// drops it. For bridges to other frameworks; a handler that spawns a task does not need it.
+    /// Sets the future that moves the request's body to a reader outside the handler. The server
+    /// keeps polling it after the response is complete, until the body or its reader has ended, and
+    /// then drops it. For bridges to other frameworks; a handler that spawns a task does not need
+    /// it.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_after_response(mut self, rest: AfterResponse) -> Self {
-        self.rare.get_or_insert_default().after_response = Some(rest);
+    pub fn with_after_response(mut self, after_response: AfterResponse) -> Self {
+        self.rare.get_or_insert_default().after_response = Some(after_response);
         self
     }
 
@@ -157,7 +158,7 @@ thread_local! {
 /// The header fields of a response, in the order they are sent.
 ///
 /// The list is taken from the thread's pool and returns there, so it costs no allocation. A
-/// `Response` stays small, so that middleware can pass it on cheaply.
+/// `Response` stays small, so that middleware can return it cheaply.
 #[doc(alias = "HeaderMap")]
 #[doc(alias = "Fields")]
 #[derive(Default)]
@@ -180,15 +181,15 @@ impl Headers {
     /// Sets the field `name`, replacing every field of that name.
     #[doc(alias = "set")]
     pub fn insert(&mut self, name: HeaderName, value: HeaderValue) {
-        let mut places = self.0.iter_mut().filter(|(present, _)| *present == name);
-        let Some((_, place)) = places.next() else {
+        let mut matching = self.0.iter_mut().filter(|(other, _)| *other == name);
+        let Some((_, existing)) = matching.next() else {
             self.push((name, value));
             return;
         };
-        *place = value;
-        if places.next().is_some() {
-            let mut seen = false;
-            self.0.retain(|(present, _)| *present != name || !std::mem::replace(&mut seen, true));
+        *existing = value;
+        if matching.next().is_some() {
+            let mut has_first = false;
+            self.0.retain(|(other, _)| *other != name || !std::mem::replace(&mut has_first, true));
         }
     }
 
@@ -206,9 +207,9 @@ impl Headers {
         &mut self,
         fields: impl IntoIterator<Item = &'f (HeaderName, HeaderValue)>,
     ) {
-        let already = self.0.len();
+        let existing_len = self.0.len();
         for (name, value) in fields {
-            if self.0[..already].iter().all(|(present, _)| present != name) {
+            if self.0[..existing_len].iter().all(|(other, _)| other != name) {
                 self.push((name.clone(), value.clone()));
             }
         }
@@ -222,14 +223,14 @@ impl Headers {
     /// The first value of the field `name`.
     #[must_use]
     pub fn get(&self, name: &HeaderName) -> Option<&HeaderValue> {
-        self.0.iter().find(|(present, _)| present == name).map(|(_, value)| value)
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value)
     }
 
     /// The first value of the field `name`, in any case, if it is text.
     #[must_use]
     pub fn get_str(&self, name: &str) -> Option<&str> {
         let mut fields = self.iter();
-        let (_, value) = fields.find(|(present, _)| present.as_str().eq_ignore_ascii_case(name))?;
+        let (_, value) = fields.find(|(other, _)| other.as_str().eq_ignore_ascii_case(name))?;
         value.to_str().ok()
     }
 
@@ -241,18 +242,20 @@ impl Headers {
 
     /// As [`Headers::add_vary`], for a name that is not known at compile time.
     pub(crate) fn add_vary_name(&mut self, name: &HeaderName) {
-        let is_said = |value: &HeaderValue| {
+        let lists_name = |value: &HeaderValue| {
             let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-            names.any(|said| said == b"*" || said.eq_ignore_ascii_case(name.as_str().as_bytes()))
+            names.any(|listed| {
+                listed == b"*" || listed.eq_ignore_ascii_case(name.as_str().as_bytes())
+            })
         };
-        if !self.iter().any(|(present, value)| *present == VARY && is_said(value)) {
+        if !self.iter().any(|(other, value)| *other == VARY && lists_name(value)) {
             self.push((VARY, HeaderValue::from(name.clone())));
         }
     }
 
     /// Removes every field called `name`.
     pub fn remove(&mut self, name: &HeaderName) {
-        self.0.retain(|(present, _)| present != name);
+        self.0.retain(|(other, _)| other != name);
     }
 
     /// All fields in order.
@@ -309,12 +312,12 @@ mod tests {
     use http::header::SET_COOKIE;
 
     #[test]
-    fn an_extension_whose_destructor_panics_does_not_harm_who_drops_the_response() {
+    fn catches_a_panic_in_the_destructor_of_an_extension() {
         #[derive(Clone)]
         struct Bomb;
         impl Drop for Bomb {
             fn drop(&mut self) {
-                panic!("it went off");
+                panic!("panic in the destructor");
             }
         }
         let mut response = Response::new(StatusCode::OK);
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn set_replaces_all_and_append_adds() {
+    fn insert_replaces_all_and_append_adds() {
         let value = HeaderValue::from_static;
         let mut fields = Headers::new();
         fields.append(SET_COOKIE, value("a"));
@@ -332,7 +335,7 @@ mod tests {
         fields.insert_if_not_present(VARY, value("ignored"));
         assert_eq!(fields.len(), 3);
         fields.insert(SET_COOKIE, value("d"));
-        let all: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("text")).collect();
+        let all: Vec<_> = fields.iter().map(|(_, value)| value.to_str().expect("ASCII")).collect();
         assert_eq!(all, ["d", "b"]);
         assert_eq!((fields.get_str("VARY"), fields.get_str("etag")), (Some("b"), None));
         fields.remove(&VARY);
@@ -347,7 +350,7 @@ mod tests {
             fields.add_vary(name);
         }
         let all = |fields: &Headers| {
-            let all = fields.iter().map(|(_, value)| value.to_str().expect("text").to_owned());
+            let all = fields.iter().map(|(_, value)| value.to_str().expect("ASCII").to_owned());
             all.collect::<Vec<_>>()
         };
         assert_eq!(all(&fields), ["Accept , Origin", "accept-encoding", "cookie"]);

@@ -11,7 +11,7 @@ const BOTH: fn(usize) -> [Length; 2] = |length| [Length::Declared(length), Lengt
 
 /// A body arrives complete however it is sent: at once, byte by byte, with its end apart, with a
 /// declared length or without.
-pub async fn a_body_may_come_in_any_pieces<B: Bench>(bench: &B, way: Way) {
+pub async fn a_body_may_arrive_in_any_pieces<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     let text = b"byte by byte";
@@ -23,8 +23,12 @@ pub async fn a_body_may_come_in_any_pieces<B: Bench>(bench: &B, way: Way) {
                     client.part(id, piece).await;
                 }
                 client.end(id, &[]);
-                let answer = client.answer(id).await;
-                assert_eq!((answer.status(), answer.body.as_slice()), (200, &text[..]), "{path}");
+                let response = client.answer(id).await;
+                assert_eq!(
+                    (response.status(), response.body.as_slice()),
+                    (200, &text[..]),
+                    "{path}"
+                );
             }
         }
         let id = client.begin("POST", path, &[], Length::Undeclared);
@@ -50,15 +54,15 @@ pub async fn large_bodies_flow_both_ways<B: Bench>(bench: &B, way: Way) {
                 client.part(id, piece).await;
             }
             client.end(id, &[]);
-            let answer = client.answer(id).await;
-            assert!(answer.body == body, "{path}: {} {}", answer.status(), answer.body.len());
+            let response = client.answer(id).await;
+            assert!(response.body == body, "{path}: {} {}", response.status(), response.body.len());
         }
     }
     let all =
         [client.get("/large/300000"), client.get("/large/300000"), client.get("/stream/2000")];
     assert!(client.answer(all[0]).await.body == body && client.answer(all[1]).await.body == body);
-    let answer = client.answer(all[2]).await;
-    assert_eq!(answer.text().lines().last(), Some("piece 1999"));
+    let response = client.answer(all[2]).await;
+    assert_eq!(response.text().lines().last(), Some("piece 1999"));
     client.expect_alive().await;
     client.close().await;
     assert_eq!(site.end().await.endings(), []);
@@ -79,8 +83,8 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B, way: Way) {
         let mut client = site.client().await;
         let id = client.begin("POST", "/echo-limited", &[], length);
         client.upload(id, &pattern(1_001)).await;
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.field("content-type")), (413, PROBLEM));
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.field("content-type")), (413, PROBLEM));
         // All of it arrived, and is discarded.
         if !client.is_told_to_go() {
             client.expect_alive().await;
@@ -89,8 +93,8 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B, way: Way) {
     // A client that declares far too much gets the response before it sends the body.
     let id = client.begin("POST", "/echo-limited", &[], Length::Declared(1_000_000));
     client.part(id, &pattern(2_000)).await;
-    let answer = client.answer(id).await;
-    assert_eq!(answer.status(), 413);
+    let response = client.answer(id).await;
+    assert_eq!(response.status(), 413);
     if way.differs(true, false) {
         client.expect_goodbye().await;
     } else {
@@ -105,9 +109,9 @@ pub async fn a_body_beyond_its_limit_is_a_413<B: Bench>(bench: &B, way: Way) {
 }
 
 /// The innermost limit applies, whether larger or smaller, and however the body arrives.
-pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B, way: Way) {
+pub async fn the_innermost_body_limit_applies<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { body_bytes_max: 100, ..limits() });
-    for (path, most) in [
+    for (path, limit) in [
         ("/echo", 100),
         ("/lowered", 50),
         ("/lowered/tight", 10),
@@ -115,7 +119,7 @@ pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B, way: Way)
         ("/raised", 200),
         ("/raised/tight", 10),
     ] {
-        for bytes in [most, most + 1] {
+        for bytes in [limit, limit + 1] {
             for length in BOTH(bytes) {
                 for pieces in [1, 2] {
                     let mut client = site.client().await;
@@ -124,7 +128,7 @@ pub async fn the_innermost_limit_of_a_body_counts<B: Bench>(bench: &B, way: Way)
                         client.part(id, part).await;
                     }
                     client.end(id, &[]);
-                    let expected = if bytes > most { 413 } else { 200 };
+                    let expected = if bytes > limit { 413 } else { 200 };
                     let status = client.answer(id).await.status();
                     assert_eq!(status, expected, "{path} {length:?} in {pieces}");
                 }
@@ -163,8 +167,8 @@ pub async fn trailers_follow_a_response<B: Bench>(bench: &B, way: Way) {
         ("/stream-with-trailers", "streamed", trailer),
     ] {
         let id = client.ask("GET", path, &[("te", "trailers")]);
-        let answer = client.answer(id).await;
-        assert_eq!((answer.text(), answer.trailer("x-checksum")), (text, expected), "{path}");
+        let response = client.answer(id).await;
+        assert_eq!((response.text(), response.trailer("x-checksum")), (text, expected), "{path}");
         client.expect_alive().await;
     }
     client.close().await;
@@ -173,15 +177,15 @@ pub async fn trailers_follow_a_response<B: Bench>(bench: &B, way: Way) {
 
 /// A response may be sent before its request is complete. HTTP/1.1 then announces the close if much
 /// of the body is missing; HTTP/2 sends RST_STREAM (NO_ERROR) to stop the upload.
-pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B, way: Way) {
+pub async fn an_early_response_ends_its_request<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
     for path in ["/ignore", "/nowhere"] {
         let mut client = site.client().await;
         let id = client.begin("POST", path, &[], Length::Declared(1_000_000));
         client.part(id, &pattern(10_000)).await;
-        let answer = client.answer(id).await;
-        assert!(answer.is_complete && answer.status() > 0, "{answer:?}");
+        let response = client.answer(id).await;
+        assert!(response.is_complete && response.status() > 0, "{response:?}");
         assert_eq!(client.is_told_to_go(), way.differs(true, false));
         if way.differs(true, false) {
             client.expect_goodbye().await;
@@ -197,15 +201,15 @@ pub async fn an_early_answer_ends_its_request<B: Bench>(bench: &B, way: Way) {
 }
 
 /// The short unread rest of a body is discarded, and the connection stays open.
-pub async fn a_short_rest_of_a_body_is_passed_over<B: Bench>(bench: &B, way: Way) {
+pub async fn a_short_body_remainder_is_discarded<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     for length in [5, 3_000, bench.large(100_000)] {
         let body = pattern(length);
         let id = client.begin("POST", "/ignore", &[], Length::Declared(length));
         client.part(id, &body[..length / 2]).await;
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.text()), (200, "ignored"));
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.text()), (200, "ignored"));
         client.part(id, &body[length / 2..]).await;
         client.end(id, &[]);
         client.expect_alive().await;
@@ -227,11 +231,11 @@ pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B, way: Way
         ] {
             let body = pattern(bytes);
             let id = client.begin("POST", path, &[], length);
-            let (here, rest) = body.split_at((bytes / 3).min(30_000));
-            client.part(id, here).await;
+            let (first_part, second_part) = body.split_at((bytes / 3).min(30_000));
+            client.part(id, first_part).await;
             assert_eq!(client.answer(id).await.text(), "kept");
             let reads = reader.get("/read-kept");
-            client.part(id, rest).await;
+            client.part(id, second_part).await;
             client.end(id, &[]);
             assert_eq!(reader.answer(reads).await.text(), format!("{bytes} bytes"), "{path}");
             client.expect_alive().await;
@@ -243,7 +247,7 @@ pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B, way: Way
 }
 
 /// A handler that does not read stalls its client, and gets everything when it reads again.
-pub async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B, way: Way) {
+pub async fn a_handler_that_does_not_read_blocks_its_client<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
     let shared = &site.shared;
@@ -288,8 +292,8 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B, way: Wa
     client.head(id).await;
     client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
     // The kernels' buffers plus the server's limit.
-    let most = if bench.is_virtual() { 4 * 64 * 1024 } else { 32 << 20 };
-    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
+    let produced_max = if bench.is_virtual() { 4 * 64 * 1024 } else { 32 << 20 };
+    assert!(shared.produced.get() <= produced_max, "{} bytes were produced", shared.produced.get());
     client.close().await;
     site.end().await;
 }

@@ -23,7 +23,7 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B, way: Way) {
 
 /// Work in progress is finished: handlers, responses being sent, and uploads. The server announces
 /// to the client that it accepts no further requests.
-pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
+pub async fn requests_in_progress_complete<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
     let mut clients = Vec::new();
@@ -50,8 +50,8 @@ pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
     let (client, id) = &mut clients[2];
     client.upload(*id, b"world").await;
     for ((client, id), text) in clients.iter_mut().zip(["waited", "piece 0\npiece 1\n", "10"]) {
-        let answer = client.answer(*id).await;
-        assert_eq!((answer.text(), answer.is_complete), (text, true));
+        let response = client.answer(*id).await;
+        assert_eq!((response.text(), response.is_complete), (text, true));
         assert_eq!(client.ended().await, Got::End);
     }
     // An HTTP/1.1 head that was sent before the order cannot announce the close.
@@ -62,7 +62,10 @@ pub async fn what_is_in_progress_is_finished<B: Bench>(bench: &B, way: Way) {
 }
 
 /// Requests that are in progress at the deadline are cut and reported.
-pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, way: Way) {
+pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Bench>(
+    bench: &B,
+    way: Way,
+) {
     bench.calm();
     let site = begin_with(bench, way, Limits { shutdown_timeout: SHORT, ..limits() });
     let shared = &site.shared;
@@ -90,7 +93,7 @@ pub async fn what_is_busy_at_the_deadline_is_cut_and_named<B: Bench>(bench: &B, 
 }
 
 /// A second order does not wait for the deadline, nor for handlers marked to run to completion.
-pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
+pub async fn a_second_shutdown_request_aborts_at_once<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
@@ -107,7 +110,7 @@ pub async fn a_second_order_cuts_at_once<B: Bench>(bench: &B, way: Way) {
 }
 
 /// Endless streams may wait for the shutdown order, and data they send afterwards arrives.
-pub async fn streams_hear_of_the_order<B: Bench>(bench: &B, way: Way) {
+pub async fn streams_are_notified_of_the_shutdown_request<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
     let shared = &site.shared;
     let mut client = site.client().await;
@@ -115,15 +118,15 @@ pub async fn streams_hear_of_the_order<B: Bench>(bench: &B, way: Way) {
     client.until(bench, "the handler has begun", || shared.started.get() == 1).await;
     assert_eq!(shared.finished.get(), 0);
     site.server.shut_down();
-    let answer = client.answer(id).await;
-    assert_eq!((answer.text(), answer.is_complete), ("goodbye", true));
+    let response = client.answer(id).await;
+    assert_eq!((response.text(), response.is_complete), ("goodbye", true));
     assert_eq!(client.ended().await, Got::End);
     assert_eq!(shared.finished.get(), 1);
     site.end().await;
 }
 
 /// The shutdown waits for tasks that outlive their request.
-pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B, way: Way) {
+pub async fn the_server_waits_for_tasks_that_outlive_their_request<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     for _ in 0..2 {
@@ -139,7 +142,7 @@ pub async fn tasks_that_outlive_their_request_are_waited_for<B: Bench>(bench: &B
 
 /// A server in its lame-duck period accepts and answers requests, and tells every client to
 /// disconnect.
-pub async fn a_lame_duck_accepts_and_answers<B: Bench>(bench: &B, way: Way) {
+pub async fn the_server_accepts_and_answers_in_the_lame_duck_phase<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let lame_duck_period = Duration::from_secs(2);
     let site = begin_with(bench, way, Limits { lame_duck_period, ..limits() });

@@ -18,9 +18,12 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
             None => client.get(path),
         };
         assert_eq!(client.answer(hello).await.text(), "hello");
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.field("content-type")), (500, PROBLEM));
-        assert!(!answer.text().contains("purpose"), "the panic message is not exposed: {answer:?}");
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.field("content-type")), (500, PROBLEM));
+        assert!(
+            !response.text().contains("purpose"),
+            "the panic message is not exposed: {response:?}"
+        );
         if way.differs(true, false) {
             client.expect_goodbye().await;
         } else {
@@ -36,16 +39,16 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
 
 /// A response whose body fails or panics is cut off, so that it cannot be taken for a complete one:
 /// HTTP/1.1 closes the connection, HTTP/2 resets the stream.
-pub async fn a_response_that_fails_is_cut_off<B: Bench>(bench: &B, way: Way) {
+pub async fn a_failed_response_is_truncated<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     for path in ["/broken", "/stream-panics"] {
         let mut client = site.client().await;
         let hello = client.get("/hello");
         let id = client.get(path);
         assert_eq!(client.answer(hello).await.text(), "hello");
-        let answer = client.answer(id).await;
-        assert!(!answer.is_complete && answer.status() <= 200, "{answer:?}");
-        assert_eq!(answer.reset, way.differs(None, Some(2)), "{path}");
+        let response = client.answer(id).await;
+        assert!(!response.is_complete && response.status() <= 200, "{response:?}");
+        assert_eq!(response.reset, way.differs(None, Some(2)), "{path}");
         if way.differs(true, false) {
             client.ended().await;
         } else {
@@ -56,7 +59,7 @@ pub async fn a_response_that_fails_is_cut_off<B: Bench>(bench: &B, way: Way) {
 }
 
 /// Panics in destructors and size hints do not affect responses already produced.
-pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way) {
+pub async fn a_panic_in_a_destructor_is_contained<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     for (path, status, text) in [
         ("/panic-in-drop", 503, None),
@@ -67,9 +70,9 @@ pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way)
         let hello = client.get("/hello");
         let id = client.get(path);
         assert_eq!(client.answer(hello).await.text(), "hello");
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.is_complete), (status, true), "{path}");
-        assert!(text.is_none_or(|text| answer.text() == text), "{path}: {answer:?}");
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.is_complete), (status, true), "{path}");
+        assert!(text.is_none_or(|text| response.text() == text), "{path}: {response:?}");
         client.close().await;
         site.client().await.expect_alive().await;
     }
@@ -79,7 +82,7 @@ pub async fn a_panic_in_a_destructor_harms_nobody<B: Bench>(bench: &B, way: Way)
 
 /// When a peer cancels an exchange, resets the connection, or closes it, its handlers, streams and
 /// uploads end.
-pub async fn what_nobody_waits_for_ends<B: Bench>(bench: &B, way: Way) {
+pub async fn unneeded_work_is_cancelled<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
     for leaves in ["gives up", "breaks off", "closes"] {
@@ -108,7 +111,7 @@ pub async fn what_nobody_waits_for_ends<B: Bench>(bench: &B, way: Way) {
 }
 
 /// A handler marked to run to completion does so although its client is gone.
-pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way) {
+pub async fn a_run_to_completion_handler_outlives_its_peer<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
     for breaks in [false, true] {
@@ -131,7 +134,10 @@ pub async fn a_promised_handler_outlasts_its_peer<B: Bench>(bench: &B, way: Way)
 
 /// A handler marked to run to completion gets an error from its body when its peer disconnects, and
 /// its route's timeout still applies.
-pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
+pub async fn a_run_to_completion_handler_is_notified_when_its_peer_disconnects<B: Bench>(
+    bench: &B,
+    way: Way,
+) {
     let site = begin(bench, way);
     let shared = &site.shared;
     for (round, breaks) in [false, true].into_iter().enumerate() {
@@ -160,7 +166,7 @@ pub async fn a_promised_handler_hears_that_its_peer_left<B: Bench>(bench: &B, wa
 }
 
 /// A task that reads the body after the response gets an error when the peer cancels.
-pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B, way: Way) {
+pub async fn a_late_reader_gets_an_error_when_its_peer_disconnects<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut reader = site.client().await;
     for breaks in [false, true] {

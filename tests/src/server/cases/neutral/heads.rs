@@ -17,10 +17,10 @@ pub async fn a_connection_serves_many_requests<B: Bench>(bench: &B, way: Way) {
     let mut client = site.client().await;
     for number in 0..5 {
         let id = client.get(&format!("/numbers/{number}"));
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.text()), (200, &*number.to_string()));
-        assert_eq!(answer.field("connection"), None);
-        assert!(answer.field("date").is_some(), "{answer:?}");
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.text()), (200, &*number.to_string()));
+        assert_eq!(response.field("connection"), None);
+        assert!(response.field("date").is_some(), "{response:?}");
     }
     let all: Vec<_> = (0..16).map(|number| client.get(&format!("/numbers/{number}"))).collect();
     for (number, id) in all.into_iter().enumerate() {
@@ -34,7 +34,10 @@ pub async fn a_connection_serves_many_requests<B: Bench>(bench: &B, way: Way) {
 }
 
 /// A waiting handler delays the responses behind it over HTTP/1.1, and none over HTTP/2.
-pub async fn a_handler_that_waits_holds_up_what_must_follow<B: Bench>(bench: &B, way: Way) {
+pub async fn a_pending_handler_delays_later_responses_only_over_http_1<B: Bench>(
+    bench: &B,
+    way: Way,
+) {
     let site = begin(bench, way);
     let shared = &site.shared;
     let mut client = site.client().await;
@@ -68,8 +71,8 @@ pub async fn connections_do_not_mix<B: Bench>(bench: &B, way: Way) {
             ids.push(client.get(&format!("/numbers/{}", 100 * round + number)));
         }
         for (number, client) in clients.iter_mut().enumerate() {
-            let answer = client.answer(ids[number]).await;
-            assert_eq!(answer.text(), (100 * round + number).to_string());
+            let response = client.answer(ids[number]).await;
+            assert_eq!(response.text(), (100 * round + number).to_string());
         }
     }
     for client in clients {
@@ -80,7 +83,7 @@ pub async fn connections_do_not_mix<B: Bench>(bench: &B, way: Way) {
 }
 
 /// A response to HEAD has the head of GET and no content; 204 and 304 have no content either.
-pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
+pub async fn responses_without_content_have_none<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     for (path, status, length) in [
@@ -92,10 +95,10 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
         ("/nowhere", 404, Some("")),
     ] {
         let id = client.ask("HEAD", path, &[]);
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.body.len()), (status, 0), "{path}");
-        assert!(answer.is_complete && answer.reset.is_none(), "{path}");
-        let told = answer.field("content-length");
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.body.len()), (status, 0), "{path}");
+        assert!(response.is_complete && response.reset.is_none(), "{path}");
+        let told = response.field("content-length");
         match length {
             Some("") => assert!(told.is_some(), "{path}"),
             // HTTP/1.1 has a Content-Length only if the content is sent in one piece.
@@ -105,9 +108,9 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
         client.expect_alive().await;
     }
     let id = client.get("/empty");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.body.len(), answer.heads.len()), (204, 0, 1));
-    assert_eq!(answer.field("content-length"), None);
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.body.len(), response.heads.len()), (204, 0, 1));
+    assert_eq!(response.field("content-length"), None);
     client.expect_alive().await;
     client.close().await;
     site.end().await;
@@ -122,9 +125,9 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
     });
     let mut client = site.client().await;
     let id = client.get("/same");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.body.len()), (304, 0));
-    assert_eq!(answer.field("etag"), Some("\"1\""));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.body.len()), (304, 0));
+    assert_eq!(response.field("etag"), Some("\"1\""));
     for path in ["/reset", "/reset-14"] {
         let [get, head] = ["GET", "HEAD"].map(|method| client.ask(method, path, &[]));
         let (get, head) = (client.answer(get).await, client.answer(head).await);
@@ -138,7 +141,7 @@ pub async fn what_has_no_content_gets_none<B: Bench>(bench: &B, way: Way) {
 
 /// Requests without a route get an error response, and the connection stays open: unknown paths and
 /// methods, `OPTIONS` and `OPTIONS *`.
-pub async fn what_no_route_answers_is_told<B: Bench>(bench: &B, way: Way) {
+pub async fn requests_without_a_route_get_an_error<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     for (method, path, status) in [
@@ -150,14 +153,14 @@ pub async fn what_no_route_answers_is_told<B: Bench>(bench: &B, way: Way) {
         ("OPTIONS", "*", 204),
     ] {
         let id = client.ask(method, path, &[]);
-        let answer = client.answer(id).await;
-        assert_eq!(answer.status(), status, "{method} {path}");
+        let response = client.answer(id).await;
+        assert_eq!(response.status(), status, "{method} {path}");
         if path == "/hello" {
-            let allow = answer.field("allow").expect("a 405 has an Allow field");
+            let allow = response.field("allow").expect("a 405 has an Allow field");
             assert!(allow.split(", ").any(|method| method == "GET"), "{allow}");
         }
         if status > 400 {
-            assert_eq!(answer.field("content-type"), PROBLEM);
+            assert_eq!(response.field("content-type"), PROBLEM);
         }
         client.expect_alive().await;
     }
@@ -171,8 +174,8 @@ pub async fn connect_is_refused<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     let id = client.connect_to("example.org:443");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.field("content-type")), (501, PROBLEM));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.field("content-type")), (501, PROBLEM));
     if way.differs(true, false) {
         client.expect_goodbye().await;
     } else {
@@ -185,7 +188,7 @@ pub async fn connect_is_refused<B: Bench>(bench: &B, way: Way) {
 
 /// A target that is too long gets a 414, a head that is too large a 431. HTTP/1.1 then does not
 /// know where the next request begins, and ends the connection.
-pub async fn too_long_heads_are_told<B: Bench>(bench: &B, way: Way) {
+pub async fn too_long_heads_are_refused<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let small = Limits {
         request_line_bytes_max: 200,
@@ -209,10 +212,10 @@ pub async fn too_long_heads_are_told<B: Bench>(bench: &B, way: Way) {
     ] {
         let mut client = site.client().await;
         let id = client.ask("GET", path, fields);
-        let answer = client.answer(id).await;
-        assert_eq!(answer.status(), status, "{} {} fields", path.len(), fields.len());
+        let response = client.answer(id).await;
+        assert_eq!(response.status(), status, "{} {} fields", path.len(), fields.len());
         if status > 404 && way.differs(true, false) {
-            assert_eq!(answer.field("content-type"), PROBLEM);
+            assert_eq!(response.field("content-type"), PROBLEM);
             client.expect_goodbye().await;
         } else {
             client.expect_alive().await;
@@ -249,10 +252,10 @@ pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
         way.differs(vec![("cookie", "a=1; b=2")], vec![("cookie", "a=1"), ("cookie", "b=2")]);
     let all: Vec<_> = twice.into_iter().chain(crumbs).collect();
     let id = client.ask("BREW", "/told/it?x=%20y", &all);
-    let answer = client.answer(id).await;
+    let response = client.answer(id).await;
     let host = way.differs("localhost", "");
     assert_eq!(
-        answer.text(),
+        response.text(),
         format!("BREW /told/it x=%20y localhost | a=1; b=2 | a + b, c | {host} | ")
     );
     client.expect_alive().await;
@@ -262,14 +265,14 @@ pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
 
 /// Connection fields belong to HTTP/1.1. An HTTP/2 request that has them is malformed, and its
 /// stream is reset.
-pub async fn fields_of_the_connection_are_of_http_1<B: Bench>(bench: &B, way: Way) {
+pub async fn connection_fields_are_only_for_http_1<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), told);
     let mut client = site.client().await;
     for field in [("connection", "keep-alive"), ("keep-alive", "5"), ("upgrade", "h2c")] {
         let id = client.ask("GET", "/told/it", &[field]);
-        let answer = client.answer(id).await;
+        let response = client.answer(id).await;
         let (status, reset) = way.differs((200, None), (0, Some(1)));
-        assert_eq!((answer.status(), answer.reset), (status, reset), "{field:?}");
+        assert_eq!((response.status(), response.reset), (status, reset), "{field:?}");
         client.expect_alive().await;
     }
     client.close().await;
@@ -281,9 +284,9 @@ pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), told);
     let mut client = site.client().await;
     let id = client.ask("GET", "/told/it", &[("host", "elsewhere")]);
-    let answer = client.answer(id).await;
+    let response = client.answer(id).await;
     let (status, reset) = way.differs((400, None), (0, Some(1)));
-    assert_eq!((answer.status(), answer.reset), (status, reset), "{answer:?}");
+    assert_eq!((response.status(), response.reset), (status, reset), "{response:?}");
     if way.differs(false, true) {
         client.expect_alive().await;
     }
@@ -307,11 +310,11 @@ pub async fn interim_responses_come_before_the_response<B: Bench>(bench: &B, way
         site.shared.open(1);
         all.extend(more);
     }
-    let answer = client.answer(id).await;
+    let response = client.answer(id).await;
     all.push(200);
-    assert_eq!((answer.statuses(), answer.text()), (all, "Err(NotInterim(200)), Err(TooMany)"));
+    assert_eq!((response.statuses(), response.text()), (all, "Err(NotInterim(200)), Err(TooMany)"));
     let fields = |number: usize| -> Vec<String> {
-        let fields = answer.heads[number].iter().filter(|(name, _)| !name.starts_with(':'));
+        let fields = response.heads[number].iter().filter(|(name, _)| !name.starts_with(':'));
         fields.map(|(name, value)| format!("{name}: {value}")).collect()
     };
     assert_eq!(fields(0), ["link: </a.css>; rel=preload", "link: </b.js>; rel=preload"]);
@@ -323,7 +326,7 @@ pub async fn interim_responses_come_before_the_response<B: Bench>(bench: &B, way
 
 /// The interim 100 is sent when the handler starts to read the body, and only then. A client that
 /// gets a final status instead need not send the body.
-pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
+pub async fn the_100_is_sent_when_the_handler_reads<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let expect = [("expect", "100-continue")];
     for length in [Length::Declared(5), Length::Undeclared] {
@@ -334,8 +337,8 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
         }
         assert_eq!(client.so_far(id).statuses(), [100]);
         client.upload(id, b"hello").await;
-        let answer = client.answer(id).await;
-        assert_eq!((answer.statuses(), answer.text()), (vec![100, 200], "hello"));
+        let response = client.answer(id).await;
+        assert_eq!((response.statuses(), response.text()), (vec![100, 200], "hello"));
         client.expect_alive().await;
 
         // A handler that waits before it reads the body leaves the client waiting.
@@ -344,8 +347,8 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
         client.until(bench, "the handler waits", || site.shared.started.get() > started).await;
         client.expect_nothing(id, SHORT / 10).await;
         site.shared.open(1);
-        let answer = client.answer(id).await;
-        assert_eq!((answer.statuses(), answer.text()), (vec![200], "waited"));
+        let response = client.answer(id).await;
+        assert_eq!((response.statuses(), response.text()), (vec![200], "waited"));
     }
     for (path, expectation, status) in [
         ("/ignore", "100-continue", 200),
@@ -355,15 +358,15 @@ pub async fn the_100_comes_if_the_handler_reads<B: Bench>(bench: &B, way: Way) {
         let mut client = site.client().await;
         let fields = [("expect", expectation)];
         let id = client.begin("POST", path, &fields, Length::Declared(5));
-        let answer = client.answer(id).await;
-        assert_eq!(answer.statuses(), [status], "{path} {expectation}");
+        let response = client.answer(id).await;
+        assert_eq!(response.statuses(), [status], "{path} {expectation}");
     }
     site.end().await;
 }
 
 /// A response that switches protocols exists only in HTTP/1.1; over HTTP/2 such a response becomes
 /// a 500. So does one that the client did not ask for.
-pub async fn an_upgrade_is_of_http_1<B: Bench>(bench: &B, way: Way) {
+pub async fn an_upgrade_works_only_over_http_1<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     let id = client.get("/upgrade");
@@ -372,8 +375,8 @@ pub async fn an_upgrade_is_of_http_1<B: Bench>(bench: &B, way: Way) {
     let mut client = site.client().await;
     let wishes = [("connection", "upgrade"), ("upgrade", "echo")];
     let id = client.ask("GET", "/upgrade", way.differs(&wishes[..], &[]));
-    let answer = client.answer(id).await;
-    assert_eq!(answer.statuses(), [way.differs(101, 500)]);
+    let response = client.answer(id).await;
+    assert_eq!(response.statuses(), [way.differs(101, 500)]);
     if way.differs(false, true) {
         client.expect_alive().await;
     }
@@ -383,7 +386,7 @@ pub async fn an_upgrade_is_of_http_1<B: Bench>(bench: &B, way: Way) {
 
 /// A response keeps its own fields, in order, including repeated ones. Connection fields are not
 /// forwarded over HTTP/2.
-pub async fn fields_of_responses_arrive<B: Bench>(bench: &B, way: Way) {
+pub async fn response_fields_arrive<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
         App::new().get("/hello", || "hello").get("/fields", || {
             let mut pieces = Some("text");
@@ -401,13 +404,13 @@ pub async fn fields_of_responses_arrive<B: Bench>(bench: &B, way: Way) {
     });
     let mut client = site.client().await;
     let id = client.get("/fields");
-    let answer = client.answer(id).await;
+    let response = client.answer(id).await;
     let of = |name: &str| {
-        let fields = answer.heads[0].iter().filter(|field| field.0 == name);
+        let fields = response.heads[0].iter().filter(|field| field.0 == name);
         fields.map(|field| &*field.1).collect::<Vec<_>>()
     };
     assert_eq!((of("x-twice"), of("set-cookie")), (vec!["a", "b"], vec!["a=1", "b=2"]));
-    assert_eq!(answer.text(), "text");
+    assert_eq!(response.text(), "text");
     assert_eq!(of("transfer-encoding"), way.differs(vec!["chunked"], vec![]));
     client.expect_alive().await;
     client.close().await;
@@ -415,9 +418,9 @@ pub async fn fields_of_responses_arrive<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
     let id = client.get("/close");
-    let answer = client.answer(id).await;
+    let response = client.answer(id).await;
     let told = way.differs(Some("close"), None);
-    assert_eq!((answer.text(), answer.field("connection")), ("bye", told));
+    assert_eq!((response.text(), response.field("connection")), ("bye", told));
     if way.differs(true, false) {
         assert_eq!(client.ended().await, Got::End);
     } else {

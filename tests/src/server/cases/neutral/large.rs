@@ -15,12 +15,12 @@ fn large<B: Bench>(bench: &B) -> usize {
 
 /// Shared content arrives byte for byte, whatever its size and framing, and so do the responses
 /// behind it.
-pub async fn shared_content_arrives_whole<B: Bench>(bench: &B, way: Way) {
+pub async fn shared_content_arrives_complete<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
     let mut client = site.client().await;
-    let most = large(bench);
-    for length in [1_000, 16_383, 16_384, 16_385, 65_536, 65_537, 200_000, most] {
+    let largest = large(bench);
+    for length in [1_000, 16_383, 16_384, 16_385, 65_536, 65_537, 200_000, largest] {
         let paths = [
             format!("/shared/{length}"),
             format!("/static/{length}"),
@@ -28,19 +28,19 @@ pub async fn shared_content_arrives_whole<B: Bench>(bench: &B, way: Way) {
             format!("/sized/1/{length}"),
             format!("/mixed/{length}"),
         ];
-        let asked: Vec<_> = paths.iter().map(|path| client.get(path)).collect();
+        let requests: Vec<_> = paths.iter().map(|path| client.get(path)).collect();
         let small = client.get("/numbers/8");
-        for (id, path) in asked.into_iter().zip(paths) {
-            let answer = client.answer(id).await;
-            assert!(answer.body == content(length), "{path}: {} bytes", answer.body.len());
+        for (id, path) in requests.into_iter().zip(paths) {
+            let response = client.answer(id).await;
+            assert!(response.body == content(length), "{path}: {} bytes", response.body.len());
         }
         assert_eq!(client.answer(small).await.text(), "8");
     }
     for (count, length) in [(20, 15_000), (18, 16_384), (9, 33_000), (3, 100_000)] {
         for path in [format!("/frames/{count}/{length}"), format!("/sized/{count}/{length}")] {
             let id = client.get(&path);
-            let answer = client.answer(id).await;
-            assert!(answer.body == content(count * length), "{path}: {}", answer.body.len());
+            let response = client.answer(id).await;
+            assert!(response.body == content(count * length), "{path}: {}", response.body.len());
         }
     }
     client.expect_alive().await;
@@ -55,8 +55,8 @@ pub async fn shared_content_is_not_sent_to_head<B: Bench>(bench: &B, way: Way) {
     let mut client = site.client().await;
     for path in ["/shared/20000", "/static/300000", "/sized/2/70000", "/frames/2/70000"] {
         let id = client.ask("HEAD", path, &[]);
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.body.len()), (200, 0), "{path}");
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.body.len()), (200, 0), "{path}");
     }
     client.expect_alive().await;
     client.close().await;
@@ -64,15 +64,15 @@ pub async fn shared_content_is_not_sent_to_head<B: Bench>(bench: &B, way: Way) {
 }
 
 /// Many clients get the same bytes concurrently, fast and slow ones, and some of them disconnect.
-pub async fn shared_content_goes_to_many_at_a_time<B: Bench>(bench: &B, way: Way) {
+pub async fn shared_content_goes_to_many_clients_concurrently<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way);
-    let most = large(bench);
+    let largest = large(bench);
     let mut clients = Vec::new();
     for number in 0..6 {
         let mut client = site.client().await;
-        let id = client.get(&format!("/shared/{}", most - number));
-        clients.push((client, id, most - number));
+        let id = client.get(&format!("/shared/{}", largest - number));
+        clients.push((client, id, largest - number));
     }
     bench.sleep(Duration::from_millis(100)).await;
     for (number, (mut client, id, length)) in clients.into_iter().enumerate() {
@@ -82,8 +82,8 @@ pub async fn shared_content_goes_to_many_at_a_time<B: Bench>(bench: &B, way: Way
             continue;
         }
         bench.sleep(Duration::from_millis(20)).await;
-        let answer = client.answer(id).await;
-        assert!(answer.body == content(length), "{} of {length}", answer.body.len());
+        let response = client.answer(id).await;
+        assert!(response.body == content(length), "{} of {length}", response.body.len());
         client.expect_alive().await;
         client.close().await;
     }
@@ -100,8 +100,8 @@ pub async fn an_endless_stream_of_large_pieces_waits_for_its_reader<B: Bench>(be
     let id = client.get("/endless-frames/100000");
     client.head(id).await;
     client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
-    let most = if bench.is_virtual() { 6 * 100_000 } else { 32 << 20 };
-    assert!(shared.produced.get() <= most, "{} bytes were produced", shared.produced.get());
+    let bytes_max = if bench.is_virtual() { 6 * 100_000 } else { 32 << 20 };
+    assert!(shared.produced.get() <= bytes_max, "{} bytes were produced", shared.produced.get());
     client.close().await;
     site.end().await;
 }

@@ -10,7 +10,7 @@ pub mod ends;
 pub mod faults;
 pub mod heads;
 pub mod large;
-pub mod shown;
+pub mod observability;
 pub mod times;
 
 use super::limits;

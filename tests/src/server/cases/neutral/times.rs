@@ -34,16 +34,16 @@ pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B, way: Way) {
 
 /// A head that does not complete times out. HTTP/1.1 answers 408; HTTP/2 has no stream yet, and
 /// sends GOAWAY.
-pub async fn a_slow_head_is_cut_off<B: Bench>(bench: &B, way: Way) {
+pub async fn a_slow_head_times_out<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { head_timeout: SHORT, ..limits() });
     let mut client = site.client().await;
     client.expect_alive().await;
     let start = bench.now();
     let id = client.half_a_head();
-    let answer = client.answer(id).await;
-    assert_eq!(answer.status(), way.differs(408, 0));
-    assert_eq!(answer.field("content-type"), way.differs(PROBLEM, None));
+    let response = client.answer(id).await;
+    assert_eq!(response.status(), way.differs(408, 0));
+    assert_eq!(response.field("content-type"), way.differs(PROBLEM, None));
     client.expect_goodbye().await;
     assert!(bench.now() - start >= SHORT - SHORT / 10);
     assert_eq!(site.end().await.endings(), [("head-timeout", 1)]);
@@ -62,8 +62,8 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
         let mut client = site.client().await;
         let id = client.begin("POST", "/echo", &[], length);
         client.part(id, b"so far").await;
-        let answer = client.answer(id).await;
-        assert_eq!((answer.status(), answer.field("content-type")), (408, PROBLEM));
+        let response = client.answer(id).await;
+        assert_eq!((response.status(), response.field("content-type")), (408, PROBLEM));
         if way.differs(true, false) {
             client.expect_goodbye().await;
         } else {
@@ -74,7 +74,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B, way: Way) {
 }
 
 /// A body that is fast enough may take longer than the timeout for a single piece.
-pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
+pub async fn a_steady_body_does_not_time_out<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(
         bench,
@@ -95,7 +95,7 @@ pub async fn a_steady_body_is_not_late<B: Bench>(bench: &B, way: Way) {
 }
 
 /// The time during which a handler does not read does not count against its client.
-pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: Way) {
+pub async fn a_body_does_not_time_out_while_it_is_not_read<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let limits = Limits { transfer_rate_grace: SHORT, transfer_rate_min: 1_000_000, ..limits() };
     let site = begin_with(bench, way, limits);
@@ -104,8 +104,8 @@ pub async fn a_body_is_not_late_while_nobody_reads_it<B: Bench>(bench: &B, way: 
     client.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     bench.sleep(2 * SHORT).await;
     site.shared.open(1);
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.text()), (200, "waited"));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.text()), (200, "waited"));
     client.expect_alive().await;
     client.close().await;
     site.end().await;
@@ -118,8 +118,8 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/wait-a-moment");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.field("content-type")), (503, PROBLEM));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.field("content-type")), (503, PROBLEM));
     client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
     client.expect_alive().await;
     shared.open(1);
@@ -131,7 +131,7 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
 
 /// An exchange may not exceed its time limit: it gets a 503, or a broken response if the response
 /// has begun. HTTP/1.1 then closes the connection, and HTTP/2 resets the stream.
-pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
+pub async fn an_exchange_has_a_timeout<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { exchange_timeout: Some(SHORT), ..limits() });
     let mut client = site.client().await;
@@ -139,9 +139,9 @@ pub async fn an_exchange_has_its_time<B: Bench>(bench: &B, way: Way) {
     assert_eq!(client.answer(id).await.status(), 503);
     client.expect_alive().await;
     let id = client.get("/gated/2");
-    let answer = client.answer(id).await;
-    assert_eq!((answer.status(), answer.is_complete), (200, false));
-    assert_eq!(answer.reset, way.differs(None, Some(8)));
+    let response = client.answer(id).await;
+    assert_eq!((response.status(), response.is_complete), (200, false));
+    assert_eq!(response.reset, way.differs(None, Some(8)));
     if way.differs(true, false) {
         assert!(client.last().is_some(), "the connection has ended");
     } else {
@@ -165,7 +165,7 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
 
 /// A peer that requests much and reads nothing is cut off. HTTP/2 resets the stream whose window
 /// stays closed, and keeps the connection.
-pub async fn a_stalled_reader_is_cut_off<B: Bench>(bench: &B, way: Way) {
+pub async fn a_stalled_reader_is_disconnected<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { transfer_rate_grace: SHORT, ..limits() });
     let shared = &site.shared;
@@ -173,8 +173,8 @@ pub async fn a_stalled_reader_is_cut_off<B: Bench>(bench: &B, way: Way) {
     client.take_no_more();
     let id = client.get("/endless");
     client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
-    let answer = client.answer(id).await;
-    assert_eq!((answer.is_complete, answer.reset), (false, way.differs(None, Some(8))));
+    let response = client.answer(id).await;
+    assert_eq!((response.is_complete, response.reset), (false, way.differs(None, Some(8))));
     client.close().await;
     let stalled = site.end().await.ended("write-stalled");
     assert_eq!(stalled, way.differs(1, 0));

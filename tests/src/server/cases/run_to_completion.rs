@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// A handler that runs to completion and reads its body gets an error when the peer is gone, and
 /// completes.
-pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Bench>(bench: &B) {
+pub async fn a_run_to_completion_handler_gets_an_error_for_a_truncated_body<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let head = "POST /read-to-end HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";
     let mut peer = Peer::new(server.connect());
@@ -36,7 +36,7 @@ pub async fn a_handler_that_runs_to_its_end_hears_that_its_body_broke_off<B: Ben
 }
 
 /// A TLS error ends the connection, but not a handler marked to run to completion.
-pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B) {
+pub async fn a_tls_error_does_not_cancel_a_run_to_completion_handler<B: Bench>(bench: &B) {
     let shared = Shared::default();
     let server = bench.start(limits(), Some(server_tls()), shared.app());
     let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
@@ -59,7 +59,7 @@ pub async fn a_fault_of_tls_leaves_a_promised_handler_alone<B: Bench>(bench: &B)
 
 /// A peer that does not read earlier output loses its connection, and the handler behind it
 /// continues.
-pub async fn a_stalled_write_leaves_a_promised_handler_alone(bench: &SimulatedBench) {
+pub async fn a_stalled_write_does_not_cancel_a_run_to_completion_handler(bench: &SimulatedBench) {
     bench.calm_with(SocketBuffers::with_size(5_000));
     let window = Duration::from_secs(5);
     let promises = Promises { rate_window: window, ..promises() };
@@ -81,7 +81,7 @@ fn upgrade_to(path: &str) -> String {
 }
 
 /// An upgraded connection without traffic ends after its idle timeout.
-pub async fn an_upgraded_connection_that_is_silent_ends<B: Bench>(bench: &B) {
+pub async fn a_silent_upgraded_connection_is_closed<B: Bench>(bench: &B) {
     bench.calm();
     let idle = Duration::from_secs(1);
     let promises = Promises { upgrade_idle: Some(idle), ..promises() };
@@ -96,15 +96,15 @@ pub async fn an_upgraded_connection_that_is_silent_ends<B: Bench>(bench: &B) {
     }
     let start = bench.now();
     peer.rest().await;
-    let passed = bench.now() - start;
-    let most = idle + Duration::from_millis(150);
-    assert!(!bench.is_virtual() || (passed >= idle && passed <= most), "{passed:?}");
+    let elapsed = bench.now() - start;
+    let elapsed_max = idle + Duration::from_millis(150);
+    assert!(!bench.is_virtual() || (elapsed >= idle && elapsed <= elapsed_max), "{elapsed:?}");
     server.shut_down();
     server.ended().await;
 }
 
 /// An upgraded protocol may wait for the shutdown order, and data it sends afterwards arrives.
-pub async fn an_upgraded_protocol_may_await_the_order<B: Bench>(bench: &B) {
+pub async fn an_upgraded_protocol_may_await_the_shutdown_request<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade-obedient"));
@@ -117,7 +117,7 @@ pub async fn an_upgraded_protocol_may_await_the_order<B: Bench>(bench: &B) {
 }
 
 /// An upgraded protocol and a stream that ignore the order are cut at the deadline, not before.
-pub async fn who_ignores_the_order_is_cut_in_time<B: Bench>(bench: &B) {
+pub async fn a_handler_that_ignores_the_shutdown_request_is_aborted_in_time<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_secs(2);
     for path in ["/upgrade", "/stream-silent"] {
@@ -128,9 +128,12 @@ pub async fn who_ignores_the_order_is_cut_in_time<B: Bench>(bench: &B) {
         let start = bench.now();
         server.shut_down();
         peer.rest().await;
-        let passed = bench.now() - start;
-        let most = time + Duration::from_millis(150);
-        assert!(!bench.is_virtual() || (passed >= time && passed <= most), "{path} {passed:?}");
+        let elapsed = bench.now() - start;
+        let elapsed_max = time + Duration::from_millis(150);
+        assert!(
+            !bench.is_virtual() || (elapsed >= time && elapsed <= elapsed_max),
+            "{path} {elapsed:?}"
+        );
         let outcome = server.ended().await;
         assert_eq!(
             (outcome.cut.len(), outcome.ended("force-closed")),

@@ -9,21 +9,21 @@ use std::rc::Rc;
 use std::task::Poll;
 
 /// Adds these handlers. One body is kept at a time.
-pub(super) fn keepers(app: App) -> App {
-    let kept = Rc::<RefCell<Option<Body>>>::default();
-    let places: [_; 4] = std::array::from_fn(|_| Rc::clone(&kept));
-    let [whole, streamed, reads, drops] = places;
+pub(super) fn late_body_handlers(app: App) -> App {
+    let stored_body = Rc::<RefCell<Option<Body>>>::default();
+    let slots: [_; 4] = std::array::from_fn(|_| Rc::clone(&stored_body));
+    let [slot_for_whole, slot_for_streamed, slot_for_read, slot_for_drop] = slots;
     app.post("/keep", move |body: Body| {
-        *whole.borrow_mut() = Some(body);
+        *slot_for_whole.borrow_mut() = Some(body);
         "kept"
     })
     .post("/keep-streaming", move |body: Body| {
-        *streamed.borrow_mut() = Some(body);
+        *slot_for_streamed.borrow_mut() = Some(body);
         let mut pieces = ["ke", "pt"].into_iter();
         stream(move |_| Poll::Ready(pieces.next().map(|piece| Ok(Bytes::from(piece)))))
     })
     .get("/read-kept", move || {
-        let body = reads.borrow_mut().take();
+        let body = slot_for_read.borrow_mut().take();
         async move {
             let Some(mut body) = body else { return "nothing".to_owned() };
             let mut bytes = 0;
@@ -37,7 +37,7 @@ pub(super) fn keepers(app: App) -> App {
         }
     })
     .get("/drop-kept", move || {
-        drops.borrow_mut().take();
+        slot_for_drop.borrow_mut().take();
         "dropped"
     })
 }

@@ -22,13 +22,13 @@ fn begin(bench: &SimulatedBench) -> (SimulatedServer, crate::server::app::Shared
 async fn assert_silent_is_closed(bench: &SimulatedBench, server: &SimulatedServer) {
     let start = bench.now();
     Peer::new(server.connect()).expect_end().await;
-    let passed = bench.now() - start;
-    assert!(passed >= FIRST_BYTE && passed <= FIRST_BYTE + SLACK, "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(elapsed >= FIRST_BYTE && elapsed <= FIRST_BYTE + SLACK, "{elapsed:?}");
 }
 
 /// However long the server had no connections, a silent connection is closed in time, and so is the
 /// next one.
-pub async fn timeouts_are_kept_after_any_quiet(bench: &SimulatedBench) {
+pub async fn timeouts_work_after_any_pause(bench: &SimulatedBench) {
     let (server, _) = begin(bench);
     assert_silent_is_closed(bench, &server).await;
     for minutes in [1, 4, 20, 90, 24 * 60, 40 * 24 * 60] {
@@ -41,7 +41,7 @@ pub async fn timeouts_are_kept_after_any_quiet(bench: &SimulatedBench) {
 }
 
 /// The remaining idle time of a connection is kept across a long quiet period.
-pub async fn an_idle_connection_is_closed_after_a_long_quiet(bench: &SimulatedBench) {
+pub async fn an_idle_connection_is_closed_after_a_long_pause(bench: &SimulatedBench) {
     bench.calm();
     let idle = 7 * 60 * MINUTE;
     let limits = Limits { idle_timeout: idle, ..Limits::default() };
@@ -56,15 +56,15 @@ pub async fn an_idle_connection_is_closed_after_a_long_quiet(bench: &SimulatedBe
     while peer.last().is_none() && bench.now() < start + 2 * idle {
         peer.swallow(MINUTE).await;
     }
-    let passed = bench.now() - start;
-    assert!(passed >= idle && passed <= idle + SLACK, "{passed:?}");
+    let elapsed = bench.now() - start;
+    assert!(elapsed >= idle && elapsed <= idle + SLACK, "{elapsed:?}");
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("idle-timeout", 1)]);
 }
 
 /// A handler that blocks its worker for minutes changes no timeout that starts later, and expired
 /// timeouts take effect at once.
-pub async fn timeouts_are_kept_after_a_worker_stood_still(bench: &SimulatedBench) {
+pub async fn timeouts_work_after_a_worker_was_blocked(bench: &SimulatedBench) {
     let (server, _) = begin(bench);
     let mut silent = Peer::new(server.connect());
     bench.sleep(Duration::from_secs(1)).await;
@@ -75,8 +75,8 @@ pub async fn timeouts_are_kept_after_a_worker_stood_still(bench: &SimulatedBench
         let start = bench.now();
         silent.expect_end().await;
         // The connection gets a moment in which data it may have sent is processed.
-        let most = Duration::from_secs(1) + SLACK;
-        assert!(bench.now() - start <= most, "{:?} after {seconds} s", bench.now() - start);
+        let elapsed_max = Duration::from_secs(1) + SLACK;
+        assert!(bench.now() - start <= elapsed_max, "{:?} after {seconds} s", bench.now() - start);
         assert_silent_is_closed(bench, &server).await;
         silent = Peer::new(server.connect());
         bench.sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Misbehaving handlers: panics at odd moments, streams without bytes, functions that block,
+//! Misbehaving handlers: panics at unusual points, streams without bytes, functions that block,
 //! protocols that do not read.
 
 use super::app::{Shared, stream};
@@ -22,28 +22,28 @@ use std::time::Duration;
 const EMPTY_PIECES_MAX: usize = 1_000_000;
 
 /// Adds the misbehaving handlers.
-pub(super) fn troubles(app: App) -> App {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
+pub(super) fn failing_handlers(app: App) -> App {
+    let stop_flag = Arc::new(AtomicBool::new(false));
+    let stop_setter = Arc::clone(&stop_flag);
     panics(app)
         .get("/empties", move || {
-            let stop = Arc::clone(&stop);
-            let mut left = EMPTY_PIECES_MAX;
-            let mut is_told = false;
+            let stop_flag = Arc::clone(&stop_flag);
+            let mut remaining = EMPTY_PIECES_MAX;
+            let mut is_finished = false;
             stream(move |_| {
-                left = left.saturating_sub(1);
-                let text = match (stop.load(Ordering::SeqCst), left) {
-                    _ if is_told => return Poll::Ready(None),
+                remaining = remaining.saturating_sub(1);
+                let text = match (stop_flag.load(Ordering::SeqCst), remaining) {
+                    _ if is_finished => return Poll::Ready(None),
                     (true, _) => "stopped",
                     (false, 0) => "gave up",
                     (false, _) => return Poll::Ready(Some(Ok(Bytes::new()))),
                 };
-                is_told = true;
+                is_finished = true;
                 Poll::Ready(Some(Ok(Bytes::from_static(text.as_bytes()))))
             })
         })
         .get("/stop-empties", move || {
-            stopped.store(true, Ordering::SeqCst);
+            stop_setter.store(true, Ordering::SeqCst);
             "told"
         })
         .get("/stall/{seconds}", async |Path(seconds): Path<u64>| stall(seconds))
@@ -67,8 +67,8 @@ pub(super) fn troubles(app: App) -> App {
                 None => Poll::Pending,
             })
         })
-        .get("/upgrade-deaf", deaf)
-        .get("/upgrade-obedient", obedient)
+        .get("/upgrade-deaf", ignores_input)
+        .get("/upgrade-obedient", ends_on_shutdown)
 }
 
 /// Adds the handlers that panic.
@@ -83,20 +83,20 @@ pub(super) fn panics(app: App) -> App {
             })
         })
         .get("/stream-panics-in-drop", || {
-            let bomb = Bomb;
+            let panics_on_drop = PanicsOnDrop;
             let mut pieces = ["a piece\n", "another\n"].into_iter();
             stream(move |_| {
-                let _armed = &bomb;
+                let _armed = &panics_on_drop;
                 Poll::Ready(pieces.next().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))))
             })
         })
-        .get("/size-hint-panics", || Body::new(NoSize))
+        .get("/size-hint-panics", || Body::new(PanicsOnSizeHint))
 }
 
 /// Panics when it is dropped.
-struct Bomb;
+struct PanicsOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("on purpose, in a destructor");
@@ -115,14 +115,14 @@ impl Service for PanicsEagerly {
 }
 
 async fn panic_in_drop() -> &'static str {
-    let _bomb = Bomb;
+    let _panics_on_drop = PanicsOnDrop;
     pending().await
 }
 
 /// A body that panics when its length is queried.
-struct NoSize;
+struct PanicsOnSizeHint;
 
-impl http_body::Body for NoSize {
+impl http_body::Body for PanicsOnSizeHint {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -161,7 +161,7 @@ fn switching(protocol: UpgradeHandler) -> Response {
 }
 
 /// A protocol that does not read.
-async fn deaf(State(shared): State<Shared>) -> Response {
+async fn ignores_input(State(shared): State<Shared>) -> Response {
     switching(UpgradeHandler::new(move |io| async move {
         shared.wait().await;
         drop(io);
@@ -169,7 +169,7 @@ async fn deaf(State(shared): State<Shared>) -> Response {
 }
 
 /// A protocol that sends a message and ends when the server shuts down.
-async fn obedient(State(shared): State<Shared>) -> Response {
+async fn ends_on_shutdown(State(shared): State<Shared>) -> Response {
     let shutdown = Shutdown::current();
     switching(UpgradeHandler::new(move |mut io| async move {
         let watch = shared.begin();

@@ -9,7 +9,7 @@ use peregrine::Limits;
 use std::time::Duration;
 
 /// A stream that ends with its connection does not end cleanly when it fails.
-pub async fn a_failed_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+pub async fn a_failed_stream_to_http_1_0_does_not_look_complete<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /broken HTTP/1.0\r\n\r\n");
@@ -25,7 +25,7 @@ pub async fn a_failed_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B
 
 /// A stream to an HTTP/1.0 client that is cut does not end cleanly, although everything sent so far
 /// was read.
-pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+pub async fn an_aborted_stream_to_http_1_0_does_not_look_complete<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
@@ -39,7 +39,7 @@ pub async fn a_cut_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
 }
 
 /// Nor does one whose exchange takes too long.
-pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+pub async fn a_timed_out_stream_to_http_1_0_does_not_look_complete<B: Bench>(bench: &B) {
     let time = Some(Duration::from_secs(2));
     let (server, shared) = begin_with(bench, Limits { exchange_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
@@ -53,7 +53,7 @@ pub async fn a_late_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) 
 }
 
 /// Nor does one that is cancelled because its client ended its side.
-pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench: &B) {
+pub async fn a_cancelled_stream_to_http_1_0_does_not_look_complete<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     for request in
         ["GET /gated/5 HTTP/1.0\r\n", "POST /read-later HTTP/1.0\r\nContent-Length: 9\r\n"]
@@ -70,7 +70,7 @@ pub async fn a_cancelled_stream_to_http_1_0_does_not_look_whole<B: Bench>(bench:
 }
 
 /// A peer that keeps sending after an alert is disconnected like any other.
-pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
+pub async fn a_peer_that_keeps_sending_after_an_alert_is_disconnected<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let tls = crate::server::secure::server_tls();
     let shared = crate::server::app::Shared::default();
@@ -95,7 +95,7 @@ pub async fn who_dribbles_after_an_alert_is_left<B: Bench>(bench: &B) {
 }
 
 /// A peer that ends its side within an unread body gets its response.
-pub async fn an_answer_arrives_though_its_body_was_cut_short<B: Bench>(bench: &B) {
+pub async fn a_response_arrives_although_the_request_body_was_cut_short<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     // More than the largest buffers of the simulated network.
@@ -110,7 +110,7 @@ pub async fn an_answer_arrives_though_its_body_was_cut_short<B: Bench>(bench: &B
 
 /// A connection that becomes idle long after the drain started still gets the idle grace period.
 /// For kernel drivers only: in the simulated network, capacity and delays are random.
-pub async fn who_becomes_idle_in_a_drain_has_a_moment<B: Bench>(bench: &B) {
+pub async fn connections_that_become_idle_in_a_drain_get_a_grace_period<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     let bytes = bench.large(3_000_000);
@@ -127,7 +127,7 @@ pub async fn who_becomes_idle_in_a_drain_has_a_moment<B: Bench>(bench: &B) {
 }
 
 /// A client that was answered and has not sent the rest of an unread body does not delay a drain.
-pub async fn the_rest_of_an_unread_body_holds_no_drain_up<B: Bench>(bench: &B) {
+pub async fn an_unread_body_does_not_delay_a_drain<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc");
@@ -156,7 +156,7 @@ pub async fn close_notify_within_a_body_is_answered<B: Bench>(bench: &B) {
 }
 
 /// The report lists no request whose response was delivered.
-pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
+pub async fn delivered_requests_are_not_reported_as_aborted<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
@@ -170,7 +170,7 @@ pub async fn what_was_delivered_is_not_named_as_cut<B: Bench>(bench: &B) {
 }
 
 /// The same where the peer only ends its side: the rest of the body cannot arrive.
-pub async fn an_end_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
+pub async fn a_half_close_is_noticed_before_the_body_is_read<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
@@ -183,7 +183,7 @@ pub async fn an_end_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B)
 
 /// Handlers end when their peer resets, even if so much was read ahead that nothing more is
 /// received.
-pub async fn a_reset_is_noticed_behind_all_that_is_read_ahead<B: Bench>(bench: &B) {
+pub async fn a_reset_is_noticed_behind_buffered_data<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { read_ahead_bytes_max: 100, ..limits() });
     let requests = [
         "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -206,7 +206,7 @@ pub async fn a_reset_is_noticed_behind_all_that_is_read_ahead<B: Bench>(bench: &
 }
 
 /// A handler that has not yet read its body ends when its peer resets.
-pub async fn a_reset_is_noticed_before_the_body_is_asked_for<B: Bench>(bench: &B) {
+pub async fn a_reset_is_noticed_before_the_body_is_read<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");

@@ -53,16 +53,16 @@ where
 }
 
 #[test]
-fn an_application_answers_as_a_tower_service() {
+fn an_application_responds_as_a_tower_service() {
     in_runtime(async {
         let service = into_tower(app()).expect("the application is valid");
-        let ask = |path: &'static str| service.clone().oneshot(get(path));
-        assert_eq!(text(ask("/hello/Ada").await.expect("cannot fail")).await, "hello Ada");
-        assert_eq!(text(ask("/count").await.expect("cannot fail")).await, "1");
-        assert_eq!(text(ask("/count").await.expect("cannot fail")).await, "2");
-        assert_eq!(ask("/nowhere").await.expect("cannot fail").status(), 404);
-        assert_eq!(ask("/late").await.expect("cannot fail").status(), 503);
-        let absolute = ask("http://example.com/hello/you").await.expect("cannot fail");
+        let send = |path: &'static str| service.clone().oneshot(get(path));
+        assert_eq!(text(send("/hello/Ada").await.expect("cannot fail")).await, "hello Ada");
+        assert_eq!(text(send("/count").await.expect("cannot fail")).await, "1");
+        assert_eq!(text(send("/count").await.expect("cannot fail")).await, "2");
+        assert_eq!(send("/nowhere").await.expect("cannot fail").status(), 404);
+        assert_eq!(send("/late").await.expect("cannot fail").status(), 503);
+        let absolute = send("http://example.com/hello/you").await.expect("cannot fail");
         assert_eq!(text(absolute).await, "hello you");
     });
 }
@@ -75,15 +75,19 @@ fn head_has_the_length_of_get_and_no_body() {
         for (path, length) in [("/hello/Ada", Some("9")), ("/reset", None)] {
             let request = Request::head(path).body(Empty::<Bytes>::new()).expect("a request");
             let response = service.clone().oneshot(request).await.expect("cannot fail");
-            let told = response.headers().get("content-length");
-            assert_eq!(told.and_then(|told| told.to_str().ok()), length, "{path}");
+            let content_length = response.headers().get("content-length");
+            assert_eq!(
+                content_length.and_then(|content_length| content_length.to_str().ok()),
+                length,
+                "{path}"
+            );
             assert_eq!(text(response).await, "");
         }
     });
 }
 
 #[test]
-fn a_body_is_held_against_the_limit_of_its_route_whatever_its_type() {
+fn a_routes_body_limit_applies_to_any_body_type() {
     in_runtime(async {
         let service = into_tower(app()).expect("the application is valid");
         for (body, status) in [("abc", 200), ("abcd", 413)] {
@@ -95,7 +99,7 @@ fn a_body_is_held_against_the_limit_of_its_route_whatever_its_type() {
 }
 
 #[test]
-fn a_request_that_breaks_a_rule_of_http_is_refused() {
+fn a_request_that_violates_http_is_rejected() {
     in_runtime(async {
         let service = into_tower(app()).expect("the application is valid");
         let request = Request::get("/hello/a").header("host", "a").header("host", "b");
@@ -105,7 +109,7 @@ fn a_request_that_breaks_a_rule_of_http_is_refused() {
 }
 
 #[test]
-fn facts_about_the_connection_are_taken_from_the_extensions() {
+fn connection_info_is_taken_from_the_extensions() {
     in_runtime(async {
         let service = into_tower(app()).expect("the application is valid");
         let peer = ConnectionAddr::Tcp("192.0.2.1:9".parse().expect("an address"));
@@ -117,7 +121,7 @@ fn facts_about_the_connection_are_taken_from_the_extensions() {
 }
 
 #[test]
-fn a_make_service_gives_clones_of_one_application() {
+fn a_make_service_returns_clones_of_one_application() {
     in_runtime(async {
         let mut make = into_make_service(app()).expect("the application is valid");
         for expected in ["1", "2"] {
@@ -131,26 +135,26 @@ fn a_make_service_gives_clones_of_one_application() {
 #[test]
 fn an_application_runs_inside_an_axum_router() {
     in_runtime(async {
-        let ours = spawn_tower(app).expect("the application is valid");
-        let router: Router = Router::new().nest_service("/ours", ours);
-        let ask = |request| router.clone().oneshot(request);
+        let service = spawn_tower(app).expect("the application is valid");
+        let router: Router = Router::new().nest_service("/ours", service);
+        let send = |request| router.clone().oneshot(request);
         let hello = Request::get("/ours/hello/Ada").body(axum::body::Body::empty());
-        let response = ask(hello.expect("a request")).await.expect("cannot fail");
+        let response = send(hello.expect("a request")).await.expect("cannot fail");
         assert_eq!(text(response).await, "hello Ada");
         let body = Bytes::from(vec![b'x'; 1_000_000]);
-        let pieces: Vec<_> = body
+        let chunks: Vec<_> = body
             .chunks(1000)
-            .map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece)))
+            .map(|chunk| Ok::<_, std::io::Error>(Bytes::copy_from_slice(chunk)))
             .collect();
-        let stream = axum::body::Body::from_stream(tokio_stream(pieces));
+        let stream = axum::body::Body::from_stream(stream_of(chunks));
         let echo = Request::post("/ours/echo").body(stream).expect("a request");
-        let response = ask(echo).await.expect("cannot fail");
+        let response = send(echo).await.expect("cannot fail");
         assert_eq!(text(response).await.len(), body.len());
     });
 }
 
-/// A stream whose pieces are all available.
-fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T> {
+/// A stream whose items are all available.
+fn stream_of<T: Unpin>(items: Vec<T>) -> impl futures_core::Stream<Item = T> {
     struct Iter<I>(I);
     impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
         type Item = I::Item;
@@ -161,31 +165,42 @@ fn tokio_stream<T: Unpin>(pieces: Vec<T>) -> impl futures_core::Stream<Item = T>
             std::task::Poll::Ready(self.0.next())
         }
     }
-    Iter(pieces.into_iter())
+    Iter(items.into_iter())
 }
 
 #[test]
-fn a_panic_as_a_late_handler_is_dropped_changes_no_answer() {
-    struct Bomb;
-    impl Drop for Bomb {
+fn a_panic_while_a_timed_out_handler_is_dropped_does_not_change_the_response() {
+    struct PanicOnDrop;
+    impl Drop for PanicOnDrop {
         fn drop(&mut self) {
             panic!("on purpose");
         }
     }
-    async fn armed_and_late() -> &'static str {
-        let _bomb = Bomb;
+    async fn late_and_panics_on_drop() -> &'static str {
+        let _guard = PanicOnDrop;
         late().await
     }
-    let app = || App::new().get("/", armed_and_late.timeout(Duration::from_millis(10)));
+    let app = || App::new().get("/", late_and_panics_on_drop.timeout(Duration::from_millis(10)));
     in_runtime(async {
-        let here = into_tower(app()).expect("sound").oneshot(get("/")).await.expect("cannot fail");
-        let there = spawn_tower(app).expect("sound").oneshot(get("/")).await.expect("cannot fail");
-        assert_eq!((here.status().as_u16(), there.status().as_u16()), (503, 503));
+        let local_response = into_tower(app())
+            .expect("a valid application")
+            .oneshot(get("/"))
+            .await
+            .expect("cannot fail");
+        let remote_response = spawn_tower(app)
+            .expect("a valid application")
+            .oneshot(get("/"))
+            .await
+            .expect("cannot fail");
+        assert_eq!(
+            (local_response.status().as_u16(), remote_response.status().as_u16()),
+            (503, 503)
+        );
     });
 }
 
 #[test]
-fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
+fn event_streams_of_a_spawned_application_send_keep_alives() {
     struct Silent;
     impl futures_core::Stream for Silent {
         type Item = Event;
@@ -198,8 +213,8 @@ fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
     }
     in_runtime(async {
         let app = || App::new().get("/", || Sse::new(Silent).keep_alive(Duration::from_millis(5)));
-        let ours = spawn_tower(app).expect("the application is valid");
-        let mut body = ours.oneshot(get("/")).await.expect("cannot fail").into_body();
+        let service = spawn_tower(app).expect("the application is valid");
+        let mut body = service.oneshot(get("/")).await.expect("cannot fail").into_body();
         for _ in 0..3 {
             let frame = body.frame().await.expect("a frame").expect("no error");
             assert_eq!(frame.data_ref().map(|data| &data[..]), Some(&b":\n\n"[..]));
@@ -208,48 +223,49 @@ fn a_silent_stream_of_events_has_comments_on_the_other_thread_too() {
 }
 
 #[test]
-fn a_panic_on_the_other_thread_is_a_500_and_the_next_request_is_answered() {
+fn a_handler_panic_in_a_spawned_application_is_a_500() {
     in_runtime(async {
-        let ours = spawn_tower(app).expect("the application is valid");
-        let response = ours.clone().oneshot(get("/panic")).await.expect("cannot fail");
+        let service = spawn_tower(app).expect("the application is valid");
+        let response = service.clone().oneshot(get("/panic")).await.expect("cannot fail");
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        let response = ours.oneshot(get("/hello/again")).await.expect("cannot fail");
+        let response = service.oneshot(get("/hello/again")).await.expect("cannot fail");
         assert_eq!(text(response).await, "hello again");
     });
 }
 
 #[test]
-fn a_task_of_a_service_inside_may_read_on_after_the_response() {
+fn a_task_of_a_nested_service_may_read_the_body_after_the_response() {
     in_runtime(async {
-        for is_twice_inside in [false, true] {
+        for is_nested_twice in [false, true] {
             let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();
-            let ours = spawn_tower(move || {
-                let leave = async move |body: axum::body::Body| {
+            let service = spawn_tower(move || {
+                let read_in_task = async move |body: axum::body::Body| {
                     tokio::spawn(async move {
                         let body = body.collect().await.ok();
                         let _ = sender.send(body.map(|body| body.to_bytes().len()));
                     });
                     "answered"
                 };
-                let router = Router::new().route("/", axum::routing::post(leave));
+                let router = Router::new().route("/", axum::routing::post(read_in_task));
                 let app = App::new().mount("/", router);
-                if !is_twice_inside {
+                if !is_nested_twice {
                     return app;
                 }
-                App::new().mount("/", into_tower(app).expect("sound"))
+                App::new().mount("/", into_tower(app).expect("a valid application"))
             });
-            let pieces = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
-            let stream = axum::body::Body::from_stream(tokio_stream(pieces.collect()));
+            let chunks = (0..10).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(b"piece")));
+            let stream = axum::body::Body::from_stream(stream_of(chunks.collect()));
             let request = Request::post("/").body(stream).expect("a request");
-            let response = ours.expect("sound").oneshot(request).await.expect("cannot fail");
+            let response =
+                service.expect("a valid application").oneshot(request).await.expect("cannot fail");
             assert_eq!(text(response).await, "answered");
-            assert_eq!(lengths.recv().await, Some(Some(50)), "{is_twice_inside}");
+            assert_eq!(lengths.recv().await, Some(Some(50)), "{is_nested_twice}");
         }
     });
 }
 
 #[test]
-fn a_dropped_call_ends_its_handler() {
+fn dropping_a_call_drops_its_handler() {
     struct OnDrop(tokio::sync::mpsc::UnboundedSender<&'static str>);
     impl Drop for OnDrop {
         fn drop(&mut self) {
@@ -258,17 +274,17 @@ fn a_dropped_call_ends_its_handler() {
     }
     in_runtime(async {
         let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
-        let ours = spawn_tower(move || {
+        let service = spawn_tower(move || {
             App::new().get("/", move || {
                 let sender = sender.clone();
                 async move {
                     let _ = sender.send("began");
-                    let _watch = OnDrop(sender);
+                    let _on_drop = OnDrop(sender);
                     std::future::pending::<&'static str>().await
                 }
             })
         });
-        let call = ours.expect("sound").oneshot(get("/"));
+        let call = service.expect("a valid application").oneshot(get("/"));
         let call = tokio::spawn(call);
         assert_eq!(events.recv().await, Some("began"));
         call.abort();
@@ -277,7 +293,7 @@ fn a_dropped_call_ends_its_handler() {
 }
 
 #[test]
-fn an_application_that_contradicts_itself_is_not_spawned() {
+fn an_application_with_conflicting_routes_is_not_spawned() {
     let error = spawn_tower(|| App::new().get("/a", || "").get("/a", || "")).expect_err("twice");
     assert!(error.to_string().contains("/a"), "{error}");
 }

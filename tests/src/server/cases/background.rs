@@ -54,7 +54,7 @@ fn with(overload: OverloadLimits) -> Limits {
 
 /// A handler that runs to completion without its client keeps its slot until then: disconnecting
 /// does not let a client exceed the concurrency limit of the route, the worker, or the client.
-pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
+pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
     let all = OverloadLimits::default;
     let requests_max = OverloadLimits { requests_max: Some(2), ..all() };
     let requests_per_client_max = OverloadLimits { requests_per_client_max: Some(2), ..all() };
@@ -111,7 +111,7 @@ pub async fn orders_of_clients_that_left_count<B: Bench>(bench: &B) {
 
 /// A cached page that is refreshed in the background takes its own slot, and the refresh does
 /// not start while memory is short.
-pub async fn pages_that_are_refreshed_beside_count<B: Bench>(bench: &B) {
+pub async fn pages_that_are_refreshed_in_the_background_count<B: Bench>(bench: &B) {
     for way in [Way::HTTP1, Way::HTTP2] {
         let shared = Shared::default();
         let memory_max = MemoryMax::Bytes(CEILING as u64);

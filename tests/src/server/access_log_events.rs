@@ -14,7 +14,7 @@ use tracing::{Event, Metadata, Subscriber};
 /// The fields of an event.
 pub type Told = BTreeMap<&'static str, String>;
 
-static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+static EVENTS: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
 /// Installs the subscriber, once per process.
 ///
@@ -29,12 +29,12 @@ pub fn listen() {
 
 /// Removes and returns the events of the request with this ID, in order.
 pub fn take(request_id: &str) -> Vec<Told> {
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    let (of, others) = told
+    let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (matching, others) = events
         .drain(..)
         .partition(|fields: &Told| fields.get("request_id").is_some_and(|id| id == request_id));
-    *told = others;
-    of
+    *events = others;
+    matching
 }
 
 struct Fields(Told);
@@ -60,7 +60,7 @@ impl Subscriber for Listener {
         let mut fields = Fields(Told::new());
         event.record(&mut fields);
         fields.0.insert("level", event.metadata().level().to_string());
-        TOLD.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
+        EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

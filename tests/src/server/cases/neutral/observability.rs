@@ -1,12 +1,12 @@
 //! Information about an exchange for applications and operators.
 
 use super::{SHORT, Site, begin_app, begin_with};
+use crate::server::access_log_events;
 use crate::server::app::Shared;
 use crate::server::bench::Bench;
 use crate::server::cases::limits;
 use crate::server::client::{Length, Way};
 use crate::server::secure::server_tls;
-use crate::server::told;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::X_FRAME_OPTIONS;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Problems are rendered by the application, whether the server or a route produced them: 404, 405,
 /// 408, 413, 500, 503. HEAD gets the same head.
-pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way) {
+pub async fn error_responses_have_the_format_of_the_application<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let limits = Limits { transfer_rate_grace: SHORT, ..limits() };
     let site = begin_app(bench, way, limits, || {
@@ -57,17 +57,17 @@ pub async fn problems_have_the_application_s_form<B: Bench>(bench: &B, way: Way)
                 client.end(id, &[]);
             }
         }
-        let answer = client.answer(id).await;
-        let (told, path) = answer.text().split_once(' ').unwrap_or_default();
-        assert_eq!((answer.status(), path), (status, text.split_once(' ').unwrap_or_default().1));
-        assert_eq!(told.is_empty(), method == "HEAD", "{answer:?}");
+        let response = client.answer(id).await;
+        let (told, path) = response.text().split_once(' ').unwrap_or_default();
+        assert_eq!((response.status(), path), (status, text.split_once(' ').unwrap_or_default().1));
+        assert_eq!(told.is_empty(), method == "HEAD", "{response:?}");
     }
     site.end().await;
 }
 
 /// A request's ID is taken from its field, or generated, and returned in the response; other
 /// middleware fields are added too, whatever the response.
-pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) {
+pub async fn middleware_wraps_every_exchange<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), || {
         let headers =
             ResponseHeaders::new().insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
@@ -83,13 +83,13 @@ pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) 
     let mut client = site.client().await;
     for (path, status) in [("/hello", 200), ("/nowhere", 404), ("/panic", 500), ("/never", 503)] {
         let id = client.ask("GET", path, &[("x-request-id", "it-1")]);
-        let answer = client.answer(id).await;
+        let response = client.answer(id).await;
         assert_eq!(
-            (answer.status(), answer.field("x-request-id")),
+            (response.status(), response.field("x-request-id")),
             (status, Some("it-1")),
             "{path}"
         );
-        assert_eq!(answer.field("x-frame-options"), Some("DENY"), "{path}");
+        assert_eq!(response.field("x-frame-options"), Some("DENY"), "{path}");
     }
     let ids = [client.get("/hello"), client.get("/hello")];
     let mut made = Vec::new();
@@ -111,9 +111,9 @@ pub async fn middleware_is_around_every_exchange<B: Bench>(bench: &B, way: Way) 
 }
 
 /// The access log has one line per exchange, with the same facts on every protocol.
-pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way) {
+pub async fn the_access_log_contains_each_exchange<B: Bench>(bench: &B, way: Way) {
     static RUN: AtomicUsize = AtomicUsize::new(0);
-    told::listen();
+    access_log_events::listen();
     let run = RUN.fetch_add(1, Ordering::SeqCst);
     let started = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&started);
@@ -160,7 +160,7 @@ pub async fn the_access_log_tells_of_each_exchange<B: Bench>(bench: &B, way: Way
         let start = bench.now();
         while told.is_empty() && bench.now() < start + crate::server::bench::PATIENCE {
             bench.sleep(Duration::from_millis(2)).await;
-            told = told::take(&name);
+            told = access_log_events::take(&name);
         }
         let [told] = &told[..] else { panic!("{name} {path}: {told:?}") };
         let of = |field: &str| told.get(field).map(String::as_str);

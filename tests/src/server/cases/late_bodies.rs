@@ -20,7 +20,7 @@ async fn keep<B: Bench>(peer: &mut Peer<B::Wire>, path: &str, length: usize, her
 
 /// When the reader drops the body, the rest is discarded if it is short; otherwise the connection
 /// ends.
-pub async fn a_body_that_is_read_no_more_is_thrown_away<B: Bench>(bench: &B) {
+pub async fn a_late_body_that_is_dropped_is_discarded<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { drain_bytes_max: 1_000, ..limits() });
     let mut reader = Peer::new(server.connect());
@@ -43,7 +43,7 @@ pub async fn a_body_that_is_read_no_more_is_thrown_away<B: Bench>(bench: &B) {
 }
 
 /// The reader gets an error if the peer resets the connection or ends its side in the middle.
-pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B) {
+pub async fn a_late_reader_gets_an_error_when_its_peer_disconnects<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut reader = Peer::new(server.connect());
     for breaks in [true, false] {
@@ -64,7 +64,7 @@ pub async fn a_late_reader_hears_that_its_peer_left<B: Bench>(bench: &B) {
 }
 
 /// A peer that sends too slowly after its response times out like any other.
-pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
+pub async fn a_slow_body_times_out_after_the_response_too<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let mut peer = Peer::new(server.connect());
@@ -79,7 +79,7 @@ pub async fn a_slow_peer_is_late_after_its_response_too<B: Bench>(bench: &B) {
 }
 
 /// A body that is kept but not read is dropped once the connection has been idle for long enough.
-pub async fn a_body_that_is_kept_and_not_read_is_given_up<B: Bench>(bench: &B) {
+pub async fn a_late_body_that_is_not_read_times_out<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { idle_timeout: time, ..limits() });
