@@ -273,7 +273,7 @@ pub(crate) fn check_domain(name: &str) -> Result<String, AcmeSetupError> {
     let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if clean.starts_with("*.") {
         return bad("wildcards need the challenge dns-01, which a server cannot answer; \
-            name each host, or obtain it with certbot or lego, and use Tls::from_pem_files");
+            name each host, or obtain it with certbot or lego, and use TlsConfig::from_pem_files");
     }
     if clean.parse::<IpAddr>().is_ok() {
         return bad("it is an IP address; use DNS names");

@@ -23,8 +23,8 @@ pub enum Event {
     Upgraded,
     /// The peer violated a rule. Respond with its status, unless a response has begun;
     /// [`Connection::next_action`](super::Connection::next_action) returns the next step. After
-    /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue; after
-    /// all others it closes.
+    /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue;
+    /// after all others it closes.
     RequestError(RequestError),
     /// The connection is over; nothing more is read.
     Closed,

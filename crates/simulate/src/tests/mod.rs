@@ -207,7 +207,10 @@ fn refusals_and_resets_lose_requests() {
     assert!((100..180).contains(&answered), "{answered}");
     assert_eq!(lost, names(&["ConnectionRefused"]));
     let (answered, lost) = endings(&Faults::hostile());
-    assert!(answered > 0 && lost.contains("ConnectionRefused") && lost.contains("ConnectionReset"), "{lost:?}");
+    assert!(
+        answered > 0 && lost.contains("ConnectionRefused") && lost.contains("ConnectionReset"),
+        "{lost:?}"
+    );
 }
 
 #[test]
