@@ -50,7 +50,7 @@ pub use ws::{deflate, ws};
 pub struct Target {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Panics if the input reveals a fault.
+    /// Panics if the input reveals a bug.
     pub run: fn(&[u8]),
     /// The initial inputs for mutation.
     pub seeds: fn() -> Vec<Vec<u8>>,

@@ -39,7 +39,7 @@ fn options(
     Ok((target, Duration::from_secs(seconds), seed))
 }
 
-/// Runs until the time is over or an input reveals a fault; that input is saved to a file.
+/// Runs until the time is over or an input reveals a bug; that input is saved to a file.
 fn run(target: &Target, duration: Duration, seed: u64) -> ExitCode {
     let mut mutator = Mutator::new((target.seeds)(), seed);
     let (start, mut executions) = (Instant::now(), 0_u64);

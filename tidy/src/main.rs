@@ -1,7 +1,7 @@
 //! `cargo tidy`: checks of the source tree that the compiler and its lints do not make.
 //!
 //! A check is a function from the [`Tree`] to a list of complaints. A complaint names the file, the
-//! fault and the fix.
+//! problem and the fix.
 //!
 //! `cargo tidy` runs all checks, `cargo tidy layers` one of them, and `cargo tidy -clippy -docs`
 //! all except these two. `cargo tidy --bless` first rewrites the files that are generated from the

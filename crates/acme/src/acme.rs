@@ -61,15 +61,15 @@ impl Challenge {
 ///     .directory_url(LETS_ENCRYPT_STAGING)
 ///     .challenges(&[Challenge::TlsAlpn01])
 ///     .state_dir("/var/lib/example/acme")
-///     .tls()?
-///     .with_minimum_version(TlsVersion::Tls13)?;
+///     .build()?
+///     .with_min_version(TlsVersion::Tls13)?;
 /// # let _ = tls;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "letsencrypt")]
 #[doc(alias = "autocert")]
 #[doc(alias = "certbot")]
-#[must_use = "it does nothing before a server has its `Tls`"]
+#[must_use = "it does nothing before a server has its `TlsConfig`"]
 pub struct Acme {
     domains: Vec<String>,
     directory: String,
@@ -273,7 +273,7 @@ pub(crate) fn check_domain(name: &str) -> Result<String, AcmeSetupError> {
     let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if clean.starts_with("*.") {
         return bad("wildcards need the challenge dns-01, which a server cannot answer; \
-            name each host, or obtain it with certbot or lego, and use Tls::from_pem_files");
+            name each host, or obtain it with certbot or lego, and use TlsConfig::from_pem_files");
     }
     if clean.parse::<IpAddr>().is_ok() {
         return bad("it is an IP address; use DNS names");

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Changes the names while the server runs, from any thread; created by
-/// [`Acme::build_with_handle`](crate::Acme::open). Clones refer to the same configuration.
+/// [`Acme::build_with_handle`](crate::Acme::build_with_handle). Clones refer to the same
+/// configuration.
 #[derive(Clone)]
 pub struct AcmeHandle(Arc<AcmeShared>);
 

@@ -11,8 +11,9 @@
 //!     let tls = Acme::new(["example.org", "www.example.org"])
 //!         .contact("admin@example.org")
 //!         .state_dir("/var/lib/example/acme")
-//!         .tls()?;
-//!     Server::bind("[::]:80").listen_tls("[::]:443", tls).serve(|| App::new().get("/", || "hello"))?;
+//!         .build()?;
+//!     let app = || App::new().get("/", || "hello");
+//!     Server::bind("[::]:80").listen_tls("[::]:443", tls).serve(app)?;
 //!     Ok(())
 //! }
 //! ```
@@ -20,9 +21,9 @@
 //! The protocol itself is implemented by `instant-acme`, and this crate does not depend on the HTTP
 //! server.
 //!
-//! Start reading in `work.rs`, which does the work. `book.rs` schedules it, without a clock;
-//! `order.rs` processes one order; `storage.rs` has the storage, and `stored.rs` the data in it;
-//! `lookup.rs` finds challenge responses of other instances.
+//! Start reading in `renewal_loop.rs`, which does the work. `schedule.rs` schedules it, without a
+//! clock; `order.rs` processes one order; `storage.rs` has the storage, and `scoped_storage.rs` the
+//! data in it; `challenge_lookup.rs` finds challenge responses of other instances.
 #![forbid(unsafe_code)]
 
 mod account;

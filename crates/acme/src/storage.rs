@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 /// a [`DirStorage`], or implement it for a database or secret store.
 ///
 /// All methods may block: they are called on dedicated threads, and by
-/// [`Acme::build`](crate::Acme::tls). The values are secrets. Keys consist of letters, digits,
+/// [`Acme::build`](crate::Acme::build). The values are secrets. Keys consist of letters, digits,
 /// dots, hyphens and a slash, and have no meaning for the storage. Instances that share a storage
 /// answer each other's challenges, so a value stored by one must be visible to loads by all others
 /// at once. A panic of a method counts as a failure and is logged.

@@ -6,7 +6,8 @@
 //! them over OTLP (`otlp/`). Lines and spans that do not fit into a queue are dropped and counted.
 //!
 //! This crate does not use the server's builder or its handle: `peregrine` passes it bound sockets
-//! and the channel of orders, and re-exports [`app`], `Log` and `Otlp`.
+//! and the channel of the server's lifecycle, and re-exports [`app`], `AccessLogOptions` and
+//! `Otlp`.
 #![forbid(unsafe_code)]
 
 mod access_log;

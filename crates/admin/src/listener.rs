@@ -52,7 +52,7 @@ pub fn app() -> App {
     pages::app(&state::current())
 }
 
-/// Serves the pages on the calling thread until it is ordered to stop.
+/// Serves the pages on the calling thread until a shutdown is requested.
 fn run(
     listens: Vec<BoundListener<Socket>>,
     views: &Arc<AdminState>,

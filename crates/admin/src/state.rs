@@ -45,7 +45,7 @@ impl WorkerView {
         }
     }
 
-    /// Publishes the worker's pulse.
+    /// Publishes the worker's heartbeat.
     pub fn set_heartbeat(&self, pulse: &Arc<Heartbeat>) {
         // Cannot fail: a worker starts only once. The same holds below.
         let _ = self.heartbeat.set(Arc::downgrade(pulse));
@@ -99,7 +99,7 @@ fn this_thread() -> Option<u32> {
     None
 }
 
-/// The data of all workers, and the server's orders.
+/// The data of all workers, and the server's lifecycle.
 #[derive(Debug)]
 pub struct AdminState {
     /// The data of each worker.
@@ -207,17 +207,18 @@ impl AdminState {
         !self.workers.is_empty() && workers.all(|worker| worker.metrics.is_memory_low())
     }
 
-    /// The current order to the server.
+    /// The server's current lifecycle state.
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         *self.lifecycle.borrow()
     }
 
-    /// Subscribes to the orders to the server.
+    /// Subscribes to changes of the server's lifecycle.
     pub(crate) fn lifecycle_updates(&self) -> watched::Receiver<Lifecycle> {
         self.lifecycle.clone()
     }
 
-    /// Checks all pulses, and returns the handlers that have been in the same poll for too long.
+    /// Checks all heartbeats, and returns the handlers that have been in the same poll for too
+    /// long.
     pub(crate) fn blocked_workers(&self, now: Instant) -> Vec<BlockedWorker> {
         let mut all = self.last_polls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stuck = Vec::new();
@@ -281,7 +282,7 @@ impl WorkerReporter {
     }
 }
 
-/// Checks the pulses periodically, so that a probe finds out immediately how long a handler has
+/// Checks the heartbeats periodically, so that a probe finds out immediately how long a handler has
 /// been running.
 pub(crate) async fn watch_blocking(driver: impl Driver, views: Weak<AdminState>) {
     loop {

@@ -41,7 +41,8 @@ use std::marker::PhantomData;
 ///     });
 ///
 /// let client = app.test();
-/// let send = |value: &str| client.get("/robots/me").header("authorization", value).send_blocking();
+/// let me = || client.get("/robots/me");
+/// let send = |value: &str| me().header("authorization", value).send_blocking();
 /// assert_eq!(client.get("/").send_blocking().text(), "everybody");
 /// assert_eq!(send("Bearer c2VjcmV0").text(), "crawler");
 /// let refused = send("Bearer other");

@@ -69,7 +69,7 @@ impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         if let Some(work) = self.future.take().filter(|_| self.is_started && (self.keep_running)())
         {
-            // Take the place before the exchange releases it, so that no other request gets it in
+            // Take the permit before the exchange releases it, so that no other request gets it in
             // between.
             let place = self.in_progress.acquire();
             spawn_detached(

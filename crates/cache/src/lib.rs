@@ -1,7 +1,7 @@
 //! Middleware that reuses responses: [`Etag`], so that clients can cache them; [`Cache`], which
 //! caches them on the server; and [`Idempotency`], which makes retried requests safe.
 //!
-//! Start reading with `etag.rs`, the shortest one; `gather.rs` is used by all three.
+//! Start reading with `etag.rs`, the shortest one; `collect.rs` is used by all three.
 #![forbid(unsafe_code)]
 
 mod cache;

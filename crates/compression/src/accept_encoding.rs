@@ -18,7 +18,7 @@ type Quality = u16;
 /// The weights sent by the client.
 #[derive(Default)]
 struct AcceptEncoding {
-    /// In the order of `Coding::ALL`.
+    /// In the order of `ContentCoding::ALL`.
     codings: [Option<Quality>; 4],
     identity: Option<Quality>,
     wildcard: Option<Quality>,

@@ -59,8 +59,8 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// - **Streams** are flushed whenever the producer pauses, so
 ///   [server-sent events](peregrine_web::sse) arrive at once.
 /// - **Large content** is compressed 16 KiB at a time, and the task yields in between.
-/// - **Memory**: about 320 KiB (gzip) or 2.5 MiB (zstd, br) per response in progress, charged to
-///   the worker's memory account. While memory is short, nothing is compressed.
+/// - **Memory**: about 320 KiB (gzip) or 2.5 MiB (zstd, br) per response in progress, counted
+///   against the worker's memory limit. While memory is short, nothing is compressed.
 ///
 /// # Secrets
 ///

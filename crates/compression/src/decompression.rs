@@ -68,7 +68,7 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 ///   KiB, get a 413 (`body-decompressed-too-large`).
 /// - An unknown coding, or more than two codings, get a 415, with `Accept-Encoding`.
 /// - Invalid, truncated or trailing data gets a 400 (`invalid-content-coding`).
-/// - A decoder's memory is charged to the worker's memory account. While that is nearly full,
+/// - A decoder's memory counts against the worker's memory limit. While little of that is left,
 ///   bodies are not decoded (503).
 ///
 /// Without this middleware, handlers get encoded bodies unchanged.

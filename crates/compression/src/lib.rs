@@ -8,7 +8,7 @@
 //! here are streams of frames with trailers; and they do not flush when a producer pauses, do not
 //! yield within a large piece, and do not limit the output of a decompression bomb.
 //!
-//! Start reading with `compression.rs`; `encoded.rs` is the body that it produces.
+//! Start reading with `compression.rs`; `encoded_body.rs` is the body that it produces.
 #![forbid(unsafe_code)]
 // Without any coding, the crate is empty.
 #![cfg(any(feature = "br", feature = "deflate", feature = "gzip", feature = "zstd"))]

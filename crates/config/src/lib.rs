@@ -11,7 +11,7 @@
 //! `off`, [`AutoCount`] accepts `auto`, and [`AutoByteSize`] both. A [`SecretString`] is never
 //! printed.
 //!
-//! `value.rs` is a tree with positions, `read.rs` builds it from the layers, and `de.rs`
+//! `value.rs` is a tree with positions, `loader/mod.rs` builds it from the layers, and `de.rs`
 //! deserialises it.
 #![forbid(unsafe_code)]
 

@@ -144,7 +144,7 @@ impl BlockingTasks {
 
     /// Calls `end`, which shuts the runtime down and waits for its threads for at most the given
     /// time. Then waits for functions that are still running while `should_keep_waiting` returns
-    /// true. Without an `should_keep_waiting` it waits for none.
+    /// true. Without a `should_keep_waiting` it waits for none.
     pub fn shut_down(&self, end: impl FnOnce(Duration)) {
         match self.keep_waiting.take() {
             None => end(Duration::ZERO),

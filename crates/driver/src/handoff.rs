@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 /// An accepted connection of this machine that is not attached to a worker: see
-/// [`Driver::hand_off`](crate::Driver::pass).
+/// [`Driver::hand_off`](crate::Driver::hand_off).
 ///
 /// Workers of the same driver pass it to each other. Whether it is non-blocking depends on the
 /// driver.

@@ -22,6 +22,7 @@ mod handoff;
 mod metrics;
 mod numa;
 mod send_buf;
+mod socket;
 mod socket_options;
 
 pub use blocking::{BlockingTasks, BlockingThreads};
@@ -29,14 +30,12 @@ pub use handoff::Handoff;
 pub use metrics::{DriverMetrics, ITERATION_BOUNDS};
 pub use numa::order_by_numa_node;
 pub use send_buf::{FileRange, SendBuf, SharedBytes};
+pub use socket::{Address, Socket, UnixCredentials};
 pub use socket_options::SocketOptions;
 
-use std::fmt;
 use std::future::{Future, poll_fn, ready};
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -102,7 +101,7 @@ pub trait Driver: Clone + 'static {
         self.spawn(task);
     }
 
-    /// Monotonic time since the driver started. May be cached for one turn of the loop.
+    /// Monotonic time since the driver started. May be cached for one iteration of the loop.
     fn now(&self) -> Duration;
 
     /// Like [`now`](Self::now), without caching. The default is for drivers that never cache it.
@@ -119,25 +118,25 @@ pub trait Driver: Clone + 'static {
 
     /// When the worker last polled the kernel for its current work, by the clock of
     /// [`precise_now`](Self::precise_now): sockets that were ready then have waited since for their
-    /// turn on the thread. Sockets that became ready later are found by the next poll of the
-    /// kernel, so they may have waited, in addition, for as long as the previous turn took. Right
-    /// after a sleep it is the current time. May be called for each request. The default, for
+    /// iteration on the thread. Sockets that became ready later are found by the next poll of the
+    /// kernel, so they may have waited, in addition, for as long as the previous iteration took.
+    /// Right after a sleep it is the current time. May be called for each request. The default, for
     /// drivers that do not know, is [`now`](Self::now).
     fn polled_at(&self) -> Duration {
         self.now()
     }
 
     /// When data that was passed to [`Stream::send`] at `time`, by the clock of [`now`](Self::now),
-    /// left at the earliest. Drivers that pass it to the kernel at the end of a turn report turns
-    /// that took long; the default, for drivers that pass it on at once, is `time`.
+    /// left at the earliest. Drivers that pass it to the kernel at the end of an iteration report
+    /// iterations that took long; the default, for drivers that pass it on at once, is `time`.
     fn submitted_at(&self, time: Duration) -> Duration {
         time
     }
 
-    /// Registers `end` to be called at the end of each turn of the loop, with the current time,
-    /// before data sent in the turn leaves. Returns false, and never calls `end`, if the driver has
-    /// no such point. `end` must not call the driver. It is for code that would otherwise read the
-    /// clock many times in a turn.
+    /// Registers `end` to be called at the end of each iteration of the loop, with the current
+    /// time, before data sent in the iteration leaves. Returns false, and never calls `end`, if the
+    /// driver has no such point. `end` must not call the driver. It is for code that would
+    /// otherwise read the clock many times in an iteration.
     fn on_iteration_end(&self, end: impl Fn(Duration) + 'static) -> bool {
         drop(end);
         false
@@ -154,7 +153,8 @@ pub trait Driver: Clone + 'static {
         cx.waker().wake_by_ref();
     }
 
-    /// Time since the Unix epoch, for dates on the wire. May be cached for one turn of the loop.
+    /// Time since the Unix epoch, for dates on the wire. May be cached for one iteration of the
+    /// loop.
     fn unix_time(&self) -> Duration;
 
     /// Completes when `now()` has reached `at`, up to a few milliseconds late, never early.
@@ -259,7 +259,7 @@ pub trait Stream: 'static {
 
     /// Starts sending the bytes of `out`, after those of earlier calls. Leaves `out` empty, with
     /// the memory of an earlier send if the driver has some. Sending continues in the background
-    /// while the stream lives, and wakes only tasks that wait in [`poll_sent`](Self::poll_flush).
+    /// while the stream lives, and wakes only tasks that wait in [`poll_flush`](Self::poll_flush).
     ///
     /// Callers must limit how much they pass: a driver's queue is unlimited. After a failure, and
     /// after [`finish`](Self::finish), bytes are dropped.
@@ -287,8 +287,8 @@ pub trait Stream: 'static {
     ///
     /// The caller must ensure that the part is in the page cache: reading from a disk blocks the
     /// worker. If the file ends before the part does, or cannot be read, sending ends after the
-    /// preceding data, and [`poll_sent`](Self::poll_flush) fails with `UnexpectedEof`, which has no
-    /// other meaning there.
+    /// preceding data, and [`poll_flush`](Self::poll_flush) fails with `UnexpectedEof`, which has
+    /// no other meaning there.
     ///
     /// The default sends `out` and shuts down sending, because it cannot send the part.
     fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
@@ -306,11 +306,12 @@ pub trait Stream: 'static {
     /// or a file was shorter than expected. Every later call returns the error again.
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Returns whether [`poll_sent`](Self::poll_flush) would be ready, without arranging a wake-up.
+    /// Returns whether [`poll_flush`](Self::poll_flush) would be ready, without arranging a
+    /// wake-up.
     fn is_flushed(&self) -> bool;
 
     /// Returns whether, as far as is known, no data waits for the peer. Data that the driver passes
-    /// to the kernel at the end of the worker's turn is not known to be sent, and not known to
+    /// to the kernel at the end of the worker's iteration is not known to be sent, and not known to
     /// wait. If the kernel turns out to have no room for all of it, a task that waits in
     /// [`poll_recv`](Self::poll_recv) is woken.
     ///
@@ -322,7 +323,7 @@ pub trait Stream: 'static {
 
     /// The progress of sending: a count that grows whenever the kernel takes bytes. Drivers limit
     /// how much the kernel takes beyond the room of the peer's kernel. So if the count does not
-    /// change while bytes are unsent, the peer does not read, or has read less than a lump since:
+    /// change while bytes are unsent, the peer does not read, or has read less than a step since:
     /// half of [`SocketOptions::notsent_lowat_bytes`], or the step in which the peer's kernel opens
     /// its window.
     fn bytes_written(&self) -> u64;
@@ -365,71 +366,9 @@ pub trait Stream: 'static {
         poll_fn(|cx| self.poll_recv(cx))
     }
 
-    /// [`poll_sent`](Self::poll_flush) as a future. Dropping it loses no data.
+    /// [`poll_flush`](Self::poll_flush) as a future. Dropping it loses no data.
     fn flush(&self) -> impl Future<Output = io::Result<()>> {
         poll_fn(|cx| self.poll_flush(cx))
-    }
-}
-
-/// The address of one end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Address {
-    /// TCP over IPv4 or IPv6.
-    Tcp(SocketAddr),
-    /// A Unix domain socket, with its path if it has one.
-    Unix(Option<PathBuf>),
-    /// The kernel did not report it, or the driver does not use a kernel.
-    #[default]
-    Unknown,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(Some(path)) => write!(f, "unix:{}", path.display()),
-            Self::Unix(None) => f.write_str("unix:(unnamed)"),
-            Self::Unknown => f.write_str("(unknown)"),
-        }
-    }
-}
-
-/// The process that connected a Unix domain socket, as recorded by the kernel at that time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UnixCredentials {
-    /// The effective user ID of the process.
-    pub uid: u32,
-    /// The group ID of the process.
-    pub gid: u32,
-    /// The process ID; `None` if the system does not report it, or if the process has no ID in this
-    /// process's namespace.
-    pub pid: Option<u32>,
-}
-
-/// A bound, listening socket of this machine, for drivers that use the kernel.
-///
-/// Several workers, and other processes, may listen on duplicates of one socket. Duplicates share
-/// its options and flags: drivers may set `O_NONBLOCK` for all duplicates, and none clears it. The
-/// owner of another duplicate must expect that accepting does not block.
-#[derive(Debug)]
-pub enum Socket {
-    /// TCP.
-    Tcp(std::net::TcpListener),
-    /// A Unix domain socket.
-    #[cfg(unix)]
-    Unix(std::os::unix::net::UnixListener),
-}
-
-impl From<std::net::TcpListener> for Socket {
-    fn from(listener: std::net::TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
-}
-
-#[cfg(unix)]
-impl From<std::os::unix::net::UnixListener> for Socket {
-    fn from(listener: std::os::unix::net::UnixListener) -> Self {
-        Self::Unix(listener)
     }
 }
 

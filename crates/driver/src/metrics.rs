@@ -5,7 +5,7 @@ use peregrine_metrics::{Counter, Gauge, Histogram, HistogramSnapshot};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The bucket bounds of turn times, in nanoseconds.
+/// The bucket bounds of iteration times, in nanoseconds.
 pub const ITERATION_BOUNDS: [u64; 13] = [
     50_000,
     100_000,
@@ -26,7 +26,7 @@ pub const ITERATION_BOUNDS: [u64; 13] = [
 /// writes.
 ///
 /// A driver leaves counters that it does not support at zero. Values may be as old as its last
-/// turn.
+/// iteration.
 #[derive(Debug, Default)]
 // Two workers must not write to the same cache line, or to one that is prefetched with it.
 #[repr(C, align(128))]
@@ -42,13 +42,13 @@ pub struct DriverMetrics {
     /// The memory of the receive buffers used so far, in bytes.
     pub buffer_bytes: Gauge,
     /// The time from waking up to the next sleep, or to the next poll of the kernel: the last task
-    /// of such a turn has waited for about that long.
+    /// of such an iteration has waited for about that long.
     pub iterations: Histogram<{ ITERATION_BOUNDS.len() }>,
     blocking_threads: OnceLock<BlockingThreads>,
 }
 
 impl DriverMetrics {
-    /// Records a turn of this length.
+    /// Records an iteration of this length.
     pub fn record_iteration(&self, time: Duration) {
         let time = time.as_secs().saturating_mul(1_000_000_000) + u64::from(time.subsec_nanos());
         self.iterations.observe(time, &ITERATION_BOUNDS);
@@ -66,7 +66,7 @@ impl DriverMetrics {
         self.blocking_threads.get().map_or(0, BlockingThreads::count)
     }
 
-    /// The histogram of turn times so far.
+    /// The histogram of iteration times so far.
     #[must_use]
     pub fn iteration_durations(&self) -> HistogramSnapshot {
         let mut buckets = HistogramSnapshot::default();

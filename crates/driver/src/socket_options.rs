@@ -41,12 +41,12 @@ pub struct SocketOptions {
     /// Linux it applies only if `tcp_user_timeout` is `None`.
     #[doc(alias = "TCP_KEEPCNT")]
     pub tcp_keepalive_retries: u32,
-    /// How long data, or probes of `keep_alive`, may stay unacknowledged before the kernel breaks
-    /// the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
+    /// How long data, or probes of `tcp_keepalive`, may stay unacknowledged before the kernel
+    /// breaks the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
     /// kernel, which retransmits for some 15 minutes. The kernel also counts the time in which a
     /// client keeps its window closed, even if the client answers, so a client may stop reading for
-    /// that long. The server raises it above the `transfer_rate_grace` that its listeners start with, so
-    /// that it never ends a slow reader before the server's own limit does.
+    /// that long. The server raises it above the `transfer_rate_grace` that its listeners start
+    /// with, so that it never ends a slow reader before the server's own limit does.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub tcp_user_timeout: Option<Duration>,
     /// The size of the kernel's receive buffer (`SO_RCVBUF`). Default `None`: the kernel chooses it

@@ -381,7 +381,7 @@ impl ServeOutcome {
 impl Service for Files {
     async fn call(&self, request: Request) -> Response {
         let head = &request.parts.head;
-        // RFC 9110 §9.3.7: lists the supported methods, without a look at the disk.
+        // RFC 9110 §9.3.7: lists the supported methods, without disk access.
         if head.method() == Method::OPTIONS {
             let response = Response::new(StatusCode::NO_CONTENT);
             return response.with_header(ALLOW, HeaderValue::from_static(ALLOWED_METHODS));

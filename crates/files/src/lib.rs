@@ -15,9 +15,9 @@
 //! large files are sent from the page cache as the client takes them, and small files are cached
 //! briefly.
 //!
-//! Start reading at [`Files`], then `folder.rs` for the disk and `respond.rs` for HTTP. `range.rs`
-//! and `encoding.rs` do no I/O; the rules for conditions are in `peregrine-web`. `body.rs` passes
-//! file ranges to drivers, and `disk.rs` queries the page cache.
+//! Start reading at [`Files`], then `dir/mod.rs` for the disk and `respond.rs` for HTTP. `range.rs`
+//! and `content_coding.rs` do no I/O; the rules for conditions are in `peregrine-web`. `body.rs`
+//! passes file ranges to drivers, and `disk.rs` queries the page cache.
 #![forbid(unsafe_code)]
 
 mod blocking;

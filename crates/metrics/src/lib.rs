@@ -7,7 +7,7 @@
 //! This is not a registry: the code that counts chooses the events and the exported names. This
 //! crate uses neither a clock nor I/O.
 //!
-//! Start with `count.rs`; `page.rs` writes pages in both formats that Prometheus reads.
+//! Start with `counter.rs`; `exposition.rs` writes pages in both formats that Prometheus reads.
 #![forbid(unsafe_code)]
 
 mod counter;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many places are tried for a key.
+/// How many slots are tried for a key.
 const PROBE_LEN_MAX: usize = 16;
 
 /// Values under keys. One thread adds entries, and any thread reads all of them. The table never
-/// grows: keys without a free place share one entry.
+/// grows: keys without a free slot share one entry.
 #[derive(Debug)]
 pub struct MetricMap<V> {
     slots: Box<[MapEntry<V>]>,
@@ -62,7 +62,7 @@ impl<V: Default> MetricMap<V> {
         &self.overflow
     }
 
-    /// The place that is tried first for a key.
+    /// The slot that is tried first for a key.
     fn home_slot(&self, key: u64) -> usize {
         // Fibonacci hashing: the upper bits of the product depend on all bits of the key.
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
@@ -74,7 +74,7 @@ impl<V: Default> MetricMap<V> {
         slots.filter(|(key, _)| *key != 0)
     }
 
-    /// The shared entry of all keys without a place.
+    /// The shared entry of all keys without a slot.
     #[must_use]
     pub fn overflow(&self) -> &V {
         &self.overflow

@@ -41,10 +41,10 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// Without a subscriber, a request costs one comparison.
 ///
 /// ```
-/// use peregrine::middleware::{AccessLog, RequestId};
+/// use peregrine::middleware::{AccessLog, SetRequestId};
 /// use peregrine::App;
 ///
-/// let app = App::wait_idle().wrap(RequestId::wait_idle()).wrap(AccessLog::wait_idle()).get("/", || "hello");
+/// let app = App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).get("/", || "hello");
 /// assert_eq!(app.test().get("/").send_blocking().text(), "hello");
 /// ```
 #[derive(Clone, Copy, Debug, Default)]

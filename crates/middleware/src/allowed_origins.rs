@@ -174,7 +174,7 @@ fn parse_rule(text: &str) -> Result<Rule, &'static str> {
     }
     if text.eq_ignore_ascii_case("null") {
         // Sandboxed frames, `data:` documents and redirects of any site have it.
-        return Err("any page can have the origin `null`; `origin_if` can still allow it");
+        return Err("any page can have the origin `null`; `allow_origin_fn` can still allow it");
     }
     if text.contains('*') {
         return OriginPattern::parse(text).map(Rule::Pattern);
@@ -262,7 +262,7 @@ mod tests {
     fn what_is_no_origin_says_why() {
         for (text, word) in [
             ("*", "allow_any_origin"),
-            ("null", "origin_if"),
+            ("null", "allow_origin_fn"),
             ("", "scheme"),
             ("a.test", "scheme"),
             ("https://", "scheme, host"),

@@ -71,7 +71,7 @@ use std::time::Duration;
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors
-/// The application has faults, such as conflicting routes; see [`App::build`].
+/// The application has errors, such as conflicting routes; see [`App::build`].
 pub fn into_tower(app: App) -> Result<AppService, BuildError> {
     app.build().map(AppService::new)
 }
@@ -80,7 +80,7 @@ pub fn into_tower(app: App) -> Result<AppService, BuildError> {
 /// connection.
 ///
 /// # Errors
-/// The application has faults, such as conflicting routes; see [`App::build`].
+/// The application has errors, such as conflicting routes; see [`App::build`].
 ///
 /// ```
 /// use peregrine::tower::into_make_service;

@@ -4,8 +4,8 @@
 //! body to bytes, and moves the frames of an incomplete body through a channel (`body_channel`).
 //!
 //! A tower layer usually passes the body on unchanged, on the same thread. So the body of a layer's
-//! request stays in a thread-local table (`passage`). It moves through a channel only if another
-//! thread reads it.
+//! request stays in a thread-local table (`request_table`). It moves through a channel only if
+//! another thread reads it.
 
 use crate::body_channel::{BodyForwarder, ForwardedBody, FrameResult};
 use crate::error::{BoxError, to_tower_error};

@@ -1,4 +1,4 @@
-//! Adds facts about the connection to the extensions of `http` requests.
+//! Adds information about the connection to the extensions of `http` requests.
 
 use http::Extensions;
 use peregrine_web::Parts;

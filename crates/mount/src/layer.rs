@@ -370,7 +370,7 @@ enum NextState<B> {
     /// The call has not begun. The request is boxed to keep this future small, because layers move
     /// the futures that contain it.
     NotStarted(Box<http::Request<B>>),
-    /// The call is stored in its request's row (module `passage`).
+    /// The call is stored in its request's row (module `request_table`).
     Local(LocalHandle),
     /// The request's [`RequestOwner`] makes the call.
     Remote(oneshot::Receiver<CallOutcome>),

@@ -12,9 +12,9 @@
 //! This crate does not depend on axum. To run an axum router, it needs only the traits of
 //! `http-body` and `tower-service`, and hyper's `OnUpgrade` type for upgrades.
 //!
-//! To read the code, start with the module `tower`, then read `body`: tower services usually
+//! To read the code, start with the module `handler`, then read `body`: tower services usually
 //! require bodies that are `Send`, and Peregrine's bodies are not. For layers, read `layer`, then
-//! `passage`.
+//! `request_table`.
 #![forbid(unsafe_code)]
 
 mod after_response;

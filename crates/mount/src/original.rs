@@ -1,7 +1,8 @@
 //! The original request, kept while a tower layer holds the `http::Request` made from it.
 //!
-//! The module `restore` stores it in the request's row of a thread-local table (module `passage`).
-//! When the layer calls its inner service, `restore` finds the row through the layer's request.
+//! The module `restore` stores it in the request's row of a thread-local table (module
+//! `request_table`). When the layer calls its inner service, `restore` finds the row through the
+//! layer's request.
 
 use peregrine_web::service::ErasedService;
 use peregrine_web::upgrade::UpgradeHandler;
@@ -17,7 +18,7 @@ pub(crate) struct OriginalRequest {
     upgrades: Vec<UpgradeHandler>,
 }
 
-/// The index of a response's upgrade in `Origin::upgrades`. It is stored in the response's
+/// The index of a response's upgrade in `OriginalRequest::upgrades`. It is stored in the response's
 /// extensions, because a layer that retries receives several responses.
 #[derive(Clone)]
 struct UpgradeIndex(usize);

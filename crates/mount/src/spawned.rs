@@ -25,7 +25,7 @@ const QUEUED_REQUESTS_MAX: usize = 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// The application has faults, such as conflicting routes.
+    /// The application has errors, such as conflicting routes.
     Build(BuildError),
     /// The thread or its runtime could not be started.
     Thread(io::Error),
@@ -66,7 +66,7 @@ impl std::error::Error for SpawnError {}
 /// ```
 ///
 /// # Errors
-/// The application has faults, such as conflicting routes, or its thread could not be started.
+/// The application has errors, such as conflicting routes, or its thread could not be started.
 pub fn spawn_tower<M>(make: M) -> Result<SpawnedService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,

@@ -162,7 +162,7 @@ impl FieldDeserializer {
         }
     }
 
-    /// Adds the field's name to a fault without one.
+    /// Adds the field's name to an error without one.
     fn with_field_name<T>(name: &str, result: Result<T, FormError>) -> Result<T, FormError> {
         result.map_err(|fault| FormError { field: fault.field.or(Some(name.to_owned())), ..fault })
     }

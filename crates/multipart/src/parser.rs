@@ -11,7 +11,7 @@
 //! | before | a delimiter | behind a delimiter | |
 //! | behind a delimiter | the end of the line | head | |
 //! | behind a delimiter | two hyphens | after | `End` |
-//! | head | an empty line | content | `Part` |
+//! | head | an empty line | content | `PartStart` |
 //! | content | anything but a delimiter | content | `Data` |
 //! | content | a delimiter | behind a delimiter | `PartEnd` |
 //! | after | anything | after | |

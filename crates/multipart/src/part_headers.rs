@@ -30,7 +30,7 @@ impl PartHeaders {
                 {
                     return Err(MultipartError::MissingContentDisposition);
                 }
-                // The first one counts, as in `PartHeaders::header`.
+                // The first one counts, as in `PartHeaders::parse_header`.
                 "content-type" if head.parse_header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }

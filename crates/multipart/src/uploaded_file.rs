@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A complete file from a form.
 ///
 /// It is in memory, or in a temporary file if it exceeds
-/// [`MultipartLimits::in_memory_bytes_max`](crate::MultipartLimits::memory_bytes_max). The
+/// [`MultipartLimits::in_memory_bytes_max`](crate::MultipartLimits::in_memory_bytes_max). The
 /// temporary file is in [`std::env::temp_dir`] (`TMPDIR` on Unix) and has no name; it disappears
 /// when the last clone is dropped or the process ends in any way. It is read and written on threads
 /// that may block.
@@ -146,7 +146,8 @@ impl UploadedFile {
         BlockingTask::spawn(move || save(content, length, &path)).join().await.map_err(UploadError)
     }
 
-    /// A reader of the content from its beginning. It may block: use it with `peregrine::offload`.
+    /// A reader of the content from its beginning. It may block: use it with
+    /// `peregrine::spawn_blocking`.
     #[must_use]
     pub fn reader(&self) -> impl Read + Send + 'static {
         match &self.content {

@@ -1,13 +1,13 @@
 //! Generates OpenAPI 3.1 documents from the argument and return types of handlers.
 //!
 //! Describe a route by calling [`described()`](DescribeExt::described) on its handler, or all
-//! routes of a scope with [`describe`]. Types inside `Json`, `Path` and other extractors derive
+//! routes of a scope with [`api_scope`]. Types inside `Json`, `Path` and other extractors derive
 //! [`JsonSchema`]. [`OpenApi`] describes the application as a whole, and adds `/openapi.json` and a
 //! page. Documents are created when an application is built, and cost nothing per request. The
 //! command `contract` reports which changes between two documents break clients ([`diff`]).
 //!
-//! `peregrine-web` knows nothing of this crate: descriptions are notes attached to routes. Start
-//! reading with `handler.rs`, then `openapi.rs`.
+//! `peregrine-web` knows nothing of this crate: descriptions are metadata of routes. Start
+//! reading with `operation_handler.rs`, then `openapi.rs`.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -23,8 +23,8 @@ use std::rc::Rc;
 pub const OPENAPI_VERSION: &str = "3.1.0";
 
 /// The description of an application as a whole. Pass it to
-/// [`App::register`](peregrine_web::App::register) to add a route that serves the document, and a page
-/// that displays it.
+/// [`App::register`](peregrine_web::App::register) to add a route that serves the document, and a
+/// page that displays it.
 ///
 /// ```
 /// use peregrine::openapi::{DescribeExt, OpenApi, SecurityScheme};
@@ -412,7 +412,7 @@ impl DocumentBuilder {
     }
 }
 
-/// Combines all notes of a route: first those of scopes, then its types, then its own.
+/// Combines all metadata of a route: first those of scopes, then its types, then its own.
 fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
     let notes = || route.metadata::<OperationMetadata>().map(|note| &note.0);
     if let Some(DocComment(text)) = route.metadata::<DocComment>().last() {

@@ -26,7 +26,8 @@ use std::rc::Rc;
 ///
 /// let show = show.describe(|it| it.summary("One bird").tag("birds").problem(404, "Not found."));
 /// let app = App::new().get("/birds/{id}", show).register(OpenApi::new("Birds", "1.0"));
-/// let document = app.build()?.test().get("/openapi.json").send_blocking().json::<serde_json::Value>();
+/// let response = app.build()?.test().get("/openapi.json").send_blocking();
+/// let document = response.json::<serde_json::Value>();
 /// assert_eq!(document["paths"]["/birds/{id}"]["get"]["summary"], "One bird");
 /// # Ok::<(), peregrine::web::BuildError>(())
 /// ```
@@ -180,7 +181,7 @@ impl Operation {
         self
     }
 
-    /// Like [`Operation::answers`], with this status instead of that of `R`.
+    /// Like [`Operation::output`], with this status instead of that of `R`.
     pub fn output_with_status<R: OperationOutput>(
         &mut self,
         status: u16,

@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// A change of a description.
 pub(crate) type OperationEdit = dyn for<'a> Fn(&'a mut Operation) -> &'a mut Operation;
 
-/// A note attached to a route that is described or hidden.
+/// The metadata of a route that is described or hidden.
 #[derive(Clone)]
 pub struct OperationMetadata(pub(crate) MetadataKind);
 
@@ -41,7 +41,7 @@ impl fmt::Debug for OperationMetadata {
     }
 }
 
-/// A note for all routes of a scope, including those not added through
+/// Metadata for all routes of a scope, including those not added through
 /// [`ApiScope`](crate::ApiScope): `.with_metadata(openapi::operation_defaults(|it|
 /// it.tag("birds").security("token")))`. The descriptions of the routes themselves take precedence.
 pub fn operation_defaults(
@@ -50,7 +50,7 @@ pub fn operation_defaults(
     OperationMetadata(MetadataKind::Scope(Rc::new(edit)))
 }
 
-/// A note that excludes routes from the document, so that they do not count as undescribed:
+/// Metadata that excludes routes from the document, so that they do not count as undescribed:
 /// `.with_metadata(openapi::hidden())` on a scope or a handler.
 #[must_use]
 pub fn hidden() -> OperationMetadata {
@@ -84,7 +84,8 @@ pub trait OperationHandler<Args>: Signature<Args> {
 ///     Json(Bird { name: format!("bird {id}") })
 /// }
 ///
-/// let app = App::new().get("/birds/{id}", show.described()).register(OpenApi::new("Birds", "1.0"));
+/// let app = App::new().get("/birds/{id}", show.described());
+/// let app = app.register(OpenApi::new("Birds", "1.0"));
 /// let document = app.test().get("/openapi.json").send_blocking().json::<serde_json::Value>();
 /// let parameter = &document["paths"]["/birds/{id}"]["get"]["parameters"][0];
 /// assert_eq!(parameter["schema"]["format"], "uint32");

@@ -21,7 +21,7 @@ const HTML: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// A route note that holds the document, which is created when the application is built.
+/// Route metadata that holds the document, which is created when the application is built.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PublishedDocument(Rc<OnceCell<RenderedDocument>>);
 

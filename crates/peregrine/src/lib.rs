@@ -57,7 +57,7 @@
 //! | `restart` | upgrades in place and socket activation, on Linux: `peregrine::restart` |
 //! | `security-headers` | `SecurityHeaders`: header fields that browsers enforce |
 //! | `sessions` | sessions in stores or in cookies: `peregrine::session` |
-//! | `tls` | HTTPS: `Server::listen_tls`. Its cryptography takes most of the time of a clean build |
+//! | `tls` | HTTPS: `Server::listen_tls`. Its cryptography takes most of a clean build's time |
 //! | `tls-watch` | reloads certificates when files change: `Server::watch_certificates` |
 //! | `tower` | tower services and layers, including axum routers: `peregrine::tower` |
 //! | `typed-headers` | typed header fields: `peregrine::web::extract::TypedHeader` |

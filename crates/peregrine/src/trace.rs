@@ -1,4 +1,4 @@
-//! Request tracing: sampling ([`Traces`]), and passing the trace context on to requests that a
+//! Request tracing: sampling ([`TraceConfig`]), and passing the trace context on to requests that a
 //! handler sends ([`headers`]).
 //!
 //! Spans are `tracing` spans, which any subscriber can record. With the feature `otlp`,

@@ -290,7 +290,7 @@ impl HeadIndex {
     }
 
     /// Returns whether the client asks for another protocol: by Upgrade in HTTP/1.1, or as written
-    /// by [`HeadBuilder::new_upgrade`](crate::HeadBuilder::begin_upgrade) for HTTP/2. `head`
+    /// by [`HeadBuilder::new_upgrade`](crate::HeadBuilder::new_upgrade) for HTTP/2. `head`
     /// contains the bytes. Costs one bit test if the field is missing.
     // RFC 9110 §7.8: Upgrade in an HTTP/1.0 request must be ignored, and it requires the option.
     #[inline]
@@ -308,7 +308,7 @@ impl HeadIndex {
     /// for a connection from a trusted proxy, whose client side may have had TLS.
     ///
     /// # Errors
-    /// [`Reject::Misdirected`]. The head is valid, so the connection can continue after the
+    /// [`RequestError::Misdirected`]. The head is valid, so the connection can continue after the
     /// response.
     // RFC 9110 §7.4: a request for an https resource must be rejected unless it was received over a
     // connection that was secured for that origin.

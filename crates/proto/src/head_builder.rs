@@ -140,7 +140,7 @@ impl<'head> HeadBuilder<'head> {
 
     /// Starts a head whose parts are known to be valid: `method` is the line's method, the line has
     /// a scheme and an authority, and its target is a path that begins with a slash, possibly with
-    /// a query. The result is that of [`begin`](Self::new), without parsing.
+    /// a query. The result is that of [`new`](Self::new), without parsing.
     #[inline]
     pub(crate) fn begin_unchecked(
         limits: &Limits,

@@ -11,9 +11,9 @@
 //! Start reading at [`h1::Connection`], which combines the two directions of an HTTP/1.1
 //! connection; then `h1/receive.rs` (bytes to events) and `h1/send.rs` (responses to bytes).
 //! `h1/parse.rs` contains the rules for a head, `h1/framing.rs` those for the end of its content.
-//! Heads from elsewhere, including HTTP/2, are created in `build.rs`; an HTTP/2 connection is
-//! [`h2::Connection`], and a WebSocket, which follows a handshake over either, is
-//! [`ws::Connection`]. A PROXY header before all of that is read by [`proxy::receive`].
+//! Heads from elsewhere, including HTTP/2, are created in `head_builder.rs`; an HTTP/2 connection
+//! is [`h2::Connection`], and a WebSocket, which follows a handshake over either, is
+//! [`ws::Connection`]. A PROXY header before all of that is read by [`proxy_protocol::parse`].
 //! `cases/*.txt` contains examples of everything.
 
 #![forbid(unsafe_code)]

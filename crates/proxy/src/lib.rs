@@ -5,7 +5,7 @@
 //! `Send` bodies: our bodies are sent to the upstream unchanged, on the thread on which they
 //! arrived.
 //!
-//! Start with the module `proxy`; `fields` decides which header fields are forwarded.
+//! Start with the module `proxy`; `headers` decides which header fields are forwarded.
 #![forbid(unsafe_code)]
 
 mod attempt;

@@ -176,7 +176,7 @@ impl Slots {
 }
 
 /// Distinguishes the connections of clients. Inside a mounted service, each request has its own
-/// copy of the connection's facts, but the peer's address and port identify the connection.
+/// copy of the connection's extensions, but the peer's address and port identify the connection.
 #[derive(PartialEq, Eq, Hash)]
 enum ClientKey {
     Tcp(SocketAddr),

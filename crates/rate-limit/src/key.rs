@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Which requests share a limit: the result of the function passed to
-/// [`RateLimit::key_by`](crate::RateLimit::by).
+/// [`RateLimit::key_by`](crate::RateLimit::key_by).
 #[doc(alias = "KeyExtractor")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitKey(KeyKind);
@@ -76,7 +76,7 @@ pub(crate) enum ResolvedKey<'r> {
     Value(Cow<'r, [u8]>),
 }
 
-/// The kind is the first hashed byte, as in `Subject::digest`. A derived `Hash` would feed an
+/// The kind is the first hashed byte, as in `ResolvedKey::digest`. A derived `Hash` would feed an
 /// address to the hasher in four calls, each of which costs time.
 impl Hash for ResolvedKey<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {

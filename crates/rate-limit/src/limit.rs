@@ -53,14 +53,14 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// | [`burst`](Self::burst): requests allowed at once | the rate's count |
 /// | the key | the client's address |
 /// | [`ipv6_prefix`](Self::ipv6_prefix), [`ipv4_prefix`](Self::ipv4_prefix) | 64 bits, 32 bits |
-/// | [`named`](Self::name) | `default` |
+/// | [`name`](Self::name) | `default` |
 /// | [`keys_max`](Self::keys_max): number of keys | 65,536, which takes 1 MiB per limit |
 ///
-/// Set the key with [`by`](Self::key_by), [`key_by_header`](Self::key_by_header),
-/// [`by_cookie`](Self::key_by_cookie) or [`global`](Self::global). Behind trusted
-/// proxies, the client's address is the one that they report. All settings but `keys_max` apply to
-/// the most recently added limit; [`and`](Self::and) adds another one. A request must conform to
-/// all limits, and a rejected request is charged to none of them.
+/// Set the key with [`key_by`](Self::key_by), [`key_by_header`](Self::key_by_header),
+/// [`key_by_cookie`](Self::key_by_cookie) or [`global`](Self::global). Behind trusted proxies, the
+/// client's address is the one that they report. All settings but `keys_max` apply to the most
+/// recently added limit; [`and`](Self::and) adds another one. A request must conform to all limits,
+/// and a rejected request is charged to none of them.
 ///
 /// A request over a limit gets a problem of status 429 with `Retry-After`. Responses describe all
 /// limits in `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10), unless
@@ -69,7 +69,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// **When the table is full** of recently active keys, a new key replaces the one with the least
 /// debt in its set and inherits that debt. A key is therefore never let through because it was
 /// forgotten, but during a flood of keys, new clients may be rejected although they have sent
-/// nothing before. [`counts`](Self::stats) reports how often this happens.
+/// nothing before. [`stats`](Self::stats) reports how often this happens.
 #[doc(alias = "Governor")]
 #[doc(alias = "throttle")]
 #[doc(alias = "limit_req")]
@@ -187,7 +187,8 @@ impl RateLimit {
     /// // Users by ID, all other clients by address.
     /// let limit = RateLimit::per_minute(100).key_by(|request| {
     ///     let user = request.extensions().get::<UserId>();
-    ///     user.map_or_else(RateLimitKey::client_ip, |user| RateLimitKey::from_value(user.0.to_be_bytes()))
+    ///     let by_user = |user: &UserId| RateLimitKey::from_value(user.0.to_be_bytes());
+    ///     user.map_or_else(RateLimitKey::client_ip, by_user)
     /// });
     /// # let _ = limit;
     /// ```

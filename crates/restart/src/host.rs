@@ -8,13 +8,13 @@ use std::io;
 
 /// A server that can be upgraded in place.
 pub trait UpgradeHost: Send + Sync {
-    /// The current order to the server.
+    /// The server's current lifecycle state.
     fn lifecycle(&self) -> Lifecycle;
 
     /// The server's state for upgrades and for its service manager.
     fn restart(&self) -> &RestartState;
 
-    /// Lets the workers accept connections, unless there was an order to shut down.
+    /// Lets the workers accept connections, unless a shutdown was requested.
     fn start_serving(&self);
 
     /// Drains without a lame-duck phase, because the successor has taken over.

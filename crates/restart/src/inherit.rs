@@ -25,9 +25,9 @@ use std::time::Duration;
 pub(crate) const ENV_VAR: &str = "PEREGRINE_PREDECESSOR";
 const PROTOCOL_VERSION: &str = "1";
 
-/// The timeout for each of the predecessor's messages, except [`step::GO`].
+/// The timeout for each of the predecessor's messages, except [`handover_message::GO`].
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait for a message before checking for orders.
+/// How long to wait for a message before checking for a shutdown.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The sockets that the predecessor passed to this process, and the link to it.
@@ -151,7 +151,7 @@ impl InheritedListeners {
     }
 
     /// Starts serving when the predecessor permits it, and waits until the predecessor has released
-    /// the sockets. Does nothing if this process is ordered to stop first. `check` reports failed
+    /// the sockets. Does nothing if a shutdown is requested first. `check` reports failed
     /// workers.
     ///
     /// # Errors

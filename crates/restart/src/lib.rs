@@ -9,7 +9,7 @@
 //! is not ready in time, the upgrade is abandoned, and this process continues as before.
 //!
 //! `Server::serve` upgrades on SIGUSR2, unless the program has its own handler for that signal;
-//! `Handle::upgrade` upgrades at any time. [`Successor`] configures what is started.
+//! `ServerHandle::upgrade` upgrades at any time. [`UpgradeOptions`] configures what is started.
 //!
 //! A socket is passed on if both programs listen at its address. Addresses match if they are
 //! written the same way, or else if they resolve to the same one; sockets of a service manager

@@ -96,7 +96,7 @@ impl UpgradeOptions {
         self
     }
 
-    /// Does not handle SIGUSR2: only `Handle::upgrade` upgrades.
+    /// Does not handle SIGUSR2: only `ServerHandle::upgrade` upgrades.
     #[must_use]
     pub fn ignore_sigusr2(mut self) -> Self {
         self.on_sigusr2 = false;

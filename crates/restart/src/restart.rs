@@ -63,7 +63,7 @@ impl RestartState {
     ) {
         let estate = HandoverState::new(holdings, successor, quiet);
         *lock(&self.handover) = Some(Arc::new(estate));
-        // An order may have arrived in the meantime.
+        // The lifecycle may have changed in the meantime.
         if host.lifecycle() > Lifecycle::Serving {
             lock(&self.handover).take();
         } else {
@@ -71,8 +71,8 @@ impl RestartState {
         }
     }
 
-    /// Handles a new order. On shutdown, sockets must be closed, and no longer be kept for a
-    /// successor.
+    /// Handles a change of the lifecycle. On shutdown, sockets must be closed, and no longer be
+    /// kept for a successor.
     pub fn on_lifecycle_change(&self, order: Lifecycle) {
         if order <= Lifecycle::Serving {
             return;

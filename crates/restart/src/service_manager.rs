@@ -69,7 +69,7 @@ impl ServiceManager {
         self.notify(&format!("MAINPID={process}\nREADY=1"), status);
     }
 
-    /// Reports that the server was ordered to stop.
+    /// Reports that the server is stopping.
     pub(crate) fn stopping(&self, status: &str) {
         self.notify("STOPPING=1", status);
     }
@@ -98,7 +98,7 @@ impl ServiceManager {
 mod tests {
     use super::*;
 
-    /// The message that a manager at `address` receives while `told` runs.
+    /// The message that a manager at `address` receives while `notify` runs.
     fn heard(address: &SocketAddr, name: &OsStr, told: impl FnOnce(&ServiceManager)) -> String {
         let socket = UnixDatagram::bind_addr(address).expect("a new name");
         told(&ServiceManager::from_address(name).expect("a name"));

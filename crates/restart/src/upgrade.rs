@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a message before checking for orders and for the successor's exit.
+/// How long to wait for a message before checking for a shutdown and for the successor's exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long to wait for the exit status of a successor that has closed its end of the link.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub(crate) struct HandoverState {
     pub(crate) quiet: bool,
 }
 
-/// Why an upgrade in place failed. The server keeps serving, unless it was ordered to stop.
+/// Why an upgrade in place failed. The server keeps serving, unless a shutdown was requested.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpgradeError {
@@ -60,7 +60,7 @@ pub enum UpgradeError {
     },
     /// The successor did not serve within this timeout, and was killed.
     TimedOut(Duration),
-    /// The server was ordered to stop in the meantime. The successor was killed.
+    /// A shutdown was requested in the meantime. The successor was killed.
     ShuttingDown,
     /// The sockets could not be passed to the successor.
     Handover(io::Error),
@@ -92,7 +92,7 @@ impl fmt::Display for UpgradeError {
             Self::TimedOut(timeout) => write!(
                 f,
                 "the successor did not serve within {timeout:?} and was killed: find out what \
-                 delays it, or raise `Successor::timeout`"
+                 delays it, or raise `UpgradeOptions::timeout`"
             ),
             Self::ShuttingDown => {
                 f.write_str("the server was ordered to stop, so its successor was killed")
@@ -142,11 +142,11 @@ fn encode_listener(holding: &ListenerFds) -> String {
 }
 
 impl RestartState {
-    /// Starts a successor, passes the sockets of `host` to it, and tells `host` to leave once the
+    /// Starts a successor, passes the sockets of `host` to it, and makes `host` shut down once the
     /// successor serves. Blocks until then, and returns the successor's process id.
     ///
     /// # Errors
-    /// The upgrade failed. The server keeps serving, unless it was ordered to stop.
+    /// The upgrade failed. The server keeps serving, unless a shutdown was requested.
     pub fn upgrade(&self, host: &dyn UpgradeHost) -> Result<u32, UpgradeError> {
         let _one = match self.upgrade_lock.try_lock() {
             Ok(one) => one,
@@ -242,8 +242,8 @@ impl<'a> UpgradeAttempt<'a> {
     /// Lets the successor serve when it is ready, and then drains this server.
     fn finish(mut self) -> Result<u32, UpgradeError> {
         self.expect_message(handover_message::READY, true)?;
-        // From here on, a drain leaves the listen queues to the successor. An order that arrived
-        // before this abandons the upgrade; an order that arrives later finds both processes
+        // From here on, a drain leaves the listen queues to the successor. A shutdown request that
+        // arrived before this abandons the upgrade; one that arrives later finds both processes
         // serving.
         self.handover.set_shared(&self.unused, true);
         let result = self.start_serving();
@@ -274,8 +274,8 @@ impl<'a> UpgradeAttempt<'a> {
         self.expect_message(handover_message::SERVING, false)
     }
 
-    /// Waits for the message `expected` from the successor. An order to stop ends the wait only if
-    /// `may_end`.
+    /// Waits for the message `expected` from the successor. A shutdown request ends the wait only
+    /// if `may_end`.
     fn expect_message(&mut self, expected: &str, may_end: bool) -> Result<(), UpgradeError> {
         loop {
             if may_end && self.host.lifecycle() > Lifecycle::Serving {
@@ -321,8 +321,8 @@ fn borrow_fd(socket: &Socket) -> BorrowedFd<'_> {
     }
 }
 
-/// The successor's process. It is killed when this is dropped, unless [`leave`](Self::release) was
-/// called.
+/// The successor's process. It is killed when this is dropped, unless [`release`](Self::release)
+/// was called.
 struct ChildGuard(Option<Child>);
 
 impl ChildGuard {

@@ -51,7 +51,7 @@ impl Watchdog {
         WatchdogResponder { ping: self.ping.subscribe(), pong: answer }
     }
 
-    /// Runs the checks on their own thread until the server is ordered to stop.
+    /// Runs the checks on their own thread until a shutdown is requested.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -95,7 +95,7 @@ impl Watchdog {
 }
 
 impl WatchdogResponder {
-    /// Responds until the server is ordered to stop or the watchdog has ended.
+    /// Responds until a shutdown is requested or the watchdog has ended.
     pub async fn run(mut self, mut orders: watched::Receiver<Lifecycle>) {
         let ordered =
             async move { drop(orders.wait_for(|order| *order > Lifecycle::Serving).await) };

@@ -1,12 +1,12 @@
 //! Creates route tables and paths from arbitrary bytes and compares the router with the reference.
 
-use crate::builder::{RouterBuilder, TrailingSlash};
+use crate::builder::RouterBuilder;
 use crate::encoding::plain;
 use crate::error::RouteError;
 use crate::method_set::MethodSet;
 use crate::parameters::{Parameters, Span, Values};
 use crate::reference::ReferenceRouter;
-use crate::router::Router;
+use crate::router::{Router, TrailingSlash};
 
 /// Reads patterns and paths from the bytes, and compares the results of router and reference.
 ///

@@ -31,15 +31,16 @@ pub mod reference;
 mod router;
 mod slashes;
 mod static_paths;
+mod tree_builder;
 mod walk;
 
 pub use ambiguous::{any_reading, has_dot_segments, may_be_ambiguous};
-pub use builder::{RouterBuilder, TrailingSlash};
+pub use builder::RouterBuilder;
 pub use encoding::{DecodeError, decode};
 pub use error::{PatternError, PatternErrorKind, RouteDescription, RouteError, RouterBuildError};
 pub use method_set::MethodSet;
 pub use parameters::{Parameters, Span, Values};
-pub use router::{Match, Route, Router};
+pub use router::{Match, Route, Router, TrailingSlash};
 
 /// The maximum number of parameters in a pattern.
 pub const PARAMETERS_MAX: usize = 32;

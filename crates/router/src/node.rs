@@ -59,7 +59,7 @@ pub(crate) enum Fallthrough {
 
 /// The children of a node that have nonempty fixed text.
 ///
-/// An only child is stored right after its parent in the list of nodes. So its place is known
+/// An only child is stored right after its parent in the list of nodes. So its index is known
 /// before anything is read from memory, and the processor can continue without waiting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StaticChildren {
@@ -69,7 +69,7 @@ pub(crate) enum StaticChildren {
     /// packs them and the tag into 24 bytes.
     Only { first: u64, last: u64, offset: u32, length: u16 },
     /// Some, in a small table with keys made of the first eight bytes and the length: its start in
-    /// [`Tree::children`], and the hash parameters that give each key a distinct place.
+    /// [`Tree::children`], and the hash parameters that give each key a distinct slot.
     SmallTable { multiplier: u64, start: u32, slot_shift: u8 },
     /// Any others, in the table with this number in [`Tree::tables`].
     LargeTable(u32),
@@ -82,13 +82,13 @@ struct Text {
     first: u64,
     /// The last eight bytes if there are more than eight.
     last: u64,
-    /// The text's place in [`Tree::text`], needed only beyond sixteen bytes.
+    /// The text's offset in [`Tree::text`], needed only beyond sixteen bytes.
     offset: u32,
     length: u16,
 }
 
 /// A table with keys made of whole texts. Its keys are divided into buckets, and each bucket has a
-/// multiplier that leads its keys to distinct places.
+/// multiplier that leads its keys to distinct slots.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     /// The table's start in [`Tree::children`].
@@ -99,7 +99,7 @@ struct Table {
     bucket_shift: u8,
 }
 
-/// A child with fixed text, or a free place.
+/// A child with fixed text, or a free slot.
 #[repr(align(32))]
 #[derive(Clone, Copy, Debug)]
 struct Child {
@@ -324,7 +324,7 @@ impl Tree {
     }
 
     /// Divides the keys into buckets and finds a multiplier for each that leads all its keys to
-    /// free places, fullest bucket first.
+    /// free slots, fullest bucket first.
     fn add_table(&mut self, entries: Vec<ChildEntry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
         let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
@@ -384,8 +384,8 @@ const SMALL_TABLE_MAX: usize = 24;
 /// Spreads keys over buckets.
 const BUCKETS: u64 = 0x9FB2_1C65_1E98_DF25;
 
-/// A key's place in a table of 2^(63 - shift) places: the top bits of a product, because they
-/// depend on every bit of the key. Two shifts, so that a table of one place is not a special case.
+/// A key's slot in a table of 2^(63 - shift) slots: the top bits of a product, because they
+/// depend on every bit of the key. Two shifts, so that a table of one slot is not a special case.
 #[inline(always)]
 fn slot_index(key: u64, multiplier: u64, shift: u8) -> usize {
     ((key.wrapping_mul(multiplier) >> 1) >> shift) as usize
@@ -399,7 +399,7 @@ fn multiplier(attempt: u64) -> u64 {
     (state ^ state >> 31) | 1
 }
 
-/// Finds a multiplier and a number of bits that give each of a few distinct keys a distinct place.
+/// Finds a multiplier and a number of bits that give each of a few distinct keys a distinct slot.
 fn find_multiplier(keys: &[u64]) -> (u64, u8) {
     let least = keys.len().next_power_of_two().trailing_zeros() as u8;
     (least..)
@@ -471,7 +471,7 @@ mod tests {
             for n in size..size + 100 {
                 assert_eq!(child(&tree, &fixed, &text(n)), None);
             }
-            // The words of an empty segment are those of a free place: zeros.
+            // The words of an empty segment are those of a free slot: zeros.
             assert_eq!(tree.find_static_child(&fixed, 99, &[0; 8], 0, 0), None);
         }
     }

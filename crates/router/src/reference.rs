@@ -3,10 +3,9 @@
 //! The reference tries every route on every path, ranks the matches, and takes the best one that
 //! has the method. It shares only the pattern parser with the router.
 
-use crate::builder::TrailingSlash;
 use crate::method_set::MethodSet;
 use crate::pattern::{Pattern, SegmentPattern};
-use crate::router::Match;
+use crate::router::{Match, TrailingSlash};
 
 /// A table of routes, matched by trying them all.
 pub struct ReferenceRouter {
@@ -87,7 +86,7 @@ impl ReferenceRouter {
         }
     }
 
-    /// The required answer of [`Router::allowed_methods`](crate::Router::methods).
+    /// The required answer of [`Router::allowed_methods`](crate::Router::allowed_methods).
     pub fn methods(&self, path: &[u8]) -> MethodSet {
         let matching = self.routes.iter().filter(|route| self.match_route(route, path).is_some());
         matching.fold(MethodSet::NONE, |all, route| all.union(route.methods))

@@ -1,6 +1,5 @@
 //! The router: the lookup, and information about the routes.
 
-use crate::builder::TrailingSlash;
 use crate::descend::Descent;
 use crate::hash::read_short;
 use crate::method_set::MethodSet;
@@ -20,6 +19,23 @@ pub struct Router {
     /// The index in `routes` of each id, or [`NONE`](crate::node::NONE).
     pub(crate) by_id: Box<[u32]>,
     pub(crate) trailing_slash: TrailingSlash,
+}
+
+/// The meaning of a slash at the end of a path. The root, `/`, always has it.
+#[doc(alias = "NormalizePath")]
+#[doc(alias = "SlashPolicy")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrailingSlash {
+    /// `/a` and `/a/` are different paths.
+    #[default]
+    Strict,
+    /// Like strict, but if a path has no route for the method and its other form does,
+    /// [`Router::find`] returns [`Match::Redirect`]. A path that begins with `//` or `/\` is never
+    /// redirected: as a `Location` it would name another host.
+    Redirect,
+    /// A slash at the end is not part of a path or pattern: `/a` and `/a/` are the same pattern,
+    /// and inserting both for one method is an error. The value of a catch-all keeps the slash.
+    Ignore,
 }
 
 /// A route as inserted.

@@ -19,7 +19,7 @@ pub(crate) struct StaticPaths {
     mask: usize,
 }
 
-/// A path with its leaf, or a free place.
+/// A path with its leaf, or a free slot.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 struct StaticEntry {
@@ -27,7 +27,7 @@ struct StaticEntry {
     leaf: Leaf,
     /// The offset in `text` of a path that is longer than its words.
     text: u32,
-    /// Zero in a free place: no path is empty.
+    /// Zero in a free slot: no path is empty.
     length: u32,
 }
 

@@ -21,8 +21,8 @@ use tokio::sync::watch;
 /// The time between two log lines that summarise rejected requests and handshakes.
 const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Runs a worker until an order ends it. At the end, it waits for tasks that outlive their
-/// requests, for at most [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After
+/// Runs a worker until its shutdown. At the end, it waits for tasks that outlive their requests,
+/// for at most [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After
 /// that, [`Driver::run_worker`] also waits for blocking functions, and records in `observed` how
 /// many are left. If there are several workers, `member` balances connections between them.
 ///

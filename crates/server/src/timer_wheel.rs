@@ -1,7 +1,7 @@
-//! The timers ("alarms") of one worker, on a coarse timer wheel: one per connection.
+//! The timers of one worker, on a coarse timer wheel: one per connection.
 //!
-//! Each request moves the alarm of its connection, so nearly all alarms are moved before they fire.
-//! Moving an alarm only writes the new time. The wheel looks at it when the old time is reached.
+//! Each request moves the timer of its connection, so nearly all timers are moved before they fire.
+//! Moving a timer only writes the new time. The wheel checks it when the old time is reached.
 
 use peregrine_slot::Slab;
 use std::cell::RefCell;
@@ -10,31 +10,31 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The wheel's resolution. An alarm never fires early, and at most this much late unless the worker
+/// The wheel's resolution. A timer never fires early, and at most this much late unless the worker
 /// was blocked.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// How many ticks the wheel covers. Alarms that are due later are checked once per round.
+/// How many ticks the wheel covers. Timers that are due later are checked once per round.
 const SLOTS: usize = 1024;
 
-/// After the worker was blocked, alarms are delayed by at most this many ticks.
+/// After the worker was blocked, timers are delayed by at most this many ticks.
 const STALL_GRACE_TICKS_MAX: u32 = 10;
 
 /// A tick that is never reached: it is thirteen years after the start.
 const NEVER: u32 = u32::MAX;
 
-/// The alarms of one worker.
+/// The timers of one worker.
 pub(crate) struct TimerWheel(RefCell<WheelInner>);
 
 struct WheelInner {
     timers: Slab<TimerEntry>,
-    /// For each tick, the numbers of the alarms to check.
+    /// For each tick, the numbers of the timers to check.
     slots: Vec<Vec<u32>>,
     /// The tick up to which all slots were checked.
     current_tick: u32,
     /// How many numbers are in all slots together.
     queued: usize,
-    /// No alarm fires before this tick, because the worker was blocked.
+    /// No timer fires before this tick, because the worker was blocked.
     grace_until: u32,
     is_in_grace: bool,
     /// The tick that the wheel's task waits for, and the task's waker.
@@ -44,15 +44,15 @@ struct WheelInner {
 }
 
 struct TimerEntry {
-    /// The tick at which the alarm fires.
+    /// The tick at which the timer fires.
     deadline: u32,
-    /// The tick whose slot contains the alarm's number.
+    /// The tick whose slot contains the timer's number.
     slot_tick: u32,
     waker: Option<Waker>,
 }
 
 impl TimerWheel {
-    /// Makes a wheel without alarms.
+    /// Makes a wheel without timers.
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self(RefCell::new(WheelInner {
             timers: Slab::new(),
@@ -67,7 +67,7 @@ impl TimerWheel {
         })))
     }
 
-    /// Makes an alarm that does not fire until it is set.
+    /// Makes a timer that does not fire until it is set.
     pub(crate) fn timer(self: &Rc<Self>) -> Timer {
         let entry = TimerEntry { deadline: NEVER, slot_tick: NEVER, waker: None };
         let number = self.0.borrow_mut().timers.insert(entry);
@@ -75,7 +75,7 @@ impl TimerWheel {
         Timer { wheel: Rc::clone(self), key: number }
     }
 
-    /// Wakes all tasks that wait for an alarm, because something else has changed.
+    /// Wakes all tasks that wait for a timer, because something else has changed.
     pub(crate) fn wake_all(&self) {
         let mut inner = self.0.borrow_mut();
         let wakers: Vec<_> =
@@ -84,7 +84,7 @@ impl TimerWheel {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the task that waits for the alarm with this number, because something else has
+    /// Wakes the task that waits for the timer with this number, because something else has
     /// changed.
     pub(crate) fn wake(&self, number: u32) {
         let mut inner = self.0.borrow_mut();
@@ -114,7 +114,7 @@ impl TimerWheel {
         Poll::Pending
     }
 
-    /// Lets the wheel's task end. No alarm exists any more at that point.
+    /// Lets the wheel's task end. No timer exists any more at that point.
     pub(crate) fn stop(&self) {
         let mut inner = self.0.borrow_mut();
         inner.is_stopped = true;
@@ -127,13 +127,13 @@ impl TimerWheel {
         self.0.borrow().is_stopped
     }
 
-    /// Fires the alarms that are due. The wheel may be turned late, because there were no alarms or
-    /// the worker was blocked. No alarm is lost then.
+    /// Fires the timers that are due. The wheel may be advanced late, because there were no timers
+    /// or the worker was blocked. No timer is lost then.
     ///
-    /// If a turn is late although there are alarms, the worker was blocked by a handler, or the
+    /// If this is late although there are timers, the worker was blocked by a handler, or the
     /// machine was suspended. Data that peers sent in the meantime has not been read, so the wheel
-    /// delays alarms by the same time, up to one second. After the delay they fire, even if that
-    /// turn is late as well.
+    /// delays timers by the same time, up to one second. After the delay they fire, even if that
+    /// advance is late as well.
     pub(crate) fn advance(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_of(now);
@@ -189,8 +189,8 @@ impl WheelInner {
 
     /// Checks a number that was in the slot of `tick`.
     fn expire(&mut self, number: u32, tick: u32, due: &mut Vec<Waker>) {
-        // The alarm may have been dropped or moved to another slot, or its number may belong to a
-        // new alarm.
+        // The timer may have been dropped or moved to another slot, or its number may belong to a
+        // new timer.
         let Some(entry) = self.timers.get_mut(number as usize) else { return };
         let is_here =
             entry.slot_tick != NEVER && entry.slot_tick as usize % SLOTS == tick as usize % SLOTS;
@@ -206,7 +206,7 @@ impl WheelInner {
     }
 }
 
-/// The end of `tick`. At that time, every alarm of the tick is due.
+/// The end of `tick`. At that time, every timer of the tick is due.
 fn tick_end(tick: u32) -> Duration {
     TICK.saturating_mul(tick)
 }
@@ -216,19 +216,19 @@ fn tick_of(time: Duration) -> u32 {
     u32::try_from(time.as_nanos() / TICK.as_nanos()).unwrap_or(NEVER - 1)
 }
 
-/// One connection's alarm.
+/// One connection's timer.
 pub(crate) struct Timer {
     wheel: Rc<TimerWheel>,
     key: u32,
 }
 
 impl Timer {
-    /// The number that identifies the alarm while it exists.
+    /// The number that identifies the timer while it exists.
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
 
-    /// Makes the alarm fire at `at`, on the driver's clock, instead of any earlier setting.
+    /// Makes the timer fire at `at`, on the driver's clock, instead of any earlier setting.
     pub(crate) fn set(&self, at: Duration) {
         let tick = u32::try_from(at.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(NEVER);
         let mut inner = self.wheel.0.borrow_mut();
@@ -239,12 +239,12 @@ impl Timer {
         }
     }
 
-    /// Stops the alarm from firing.
+    /// Stops the timer from firing.
     pub(crate) fn clear(&self) {
         self.wheel.0.borrow_mut().timers[self.key as usize].deadline = NEVER;
     }
 
-    /// Ready when the alarm fires. Otherwise, the task is woken when the alarm fires, by
+    /// Ready when the timer fires. Otherwise, the task is woken when the timer fires, by
     /// [`TimerWheel::wake`] and by [`TimerWheel::wake_all`].
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
@@ -382,7 +382,7 @@ mod tests {
                 let early = wheel.timer();
                 early.set(TICK);
                 wheel.advance(TICK);
-                // Nothing is queued, so the wheel is not turned until an alarm is set.
+                // Nothing is queued, so the wheel is not advanced until a timer is set.
                 assert_eq!(wheel.next_expiration(), None);
                 let now = TICK * quiet;
                 let alarm = wheel.timer();
@@ -406,8 +406,8 @@ mod tests {
         let wheel = TimerWheel::new();
         let (early, late) = (wheel.timer(), wheel.timer());
         early.set(SECOND);
-        // Two minutes pass without a turn; then the connection moves its alarm before the wheel
-        // turns.
+        // Two minutes pass without an advance; then the connection moves its timer before the wheel
+        // advances.
         late.set(SECOND * 150);
         wheel.advance(SECOND * 120);
         assert!(rang(&early) && !rang(&late));

@@ -64,8 +64,8 @@ impl Backend {
         }
     }
 
-    /// Saves a session that exists. Stores save whatever they get; [`is_there`](Self::exists)
-    /// says whether the session has ended meanwhile.
+    /// Saves a session that exists. Stores save whatever they get; [`exists`](Self::exists) says
+    /// whether the session has ended meanwhile.
     pub(crate) async fn save(&self, record: &Record) -> session_store::Result<()> {
         match self {
             Self::Store(store) => store.save(record).await,

@@ -4,7 +4,7 @@
 //! `tower-sessions` store (memory, SQL, Redis and others) or, encrypted, in the client's cookie.
 //! This crate does no I/O itself.
 //!
-//! Start reading with `sessions.rs`.
+//! Start reading with `manager.rs`.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -48,8 +48,8 @@ const BYTES_MAX: usize = 64 * 1024;
 /// |---|---|
 /// | [`cookie_name`](Self::cookie_name) | `session` |
 /// | cookie attributes | `HttpOnly`, `SameSite=Lax`, `Path=/`, and `Secure` over TLS |
-/// | [`idle`](Self::idle_timeout): lifetime since the last use | 1 day |
-/// | [`absolute`](Self::absolute_timeout): total lifetime | 30 days |
+/// | [`idle_timeout`](Self::idle_timeout): lifetime since the last use | 1 day |
+/// | [`absolute_timeout`](Self::absolute_timeout): total lifetime | 30 days |
 /// | [`bytes_max`](Self::bytes_max) | 64 KiB of JSON; a cookie holds somewhat less than 3 KiB |
 ///
 /// `Secure` is also set if a trusted proxy reports that the client uses TLS.
@@ -84,8 +84,8 @@ pub(crate) struct SessionSettings {
 
 impl SessionManager {
     /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryIdempotencyStore`,
-    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager` outside
-    /// the closure passed to `serve` and clone it in there.
+    /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager`
+    /// outside the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
         Self::with_backend(Backend::Store(Arc::new(store)))
     }

@@ -24,14 +24,14 @@
 //!
 //! # Reloading
 //!
-//! SIGHUP and `Handle::reload` read the configuration again, if it was read from a file or the
-//! environment, and then the certificates. Limits, trusted proxies, the access log, sampling, and
-//! whatever the callback of `Server::on_reload` applies then change for connections accepted from
-//! then on. One log line names each setting that changed and each that needs a restart. If any
+//! SIGHUP and `ServerHandle::reload` read the configuration again, if it was read from a file or
+//! the environment, and then the certificates. Limits, trusted proxies, the access log, sampling,
+//! and whatever the callback of `Server::on_reload` applies then change for connections accepted
+//! from then on. One log line names each setting that changed and each that needs a restart. If any
 //! setting is invalid, nothing changes, and the log says why.
 //!
-//! Needs the feature `config`. Applications can read their own settings with [`Layers`], [`Time`]
-//! and the other re-exported types.
+//! Needs the feature `config`. Applications can read their own settings with [`ConfigLoader`],
+//! [`HumanDuration`] and the other re-exported types.
 #![forbid(unsafe_code)]
 
 mod access_log;

@@ -177,7 +177,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
 }
 
 /// Reports a limit set for one listener that applies only to the whole server
-/// (`Listener::limits`).
+/// (`ListenerConfig::limits`).
 pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
     const SETTINGS: [&str; 5] = [
         "blocking_poll_threshold",

@@ -60,7 +60,7 @@
 //! random numbers (use [`Sim::random_below`] in tests), the branch that `tokio::select!` polls
 //! first (write `biased;`), threads, real clocks, and state that outlives a run, such as statics.
 //! When a test has failed, its seed runs a second time, and the message says whether that run
-//! failed in the same way. [`Simulation::twice`] does this for all seeds.
+//! failed in the same way. [`Simulation::check_determinism`] does this for all seeds.
 #![forbid(unsafe_code)]
 
 // A unit test contains code from the guide, which refers to this crate as `peregrine_simulate`.

@@ -182,7 +182,7 @@ impl fmt::Debug for SimServer {
 }
 
 impl SimServerState {
-    /// Gives an order, unless a later one was given before.
+    /// Sets the lifecycle state, unless a later one was set before.
     pub(super) fn advance_lifecycle(&self, order: Lifecycle) {
         self.lifecycle.send_if_modified(|present| {
             let is_further = order > *present;

@@ -14,7 +14,7 @@ impl BoxedSlot {
         Self(())
     }
 
-    /// Boxes `future`. The guard owns the slot, as in [`crate::FutureSlot::hold`].
+    /// Boxes `future`. The guard owns the slot, as in [`crate::FutureSlot::pin`].
     pub fn pin<'f, F: Future + 'f>(
         self,
         future: F,

@@ -82,7 +82,7 @@ impl FutureSlot {
         // SAFETY: `reserve` returned a block that is larger than `need.offset`.
         let target = unsafe { block.byte_add(need.offset) }.cast::<F>();
         // SAFETY: the block has room for an `F` at this offset, aligned, and contains no future;
-        // `Held` owns the slot for as long as this one lives there.
+        // `PinnedFuture` owns the slot for as long as this one lives there.
         unsafe { target.write(future) };
         PinnedFuture {
             slot: self,
@@ -191,7 +191,7 @@ impl<T> PinnedFuture<'_, T> {
         // block is then leaked, because the slot gets it back only after the destructor has
         // returned.
         let block = self.slot.block.take();
-        // SAFETY: `hold` wrote the future, and `future` was taken, so it is not dropped again.
+        // SAFETY: `pin` wrote the future, and `future` was taken, so it is not dropped again.
         unsafe { future.drop_in_place() };
         self.slot.block = block;
     }

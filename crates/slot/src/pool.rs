@@ -39,7 +39,7 @@ impl<T: Recycle> Pool<T> {
         kept.unwrap_or_else(T::create)
     }
 
-    /// Keeps `item` for the next caller of [`Pool::take`], or drops it.
+    /// Keeps `item` for the next caller of [`Pool::get`], or drops it.
     pub fn put(&self, mut item: T) {
         // Its parts are dropped before the list is borrowed: their destructors may use this pool.
         if item.recycle() {
@@ -62,7 +62,7 @@ impl<T: Recycle> Pool<T> {
         drop(kept);
     }
 
-    /// Like [`Pool::take`], from this thread's pool.
+    /// Like [`Pool::get`], from this thread's pool.
     #[inline]
     #[must_use]
     pub fn get_local(pool: &'static LocalKey<Self>) -> T {
@@ -70,7 +70,7 @@ impl<T: Recycle> Pool<T> {
         kept.ok().flatten().unwrap_or_else(T::create)
     }
 
-    /// Like [`Pool::give`], to this thread's pool, whatever thread `item` came from. A thread that
+    /// Like [`Pool::put`], to this thread's pool, whatever thread `item` came from. A thread that
     /// is ending may have no pool; `item` is then dropped.
     #[inline]
     pub fn put_local(pool: &'static LocalKey<Self>, mut item: T) {

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// The number of places in the first block; each block has twice as many as the previous one.
+/// The number of slots in the first block; each block has twice as many as the previous one.
 const FIRST_BLOCK_LEN: usize = 64;
 
-/// The end of the list of free places.
+/// The end of the list of free slots.
 const NO_ENTRY: usize = usize::MAX;
 
 /// Values under small numbers, which are reused.
 ///
 /// A growing `Vec` moves its contents and leaves its old memory behind; a `Vec` that is large from
 /// the start wastes memory for most users. A table grows by blocks that stay in place, and writes
-/// to memory only when an entry needs it. An empty table has no blocks. The places of removed
+/// to memory only when an entry needs it. An empty table has no blocks. The slots of removed
 /// entries are reused.
 pub struct Slab<T> {
     /// All blocks are full, except the last.
     blocks: Vec<Vec<SlabEntry<T>>>,
     entries: usize,
-    /// The first free place.
+    /// The first free slot.
     free: usize,
     len: usize,
 }
 
 enum SlabEntry<T> {
-    /// The next free place.
+    /// The next free slot.
     Vacant(usize),
     Occupied(T),
 }
@@ -134,7 +134,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// The block of the place `number`, and the position in that block.
+/// The block of the slot `number`, and the position in that block.
 #[inline]
 fn locate(number: usize) -> (usize, usize) {
     // The first numbers of the blocks are 64 less than powers of two: 0, 64, 192, 448.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// # Ok::<(), peregrine::tls::TlsSetupError>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "has no effect until it is added to a `Tls`"]
+#[must_use = "has no effect until it is added to a `TlsConfig`"]
 pub struct Certificate {
     chain: PemSource,
     key: PemSource,
@@ -41,8 +41,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Uses PEM files. They are read when the certificate is added to a [`TlsConfig`](crate::TlsConfig), and
-    /// again on each reload.
+    /// Uses PEM files. They are read when the certificate is added to a
+    /// [`TlsConfig`](crate::TlsConfig), and again on each reload.
     pub fn from_files(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         Self::new(PemSource::file(chain), PemSource::file(key))
     }

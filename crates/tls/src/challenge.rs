@@ -1,5 +1,5 @@
-//! Answers ACME challenges (tls-alpn-01 and http-01), and connects a [`Tls`] with the component
-//! that obtains its certificates while the server runs.
+//! Answers ACME challenges (tls-alpn-01 and http-01), and connects a [`TlsConfig`] with the
+//! component that obtains its certificates while the server runs.
 //!
 //! A validation connection (RFC 8737) has its own certificate, a single application protocol, no
 //! client certificates, no tickets and no application data. It therefore has its own rustls
@@ -332,7 +332,7 @@ impl fmt::Debug for ChallengeResponses {
     }
 }
 
-/// Obtains the certificates of a [`Tls`] while the server runs.
+/// Obtains the certificates of a [`TlsConfig`] while the server runs.
 #[derive(Clone)]
 pub(crate) struct CertificateProvider {
     challenges: Arc<ChallengeResponses>,

@@ -31,11 +31,11 @@ use std::sync::Arc;
 ///   nginx; [`ClientAuth::only_check_end_entity_revocation`] requires that only for the client's
 ///   own certificate. After a list's `nextUpdate` its clients are rejected until there is a newer
 ///   list: install it in time, and reload.
-/// - Files are read again when [`TlsConfig`](crate::TlsConfig) is reloaded. A session is resumed only while the
-///   same roots and lists are in use and the certificate is valid, so clients whose certificate was
-///   revoked are rejected from then on. Open connections stay open.
+/// - Files are read again when [`TlsConfig`](crate::TlsConfig) is reloaded. A session is resumed
+///   only while the same roots and lists are in use and the certificate is valid, so clients whose
+///   certificate was revoked are rejected from then on. Open connections stay open.
 #[derive(Clone, Debug)]
-#[must_use = "has no effect until passed to `Tls::with_client_auth`"]
+#[must_use = "has no effect until passed to `TlsConfig::with_client_auth`"]
 pub struct ClientAuth {
     roots: Vec<PemSource>,
     crls: Vec<PemSource>,

@@ -67,7 +67,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] names the file, the cause and the remedy.
+    /// A [`TlsSetupError`] names the file, the cause and the remedy.
     pub fn from_pem_files(
         certificate: impl AsRef<Path>,
         key: impl AsRef<Path>,
@@ -79,7 +79,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] names the cause and the remedy.
+    /// A [`TlsSetupError`] names the cause and the remedy.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
         Self::from_certificate(Certificate::from_pem(certificate, key))
     }
@@ -88,7 +88,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] names the cause and the remedy.
+    /// A [`TlsSetupError`] names the cause and the remedy.
     pub fn from_certificate(certificate: Certificate) -> Result<Self, TlsSetupError> {
         let mut plan = ConfigSpec::new()?;
         plan.managed_mut()?.add(certificate)?;
@@ -118,8 +118,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsSetupError::EarlyDataEnabled`] if it accepts early data, and [`TlsError::BadConfig`] if
-    /// rustls cannot make a connection from it.
+    /// [`TlsSetupError::EarlyDataEnabled`] if it accepts early data, and
+    /// [`TlsSetupError::BadConfig`] if rustls cannot make a connection from it.
     pub fn from_config(config: Arc<ServerConfig>) -> Result<Self, TlsSetupError> {
         if config.max_early_data_size > 0 {
             return Err(TlsSetupError::EarlyDataEnabled);
@@ -188,8 +188,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] with the file, the cause and the remedy; [`TlsSetupError::ExternalConfig`]
-    /// after [`TlsConfig::from_config`].
+    /// A [`TlsSetupError`] with the file, the cause and the remedy;
+    /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_client_auth(self, clients: ClientAuth) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| plan.managed_mut()?.set_client_auth(clients))
     }
@@ -211,7 +211,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::NoCipherSuite`] if none of the enabled cipher suites is for this version;
+    /// [`TlsSetupError::NoCipherSuite`] if none of the enabled cipher suites is for this version;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_min_version(self, minimum: TlsVersion) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| {
@@ -238,7 +238,7 @@ impl TlsConfig {
     /// # Errors
     ///
     /// [`TlsSetupError::UnknownAlgorithm`], which lists the known names;
-    /// [`TlsError::NoCipherSuite`] if none is for the minimum version;
+    /// [`TlsSetupError::NoCipherSuite`] if none is for the minimum version;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_cipher_suites(self, names: &[&str]) -> Result<Self, TlsSetupError> {
         self.rebuild(|plan| {
@@ -337,11 +337,12 @@ impl TlsConfig {
     /// expired or is not valid yet, nothing changes; the log and [`TlsConfig::status`] report the
     /// reason.
     ///
-    /// Reads files and may therefore block: in a handler, call it through `peregrine::offload`.
+    /// Reads files and may therefore block: in a handler, call it through
+    /// `peregrine::spawn_blocking`.
     ///
     /// # Errors
     ///
-    /// A [`TlsError`] names the file, the cause and the remedy.
+    /// A [`TlsSetupError`] names the file, the cause and the remedy.
     pub fn reload(&self) -> Result<ReloadReport, TlsSetupError> {
         let mut plan = self.plan();
         let result = plan.check_regular_files().and_then(|()| plan.reload()).and_then(
@@ -393,8 +394,8 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// [`TlsError::LastCertificate`] if it is the only one; [`TlsSetupError::ExternalConfig`] after
-    /// [`TlsConfig::from_config`].
+    /// [`TlsSetupError::LastCertificate`] if it is the only one; [`TlsSetupError::ExternalConfig`]
+    /// after [`TlsConfig::from_config`].
     pub fn remove_certificate(&self, label: &str) -> Result<bool, TlsSetupError> {
         self.update_running(|plan| plan.managed_mut()?.remove(label))
     }

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// The response to a clear-text HTTP request on a TLS port.
 ///
-/// [`Session::receive`](crate::Session::receive) appends it to its output together with
+/// [`TlsConnection::receive`](crate::TlsConnection::receive) appends it to its output together with
 /// [`TlsConnectionError::PlainHttp`].
 // RFC 9110 §15.5.1: 400 says that the server will not process the request because of something that
 // is perceived to be a client error.

@@ -18,9 +18,9 @@
 //! # Ok::<(), peregrine::tls::TlsSetupError>(())
 //! ```
 //!
-//! Start reading in `session.rs`. The API for users is in `config.rs`, what a reload reads in
-//! `plan.rs`, errors of the peer in `reject.rs`, and limits in `limits.rs`. Without the feature
-//! `rustls`, which is enabled by default, `disabled.rs` replaces all of them.
+//! Start reading in `connection.rs`. The API for users is in `config.rs`, what a reload reads in
+//! `spec.rs`, errors of the peer in `connection_error.rs`, and limits in `limits.rs`. Without the
+//! feature `rustls`, which is enabled by default, `disabled.rs` replaces all of them.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "rustls")]

@@ -3,7 +3,7 @@
 /// The maximum number of bytes that a peer may send before its handshake is complete: 64 KiB.
 ///
 /// The same limit applies to an incomplete handshake message after the handshake. A peer that
-/// exceeds it is rejected with `Reject::HandshakeTooLong`.
+/// exceeds it is rejected with `TlsConnectionError::HandshakeTooLong`.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
 
 /// The maximum number of plaintext bytes in a record: 16 KiB.

@@ -17,7 +17,7 @@ pub struct TlsStatus {
     pub reloads: u64,
     /// The number of failed reloads, which changed nothing.
     pub failed_reloads: u64,
-    /// Failed reloads by error ([`TlsError::label`]); errors that did not occur are omitted.
+    /// Failed reloads by error ([`TlsSetupError::label`]); errors that did not occur are omitted.
     pub failures_by_kind: BTreeMap<&'static str, u64>,
     /// When the last reload succeeded.
     pub reloaded_at: Option<SystemTime>,

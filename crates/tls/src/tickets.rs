@@ -112,7 +112,7 @@ impl TicketKeys {
     /// Uses these keys, the sealing key first. They do not rotate.
     ///
     /// # Errors
-    /// [`TlsError::BadTicketKeys`] if there is none, or if there are more than eight.
+    /// [`TlsSetupError::BadTicketKeys`] if there is none, or if there are more than eight.
     pub fn from_secrets(
         secrets: impl IntoIterator<Item = [u8; 32]>,
     ) -> Result<Self, TlsSetupError> {
@@ -122,7 +122,7 @@ impl TicketKeys {
     /// Uses the keys in a file, which is read again on each reload.
     ///
     /// # Errors
-    /// [`TlsError::Unreadable`], or [`TlsError::BadTicketKeys`] which names the line.
+    /// [`TlsSetupError::Unreadable`], or [`TlsSetupError::BadTicketKeys`] which names the line.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TlsSetupError> {
         let source = PemSource::file(path);
         let keys = read(&source)?;

@@ -46,7 +46,7 @@
 //! expects. There, the names in the document are used, and a flattened struct adds nothing to a
 //! pointer. A field sent under an `alias` is reported under its own name.
 //!
-//! Start reading at [`Valid`], then `names.rs`.
+//! Start reading at [`Valid`], then `json_pointer.rs`.
 #![forbid(unsafe_code)]
 
 mod json_pointer;

@@ -1,7 +1,7 @@
 //! A macro that reports why a function is not a handler.
 
 /// Checks at compile time that a function is a handler. If it is not, the error names the argument
-/// or result at fault and how to fix it.
+/// or result that is wrong and how to fix it.
 ///
 /// Adding the function as a route reports the same error. This macro reports it beside the
 /// function, and also works for functions that have no route yet. Pass one `_` for each argument:

@@ -78,20 +78,20 @@ struct Dispatcher {
     shared: SharedSocket,
     /// The payload of the handler's panic.
     panic: Option<Box<dyn Any + Send>>,
-    /// Bytes received from the peer; `read` is how many of them were already parsed.
+    /// Bytes received from the peer; `consumed` is how many of them were already parsed.
     unread: Vec<u8>,
     consumed: usize,
     timeouts: WebSocketTimeouts,
     /// `None` if this thread has no clock.
     timer: Option<Box<dyn Timer>>,
-    /// The alarm was set again and must be polled, or it will not wake the task.
+    /// The timer was set again and must be polled, or it will not wake the task.
     timer_armed: bool,
     phase: ClosePhase,
     /// Bytes were received since the last check for silence.
     received_since_check: bool,
 }
 
-/// The purpose of the alarm. Phases only advance, except that `Asked` may return to `Open`.
+/// The purpose of the timer. Phases only advance, except that `PingSent` may return to `Open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ClosePhase {
     /// The peer may be silent for the keep-alive interval.
@@ -140,7 +140,7 @@ impl Dispatcher {
         self.arm_timer(after);
     }
 
-    /// Checks whether the server drains and whether the alarm has expired.
+    /// Checks whether the server drains and whether the timer has expired.
     fn poll_timers(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) {
         let Some(alarm) = &mut self.timer else { return };
         self.timer_armed = false;

@@ -17,7 +17,7 @@ pub enum RecvError {
     /// The peer did not answer a ping in time.
     PongTimeout,
     /// The worker has reached its memory limit (`overload.memory_max`), and this peer needed more.
-    /// It was sent [`CloseCode::TRY_AGAIN_LATER`](crate::CloseCode::TRY_LATER).
+    /// It was sent [`CloseCode::TRY_AGAIN_LATER`](crate::CloseCode::TRY_AGAIN_LATER).
     Overloaded,
 }
 

@@ -26,12 +26,12 @@
 //! ```
 //!
 //! Handlers need not answer pings, detect silent peers, complete the close handshake in time, or
-//! close the WebSocket when the server shuts down: `conversation.rs` does this beside the handler,
+//! close the WebSocket when the server shuts down: `dispatcher.rs` does this beside the handler,
 //! whatever the handler waits for.
 //!
 //! The protocol is in `peregrine_proto::ws`, which does no I/O; the connection's bytes come from
 //! `peregrine_web::upgrade`. This crate does not depend on the server. Start reading at
-//! [`WebSocketUpgrade`], then [`WebSocket`], then `conversation.rs`.
+//! [`WebSocketUpgrade`], then [`WebSocket`], then `dispatcher.rs`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "deflate")]

@@ -201,7 +201,7 @@ impl WebSocketSender {
     }
 
     /// Waits until the WebSocket closes or the server drains. While it drains, messages can still
-    /// be sent for the time set by [`goodbye`](crate::WebSocketUpgrade::goodbye).
+    /// be sent for the time set by [`drain_timeout`](crate::WebSocketUpgrade::drain_timeout).
     #[doc(alias = "closed")]
     pub async fn wait_closing(&self) {
         self.poll_with_waiter(|state, number, cx| state.poll_close_started(number, cx)).await;

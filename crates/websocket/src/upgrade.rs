@@ -30,7 +30,7 @@ use std::time::Duration;
 /// a request that does not ask for a WebSocket.
 ///
 /// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
-/// the request. [`WebSocketUpgrade::origins`] allows further origins.
+/// the request. [`WebSocketUpgrade::allow_origins`] allows further origins.
 #[doc(alias = "ws")]
 pub struct WebSocketUpgrade {
     key: HandshakeKey,
@@ -127,8 +127,8 @@ impl WebSocketUpgrade {
 
     /// Sets how long the peer may be silent before it is sent a ping. With `None` no pings are
     /// sent, and the server's `upgraded_idle_timeout` applies. The default is
-    /// [`KEEP_ALIVE`](crate::KEEP_ALIVE). Silence is measured in steps of this interval and of the
-    /// worker's clock (100 ms), so the ping may be sent up to one interval later.
+    /// [`PING_INTERVAL`](crate::PING_INTERVAL). Silence is measured in steps of this interval and
+    /// of the worker's clock (100 ms), so the ping may be sent up to one interval later.
     #[doc(alias = "heartbeat")]
     #[doc(alias = "ws_ping_interval")]
     #[must_use]

@@ -48,7 +48,7 @@ impl Client {
         self.endpoint.poll_recv(cx, bytes_max.max(1))
     }
 
-    /// Queues bytes. They are sent when [`poll_sent`](Self::poll_flushed_to) is ready for the
+    /// Queues bytes. They are sent when [`poll_flushed_to`](Self::poll_flushed_to) is ready for the
     /// result.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Client {
         self.endpoint.is_readable()
     }
 
-    /// The connection's number, as used in the [story](crate::Network::story).
+    /// The connection's number, as used in the [event log](crate::Network::event_log).
     #[must_use]
     pub fn id(&self) -> u64 {
         self.endpoint.id

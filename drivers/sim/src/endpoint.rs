@@ -88,7 +88,7 @@ impl SimEndpoint {
         })
     }
 
-    /// Queues bytes. They are in transit when the result is reached; see `poll_sent`.
+    /// Queues bytes. They are in transit when the result is reached; see `poll_flushed_to`.
     pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
         self.with(|state, id, end| {
             let connection = connection(&mut state.connections, id);

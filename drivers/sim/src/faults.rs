@@ -36,13 +36,13 @@ pub struct Faults {
     pub pipe_varies: bool,
     /// Connections have socket buffers instead of pipes. Default none.
     pub socket_buffers: Option<SocketBuffers>,
-    /// Tasks that become ready run in the next turn, as on drivers that poll the kernel, and within
-    /// a turn in any order. Otherwise any ready task may be next, and a task may wait for many
-    /// turns. Default false.
+    /// Tasks that become ready run in the next iteration, as on drivers that poll the kernel, and
+    /// within an iteration in any order. Otherwise any ready task may be next, and a task may wait
+    /// for many iterations. Default false.
     pub batch_scheduling: bool,
 }
 
-/// Socket buffers, which accept and release bytes in lumps.
+/// Socket buffers, which accept and release bytes in steps.
 ///
 /// A full send buffer accepts nothing until a third of it is free. A full receive buffer stays
 /// closed until `window_update_bytes` of it are free. Bytes leave the send buffer when they arrive,
@@ -53,8 +53,8 @@ pub struct SocketBuffers {
     /// The size of each send buffer in bytes.
     pub send_bytes_max: usize,
     /// The number of bytes that the server's kernel accepts beyond those it can send: drivers limit
-    /// this ([`progress`](peregrine_driver::Stream::progress)). Once reached, half of it must be
-    /// free again.
+    /// this ([`bytes_written`](peregrine_driver::Stream::bytes_written)). Once reached, half of it
+    /// must be free again.
     pub notsent_lowat_bytes: usize,
     /// The size of each receive buffer in bytes.
     pub receive_bytes_max: usize,
@@ -63,7 +63,7 @@ pub struct SocketBuffers {
 }
 
 impl SocketBuffers {
-    /// Buffers of the given size, with lumps to match.
+    /// Buffers of the given size, with steps to match.
     #[must_use]
     pub fn with_size(bytes: usize) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl SocketBuffers {
     }
 
     /// How many bytes a reader may have to take before the server's
-    /// [`progress`](peregrine_driver::Stream::progress) advances again.
+    /// [`bytes_written`](peregrine_driver::Stream::bytes_written) advances again.
     #[must_use]
     pub fn progress_step_max(&self) -> usize {
         let unsent_max = self.notsent_lowat_bytes.min(self.send_bytes_max);

@@ -16,7 +16,7 @@
 //! without `biased`, whose choice is made by tokio.
 //!
 //! A direction is a pipe that moves byte by byte, or has the buffers of [`SocketBuffers`], which
-//! accept and release bytes in lumps. Closing, resetting and refusing behave as in TCP: data
+//! accept and release bytes in steps. Closing, resetting and refusing behave as in TCP: data
 //! accepted by a kernel is delivered after the stream is gone, unless it was reset, and a reset
 //! discards data that the client has not read.
 //!

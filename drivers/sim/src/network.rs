@@ -185,7 +185,7 @@ impl Network {
         self.with(|state| state.failure.clone())
     }
 
-    /// Ends the [story](Self::event_log) and the [trace](Self::trace_digest): later events only
+    /// Ends the [event log](Self::event_log) and the [trace](Self::trace_digest): later events only
     /// clean up a failed run. A stuck run does this by itself.
     pub fn stop_recording(&self) {
         self.with(|state| state.trace.stop_recording());
@@ -197,7 +197,7 @@ impl Network {
         self.with(|state| state.trace.is_recording_stopped())
     }
 
-    /// Adds a line to the [story](Self::event_log), which is included in the
+    /// Adds a line to the [event log](Self::event_log), which is included in the
     /// [trace](Self::trace_digest) as well.
     pub fn log(&self, text: impl Into<String>) {
         let text = text.into();

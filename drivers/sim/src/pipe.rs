@@ -1,12 +1,13 @@
 //! One direction of a connection.
 //!
 //! Bytes move in one direction through these stages: the sender's call puts them into `pending`;
-//! the sender's kernel moves them to `held` as far as its send buffer has room; pieces of that move
-//! to `in_flight` as far as the receiver's window is open; after their delay they land in
-//! `receive_buffer`, where the receiver takes them. Invariant: `flying + arrived <= window`.
+//! the sender's kernel moves them to `send_buffer` as far as its send buffer has room; pieces of
+//! that move to `in_flight` as far as the receiver's window is open; after their delay they land in
+//! `receive_buffer`, where the receiver takes them. Invariant: `in_flight + receive_buffer <=
+//! window`.
 //!
-//! Without [`SocketBuffers`], send buffers do not exist: accepted bytes fly at once, as far as
-//! there is room.
+//! Without [`SocketBuffers`], send buffers do not exist: accepted bytes are in flight at once, as
+//! far as there is room.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -21,14 +22,14 @@ use crate::state::Side;
 pub(crate) struct Pipe {
     /// Limits `in_flight` and `receive_buffer`.
     window: BoundedBuffer,
-    /// `None`: accepted bytes fly at once.
+    /// `None`: accepted bytes are in flight at once.
     send_buffer_limits: Option<SendBufferLimits>,
     /// Bytes from the sender for which its kernel had no room.
     pub(crate) pending: VecDeque<u8>,
     /// The total number of bytes sent, and how many of them the kernel accepted: `taken <= queued`.
     pub(crate) queued: u64,
     pub(crate) bytes_written: u64,
-    /// Bytes that the sender's kernel has accepted and that do not fly yet.
+    /// Bytes that the sender's kernel has accepted and that are not in flight yet.
     send_buffer: VecDeque<u8>,
     in_flight: VecDeque<Segment>,
     in_flight_bytes: usize,
@@ -66,12 +67,12 @@ impl BoundedBuffer {
     }
 }
 
-/// The limits of `held`.
+/// The limits of `send_buffer`.
 #[derive(Debug)]
 struct SendBufferLimits {
-    /// Limits all unacknowledged bytes: `held` and `in_flight`.
+    /// Limits all unacknowledged bytes: `send_buffer` and `in_flight`.
     total: BoundedBuffer,
-    /// Limits `held` alone.
+    /// Limits `send_buffer` alone.
     unsent: BoundedBuffer,
 }
 
@@ -203,8 +204,8 @@ impl Pipe {
         !taken.is_empty()
     }
 
-    /// Takes one piece to fly, if the window is open. The second value is whether the sender's
-    /// kernel accepted more bytes from the sender as a result.
+    /// Takes one piece to put in flight, if the window is open. The second value is whether the
+    /// sender's kernel accepted more bytes from the sender as a result.
     pub(crate) fn next_segment(&mut self, cut: bool, random: &mut Rng) -> Option<(Vec<u8>, bool)> {
         let from = if self.send_buffer_limits.is_some() {
             &mut self.send_buffer
@@ -262,7 +263,8 @@ impl Pipe {
     pub(crate) fn deliver(&mut self, now: Duration, erases: bool) -> Delivery {
         let mut landed = Delivery::default();
         while self.in_flight.front().is_some_and(|segment| segment.at <= now) {
-            let segment = self.in_flight.pop_front().expect("`flying` was checked to be non-empty");
+            let segment =
+                self.in_flight.pop_front().expect("`in_flight` was checked to be non-empty");
             match (segment.payload, self.receiver) {
                 (Payload::Data(piece), target) => {
                     self.in_flight_bytes -= piece.len();

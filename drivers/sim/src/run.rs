@@ -179,7 +179,7 @@ struct SimLoop<F: Future> {
     start: Instant,
     /// The network's next event, or the time limit for silence, as a timer of tokio.
     timer: Pin<Box<Sleep>>,
-    /// The number of tasks to poll before the next turn begins.
+    /// The number of tasks to poll before the next iteration begins.
     batch_polls_left: usize,
     /// If nothing happens until then, it is a deadlock.
     idle_deadline: Option<Instant>,
@@ -227,7 +227,7 @@ impl<F: Future> SimLoop<F> {
             return None;
         }
         let id = if self.network.with(|state| state.faults.batch_scheduling) {
-            // Tasks that were woken since the turn began are behind those of the turn.
+            // Tasks that were woken since the iteration began are behind those of the iteration.
             let count = count.min(self.batch_polls_left + 1);
             self.ready.take_in_order(self.network.with(|state| state.random.index(count)))
         } else {

@@ -19,7 +19,7 @@ pub(crate) struct NetworkState {
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     pub(crate) now: Duration,
-    /// When the current turn began. It polls as many tasks as were ready then.
+    /// When the current iteration began. It polls as many tasks as were ready then.
     pub(crate) polled_at: Duration,
     /// The virtual time at which an unfinished run fails.
     pub(crate) time_max: Duration,

@@ -64,7 +64,7 @@ impl Trace {
         }
     }
 
-    /// Adds a note from the user.
+    /// Adds a line from the user.
     pub(crate) fn log(&mut self, now: Duration, text: String) {
         let digest =
             text.bytes().fold(0, |digest, byte| mix(digest ^ u64::from(byte)).wrapping_add(1));

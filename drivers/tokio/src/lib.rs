@@ -11,7 +11,7 @@
 //! Tasks are tokio's own local tasks. Each has tokio's cooperative budget per poll, which is
 //! intended: without it one peer that sends continuously could monopolise the thread.
 //!
-//! Start reading at `worker.rs` ([`Tokio`]), then `stream.rs` and `output.rs`.
+//! Start reading at `worker.rs` ([`Tokio`]), then `stream.rs` and `send_queue.rs`.
 #![forbid(unsafe_code)]
 
 mod affinity;

@@ -26,8 +26,8 @@ const BUFFER_BYTES_RANGE: std::ops::RangeInclusive<usize> = 512..=65_536;
 
 /// All receive buffers of one worker.
 ///
-/// Each buffer is in one of four places: not in use yet, in the kernel's ring, in a connection's
-/// [`ChunkQueue`], or in a chunk held by the user. `lent` counts the last two.
+/// Each buffer is in one of four states: not in use yet, in the kernel's ring, in a connection's
+/// [`ChunkQueue`], or in a chunk held by the user. `outstanding` counts the last two.
 ///
 /// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. It
 /// is given more only when few are left.
@@ -76,7 +76,7 @@ impl BufferRing {
         let memory = Mapping::allocate(count as usize * bytes)?;
         let submitter = ring.io_uring()?.submitter();
         let address = entries.start.as_ptr() as u64;
-        // SAFETY: the block is page-aligned, holds `count` entries, and `Shared` frees it only
+        // SAFETY: the block is page-aligned, holds `count` entries, and `UringWorker` frees it only
         // after the ring was closed.
         unsafe { submitter.register_buf_ring_with_flags(address, count as u16, BUFFER_GROUP, 0) }?;
         let buffers = Self {
@@ -241,8 +241,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping has this address and length, and `Shared` drops it only after the
-        // ring was closed, so the kernel no longer uses it.
+        // SAFETY: the mapping has this address and length, and `UringWorker` drops it only after
+        // the ring was closed, so the kernel no longer uses it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

@@ -59,8 +59,8 @@ impl Deref for Chunk {
     fn deref(&self) -> &[u8] {
         match &self.bytes {
             ChunkData::Eof => &[],
-            // SAFETY: the buffer came with a completion and is given back only when `Lent` is
-            // dropped, which this borrow rules out.
+            // SAFETY: the buffer came with a completion and is given back only when
+            // `ProvidedBuffer` is dropped, which this borrow rules out.
             ChunkData::Provided(lent) => unsafe {
                 lent.worker.buffers.read(lent.buffer(), lent.packed as u32)
             },

@@ -13,7 +13,7 @@ use peregrine_driver::UnixCredentials;
 pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UnixCredentials> {
     let mut told = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `told` has room for `length` bytes, and any bytes are a valid `ucred`; both live
+    // SAFETY: `ucred` has room for `length` bytes, and any bytes are a valid `ucred`; both live
     // until the call returns, and the kernel keeps neither.
     let result = unsafe {
         libc::getsockopt(

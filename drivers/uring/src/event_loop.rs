@@ -1,9 +1,9 @@
-//! The worker's loop: turns of the ring, run as one task of a tokio runtime, and two ways to sleep.
+//! The worker's event loop, which runs as one task of a tokio runtime, and its two ways to sleep.
 //!
 //! If events can only come from the ring, the thread sleeps in the ring: submitting, waiting and
 //! reaping are one system call. If tokio has tasks, or the driver is held awake, the thread sleeps
 //! in tokio, which learns of completions through an eventfd registered with the ring. While the
-//! ring is busy, the loop yields to tokio every few turns.
+//! ring is busy, the loop yields to tokio every few iterations.
 //!
 //! A sleep in the ring is short, because tokio's events are not seen in the meantime. A worker that
 //! has been idle for the length of one sleeps in tokio, where it sees all events and needs no time
@@ -31,7 +31,7 @@ use crate::ring::EnterWait;
 use crate::timer::LoopClock;
 use crate::worker::{UringWorker, create_eventfd};
 
-/// The number of turns before the loop yields to tokio, if tokio has tasks.
+/// The number of iterations before the loop yields to tokio, if tokio has tasks.
 const ITERATIONS_PER_YIELD: u32 = 8;
 /// The longest sleep in the ring. The loop yields to tokio after it, so events that the driver does
 /// not know about (a timer without a hold, a task spawned on the runtime by another thread) are
@@ -83,7 +83,7 @@ struct EventLoop {
     metrics: RuntimeMetrics,
     spin: Duration,
     parker: TokioParker,
-    /// Turns since the loop last yielded to tokio.
+    /// Iterations since the loop last yielded to tokio.
     iterations: u32,
     /// The number of tokio's tasks when the loop was polled.
     tokio_tasks: usize,
@@ -166,7 +166,7 @@ impl EventLoop {
         }
     }
 
-    /// Turns the ring until the loop must yield the thread.
+    /// Runs iterations until the loop must yield the thread.
     fn run_iterations(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.unpark();
         self.tokio_tasks = tokio_tasks(&self.metrics);
@@ -207,7 +207,7 @@ impl EventLoop {
         }
     }
 
-    /// Submits the turn's operations to the kernel, and sleeps in the ring if appropriate.
+    /// Submits the iteration's operations to the kernel, and sleeps in the ring if appropriate.
     fn enter(&mut self) -> io::Result<NextStep> {
         let shared = &self.worker;
         shared.rearm_starved();
@@ -256,7 +256,7 @@ impl EventLoop {
 
     fn until_next_timer(&self) -> Option<Duration> {
         let deadline = self.worker.timers.borrow().next_deadline()?;
-        // The tasks of this turn may have taken a long time.
+        // The tasks of this iteration may have taken a long time.
         self.worker.clock.invalidate(true);
         Some(deadline.saturating_sub(self.worker.clock.now()))
     }
@@ -329,7 +329,7 @@ impl TokioParker {
         }
         let Some(deadline) = shared.timers.borrow().next_deadline() else { return Ok(true) };
         // A timer that fires too early causes one useless wake-up, which is cheaper than moving it
-        // in each turn.
+        // in each iteration.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
             shared.clock.invalidate(true);
             let now = shared.clock.now();

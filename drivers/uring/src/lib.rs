@@ -5,10 +5,10 @@
 //! run several workers, call `prepare`, which creates the rings of all of them. On systems other
 //! than Linux only `probe` exists.
 //!
-//! Start reading at `worker.rs` (a worker's state) and `park.rs` (its loop), then `stream.rs`,
-//! `receive.rs` and `send.rs` (a connection). Memory that the kernel may access is in three places:
-//! `buffers.rs` (received bytes), `chunk.rs` (bytes of a large receive) and `operation.rs` (bytes
-//! being sent).
+//! Start reading at `worker.rs` (a worker's state) and `event_loop.rs` (its loop), then
+//! `stream.rs`, `receive.rs` and `send.rs` (a connection). Memory that the kernel may access is in
+//! three places: `buffer_ring.rs` (received bytes), `chunk.rs` (bytes of a large receive) and
+//! `operation.rs` (bytes being sent).
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(target_os = "linux")]

@@ -30,11 +30,11 @@ use crate::worker::UringWorker;
 /// did not inherit them: the longest backlog that systems are configured to use.
 const PREEXISTING_MAX: u32 = 65_536;
 
-/// For this many tasks polled in a turn, one more connection is taken in the next one; see
+/// For this many tasks polled in an iteration, one more connection is taken in the next one; see
 /// [`UringWorker::accept_batch_size`].
 const POLLS_PER_ACCEPT: usize = 8;
 
-/// The minimum number of connections taken after a long turn.
+/// The minimum number of connections taken after a long iteration.
 const ACCEPT_BATCH_AFTER_STALL: usize = 32;
 
 /// Drops TCP segments that start a connection (SYN without ACK). The filter of a listening socket
@@ -367,8 +367,8 @@ impl UringWorker {
     }
 
     /// The number of connections to take before queuing behind the other workers again: one, and
-    /// more after turns with many polls or long ones, because emptying the backlog would take many
-    /// of them. Idle workers have taken their connections in the meantime.
+    /// more after iterations with many polls or long ones, because emptying the backlog would take
+    /// many of them. Idle workers have taken their connections in the meantime.
     fn accept_batch_size(&self) -> usize {
         let share = 1 + self.executor.polls() / POLLS_PER_ACCEPT;
         if self.long_iterations.borrow().is_last_long() {

@@ -81,7 +81,7 @@ impl Token {
 /// A piece being sent to the peer. `sent <= piece.len()`.
 ///
 /// While a send is in the kernel, the piece is neither changed nor dropped; the connection's slot
-/// ensures that. Moving a `Sending` is fine, because the bytes themselves stay in place. This also
+/// ensures that. Moving a `SendOp` is fine, because the bytes themselves stay in place. This also
 /// holds for shared bytes: as long as one handle exists, they are neither changed nor freed,
 /// whatever happens to the other handles.
 #[derive(Debug, Default)]

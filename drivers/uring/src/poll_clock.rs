@@ -3,19 +3,19 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// When the completions that made the current task ready were taken from the ring. A turn may end
-/// before all ready tasks were polled; the next look at the ring then queues more tasks behind
+/// When the completions that made the current task ready were taken from the ring. An iteration may
+/// end before all ready tasks were polled; the next poll of the ring then queues more tasks behind
 /// them.
 #[derive(Default)]
 pub(crate) struct PollClock {
-    /// The look that the current task came from.
+    /// The poll of the ring that the current task came from.
     polled_at: Cell<Duration>,
     /// The number of tasks before those of a later look, and the time of that look.
     next_batch: Cell<Option<(usize, Duration)>>,
 }
 
 impl PollClock {
-    /// The driver looks at the ring now, while `ready` tasks are already queued.
+    /// The driver polls the ring now, while `ready` tasks are already queued.
     pub(crate) fn record_poll(&self, now: Duration, ready: usize) {
         if ready == 0 {
             self.polled_at.set(now);
@@ -38,7 +38,7 @@ impl PollClock {
         }
     }
 
-    /// The look that the current task came from.
+    /// The poll of the ring that the current task came from.
     pub(crate) fn polled_at(&self) -> Duration {
         self.polled_at.get()
     }

@@ -213,7 +213,7 @@ impl Ring {
 
     /// A sleep must end when an expected completion arrives, because a task waits for its result.
     ///
-    /// Calling this twice for the same completion ends a sleep early, which costs one turn.
+    /// Calling this twice for the same completion ends a sleep early, which costs one iteration.
     pub(crate) fn wake_on_inline_completion(&mut self) {
         self.inline_completions = self.inline_completions.saturating_sub(1);
     }

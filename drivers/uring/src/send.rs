@@ -13,7 +13,7 @@
 //!
 //! Shared bytes are sent by the same call as the bytes before them, and the rest of them with
 //! separate operations. The connection's slot keeps them until the kernel took them. For files the
-//! ring reports when there is room, and a call (`file.rs`) sends.
+//! ring reports when there is room, and a call (`sendfile.rs`) sends.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -37,8 +37,8 @@ use crate::worker::UringWorker;
 /// compared to the work it does.
 const INLINE_SEND_BYTES_MAX: usize = 16 * 1024;
 
-/// The maximum number of offers per turn, which is the number of pooled vectors. With more offers,
-/// system calls are cheaper than new vectors.
+/// The maximum number of offers per iteration, which is the number of pooled vectors. With more
+/// offers, system calls are cheaper than new vectors.
 const INLINE_SENDS_MAX: u32 = 64;
 
 /// The pause after nothing of a file could be sent although the socket has room: 10 ms. The kernel
@@ -270,7 +270,7 @@ impl UringWorker {
         };
         // SAFETY: `current` owns the bytes, or has a handle of shared ones, which are immutable and
         // stay in place as long as any handle exists. Until the completion, which alone clears
-        // `under_way`, it is neither changed nor taken, and `in_flight` keeps the slot.
+        // `state`, it is neither changed nor taken, and `in_flight` keeps the slot.
         let submitted = unsafe { self.submit(entry, connection.token(OpKind::Send, index)) };
         connection.track_submission(submitted)
     }

@@ -44,7 +44,7 @@ pub(crate) struct StreamSlot {
     pub(crate) in_flight: u8,
     pub(crate) chunks: ChunkQueue,
     /// The memory of a receive that does not use a shared buffer. If it contains bytes, they are
-    /// older than those in `unread`.
+    /// older than those in `chunks`.
     pub(crate) owned_receive: Option<Box<OwnedBuffer>>,
     pub(crate) receive_waiter: Waiter,
     pub(crate) send_queue: SendQueue,

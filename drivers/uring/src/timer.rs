@@ -14,13 +14,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::executor::Waiter;
 use crate::worker::UringWorker;
 
-/// The monotonic and the calendar clock, read at most once in a turn of the loop.
+/// The monotonic and the calendar clock, read at most once in an iteration of the loop.
 pub(crate) struct LoopClock {
     start: Instant,
     in_iteration: Cell<bool>,
     now: Cell<Option<Duration>>,
     unix: Cell<Option<Duration>>,
-    /// The last reading of this turn.
+    /// The last reading of this iteration.
     last_reading: Cell<Option<Reading>>,
 }
 
@@ -34,7 +34,7 @@ const QUICK_POLL_MAX: Duration = Duration::from_micros(20);
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     time: Duration,
-    /// The number of polls in the turn at that time.
+    /// The number of polls in the iteration at that time.
     polls: usize,
     /// For how many more polls it may be used.
     reusable_polls: usize,
@@ -61,8 +61,8 @@ impl LoopClock {
         }
     }
 
-    /// Forgets the reading. Between turns (`in_iteration` false), other code of the thread runs for
-    /// an unknown time, so nothing is cached.
+    /// Forgets the reading. Between iterations (`in_iteration` false), other code of the thread
+    /// runs for an unknown time, so nothing is cached.
     pub(crate) fn invalidate(&self, in_turn: bool) {
         self.in_iteration.set(in_turn);
         self.now.set(None);
@@ -74,7 +74,7 @@ impl LoopClock {
         self.cached(&self.now, || self.start.elapsed())
     }
 
-    /// The current time, after `polls` polls of the turn.
+    /// The current time, after `polls` polls of the iteration.
     pub(crate) fn precise_now(&self, polls: usize) -> Duration {
         let time = self.start.elapsed();
         let reading = Reading::after(self.last_reading.get(), time, polls);
@@ -109,26 +109,27 @@ impl LoopClock {
     }
 }
 
-/// A turn is long if it takes at least this long.
+/// An iteration is long if it takes at least this long.
 const LONG_ITERATION: Duration = Duration::from_millis(10);
 
-/// Turns of at least this length are remembered. Shorter ones do not matter for deadlines of peers.
+/// Iterations of at least this length are remembered. Shorter ones do not matter for deadlines of
+/// peers.
 const RECORDED_ITERATION_MIN: Duration = Duration::from_millis(100);
 
-/// The maximum number of remembered turns.
+/// The maximum number of remembered iterations.
 const RECORDED_ITERATIONS: usize = 64;
 
-/// The last turns that took long, because handlers blocked or many tasks were ready: data sent in
-/// them left at their end.
+/// The last iterations that took long, because handlers blocked or many tasks were ready: data sent
+/// in them left at their end.
 #[derive(Default)]
 pub(crate) struct LongIterations {
-    /// When each turn began and ended.
+    /// When each iteration began and ended.
     iterations: VecDeque<(Duration, Duration)>,
     is_last_long: bool,
 }
 
 impl LongIterations {
-    /// A turn has ended.
+    /// An iteration has ended.
     #[inline]
     pub(crate) fn record(&mut self, began: Duration, ended: Duration) {
         let took = ended.saturating_sub(began);
@@ -146,7 +147,7 @@ impl LongIterations {
         self.iterations.push_back((began, ended));
     }
 
-    /// Returns whether the last turn was long.
+    /// Returns whether the last iteration was long.
     pub(crate) fn is_last_long(&self) -> bool {
         self.is_last_long
     }

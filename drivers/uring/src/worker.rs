@@ -52,11 +52,11 @@ pub(crate) struct UringWorker {
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
     pub(crate) is_shutting_down: Cell<bool>,
     pub(crate) blocking_tasks: BlockingTasks,
-    /// Where counters are published for other threads, and when the current turn began.
+    /// Where counters are published for other threads, and when the current iteration began.
     metrics: Option<(Arc<DriverMetrics>, Cell<Option<Duration>>)>,
-    /// The last turns that took long.
+    /// The last iterations that took long.
     pub(crate) long_iterations: RefCell<LongIterations>,
-    /// Called at the end of each turn.
+    /// Called at the end of each iteration.
     pub(crate) on_iteration_end: OnceCell<Box<dyn Fn(Duration)>>,
     in_flight: Cell<u64>,
     wake_armed: Cell<bool>,
@@ -121,7 +121,7 @@ impl UringWorker {
         }
     }
 
-    /// A turn begins: completions are about to be dispatched.
+    /// An iteration begins: completions are about to be dispatched.
     pub(crate) fn begin_iteration(&self) {
         let now = self.clock.now();
         self.executor.record_poll(now);
@@ -130,7 +130,7 @@ impl UringWorker {
         }
     }
 
-    /// The turn is over: publishes the counters for other threads.
+    /// The iteration is over: publishes the counters for other threads.
     pub(crate) fn end_iteration(&self) {
         let now = self.clock.precise_now(self.executor.polls());
         self.long_iterations.borrow_mut().record(self.executor.polled_at(), now);
@@ -252,7 +252,7 @@ impl UringWorker {
             debug_assert!(end <= self.clock.now() + longest, "timeouts are set with `longest`");
             return Ok(None);
         }
-        // The tasks of this turn may have taken a long time.
+        // The tasks of this iteration may have taken a long time.
         self.clock.invalidate(true);
         let now = self.clock.now();
         if let Some(end) = self.wait_deadline.get() {
@@ -262,8 +262,8 @@ impl UringWorker {
         self.wait_timespec.set(end.saturating_sub(now).into());
         let entry = opcode::Timeout::new(self.wait_timespec.as_ptr()).build();
         let entry = entry.user_data(Token::new(OpKind::Timeout, 0, 0).to_user_data());
-        // SAFETY: `Shared` outlives the ring and is not moved, because it is in a `Rc`; the length
-        // is not written while `sleep_until` says that the timeout is in the ring.
+        // SAFETY: `UringWorker` outlives the ring and is not moved, because it is in a `Rc`; the
+        // length is not written while `wait_deadline` says that the timeout is in the ring.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.wait_deadline.set(Some(end));
         Ok(None)

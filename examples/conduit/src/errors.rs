@@ -71,7 +71,7 @@ impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match error {
             // All connections were busy, or another connection was writing, for longer than
-            // `wait_max`.
+            // the acquire timeout.
             sqlx::Error::PoolTimedOut => Self(Problem::overloaded(1)),
             sqlx::Error::Database(error) if is_busy(&*error) => Self(Problem::overloaded(1)),
             error => internal("a database operation failed", &error),

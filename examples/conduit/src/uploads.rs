@@ -109,7 +109,7 @@ fn random() -> Result<u128, Error> {
 }
 
 pub(crate) fn routes(api: ApiScope) -> ApiScope {
-    // `run_to_end`: a client that disconnects during the upload leaves no file behind.
+    // `run_to_completion`: a client that disconnects during the upload leaves no file behind.
     api.put(
         "/",
         change.run_to_completion().named("change_image").describe(|it| {

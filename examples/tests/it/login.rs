@@ -34,7 +34,7 @@ const PKCS8: [u8; 16] = [
 const PRIVATE: &str = "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A";
 const PUBLIC: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
 
-/// A fault of the provider.
+/// An error of the provider.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Twist {
     None,

@@ -98,7 +98,7 @@ fn app(pool: SqlitePool) -> App {
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("DATABASE").unwrap_or_else(|_| "sqlite:birds.db".to_owned());
     let pool = open(&url).await?;
-    // In production, use `Tls::from_pem_files`.
+    // In production, use `TlsConfig::from_pem_files`.
     let tls = TlsConfig::self_signed(&["localhost"])?.tls;
     let server = Server::bind("127.0.0.1:8080").listen_tls("127.0.0.1:8443", tls);
     let shared = pool.clone();

@@ -267,7 +267,7 @@ pub fn what_was_not_looked_for_is_received_in_order<D: Driver<Socket = Socket>>(
     });
 }
 
-/// When each turn takes long, a worker accepts more than one connection per turn.
+/// When each iteration takes long, a worker accepts more than one connection per iteration.
 pub fn a_worker_with_long_turns_accepts_many<D: Driver<Socket = Socket>>(kernel: &Kernel<D>) {
     const CONNECTIONS: usize = 60;
     kernel.check(async |driver: D| {

@@ -49,7 +49,8 @@ pub fn a_dropped_timer_does_no_harm(harness: &impl Harness) {
     });
 }
 
-/// `at_turn_end` reports the end of every turn with times that do not go back, or of no turn.
+/// `on_iteration_end` reports the end of every iteration with times that do not go back, or of no
+/// iteration.
 pub fn ends_of_turns_are_told_or_none_is(harness: &impl Harness) {
     harness.check(async |driver| {
         let (ends, latest) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Duration::ZERO)));

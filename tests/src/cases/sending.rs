@@ -265,8 +265,8 @@ pub fn a_send_fails_after_the_end_was_sent(harness: &impl Harness) {
     });
 }
 
-/// `is_sent` is accurate after one turn of the worker, and data that the kernel did not accept at
-/// once still arrives.
+/// `is_flushed` is accurate after one iteration of the worker, and data that the kernel did not
+/// accept at once still arrives.
 pub fn sends_that_find_no_room_are_not_called_sent(harness: &impl Harness) {
     harness.check(async |driver| {
         let (stream, peer) = harness.pair(&driver).await;

@@ -297,8 +297,8 @@ pub async fn a_header_that_is_never_whole_is_cut_off<B: Bench>(bench: &B, way: W
         let mut peer = site.peer();
         peer.send(&header[..sent]);
         assert_eq!(peer.rest().await, b"", "nothing is sent");
-        // The server measures from the turn in which it accepted, which may have begun a little
-        // earlier.
+        // The server measures from the loop iteration in which it accepted, which may have begun a
+        // little earlier.
         assert!(bench.now() - start >= SHORT / 2, "the timeout has passed");
     }
     // One byte now and then does not extend the timeout.

@@ -226,7 +226,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     );
     assert_eq!((log.count(&route), log.count(&stream)), (1, 1));
     let line = log.line(&route);
-    assert!(line.contains("WARN") && line.contains("peregrine::offload"), "{line}");
+    assert!(line.contains("WARN") && line.contains("peregrine::spawn_blocking"), "{line}");
 }
 
 /// The routes of a mounted service are not visible outside, so the warning names the request once
@@ -255,7 +255,7 @@ async fn a_mounted_handler_that_blocks_is_told_of_with_its_request<B: Bench>(ben
     bench
         .until("the mount is named while it blocks", || {
             log.lines().iter().any(|line| {
-                line.contains("offload") && line.contains(&format!("/mounted-{number}/*"))
+                line.contains("spawn_blocking") && line.contains(&format!("/mounted-{number}/*"))
             })
         })
         .await;

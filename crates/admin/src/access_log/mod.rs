@@ -138,7 +138,7 @@ impl AccessLogOptions {
 
     /// Appends to a file, which is created if it does not exist. After log rotation has renamed the
     /// file, it is reopened on SIGUSR1 (if the server runs through `Server::serve`) or by
-    /// `Handle::reopen_logs`. No line is lost between the two files.
+    /// `ServerHandle::reopen_logs`. No line is lost between the two files.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::with_target(Target::File(path.into()))
     }
@@ -166,7 +166,7 @@ impl AccessLogOptions {
         }
     }
 
-    /// Sets the format of a line. Default: [`Form::Combined`].
+    /// Sets the format of a line. Default: [`AccessLogFormat::Combined`].
     #[doc(alias = "log_format")]
     pub fn format(mut self, form: AccessLogFormat) -> Self {
         self.style.format = form;

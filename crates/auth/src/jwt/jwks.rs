@@ -29,8 +29,8 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 ///
 /// The application supplies the function that fetches the document, with whatever HTTP client it
 /// already has. The function should use an `https:` URL and must not follow redirects to other
-/// hosts. Clones share the fetched keys: create one `RemoteJwks` outside the closure passed to `serve`
-/// and clone it in there.
+/// hosts. Clones share the fetched keys: create one `RemoteJwks` outside the closure passed to
+/// `serve` and clone it in there.
 ///
 /// ```
 /// use peregrine::auth::{RemoteJwks, JwtKeys, JwtVerifier};
@@ -46,9 +46,9 @@ type FetchFuture = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 /// | setting | default |
 /// |---|---|
 /// | [`max_age`](Self::max_age): after this time, the next request fetches again | 10 minutes |
-/// | [`stale_if_error`](Self::stale_if_error): extra time while the issuer does not answer | 1 hour |
-/// | [`pause`](Self::cooldown) between two attempts | 30 s |
-/// | [`timeout`](Self::fetch_timeout) of one attempt | 5 s |
+/// | [`stale_if_error`](Self::stale_if_error): extra time while the issuer is down | 1 hour |
+/// | [`cooldown`](Self::cooldown) between two attempts | 30 s |
+/// | [`fetch_timeout`](Self::fetch_timeout) of one attempt | 5 s |
 ///
 /// While one request refreshes stale keys, concurrent requests use the stale ones.
 ///

@@ -65,7 +65,8 @@ pub enum ClaimRule {
 /// let (sub, aud) = ("alice".to_owned(), "birds".to_owned());
 /// let claims = Claims { sub, iss, aud, exp: 4_000_000_000 };
 /// let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(&secret)).unwrap();
-/// let response = client.get("/").header("authorization", format!("Bearer {token}")).send_blocking();
+/// let request = client.get("/").header("authorization", format!("Bearer {token}"));
+/// let response = request.send_blocking();
 /// assert_eq!(response.text(), "alice");
 /// # Ok::<_, peregrine::auth::JwtKeyError>(())
 /// ```

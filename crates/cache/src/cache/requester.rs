@@ -10,7 +10,7 @@ use peregrine_web::{Parts, RequestHead};
 pub(crate) struct Requester<'h> {
     pub(crate) head: &'h RequestHead,
     pub(crate) connection: &'h ConnectionInfo,
-    /// The identities read so far: see [`Personal`].
+    /// The identities read so far: see [`PrivateResponse`].
     pub(crate) sources: IdentitySources,
 }
 

@@ -17,7 +17,7 @@ pub type Fingerprint = [u8; 32];
 /// [`MemoryIdempotencyStore`](super::MemoryIdempotencyStore), or your own, such as a database that
 /// several machines share.
 ///
-/// `begin` must be atomic across all users of the store: of two concurrent calls with the same key,
+/// `claim` must be atomic across all users of the store: of two concurrent calls with the same key,
 /// one gets the claim. In Redis, use `SET key value NX PX lease`; in SQL,
 /// `INSERT .. ON CONFLICT DO NOTHING`.
 pub trait IdempotencyStore {
@@ -32,11 +32,11 @@ pub trait IdempotencyStore {
         lease: Duration,
     ) -> impl Future<Output = Result<ClaimResult, IdempotencyStoreError>>;
 
-    /// Like `begin`, for a request without an identity. Any client can send any number of these, so
-    /// a store with limited space should restrict them to a part of it. The default calls `begin`.
+    /// Like `claim`, for a request without an identity. Any client can send any number of these, so
+    /// a store with limited space should restrict them to a part of it. The default calls `claim`.
     ///
     /// # Errors
-    /// As for `begin`.
+    /// As for `claim`.
     fn claim_anonymous(
         &self,
         key: &str,
@@ -63,7 +63,7 @@ pub trait IdempotencyStore {
     /// again.
     ///
     /// # Errors
-    /// As for `finish`.
+    /// As for `complete`.
     fn release(
         &self,
         key: &str,
@@ -101,7 +101,7 @@ pub struct StoredResponse {
     pub fields: Vec<(HeaderName, HeaderValue)>,
     /// The content.
     pub content: Bytes,
-    /// The content includes a secret and must not be compressed ([`Uncompressed`]).
+    /// The content includes a secret and must not be compressed ([`NoCompression`]).
     pub is_uncompressed: bool,
 }
 

@@ -63,7 +63,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// let settings: Settings = layers.load(&code)?;
 /// assert_eq!((&*settings.greeting, &*settings.mail.from), ("Hello", "me@example.org"));
 ///
-/// let error = ConfigLoader::new("APP_").env_vars([("APP_MAIL__FORM", "")]).load(&Settings::default());
+/// let layers = ConfigLoader::new("APP_").env_vars([("APP_MAIL__FORM", "")]);
+/// let error = layers.load(&Settings::default());
 /// let text = error.unwrap_err().to_string();
 /// let expected = "the variable APP_MAIL__FORM: `mail.form`: there is no such setting; \
 ///     did you mean `from`?";

@@ -51,7 +51,7 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 /// | setting | default |
 /// |---|---|
 /// | origins | none: an application with a `Cors` without origins fails to build |
-/// | [`Cors::allow_methods`], [`Cors::allow_headers`] | those that a page of an allowed origin requests |
+/// | [`Cors::allow_methods`], [`Cors::allow_headers`] | those that an allowed origin requests |
 /// | [`Cors::expose_headers`] | none except those that every page may read |
 /// | [`Cors::allow_credentials`] | no |
 /// | [`Cors::max_age`] | 10 minutes |

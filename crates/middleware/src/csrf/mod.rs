@@ -50,8 +50,8 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 /// use peregrine::App;
 ///
 /// let client = App::new().wrap(Csrf::new()).post("/transfer", || "done").test();
-/// let from =
-///     |site: &str| client.post("/transfer").header("sec-fetch-site", site).send_blocking().status();
+/// let transfer = || client.post("/transfer");
+/// let from = |site: &str| transfer().header("sec-fetch-site", site).send_blocking().status();
 /// assert_eq!(from("same-origin"), 200);
 /// assert_eq!(from("cross-site"), 403);
 /// assert_eq!(from("same-site"), 403);
@@ -78,7 +78,7 @@ impl Csrf {
     }
 
     /// Trusts requests of this origin, such as `https://app.example.com`; `*` as in
-    /// [`Cors::allow_origin`](crate::Cors::origin).
+    /// [`Cors::allow_origin`](crate::Cors::allow_origin).
     #[doc(alias = "AddTrustedOrigin")]
     pub fn trust_origin(mut self, origin: impl AsRef<str>) -> Self {
         self.trusted_origins.add(origin.as_ref());

@@ -47,7 +47,7 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 /// [`cross_origin_opener_policy`](Self::cross_origin_opener_policy),
 /// [`cross_origin_resource_policy`](Self::cross_origin_resource_policy),
 /// [`cross_origin_embedder_policy`](Self::cross_origin_embedder_policy),
-/// [`permissions`](Self::permissions_policy) and [`hsts`](Self::hsts) change them.
+/// [`permissions_policy`](Self::permissions_policy) and [`hsts`](Self::hsts) change them.
 ///
 /// The last one is sent only if the client uses TLS (RFC 6797 §7.2), with this server or with a
 /// [trusted proxy](peregrine_web::TrustedProxies).
@@ -169,15 +169,18 @@ impl SecurityHeaders {
     pub fn cross_origin_opener_policy(mut self, policy: &str) -> Self {
         const ALL: [&str; 4] =
             ["same-origin", "same-origin-allow-popups", "noopener-allow-popups", "unsafe-none"];
-        self.cross_origin_opener_policy = self.validate("opener_policy", policy, &ALL);
+        self.cross_origin_opener_policy = self.validate("cross_origin_opener_policy", policy, &ALL);
         self.render()
     }
 
     /// Sets which pages may embed this response: `same-origin`, `same-site`, `cross-origin`. An
     /// empty text disables the field.
     pub fn cross_origin_resource_policy(mut self, policy: &str) -> Self {
-        self.cross_origin_resource_policy =
-            self.validate("resource_policy", policy, &["same-origin", "same-site", "cross-origin"]);
+        self.cross_origin_resource_policy = self.validate(
+            "cross_origin_resource_policy",
+            policy,
+            &["same-origin", "same-site", "cross-origin"],
+        );
         self.render()
     }
 
@@ -185,7 +188,7 @@ impl SecurityHeaders {
     /// `unsafe-none`. An empty text disables the field.
     pub fn cross_origin_embedder_policy(mut self, policy: &str) -> Self {
         self.cross_origin_embedder_policy = self.validate(
-            "embedder_policy",
+            "cross_origin_embedder_policy",
             policy,
             &["require-corp", "credentialless", "unsafe-none"],
         );

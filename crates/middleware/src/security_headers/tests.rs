@@ -209,9 +209,9 @@ fn what_browsers_would_not_understand_is_found_at_start() {
         (new().csp(Csp::new().img_src(["'none'", "data:"])), "beside other sources"),
         (new().frame_ancestors(["none"]), "keywords have quotes"),
         (new().referrer_policy("never"), "is not one of no-referrer"),
-        (new().cross_origin_opener_policy("x"), "opener_policy"),
-        (new().cross_origin_resource_policy("x"), "resource_policy"),
-        (new().cross_origin_embedder_policy("x\n"), "embedder_policy"),
+        (new().cross_origin_opener_policy("x"), "cross_origin_opener_policy"),
+        (new().cross_origin_resource_policy("x"), "cross_origin_resource_policy"),
+        (new().cross_origin_embedder_policy("x\n"), "cross_origin_embedder_policy"),
         (new().permissions_policy(PermissionsPolicy::new().deny("Camera")), "not a feature name"),
         (
             new().permissions_policy(PermissionsPolicy::new().allow("camera", ["a.test"])),

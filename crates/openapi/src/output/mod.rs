@@ -69,7 +69,7 @@ pub trait OperationOutput {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not describe its effect on a response, so an OpenAPI document cannot include it",
     label = "returned before the body by a described handler",
-    note = "for your own type, implement `peregrine::openapi::DescribeParts`; an empty implementation means that there is nothing to document"
+    note = "for your own type, implement `peregrine::openapi::OperationOutputParts`; an empty implementation means that there is nothing to document"
 )]
 pub trait OperationOutputParts {
     /// Changes the responses that follow in the tuple.

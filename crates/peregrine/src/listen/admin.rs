@@ -22,7 +22,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 ///   the classic text format.
 /// - `/livez`: 200; 503 if a handler has blocked a worker's thread for longer than
 ///   [`liveness_threshold`](Self::liveness_threshold).
-/// - `/readyz`: 200 while the server serves; 503 before that, and once it is ordered to shut down.
+/// - `/readyz`: 200 while the server serves; 503 before that, and once a shutdown was requested.
 ///   `/readyz?overload=unready` also responds with 503 while all workers refuse requests because
 ///   memory is short.
 /// - `/startupz`: 200 once all workers serve.
@@ -53,7 +53,7 @@ pub struct Admin {
 
 impl Admin {
     /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
-    /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_place) returns
+    /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_address) returns
     /// it.
     #[doc(alias = "new")]
     pub fn bind(address: impl Into<String>) -> Self {
@@ -67,7 +67,7 @@ impl Admin {
     }
 
     /// Listens on the sockets called `name` from a service manager; see
-    /// [`Server::listen_activated`](crate::Server::activated).
+    /// [`Server::listen_activated`](crate::Server::listen_activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Activated(name.into(), None))
@@ -142,7 +142,7 @@ impl Admin {
         AdminState::start(workers, orders, self.liveness_threshold)
     }
 
-    /// Opens the listener, or inherits it if `heir` has it.
+    /// Opens the listener, or inherits it if the predecessor passed it.
     pub(crate) fn bind_listener(
         self,
         all: &mut Listeners,

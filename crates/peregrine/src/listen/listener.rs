@@ -73,7 +73,7 @@ impl Listener {
     }
 
     /// Listens on the sockets called `name` that a service manager created; see
-    /// [`Server::listen_activated`](crate::Server::activated).
+    /// [`Server::listen_activated`](crate::Server::listen_activated).
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::new(ListenSource::Activated(name.into(), None))
@@ -137,8 +137,8 @@ impl Listener {
     /// Sets limits and timeouts for this listener, in place of the server's. Its connections and
     /// handshakes are counted separately (`connections_max`, `handshakes_max`), so that this
     /// listener and the others cannot exhaust each other's limits. Limits of the server as a whole
-    /// still come from the server: `blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
-    /// `background_task_timeout` and `overload`.
+    /// still come from the server: `blocking_poll_threshold`, `lame_duck_period`,
+    /// `shutdown_timeout`, `background_task_timeout` and `overload`.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self
@@ -165,14 +165,14 @@ impl Listener {
         self
     }
 
-    /// Like [`live`](Self::live), on a reference.
+    /// Like [`with_updates`](Self::with_updates), on a reference.
     #[cfg(feature = "config")]
     pub(crate) fn set_updates(&mut self, live: watch::Receiver<ReloadableConfig>) {
         self.updates = Some(live);
     }
 
     /// The limits and trusted proxies that the program set for this listener; `None` if they come
-    /// from a channel ([`live`](Self::live)).
+    /// from a channel ([`with_updates`](Self::with_updates)).
     #[cfg(feature = "config")]
     pub(crate) fn own_settings(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
         self.updates.is_none().then(|| (self.limits.clone(), self.trusted_proxies.clone()))

@@ -48,7 +48,8 @@ pub(crate) struct AdminListener {
 }
 
 impl Listeners {
-    /// Opens all `listeners` for this number of `workers`. Inherits those that `heir` contains.
+    /// Opens all `listeners` for this number of `workers`. Inherits those that the predecessor
+    /// passed.
     pub(crate) fn bind(
         listeners: Vec<Listener>,
         proxies: Option<&TrustedProxies>,

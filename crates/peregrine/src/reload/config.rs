@@ -221,7 +221,7 @@ impl ConfigReloader {
     }
 
     /// Makes a listener that the program added follow all settings that the program has not set for
-    /// it. Call it after [`begin`](Self::initialize).
+    /// it. Call it after [`initialize`](Self::initialize).
     pub(crate) fn attach_listener(&mut self, listener: &mut Listener) {
         let Some((limits, proxies)) = listener.own_settings() else { return };
         let present = limits.as_ref().unwrap_or(&self.config.limits).clone();

@@ -26,7 +26,7 @@ pub(crate) fn start_blocking_watchdog(
                 catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", route, worker, ?time, ?budget,
                     "a handler blocks its thread, and all connections of the worker with it; use \
-                     peregrine::offload or tokio::task::spawn_blocking for blocking calls and \
+                     peregrine::spawn_blocking or tokio::task::spawn_blocking for blocking calls and \
                      long computations")
                 });
             }

@@ -18,14 +18,14 @@ pub(crate) struct ShutdownDeadline {
     abandon_at: Option<Instant>,
     /// When connections are cut.
     force_close_at: Option<Instant>,
-    /// Whether there was an order to cut before `force_close_at`.
+    /// Whether a forced close was requested before `force_close_at`.
     pub(crate) is_force_close_requested: bool,
     /// When to print what the shutdown is waiting for; `None` if there is no need.
     report_at: Option<Instant>,
 }
 
 impl ShutdownDeadline {
-    /// Updates the deadlines for an order. Deadlines only ever move earlier.
+    /// Updates the deadlines for a new lifecycle state. Deadlines only ever move earlier.
     pub(crate) fn update(&mut self, order: Lifecycle, shutdown_timeout: Duration, now: Instant) {
         if order <= self.lifecycle {
             return;

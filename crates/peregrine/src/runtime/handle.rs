@@ -1,5 +1,5 @@
-//! [`ServerHandle`], which gives orders to a running server, and the events that the server's
-//! threads send to the thread that waits for the server to end.
+//! [`ServerHandle`], which controls a running server, and the events that the server's threads send
+//! to the thread that waits for the server to end.
 
 use crate::error::Error;
 use crate::runtime::console::report;
@@ -27,13 +27,13 @@ pub struct ServerHandle {
     restart: Arc<RestartState>,
 }
 
-/// Reloads certificates and settings on another thread, which drops the [`Reloading`] when it is
+/// Reloads certificates and settings on another thread, which drops the [`ReloadGuard`] when it is
 /// done.
 pub(crate) type ReloadFn = dyn Fn(ReloadGuard) + Send + Sync;
 
 /// An event for the thread that waits for the server to end.
 pub(crate) enum ServerEvent {
-    /// There is a new order.
+    /// The lifecycle has changed.
     LifecycleChanged,
     /// A worker has its application and accepts connections.
     WorkerReady(usize),
@@ -166,8 +166,8 @@ impl ServerHandle {
         }
     }
 
-    /// Makes new workers wait for [`open`](UpgradeHost::start_serving) before they accept
-    /// connections. Call this before they start.
+    /// Makes new workers wait for [`UpgradeHost::start_serving`] before they accept connections.
+    /// Call this before they start.
     pub(crate) fn stand_by(&self) {
         self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);
     }
@@ -183,8 +183,8 @@ impl ServerHandle {
     }
 
     /// Handles signals until the returned value is dropped: SIGTERM and Ctrl-C shut down, and cut
-    /// the second time. If `hears` enables them, SIGHUP reloads, SIGUSR1 reopens the log and
-    /// SIGUSR2 upgrades.
+    /// the second time. If they are enabled, SIGHUP reloads, SIGUSR1 reopens the log and SIGUSR2
+    /// upgrades.
     pub(crate) fn handle_signals(&self, hears: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();
         let obey = move |wish| match wish {

@@ -1,4 +1,4 @@
-//! A running server: its workers, the orders to it, and its shutdown.
+//! A running server: its workers, its lifecycle, and its shutdown.
 
 pub(crate) mod blocking;
 pub(crate) mod console;

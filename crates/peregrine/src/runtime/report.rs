@@ -9,11 +9,11 @@ use std::fmt;
 pub struct ShutdownReport {
     /// Each worker's counters, in order; `None` for a worker that did not end.
     pub workers: Vec<Option<WorkerStats>>,
-    /// Connections that were cut because they were still busy at the deadline or at an order to
-    /// cut.
+    /// Connections that were cut because they were still busy at the deadline or when a forced
+    /// close was requested.
     #[doc(alias = "aborted")]
     pub force_closed: Vec<ForceClosed>,
-    /// Whether there was an order to cut before the deadline.
+    /// Whether a forced close was requested before the deadline.
     pub(crate) is_force_close_requested: bool,
 }
 

@@ -105,9 +105,9 @@ impl RunningServer {
         Ok(running)
     }
 
-    /// Waits until all workers are ready, or until the server is ordered to shut down. In that case
-    /// it does not wait for workers that are still starting, because building an application may
-    /// take arbitrarily long.
+    /// Waits until all workers are ready, or until a shutdown is requested. In that case it does
+    /// not wait for workers that are still starting, because building an application may take
+    /// arbitrarily long.
     fn wait_until_ready(&mut self, count: usize) -> Result<(), Error> {
         let mut ready = 0;
         while ready < count {
@@ -163,7 +163,7 @@ impl RunningServer {
         self._reload = reload;
     }
 
-    /// Starts to obtain certificates through ACME, until the server is ordered to shut down.
+    /// Starts to obtain certificates through ACME, until a shutdown is requested.
     #[cfg(feature = "acme")]
     pub(crate) fn start_acme(&mut self, supplying: Vec<AcmeClientThread>) {
         self.acme_threads = supplying;
@@ -182,7 +182,7 @@ impl RunningServer {
         })
     }
 
-    /// Whether no order to shut down arrived before all workers were ready.
+    /// Whether no shutdown was requested before all workers were ready.
     pub(crate) fn is_serving(&self) -> bool {
         self.handle.lifecycle() == Lifecycle::Serving
     }
@@ -286,7 +286,8 @@ impl RunningServer {
             },
         };
         if let ServerEvent::WorkerExited(ended) = news {
-            // An order to cut may have arrived just before this event, which may be the last one.
+            // A forced close may have been requested just before this event, which may be the last
+            // one.
             deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
             self.record_exit(ended);
         }

@@ -14,10 +14,10 @@ impl ServerHandle {
     /// down this server gracefully once the successor serves. See [`restart`](crate::restart).
     ///
     /// Blocks until the successor serves, and returns its process id, or until the upgrade has
-    /// failed. In a handler, call it with [`spawn_blocking`](crate::offload()).
+    /// failed. In a handler, call it with [`spawn_blocking`](crate::spawn_blocking()).
     ///
     /// # Errors
-    /// The upgrade failed. The server keeps serving, unless it was ordered to stop.
+    /// The upgrade failed. The server keeps serving, unless a shutdown was requested.
     pub fn upgrade(&self) -> Result<u32, UpgradeError> {
         self.restart().upgrade(self)
     }

@@ -116,7 +116,8 @@ impl Server {
 
     /// Sets the proxies that are trusted to report client addresses: their addresses, networks, and
     /// `unix:` for all clients of Unix domain sockets. See [`TrustedProxies`] for the header
-    /// fields, and [`Client`](crate::web::Client) for the result. By default no proxy is trusted.
+    /// fields, and [`ClientInfo`](crate::web::ClientInfo) for the result. By default no proxy is
+    /// trusted.
     ///
     /// ```
     /// use peregrine::Server;
@@ -182,8 +183,8 @@ impl Server {
         self
     }
 
-    /// Writes an access log with one line per request. See [`Log`] for its targets, and
-    /// [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
+    /// Writes an access log with one line per request. See [`AccessLogOptions`] for its targets,
+    /// and [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
     /// default there is none.
     pub fn access_log(mut self, log: AccessLogOptions) -> Self {
         self.access_log = Some(log);
@@ -220,8 +221,8 @@ impl Server {
     /// A single socket without a name is given to the first caller, whatever `name` is: watchexec
     /// and systemfd set no name, and systemd sets that of the unit. Several sockets need names.
     ///
-    /// It is an error if there are no such sockets; [`activated_or`](Self::listen_activated_or) has
-    /// a fallback.
+    /// It is an error if there are no such sockets;
+    /// [`listen_activated_or`](Self::listen_activated_or) has a fallback.
     #[doc(alias = "systemd")]
     #[doc(alias = "listenfd")]
     #[doc(alias = "socket_activation")]
@@ -231,8 +232,8 @@ impl Server {
         self
     }
 
-    /// Like [`activated`](Self::listen_activated), but listens at `address` if no sockets at all
-    /// were passed to this process, so one program runs under a service manager and by hand. If
+    /// Like [`listen_activated`](Self::listen_activated), but listens at `address` if no sockets at
+    /// all were passed to this process, so one program runs under a service manager and by hand. If
     /// there are sockets, but none with this name, it is an error.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn listen_activated_or(

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Server {
-    /// Starts a server that may already have been given orders. An order to stop ends the startup
+    /// Starts a server whose shutdown may already have been requested. That ends the startup
     /// early.
     pub(crate) fn start_with(
         self,
@@ -89,8 +89,8 @@ impl Server {
         }
     }
 
-    /// `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`: the kernel's timeout also
-    /// counts the time in which a client keeps its receive window closed, so it would close
+    /// `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`: the kernel's timeout
+    /// also counts the time in which a client keeps its receive window closed, so it would close
     /// connections of slow readers that the server's own limit tolerates.
     fn tcp_user_timeout(&self) -> Option<Duration> {
         let own = self.listeners.iter().filter_map(Listener::transfer_rate_grace);
@@ -304,7 +304,7 @@ fn start_reloaders(
 }
 
 /// Distributes the log to the workers, and registers it with the server's handle, which can reopen
-/// it, and with the admin listener. The returned [`Ending`] ends the log.
+/// it, and with the admin listener. The returned [`AccessLogFlush`] ends the log.
 fn distribute_log(
     logging: Option<StartedAccessLog>,
     workers: usize,

@@ -32,9 +32,9 @@ async fn guard(_: HeaderMap, request: Request, next: Next<'_>) -> Response {
 pub fn app(bird: Bird) -> App {
     let (count, greeting) = (Cell::new(0), String::from("hello"));
     App::new()
-        .with(guard)
-        .with(from_fn(guard))
-        .with(async |request: Request, next: Next<'_>| next.run(request).await)
+        .wrap(guard)
+        .wrap(from_fn(guard))
+        .wrap(async |request: Request, next: Next<'_>| next.run(request).await)
         .get("/{id}", show)
         .post("/", add)
         .put("/", change)

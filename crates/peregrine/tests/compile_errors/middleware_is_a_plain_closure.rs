@@ -4,6 +4,6 @@ use peregrine::prelude::*;
 
 pub fn app() -> App {
     App::new()
-        .with(|request: Request, next: Next<'_>| async move { next.run(request).await })
+        .wrap(|request: Request, next: Next<'_>| async move { next.run(request).await })
         .get("/", || "hello")
 }

@@ -5,5 +5,5 @@ use peregrine::prelude::*;
 pub struct Guard;
 
 pub fn app() -> App {
-    App::new().with(Guard).get("/", || "hello")
+    App::new().wrap(Guard).get("/", || "hello")
 }

@@ -7,5 +7,5 @@ async fn count(request: Request, next: Next<'_>) -> u64 {
 }
 
 pub fn app() -> App {
-    App::new().with(count).get("/", || "hello")
+    App::new().wrap(count).get("/", || "hello")
 }

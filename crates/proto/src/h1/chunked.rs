@@ -15,8 +15,8 @@ use crate::field::{QUOTED, TOKEN, VALUE, has_class};
 /// | `ExtNameWs` | space: the same; `=`: `Value`; `;`: `Name` |
 /// | `Value` | space: the same; token: `ExtValueMore`; `"`: `ExtQuoted` |
 /// | `ExtValueMore` | token: the same; `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
-/// | `ExtQuoted` | `"`: `ExtQuotedEnd`; `\`: `Escaped`; another of a quoted string: the same |
-/// | `Escaped` | a byte of a field value: `ExtQuoted` |
+/// | `ExtQuoted` | `"`: `ExtQuotedEnd`; `\`: `ExtQuotedPair`; another quoted byte: the same |
+/// | `ExtQuotedPair` | a byte of a field value: `ExtQuoted` |
 /// | `ExtQuotedEnd` | `;`: `Name`; space: `SizeWs`; CR: `SizeLf` |
 /// | `SizeLf` | LF: `Data`, or `Trailer` if the size was 0 |
 /// | `Data` | not inspected; after the last: `DataCr` |

@@ -1,77 +1,22 @@
 //! One HTTP/1 connection, which combines its two state machines.
 
+use super::event::{Event, NextAction, WaitingFor};
 use super::framing::Framing;
 use super::receive::{self, ReceivePath};
 use super::send::{self, BodyFraming, ExternalData, RequestInfo, ResponseLength, SendPath};
 use crate::trailers::Trailers;
 use crate::{Date, HeadIndex, Limits, Method, RequestError, Version};
-use std::ops::Range;
-
-/// The meaning of the received bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// More bytes are needed. Call again with the unused bytes and those after them.
-    NeedInput,
-    /// A head is complete: `unread[framing.skip..used]`. If its body length is `None`, nothing
-    /// follows: the request is complete.
-    Head(Framing),
-    /// Content of the request: this range of `unread`. Never empty.
-    Data(Range<usize>),
-    /// The content is complete; [`Connection::trailers`] has the fields that followed it.
-    End,
-    /// The request is complete and its response is not: nothing more is read until then.
-    Paused,
-    /// The connection was switched to another protocol: all unread bytes belong to it.
-    Upgraded,
-    /// The peer violated a rule. Respond with its status, unless a response has begun;
-    /// [`Connection::next_action`] returns the next step. After [`Reject::ExpectationUnknown`] the
-    /// head is complete and the connection can continue; after all others it closes.
-    RequestError(RequestError),
-    /// The connection is over; nothing more is read.
-    Closed,
-}
-
-/// The event that the connection is waiting for; the server owns the clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitingFor {
-    /// For the first byte of the first request.
-    FirstByte,
-    /// For the rest of a head.
-    Head,
-    /// For the rest of a request's content.
-    Body,
-    /// For the first byte of a request after the first.
-    Idle,
-    /// For nothing from the peer.
-    Nothing,
-}
-
-/// The next step of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextAction {
-    /// A request can be received.
-    Request,
-    /// A request is received, in whole or in part, and its response is not complete.
-    Respond,
-    /// The response is complete and the request's content is not. Receive until this becomes
-    /// `Request` or `Close`, and ignore unwanted data; or close immediately.
-    DiscardBody,
-    /// Close, once all output is sent.
-    Close,
-    /// The connection belongs to another protocol.
-    Upgraded,
-}
 
 /// One HTTP/1 connection: 64 bytes, without buffers.
 ///
 /// Four kinds of methods, in the order of use:
 ///
-/// - bytes in: [`receive`](Self::receive), [`close_receive`](Self::receive_eof);
+/// - bytes in: [`receive`](Self::receive), [`receive_eof`](Self::receive_eof);
 /// - bytes out: optionally [`send_interim`](Self::send_interim), then
-///   [`respond`](Self::send_response), then [`send_data`](Self::send_data) any number of times,
-///   then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols) instead
-///   of all that;
-/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
+///   [`send_response`](Self::send_response), then [`send_data`](Self::send_data) any number of
+///   times, then always [`finish`](Self::finish); or [`switch_protocols`](Self::switch_protocols)
+///   instead of all that;
+/// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`trailers`](Self::trailers);
 /// - settings: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
 ///   [`keep_reading_body`](Self::keep_reading_body).
@@ -297,7 +242,7 @@ impl Connection {
     }
 
     /// Like [`send_data`](Self::send_data), for content that the caller sends from its own memory:
-    /// writes the framing before it. The caller sends `taken` bytes of content, then `after`.
+    /// writes the framing before it. The caller sends `accepted` bytes of content, then `suffix`.
     #[inline]
     pub fn begin_external_data(&mut self, bytes: usize, out: &mut Vec<u8>) -> ExternalData {
         self.send.begin_external_data(bytes, out)
@@ -305,9 +250,10 @@ impl Connection {
 
     /// Ends the response. Must be called for every response, even one without content.
     ///
-    /// Trailers are written only with chunked content; fields that [`respond`](Self::send_response)
-    /// would omit, or that must not be trailers, are omitted. If less content was sent than
-    /// Content-Length announced, the connection closes. Panics if no response has begun.
+    /// Trailers are written only with chunked content; fields that
+    /// [`send_response`](Self::send_response) would omit, or that must not be trailers, are
+    /// omitted. If less content was sent than Content-Length announced, the connection closes.
+    /// Panics if no response has begun.
     #[inline]
     pub fn finish<'a>(
         &mut self,
@@ -364,7 +310,7 @@ impl Connection {
     /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if
     /// none is allowed: to an HTTP/1.0 client, before a head is complete, after the final response
     /// has begun; nor a 100 that the client does not wait for. Fields are handled as by
-    /// [`respond`](Self::send_response).
+    /// [`send_response`](Self::send_response).
     pub fn send_interim<'a>(
         &mut self,
         status: u16,
@@ -445,23 +391,23 @@ impl Connection {
     }
 
     /// Makes the current request the last one; its response contains `connection: close`. Between
-    /// requests, [`next`](Self::next_action) is `Close`; requests that have arrived can still be
-    /// answered.
+    /// requests, [`next_action`](Self::next_action) is `Close`; requests that have arrived can
+    /// still be answered.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
     /// Declares that the rest of the current request's content is unwanted. Call it as soon as that
-    /// is known, at the latest before [`respond`](Self::send_response), whose head then contains
-    /// `connection: close` unless the rest is known to be short enough to be discarded. Content
-    /// received after the call counts like any other.
+    /// is known, at the latest before [`send_response`](Self::send_response), whose head then
+    /// contains `connection: close` unless the rest is known to be short enough to be discarded.
+    /// Content received after the call counts like any other.
     ///
     /// Without the call, the response leaves the connection open, for content that is read while
     /// the response is sent. If it turns out later that more is left than may be discarded, the
     /// connection closes without notice, and a request that the client has already sent is lost.
     ///
     /// After [`keep_reading_body`](Self::keep_reading_body) and a complete response, this call may
-    /// change [`next`](Self::next_action).
+    /// change [`next_action`](Self::next_action).
     pub fn discard_body(&mut self) {
         self.body_demand = BodyDemand::Discard;
         self.join_directions();

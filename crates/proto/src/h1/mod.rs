@@ -2,7 +2,9 @@
 
 mod chunked;
 mod connection;
+mod event;
 mod framing;
+mod line;
 mod parse;
 mod receive;
 mod send;
@@ -14,6 +16,7 @@ pub(crate) use framing::parse_decimal;
 pub(crate) use parse::parse_method_and_target;
 pub(crate) use write::write_decimal;
 
-pub use connection::{Connection, Event, NextAction, WaitingFor};
+pub use connection::Connection;
+pub use event::{Event, NextAction, WaitingFor};
 pub use framing::Framing;
 pub use send::{BodyFraming, ExternalData, ResponseLength};

@@ -1,9 +1,10 @@
 //! The receiving state machine: turns bytes of requests into events.
 
 use super::chunked::{self, ChunkedState};
-use super::connection::Event;
+use super::event::Event;
 use super::framing::Framing;
-use super::parse::{self, Line, LineLimits, ParseError, ParseProgress};
+use super::line::{Line, LineLimits, ParseError, ParseProgress};
+use super::parse;
 use crate::limits::HEAD_BYTES_CEILING;
 use crate::trailers::Trailers;
 use crate::{BodyLength, HeadIndex, Limits, RequestError};
@@ -54,7 +55,7 @@ impl State {
     ///
     /// | from | move | to |
     /// |---|---|---|
-    /// | Head | HeadAlone, HeadThenExact, HeadThenChunks | Done, Exact, Chunked |
+    /// | Head | HeadWithoutBody, HeadWithLength, HeadWithChunked | Done, Exact, Chunked |
     /// | Exact, Chunked | End | Done |
     /// | Done | Again, Switch | Head, Upgraded |
     /// | Head, Exact, Chunked | Refuse | Refused |

@@ -81,10 +81,10 @@ impl State {
     /// | from | move | to |
     /// |---|---|---|
     /// | Waiting | BeginEmpty, BeginExact | Empty, Exact |
-    /// | Waiting | BeginChunked, BeginUntilClose | Chunked, UntilClose |
+    /// | Waiting | BeginChunked, BeginCloseDelimited | Chunked, CloseDelimited |
     /// | Waiting | Switch | Upgraded |
-    /// | Empty, Exact, Chunked, UntilClose | Finish | Done |
-    /// | Done | Finish, Again | Done, Waiting |
+    /// | Empty, Exact, Chunked, CloseDelimited | Finish | Done |
+    /// | Done | Finish, NextRequest | Done, Waiting |
     pub(super) const fn on(self, step: Transition) -> Option<Self> {
         Some(match (self, step) {
             (Self::Waiting, Transition::BeginEmpty) => Self::Empty,

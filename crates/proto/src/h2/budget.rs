@@ -5,11 +5,10 @@
 //! however active they are; an attacker uses up the initial amount and gets ENHANCE_YOUR_CALM. RFC
 //! 9113 §10.5.
 //!
-//! One account covers all attacks. Streams that end early are also charged to a second account,
-//! which earns less. The first one only weighs frames: a ping, or a refused request, costs the
-//! server no more than the request that pays for it. A handler that was called for nothing may cost
-//! far more, or leave work behind that outlives it, so cheap requests must not pay for it one by
-//! one.
+//! One budget covers all attacks. Streams that end early are also charged to a second budget, which
+//! earns less. The first one only weighs frames: a ping, or a refused request, costs the server no
+//! more than the request that pays for it. A handler that was called for nothing may cost far more,
+//! or leave work behind that outlives it, so cheap requests must not pay for it one by one.
 
 use super::error::Http2Error;
 use super::limits::Limits;
@@ -74,7 +73,7 @@ impl Cost {
         }
     }
 
-    /// The cost for the account of streams that end early. A completed response earns 2 there, and
+    /// The cost for the budget of streams that end early. A completed response earns 2 there, and
     /// sent content 1 for each 4 KiB.
     const fn reset_units(self) -> u32 {
         match self {
@@ -101,7 +100,7 @@ const BYTES_PER_UNIT: u32 = 256;
 /// cancelled half-way pay for themselves.
 const SENT_PER_UNIT: u32 = 4096;
 
-/// The accounts. Each is limited to `limits.abuse_budget_max`.
+/// The budgets. Each is limited to `limits.abuse_budget_max`.
 #[derive(Debug)]
 pub(super) struct Budget {
     units_left: u32,
@@ -112,7 +111,7 @@ pub(super) struct Budget {
     /// Sent content bytes that have not earned anything there yet.
     uncredited_sent_bytes: u32,
     /// WINDOW_UPDATE frames that are free, because they may answer DATA frames. They are counted
-    /// separately: during a burst of DATA frames the account is full, and the answers come later.
+    /// separately: during a burst of DATA frames the budget is full, and the answers come later.
     free_window_updates: u32,
     /// Bytes that may still arrive on streams that the server has ended.
     late_bytes_allowed: u32,

@@ -1,11 +1,11 @@
 //! One HTTP/2 connection: the state shared by both directions, and the calls that concern both.
 
 use super::budget::{Budget, Cost};
-use super::control::{RESPONSES_SEEN_PING, SHUTDOWN_PING};
+use super::control::RESPONSES_SEEN_PING;
 use super::error::Http2Error;
 use super::event::{Event, NextAction, ResetCause, WaitingFor};
 use super::flow::{ReceiveFlow, window_increment};
-use super::frame::{self, ErrorCode, FrameType, PAYLOAD_BYTES_DEFAULT, WINDOW_CEILING, setting_id};
+use super::frame::{self, ErrorCode, FrameType, PAYLOAD_BYTES_DEFAULT, setting_id};
 use super::hold::HeldFragments;
 use super::hpack::{Decoder, Encoder, TABLE_BYTES_DEFAULT};
 use super::limits::{Limits, STREAMS_CEILING, WINDOW_DEFAULT};
@@ -20,23 +20,26 @@ use crate::trailers::Trailers;
 /// Kinds of methods, in the order of use:
 ///
 /// - bytes in: [`receive`](Self::receive) until it needs input,
-///   [`consumed`](Self::release_capacity) for content that was consumed,
-///   [`close_receive`](Self::receive_eof);
-/// - bytes out: optionally [`send_interim`](Self::send_interim), then [`respond`](Self::respond),
-///   then content and its end, by [`send_data`](Self::send_data) and [`finish`](Self::finish); or
-///   [`reset`](Self::reset) instead of the rest;
-/// - the end of a turn: [`settle`](Self::close_answered_streams);
-/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
-///   [`is_stalled`](Self::is_stalled), [`trailers`](Self::trailers);
+///   [`release_capacity`](Self::release_capacity) for content that was consumed,
+///   [`receive_eof`](Self::receive_eof);
+/// - bytes out: optionally [`send_interim`](Self::send_interim), then
+///   [`send_response`](Self::send_response), then content and its end, by
+///   [`send_data`](Self::send_data) and [`finish`](Self::finish); or [`reset`](Self::reset) instead
+///   of the rest;
+/// - the end of a turn: [`close_answered_streams`](Self::close_answered_streams);
+/// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
+///   [`is_stream_window_exhausted`](Self::is_stream_window_exhausted),
+///   [`trailers`](Self::trailers);
 /// - settings: [`drain`](Self::drain), [`go_away_now`](Self::go_away_now),
 ///   [`close`](Self::close), [`discard_body`](Self::discard_body), [`trim`](Self::trim),
 ///   [`shrink`](Self::shrink);
-/// - notifications: [`tick`](Self::tick), [`output_flushed`](Self::output_flushed).
+/// - notifications: [`refill_budget`](Self::refill_budget),
+///   [`output_flushed`](Self::output_flushed).
 ///
 /// The connection decides which content is sent when; the bytes stay with the caller. A response
-/// that is available and not longer than [`room`](Self::room) is sent at once. Others are
-/// offered by [`offer`](Self::offer), and sent when [`next_ready`](Self::next_ready) returns their
-/// stream.
+/// that is available and not longer than [`send_capacity`](Self::send_capacity) is sent at once.
+/// Others are announced by [`mark_ready`](Self::mark_ready), and sent when
+/// [`next_ready`](Self::next_ready) returns their stream.
 ///
 /// A call with the key of a closed stream does nothing: the caller may not know yet that the peer
 /// has reset it.
@@ -63,7 +66,8 @@ use crate::trailers::Trailers;
 /// let Event::Request(request) = event else { panic!("{event:?}") };
 /// assert_eq!(head.authority.slice(&bytes), b"a");
 ///
-/// connection.send_response(&limits, request.stream, 200, [], ResponseLength::Exact(2), &date, &mut out);
+/// let length = ResponseLength::Exact(2);
+/// connection.send_response(&limits, request.stream, 200, [], length, &date, &mut out);
 /// assert!(connection.send_capacity(&limits, request.stream) >= 2);
 /// connection.send_data(&limits, request.stream, b"hi", MoreData::End, &mut out);
 /// connection.close_answered_streams(&mut out, |_| {});
@@ -320,70 +324,6 @@ impl Connection {
         }
     }
 
-    /// Stops accepting requests, in two steps: GOAWAY is sent, and requests that the client sent
-    /// before receiving it are still served; when it answers the PING that follows, the last stream
-    /// is fixed. If the answer does not arrive in time, call
-    /// [`go_away_now`](Self::go_away_now).
-    // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier,
-    // and after a round trip another one with the last stream that it serves.
-    pub fn drain(&mut self, out: &mut Vec<u8>) {
-        if self.goaway == GoAwayState::NotSent && self.receive.step != FrameReadState::Closed {
-            self.goaway = GoAwayState::Sent;
-            frame::write_go_away(WINDOW_CEILING, ErrorCode::NO_ERROR, out);
-            frame::write_frame(FrameType::Ping, 0, 0, &SHUTDOWN_PING, out);
-        }
-    }
-
-    /// Stops accepting requests at once: those after the last one are ignored, and the client may
-    /// retry them elsewhere.
-    pub fn go_away_now(&mut self, out: &mut Vec<u8>) {
-        if !matches!(self.goaway, GoAwayState::Final(_))
-            && self.receive.step != FrameReadState::Closed
-        {
-            let last = self.streams.highest();
-            self.goaway = GoAwayState::Final(last);
-            frame::write_go_away(last, ErrorCode::NO_ERROR, out);
-        }
-    }
-
-    /// Ends the connection for the server's own reasons, such as a deadline. Nothing more is
-    /// received, and nothing more may be written.
-    pub fn close(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
-        if self.receive.step != FrameReadState::Closed {
-            frame::write_go_away(self.last_stream(), code, out);
-            self.receive.step = FrameReadState::Closed;
-        }
-    }
-
-    /// Ends the connection because the peer violated one of its rules.
-    // RFC 9113 §5.4.1: an endpoint that encounters a connection error should first send GOAWAY with
-    // the last stream that it processed, and must then close the connection.
-    #[cold]
-    pub(super) fn connection_error(&mut self, reject: Http2Error, out: &mut Vec<u8>) -> Event {
-        self.close(reject.code(), out);
-        Event::ConnectionError(reject)
-    }
-
-    fn last_stream(&self) -> u32 {
-        match self.goaway {
-            GoAwayState::Final(last) => last,
-            GoAwayState::NotSent | GoAwayState::Sent => self.streams.highest(),
-        }
-    }
-
-    /// Must be called when the peer has closed its direction, after all earlier bytes were passed
-    /// to [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests
-    /// fail; complete ones can still be answered, because the peer may have closed only its own
-    /// direction.
-    pub fn receive_eof(&mut self) -> Event {
-        if self.receive.step == FrameReadState::Closed {
-            return Event::Closed;
-        }
-        let within = self.receive.is_mid_frame();
-        self.receive.step = FrameReadState::Closed;
-        if within { Event::ConnectionError(Http2Error::UnexpectedEof) } else { Event::Closed }
-    }
-
     /// The next step of the connection.
     #[must_use]
     pub fn next_action(&self) -> NextAction {
@@ -439,7 +379,8 @@ impl Connection {
     }
 
     /// All output was sent: the peer reads. Answers are counted from here, so a server that never
-    /// calls this ends the connection after [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
+    /// calls this ends the connection after
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers.
     pub fn output_flushed(&mut self) {
         self.budget.control_frames_flushed();
     }

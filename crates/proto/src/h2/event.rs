@@ -13,12 +13,13 @@ pub enum Event {
     NeedInput,
     /// A head is complete, in the given buffers.
     Request(Request),
-    /// Content of a request: this range of `unread`. Never empty. It counts against the client's
-    /// windows until it is passed to [`Connection::release_capacity`](super::Connection::consumed).
+    /// Content of a request: this range of the received bytes. Never empty. It counts against the
+    /// client's windows until it is passed to
+    /// [`Connection::release_capacity`](super::Connection::release_capacity).
     Data {
         /// The stream.
         stream: StreamKey,
-        /// The content's place in `unread`.
+        /// The position of the content in the received bytes.
         range: Range<usize>,
     },
     /// The content is complete; [`Connection::trailers`](super::Connection::trailers) has the
@@ -97,7 +98,7 @@ pub enum WaitingFor {
     Frame,
     /// For nothing in particular while streams are open. The caller knows what each of them waits
     /// for: content until its `End`, and room if
-    /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stalled).
+    /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stream_window_exhausted).
     Streams,
     /// For the next request.
     Idle,

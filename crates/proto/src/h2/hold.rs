@@ -46,7 +46,7 @@ pub(super) struct HeldFragments {
     count: u16,
     /// When all of them are released.
     release_at_ms: u64,
-    /// The time of the last call of `tick`.
+    /// The time of the last call of `refill_budget`.
     now_ms: u64,
 }
 
@@ -77,8 +77,8 @@ impl Connection {
         self.release_due(now_ms);
     }
 
-    /// When [`tick`](Self::refill_budget) must be called because content is held back, by the clock
-    /// of that call. `None` if nothing is held back.
+    /// When [`refill_budget`](Self::refill_budget) must be called because content is held back, by
+    /// the clock of that call. `None` if nothing is held back.
     #[must_use]
     pub fn next_release_at(&self) -> Option<u64> {
         (self.held_fragments.count > 0).then_some(self.held_fragments.release_at_ms)

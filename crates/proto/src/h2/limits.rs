@@ -52,7 +52,7 @@ pub struct Limits {
     /// The budget for work that a peer causes without a benefit: the initial and the maximum
     /// amount. Default 2,000, enough for 200 immediate resets. [`Limits::DEFAULT`] leaves room for
     /// honest clients: a browser that leaves a page resets about 100 requests. `budget.rs` defines
-    /// the cost of each action. Resets have a separate account of the same size, in which five
+    /// the cost of each action. Resets have a separate budget of the same size, in which five
     /// completed responses pay for one reset.
     pub abuse_budget_max: u32,
     /// How much of the budget is restored per second. Default 50: five resets, or 25 pings.
@@ -115,7 +115,7 @@ impl Default for Limits {
 /// The window before any setting. RFC 9113 §6.9.2.
 pub(super) const WINDOW_DEFAULT: u32 = 65_535;
 
-/// The maximum number of open streams on a connection, because places have 16 bits.
+/// The maximum number of open streams on a connection, because slot numbers have 16 bits.
 pub(super) const STREAMS_CEILING: u32 = 1 << 15;
 
 const _: () = {

@@ -1,14 +1,16 @@
 //! HTTP/2 (RFC 9113), with HPACK (RFC 7541), priorities (RFC 9218) and extended CONNECT (RFC 8441).
 //!
-//! Start reading at [`Connection`]. Received bytes go from `receive.rs` (frames, content) to
-//! `blocks.rs` (requests and trailers, by the rules in `request.rs`) or `control.rs` (all other
-//! frames). Responses are written in `send.rs`; the queues in `priority.rs` decide whose content is
-//! next. Open streams are in `streams.rs`, windows in `flow.rs`. `budget.rs` limits the work that a
-//! peer can cause without a benefit. `frame.rs` and `hpack/` do not depend on the others.
+//! Start reading at [`Connection`]. Received bytes go from `receive.rs` (frames) to `data.rs`
+//! (content), `headers.rs` (requests and trailers, by the rules in `request.rs`) or `control.rs`
+//! (all other frames). Responses are written in `send.rs`; the queues in `priority.rs` decide whose
+//! content is next. `shutdown.rs` ends the connection. Open streams are in `streams.rs`, windows in
+//! `flow.rs`. `budget.rs` limits the work that a peer can cause without a benefit. `frame.rs` and
+//! `hpack/` do not depend on the others.
 
 mod budget;
 mod connection;
 mod control;
+mod data;
 mod error;
 mod event;
 mod flow;
@@ -22,6 +24,7 @@ mod receive;
 mod recent;
 mod request;
 mod send;
+mod shutdown;
 #[cfg(test)]
 mod states;
 mod streams;

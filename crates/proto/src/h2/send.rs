@@ -13,7 +13,7 @@ impl Connection {
     /// Writes the head of the final response to a request, and returns how its content is framed. A
     /// response without content, or with 0 bytes of it, is then complete.
     ///
-    /// The arguments are handled as by [`h1::Connection::respond`]: `status` is 200 to 999,
+    /// The arguments are handled as by [`h1::Connection::send_response`]: `status` is 200 to 999,
     /// anything else is written as 500; of `fields`, those for connections and transfer codings are
     /// omitted, and so are those whose name is not a token; the first `Date` replaces `date`;
     /// Content-Length is written from `length`, except in responses to HEAD and with status 304.
@@ -287,9 +287,9 @@ impl Connection {
     }
 
     /// Ends a response, unless it is complete: with trailers if there are any. Fields that
-    /// [`respond`](Self::send_response) would omit, or that must not be trailers, are omitted. If
-    /// less content was sent than Content-Length announced, or no response has begun, the stream is
-    /// reset.
+    /// [`send_response`](Self::send_response) would omit, or that must not be trailers, are
+    /// omitted. If less content was sent than Content-Length announced, or no response has begun,
+    /// the stream is reset.
     pub fn finish<'a>(
         &mut self,
         limits: &Limits,

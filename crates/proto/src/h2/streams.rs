@@ -1,17 +1,17 @@
-//! The streams of a connection: a slab of small states, and a map from identifiers to places.
+//! The streams of a connection: a slab of small states, and a map from identifiers to slots.
 
 use super::limits::STREAMS_CEILING;
 use super::priority::Priority;
 use super::recent::{CloseKind, RecentlyClosed};
 
-/// A place in the slab.
+/// A slot in the slab.
 pub(super) type Slot = u16;
 
-/// No place.
+/// No slot.
 pub(super) const NO_SLOT: Slot = Slot::MAX;
 
-/// The key of a stream: its identifier, and its place, which is unique among the open streams of
-/// the connection. The key of a closed stream is recognised even if another stream uses its place.
+/// The key of a stream: its identifier, and its slot, which is unique among the open streams of
+/// the connection. The key of a closed stream is recognised even if another stream uses its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey {
     pub(super) id: u32,
@@ -90,7 +90,7 @@ impl State {
 pub(super) enum ResponseState {
     /// No final response has begun.
     Waiting,
-    /// Within content of known length; `left` is the rest.
+    /// Within content of known length; `send_bytes_left` is the rest.
     Exact,
     /// Within content of unknown length.
     Unknown,
@@ -99,8 +99,7 @@ pub(super) enum ResponseState {
 }
 
 /// An open stream.
-///
-/// A free place has the identifier 0, and `next` is the next free one.
+/// A free slot has the identifier 0, and `next` is the next free one.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// Content that was announced and has not arrived; `u64::MAX` if the length is unknown.
@@ -196,9 +195,9 @@ pub(super) enum StreamLookup {
 #[derive(Debug)]
 pub(super) struct Streams {
     slab: Vec<Stream>,
-    /// The first free place.
+    /// The first free slot.
     free: Slot,
-    /// A map from identifiers to places, by open addressing; the length is a power of two and at
+    /// A map from identifiers to slots, by open addressing; the length is a power of two and at
     /// least twice the count, or 0.
     table: Vec<Slot>,
     count: u16,
@@ -256,7 +255,7 @@ impl Streams {
         self.slab.iter().filter(|stream| stream.id != 0)
     }
 
-    /// The number of places; a free one has the identifier 0.
+    /// The number of slots; a free one has the identifier 0.
     pub(super) fn slots(&self) -> Slot {
         Slot::try_from(self.slab.len()).expect("places have 16 bits")
     }

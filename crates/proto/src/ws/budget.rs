@@ -37,7 +37,7 @@ const MESSAGE_CREDIT: u32 = 2;
 /// The number of content bytes that earn 1.
 const BYTES_PER_UNIT: u32 = 256;
 
-/// The account.
+/// The budget of one connection.
 #[derive(Debug)]
 pub(super) struct Budget {
     units_left: u32,

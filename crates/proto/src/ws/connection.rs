@@ -25,20 +25,22 @@ pub enum Role {
 /// Kinds of methods:
 ///
 /// - bytes in: [`receive`](Self::receive) until it needs input,
-///   [`close_receive`](Self::receive_eof);
-/// - bytes out: [`send`](Self::send), or [`send_piece`](Self::send_piece) until the last;
+///   [`receive_eof`](Self::receive_eof);
+/// - bytes out: [`send`](Self::send), or [`send_fragment`](Self::send_fragment) until the last;
 ///   [`ping`](Self::ping), [`pong`](Self::pong), [`close`](Self::close);
-/// - queries: [`next`](Self::next_action), [`waiting`](Self::waiting_for),
+/// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`can_send`](Self::can_send), [`can_queue_pong`](Self::can_queue_pong),
 ///   [`memory_bytes`](Self::memory_bytes);
-/// - notifications: [`tick`](Self::refill_budget), [`output_flushed`](Self::output_flushed).
+/// - notifications: [`refill_budget`](Self::refill_budget),
+///   [`output_flushed`](Self::output_flushed).
 ///
 /// All output is appended to an `out` of the caller, in whole frames. The connection itself writes
 /// pongs, the answer to a Close frame, and the Close frame that reports a violated rule: check
 /// `out` after each `receive`, whatever the event is.
 ///
 /// ```
-/// use peregrine_proto::ws::{Close, CloseCode, Connection, MessagePayload, Event, Limits, NextAction, Role};
+/// use peregrine_proto::ws::{Close, CloseCode, Connection, Event, Limits};
+/// use peregrine_proto::ws::{MessagePayload, NextAction, Role};
 /// use std::borrow::Cow;
 ///
 /// let limits = Limits::default();
@@ -158,8 +160,8 @@ impl<C: DeflateCodec> Connection<C> {
         self
     }
 
-    /// The peer's bytes have ended. Returns [`Event::CloseKind`] if the close handshake was
-    /// complete, otherwise an [`Event::ConnectionError`], which is not sent to the peer.
+    /// The peer's bytes have ended. Returns [`Event::Closed`] if the close handshake was
+    /// complete, otherwise an [`Event::Error`], which is not sent to the peer.
     pub fn receive_eof(&mut self) -> Event<'static> {
         let was_over = self.state.is_terminal();
         self.transition(Transition::End);
@@ -207,8 +209,8 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Returns whether another ping would be answered: fewer than
-    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers wait for the peer. An owner that stops reading
-    /// until they are sent need not disconnect such a peer.
+    /// [`pending_control_frames_max`](Limits::pending_control_frames_max) answers wait for the
+    /// peer. An owner that stops reading until they are sent need not disconnect such a peer.
     #[must_use]
     pub const fn can_queue_pong(&self, limits: &Limits) -> bool {
         !self.can_send() || self.budget.can_queue_pong(limits)

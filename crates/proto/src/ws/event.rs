@@ -14,7 +14,7 @@ pub enum Event<'a> {
     /// A whole binary message: borrowed if it arrived in one frame and in one call, otherwise
     /// owned.
     Binary(Cow<'a, [u8]>),
-    /// A piece of a message, if the connection [yields pieces](super::Connection::in_pieces). Text
+    /// A piece of a message, if the connection [yields pieces](super::Connection::streaming). Text
     /// is validated, but a piece of it may end within a character.
     Chunk {
         /// The kind of the message.
@@ -29,8 +29,8 @@ pub enum Event<'a> {
     /// The peer's answer to a ping, or an unsolicited one.
     Pong(&'a [u8]),
     /// The peer ends the connection. The answer is already written, if one was needed; nothing more
-    /// is received or sent. [`Connection::next_action`](super::Connection::next) returns the next
-    /// step.
+    /// is received or sent. [`Connection::next_action`](super::Connection::next_action) returns the
+    /// next step.
     Close(Close<'a>),
     /// The peer violated a rule, and a Close frame was written. Send the output, and close.
     Error(WebSocketError),

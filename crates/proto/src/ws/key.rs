@@ -42,7 +42,7 @@ impl HandshakeKey {
     /// use peregrine_proto::ws::key::HandshakeKey;
     ///
     /// let key = HandshakeKey::parse(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
-    /// assert_eq!(&key.private_key_pem(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    /// assert_eq!(&key.derive_accept(), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     /// ```
     // RFC 6455 §4.2.2: the key and a fixed text, hashed by SHA-1, in base64.
     #[must_use]

@@ -1,13 +1,13 @@
 //! WebSocket (RFC 6455), with permessage-deflate (RFC 7692).
 //!
 //! Start reading at [`Connection`]. Received bytes become frames in `receive.rs`, whose payloads
-//! become messages in `content.rs`; messages become bytes in `send.rs`; `connection.rs` contains
+//! become messages in `message.rs`; messages become bytes in `send.rs`; `connection.rs` contains
 //! the shared state and the close handshake. `utf8.rs` validates text incrementally, `budget.rs`
 //! limits the work that a peer can cause without a benefit, and `frame.rs` does not depend on the
 //! others.
 //!
 //! Before the first frame there is a handshake over HTTP: [`handshake`] checks its fields,
-//! [`accept`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
+//! [`key`] answers its key, and [`deflate`] negotiates the parameters of the compression. The
 //! compression itself is provided by the owner, through [`DeflateCodec`].
 
 mod budget;

@@ -61,8 +61,8 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 /// - `Host`: the client's; see [`ReverseProxy::use_upstream_host`] and
 ///   [`ReverseProxy::override_host`].
 /// - Fields: all except those of one connection (RFC 9110 §7.6.1): `Connection` and the fields that
-///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `ReverseProxy-*`. `TE: trailers` is
-///   forwarded.
+///   it names, `Keep-Alive`, `TE`, `Transfer-Encoding`, `Upgrade`, `ReverseProxy-*`. `TE: trailers`
+///   is forwarded.
 /// - Client address: in `X-Forwarded-For`, `-Proto` and `-Host`; see
 ///   [`ReverseProxy::use_forwarded_header`]. Values that the client sent in these fields, in other
 ///   `X-Forwarded-*` or in `X_Forwarded_For` are removed, unless the client is a trusted proxy.

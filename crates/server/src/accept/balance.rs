@@ -7,7 +7,7 @@
 //! So if a worker has clearly more connections than another, it hands over connections that it has
 //! just accepted, before it receives anything on them.
 //!
-//! The other worker takes the connection in its next turn. If it has not done so after
+//! The other worker takes the connection in its next loop iteration. If it has not done so after
 //! [`HANDOFF_TIMEOUT`], the worker that accepted the connection takes it back and serves it. It
 //! then hands over nothing to the other worker until that worker takes connections again. A worker
 //! that is blocked, full, shutting down or gone therefore delays a connection only briefly, and
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// How long a worker has to take a connection that was handed to it. Its turns are much shorter,
-/// but on an overloaded machine a thread may have to wait this long for a CPU.
+/// How long a worker has to take a connection that was handed to it. Loop iterations are much
+/// shorter, but on an overloaded machine a thread may have to wait this long for a CPU.
 pub(crate) const HANDOFF_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The maximum number of connections that a worker hands over per [`HANDOFF_WINDOW`]. This is

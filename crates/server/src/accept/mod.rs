@@ -1,10 +1,10 @@
 //! The accept loop of one listener.
 //!
-//! It accepts a connection only if a slot ([`Room`]) is free, so excess connections wait in the
-//! kernel's backlog and cost the process nothing. If another worker has clearly fewer connections,
-//! the loop hands the new connection to that worker. If the process runs out of descriptors or
-//! memory, the loop backs off exponentially and retries. On shutdown, it closes the socket to new
-//! connections and then serves those in the backlog.
+//! It accepts a connection only if a slot ([`ConnectionPermit`]) is free, so excess connections
+//! wait in the kernel's backlog and cost the process nothing. If another worker has clearly fewer
+//! connections, the loop hands the new connection to that worker. If the process runs out of
+//! descriptors or memory, the loop backs off exponentially and retries. On shutdown, it closes the
+//! socket to new connections and then serves those in the backlog.
 
 pub(crate) mod balance;
 
@@ -50,7 +50,7 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let alarm = worker.timers.timer();
     worker.lifecycle_reached(&alarm, Lifecycle::Serving).await;
-    // If the worker was ordered to end before it was ordered to serve, it accepts nothing.
+    // If the shutdown began before the worker was to serve, it accepts nothing.
     let is_late = worker.lifecycle() >= Lifecycle::Draining;
     let mut way =
         Acceptor { worker, listener_state: entrance, config_updates: live, balancing: spreading };
@@ -226,7 +226,7 @@ impl<D: Driver> Acceptor<D> {
             }
             // The slot is taken only when a connection is accepted, so an idle listener does not
             // occupy one.
-            let room = || self.try_acquire().expect("`poll_full` found a free slot");
+            let room = || self.try_acquire().expect("`poll_exhausted` found a free slot");
             accepted.as_mut().poll(cx).map_ok(|stream| (room(), stream)).map(Some)
         })
         .await

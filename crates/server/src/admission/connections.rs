@@ -1,8 +1,9 @@
 //! Limits how many connections are open at a time, and counts them.
 //!
 //! Listeners that share a limit share one [`ConnectionLimiter`]. A [`ConnectionPermit`] is a slot
-//! for one connection, taken until it is dropped. When its connection is opened, the `Room` becomes
-//! a [`ConnectionGuard`], which reports the connection's state and its end to [`Instrumentation`].
+//! for one connection, taken until it is dropped. When its connection is opened, the
+//! `ConnectionPermit` becomes a [`ConnectionGuard`], which reports the connection's state and its
+//! end to [`Instrumentation`].
 
 use crate::observe::Instrumentation;
 use crate::observe::close_reason::CloseReason;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// number of stalled handshakes cannot prevent new ones.
 #[derive(Default)]
 pub(crate) struct HandshakeLimiter {
-    /// The serial number of each handshake, and the alarm of its connection.
+    /// The serial number of each handshake, and the timer of its connection.
     all: RefCell<VecDeque<(u64, u32)>>,
     last_serial: Cell<u64>,
     /// All handshakes up to this serial number have ended or must end.
@@ -26,7 +26,7 @@ pub(crate) struct HandshakePermit {
 }
 
 impl HandshakeLimiter {
-    /// Begins the handshake of the connection with this alarm. If there are then more than `max`,
+    /// Begins the handshake of the connection with this timer. If there are then more than `max`,
     /// the oldest must end, and this method wakes its connection.
     pub(crate) fn acquire(
         self: &Rc<Self>,

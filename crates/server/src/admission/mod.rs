@@ -46,7 +46,8 @@ pub(crate) struct AdmissionController {
     /// Whether a task is already waiting to end queue-delay rejections if no more requests arrive.
     is_watched: Cell<bool>,
     responses: ShedResponses,
-    /// Through this, work that continues without an exchange finds this `Overload` and is counted.
+    /// Through this, work that continues without an exchange finds this `AdmissionController` and
+    /// is counted.
     worker_ref: WorkerRef,
 }
 
@@ -93,7 +94,7 @@ impl ShedReason {
         }
     }
 
-    /// The fault to report. Too many requests from one client are the client's fault, not the
+    /// The error type to report. Too many requests from one client are the client's fault, not the
     /// server's.
     pub(crate) fn error_type(self) -> ErrorType {
         match self {

@@ -41,8 +41,8 @@ impl QueueDelayMonitor {
         }
     }
 
-    /// A fast check. True means that [`refuses`](Self::should_shed) would return false and need not
-    /// be called. This is the case for most requests: the poll that found them is that of the
+    /// A fast check. True means that [`should_shed`](Self::should_shed) would return false and need
+    /// not be called. This is the case for most requests: the poll that found them is that of the
     /// previous request, they are not late, and no requests are being rejected.
     #[inline]
     pub(crate) fn is_below_target(&self, look: Duration, now: Duration) -> bool {
@@ -153,7 +153,8 @@ mod tests {
     fn a_queue_that_stands_for_an_interval_is_cut_to_the_target() {
         let mut bench = Bench::new();
         let refused: Vec<_> = (0..7).map(|_| bench.turn(40)).collect();
-        // The interval starts with the second turn of 40 ms and ends in the middle of the fourth.
+        // The interval starts with the second iteration of 40 ms and ends in the middle of the
+        // fourth.
         assert_eq!(refused[..3], [0, 0, 0]);
         assert!(refused[3] > 0 && refused[3] < 34, "{refused:?}");
         assert_eq!(refused[4..], [34, 34, 34]);

@@ -30,7 +30,7 @@ pub(crate) struct ReservedSlots {
 
 struct SlotEntry {
     serial: u64,
-    /// The alarm of its connection.
+    /// The timer of its connection.
     timer_key: u32,
     acquired_at: Duration,
 }
@@ -58,7 +58,7 @@ impl ReservedSlots {
         true
     }
 
-    /// Takes a reserved slot for the connection with this alarm.
+    /// Takes a reserved slot for the connection with this timer.
     pub(crate) fn acquire(self: &Rc<Self>, alarm: &Timer, now: Duration) -> ReservedSlot {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);

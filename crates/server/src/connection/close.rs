@@ -257,7 +257,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Takes the reason from a connection in [`ClosePhase::CloseSent`].
+    /// Takes the reason from a connection in [`Phase::Closing`].
     pub(super) fn finish_close(&mut self, session: &mut ActiveState<D>) -> CloseReason {
         match std::mem::replace(&mut session.phase, Phase::Http1) {
             Phase::Closing(closing) => closing.into_reason(),

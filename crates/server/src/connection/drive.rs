@@ -150,7 +150,7 @@ impl<D: Driver> Connection<D> {
             self.wait(session, what, cx)
         };
         if is_enough && matches!(waited, Poll::Ready(WakeReason::Ready)) {
-            // Yield before writing more, but still check deadlines and orders.
+            // Yield before writing more, but still check deadlines and the lifecycle.
             waited = self.await_deadline(session, cx);
         }
         if waited.is_pending() {

@@ -176,8 +176,9 @@ impl<D: Driver> Future for Connection<D> {
         }
         let _ = coop::take_yield_request();
         if D::SELF_WAKE_YIELDS {
-            // This driver polls each task at most once per turn. Other drivers may poll a task that
-            // wakes itself many times in one turn, so for them the count continues.
+            // This driver polls each task at most once per iteration of its loop. Other drivers may
+            // poll a task that wakes itself many times in one iteration, so for them the count
+            // continues.
             this.budget_used = 0;
         }
         loop {
@@ -319,7 +320,7 @@ impl<D: Driver> Connection<D> {
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let mut has_room = false;
-        // If the connection waits for bytes, `poll_bytes` below reports a failed connection.
+        // If the connection waits for bytes, `poll_readable` below reports a failed connection.
         if what.writable || !what.readable || !session.io.output.is_empty() {
             match self.stream.poll_flush(cx) {
                 Poll::Pending => {}
@@ -354,7 +355,7 @@ impl<D: Driver> Connection<D> {
         self.await_deadline(session, cx)
     }
 
-    /// Waits for the first deadline or the order to cut.
+    /// Waits for the first deadline or a forced close.
     fn await_deadline(
         &mut self,
         session: &mut ActiveState<D>,

@@ -83,7 +83,7 @@ pub(crate) struct Exchange {
     pub(crate) admission: Option<AdmissionPermit>,
     /// Accounts for the memory of a waiting request.
     reservation: MemoryReservation,
-    /// How much content of the request is in memory. Part of `charge`.
+    /// How much content of the request is in memory. Part of `reservation`.
     content_bytes: usize,
     /// The timeout of the handler.
     pub(crate) handler_timeout: Option<Duration>,

@@ -5,6 +5,7 @@
 //! woken are polled. Last, `send.rs` sends the content that they produced, as far as the peer's
 //! windows and the connection's output buffer allow.
 
+mod idle_state;
 mod ready_set;
 mod receive;
 mod send;
@@ -12,6 +13,9 @@ mod streams;
 mod timeouts;
 mod tunnel;
 
+pub(crate) use self::idle_state::Http2Core;
+
+use self::idle_state::RetainedMemory;
 use self::streams::{Stream, StreamState, Streams};
 use crate::exchange::in_flight::{InFlightRequest, RequestName};
 use crate::exchange::{Exchange, HandlerPanic, fields};
@@ -23,77 +27,10 @@ use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::{Connection, ErrorCode, NextAction, WaitingFor};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
-use peregrine_web::memory::MemoryReservation;
 use peregrine_web::{Body, Problem, Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-/// The HTTP/2 state that a connection keeps while it is idle.
-pub(crate) struct Http2Core {
-    protocol: Connection,
-    /// When GOAWAY was sent; `None` if it was not.
-    goaway_sent_at: Option<Duration>,
-    /// Which memory has not been freed yet.
-    retained: RetainedMemory,
-    reservation: MemoryReservation,
-}
-
-/// When a connection has been idle for this long, it frees the memory that only another exchange
-/// needs.
-const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// When a connection has been idle for this long, it frees the HPACK tables too. The next response
-/// must then send its fields in full again.
-const SHRINK_AFTER: Duration = Duration::from_secs(20);
-
-/// Which memory an idle connection has kept.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RetainedMemory {
-    All,
-    /// The HPACK tables.
-    HpackTables,
-    /// Only the HPACK entries that the peer may still refer to.
-    HpackEntries,
-}
-
-impl Http2Core {
-    /// Returns whether the connection has not had a request yet.
-    pub(crate) fn is_new(&self) -> bool {
-        !self.protocol.has_received_request()
-    }
-
-    /// When GOAWAY was sent; `None` if it was not.
-    pub(crate) fn goaway_sent_at(&self) -> Option<Duration> {
-        self.goaway_sent_at
-    }
-
-    /// When a connection that has been idle since `since` frees the next part of its memory.
-    pub(crate) fn next_shrink_at(&self, since: Duration) -> Duration {
-        match self.retained {
-            RetainedMemory::All => since.saturating_add(TRIM_AFTER),
-            RetainedMemory::HpackTables => since.saturating_add(SHRINK_AFTER),
-            RetainedMemory::HpackEntries => Duration::MAX,
-        }
-    }
-
-    /// Updates the memory that is accounted for the connection.
-    fn update_reservation(&mut self) {
-        let (tables, others) = self.protocol.memory_bytes();
-        self.reservation.resize(size_of::<Self>() + tables + others);
-    }
-
-    /// Frees the next part of the memory.
-    pub(crate) fn shrink(&mut self) {
-        self.retained = if self.retained == RetainedMemory::All {
-            self.protocol.trim();
-            RetainedMemory::HpackTables
-        } else {
-            self.protocol.shrink();
-            RetainedMemory::HpackEntries
-        };
-        self.update_reservation();
-    }
-}
 
 /// The HTTP/2 state of a busy connection, in memory that is reused.
 #[derive(Default)]
@@ -188,15 +125,8 @@ impl Http2 {
         let is_sent = link.stream.is_flushed();
         let out = &mut link.io.output.plaintext;
         self.is_used = true;
-        let core = self.core.get_or_insert_with(|| {
-            let protocol = Connection::new(limits, out);
-            Box::new(Http2Core {
-                protocol,
-                goaway_sent_at: None,
-                retained: RetainedMemory::All,
-                reservation: MemoryReservation::empty(),
-            })
-        });
+        let core =
+            self.core.get_or_insert_with(|| Box::new(Http2Core::new(Connection::new(limits, out))));
         core.protocol.refill_budget(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         if is_sent && out.is_empty() {
             core.protocol.output_flushed();

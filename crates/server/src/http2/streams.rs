@@ -206,7 +206,7 @@ pub(super) struct Streams {
     /// Entries, indexed by number. A number stays valid for the whole session.
     slots: Vec<Stream>,
     free: Vec<u32>,
-    /// Numbers of streams, indexed by the streams' places in the protocol core.
+    /// Numbers of streams, indexed by the streams' slots in the protocol core.
     by_key: Vec<u32>,
     /// How many streams are `DrainingBody`.
     pub(super) draining: usize,

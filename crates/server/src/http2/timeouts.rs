@@ -114,7 +114,7 @@ impl Http2 {
             };
             self.check_stream(number, now, link);
             if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
-                // If an expired deadline stayed, the alarm would fire at once, again and again.
+                // If an expired deadline stayed, the timer would fire at once, again and again.
                 let is_over = deadlines.next_deadline() > now || *deadlines != before;
                 debug_assert!(is_over, "a deadline passed, and nothing was done");
                 self.schedule_stream_timer(number, link);

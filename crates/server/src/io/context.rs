@@ -43,8 +43,8 @@ pub(crate) struct ConnectionContext<'t, D: Driver> {
 pub(crate) enum Action {
     /// Run another turn at once.
     Continue,
-    /// Run another turn after other tasks have been polled. If `For` includes bytes, receive before
-    /// that.
+    /// Run another turn after other tasks have been polled. If the `Interest` includes input,
+    /// receive before that.
     Yield(Interest),
     /// Wait until something happens.
     Wait(Interest),
@@ -56,8 +56,8 @@ pub(crate) enum Action {
     Close(Close),
 }
 
-/// The I/O events that a protocol waits for. Wake-ups by its exchanges, deadlines and orders end
-/// every wait.
+/// The I/O events that a protocol waits for. Wake-ups by its exchanges, deadlines and lifecycle
+/// changes end every wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interest {
     /// More bytes, or the end of the peer's sending side.

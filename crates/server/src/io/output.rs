@@ -41,12 +41,12 @@ impl Flushed {
 
 /// The sending half of a busy connection.
 ///
-/// Protocols write plaintext to `plain`, and pass large content of the application to
+/// Protocols write plaintext to `plaintext`, and pass large content of the application to
 /// [`OutputBuffer::write_shared`]. When the driver has sent the previous output,
 /// [`OutputBuffer::flush`] passes the next output to it.
 ///
 /// There is at most one shared piece at a time, which may be part of a file. The order on the wire
-/// is `before_shared`, then `shared` or `file`, then `plain`. If there is no shared piece,
+/// is `before_shared`, then `shared` or `file`, then `plaintext`. If there is no shared piece,
 /// `before_shared` is empty.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBuffer {
@@ -83,7 +83,8 @@ impl OutputBuffer {
         if content.len() < ZERO_COPY_BYTES_MIN || self.has_shared() {
             self.plaintext.extend_from_slice(&content);
         } else {
-            // `before_shared` is empty without a shared piece, so `plain` becomes an empty buffer.
+            // `before_shared` is empty without a shared piece, so `plaintext` becomes an empty
+            // buffer.
             std::mem::swap(&mut self.before_shared, &mut self.plaintext);
             self.is_shared_accounted = accounted_bytes(&content) > 0;
             self.shared = content;

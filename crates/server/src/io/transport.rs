@@ -130,7 +130,8 @@ impl TlsState {
         }
     }
 
-    /// Processes received bytes; see [`ActiveState::receive`].
+    /// Processes received bytes; see
+    /// [`TlsConnection::receive`](peregrine_tls::TlsConnection::receive).
     pub(crate) fn receive(
         &mut self,
         input: &[u8],

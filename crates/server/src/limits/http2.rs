@@ -22,7 +22,7 @@ pub struct Http2Limits {
     /// Whether a connection without TLS may start with HTTP/2, as with curl's
     /// `--http2-prior-knowledge` and gRPC without TLS. Default true. If false, the server treats
     /// the client's preface as a request with an unknown HTTP version: 505 and close. With TLS,
-    /// ALPN selects the protocol: see `Tls::with_alpn`.
+    /// ALPN selects the protocol: see `TlsConfig::with_alpn`.
     #[doc(alias = "h2c")]
     #[doc(alias = "http2_prior_knowledge")]
     pub prior_knowledge: bool,
@@ -33,10 +33,10 @@ pub struct Http2Limits {
     #[doc(alias = "SETTINGS_ENABLE_CONNECT_PROTOCOL")]
     pub enable_connect_protocol: bool,
     /// How long a client with open streams may be silent before the server sends it a PING. If the
-    /// client then sends nothing for `transfer_rate_grace`, and receives none of the output that is queued
-    /// for it, the server closes the connection. Default 60 s; `None` disables the PING. Without
-    /// the PING, if a client loses its network, handlers that wait for its data or for events keep
-    /// running for a long time.
+    /// client then sends nothing for `transfer_rate_grace`, and receives none of the output that is
+    /// queued for it, the server closes the connection. Default 60 s; `None` disables the PING.
+    /// Without the PING, if a client loses its network, handlers that wait for its data or for
+    /// events keep running for a long time.
     #[doc(alias = "http2_keep_alive_interval")]
     #[doc(alias = "ping_interval")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]

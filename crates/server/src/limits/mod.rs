@@ -80,12 +80,12 @@ pub struct Limits {
     /// content. Time in which the server waits for something else, such as a handler that does not
     /// read, does not count.
     ///
-    /// The server's kernel accepts response bytes in lumps, and the server can only measure those.
-    /// One lump is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
-    /// buffer of the peer's kernel, whichever is more. If a peer reads less than one lump in
-    /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this happens
-    /// below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at higher
-    /// rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
+    /// The server's kernel accepts response bytes in steps, and the server can only measure those.
+    /// One step is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
+    /// buffer of the peer's kernel, whichever is more. If a peer reads less than one step in
+    /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this
+    /// happens below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at
+    /// higher rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
     ///
     /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
     /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
@@ -95,11 +95,12 @@ pub struct Limits {
     #[doc(alias = "send_timeout")]
     #[doc(alias = "client_body_timeout")]
     pub transfer_rate_min: u64,
-    /// How far a peer may fall behind `transfer_rate_min`, and how long it may transfer nothing at all.
-    /// Default 30 s. The server checks at least eight times in this period, so silence may last up
-    /// to an eighth longer. If the peer sends a request's body too slowly, the reader of the body
-    /// gets an error (408), and the connection is closed after the response. If the peer receives a
-    /// response too slowly, the connection is reset, so that the kernel discards the unsent rest.
+    /// How far a peer may fall behind `transfer_rate_min`, and how long it may transfer nothing at
+    /// all. Default 30 s. The server checks at least eight times in this period, so silence may
+    /// last up to an eighth longer. If the peer sends a request's body too slowly, the reader of
+    /// the body gets an error (408), and the connection is closed after the response. If the peer
+    /// receives a response too slowly, the connection is reset, so that the kernel discards the
+    /// unsent rest.
     #[doc(alias = "GracePeriod")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub transfer_rate_grace: Duration,
@@ -179,8 +180,8 @@ pub struct Limits {
     #[doc(alias = "lingering_time")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_time_max: Duration,
-    /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`) may be
-    /// silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
+    /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`)
+    /// may be silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
     /// themselves. After that: close. In a conversation, the reader of the request's content gets
     /// an error instead, up to an eighth of this time later.
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
@@ -192,29 +193,29 @@ pub struct Limits {
     /// the route, at most one per minute and route. The warning is logged while the handler still
     /// blocks. If the handler is inside a mounted service, the warning names only the mount, and a
     /// second warning names the request when the handler returns. To fix a blocking handler, use
-    /// `peregrine::offload` or `tokio::task::spawn_blocking`. The check costs three stores and two
-    /// loads to one cache line in each poll of a handler. A separate thread checks twice per
-    /// budget, and sleeps while no handler is polled.
+    /// `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three stores
+    /// and two loads to one cache line in each poll of a handler. A separate thread checks twice
+    /// per budget, and sleeps while no handler is polled.
     ///
-    /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocked
+    /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocking_polls
     #[doc(alias = "slow_poll_threshold")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub blocking_poll_threshold: Option<Duration>,
-    /// The lame-duck time: after the order to shut down, the server continues to accept connections
-    /// and to answer requests for this long, but it closes each connection after its next response.
-    /// Default zero. During this time [`Shutdown::is_requested`] is true, so a readiness probe can
-    /// fail and make the load balancer use other instances.
+    /// The lame-duck time: after a shutdown is requested, the server continues to accept
+    /// connections and to answer requests for this long, but it closes each connection after its
+    /// next response. Default zero. During this time [`Shutdown::is_requested`] is true, so a
+    /// readiness probe can fail and make the load balancer use other instances.
     ///
-    /// [`Shutdown::is_requested`]: crate::Shutdown::is_ordered
+    /// [`Shutdown::is_requested`]: crate::Shutdown::is_requested
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub lame_duck_period: Duration,
     /// How long an idle connection stays open after the lame-duck time, because a request may be on
     /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub drain_idle_timeout: Duration,
-    /// From the order to shut down, `lame_duck_period` included, to the moment when the server aborts
-    /// everything that is still in progress: it cuts busy connections, and stops waiting for tasks
-    /// and blocking functions that outlive their requests. Default 30 s.
+    /// From the shutdown request, `lame_duck_period` included, to the moment when the server
+    /// aborts everything that is still in progress: it cuts busy connections, and stops waiting for
+    /// tasks and blocking functions that outlive their requests. Default 30 s.
     #[doc(alias = "worker_shutdown_timeout")]
     #[doc(alias = "graceful_shutdown")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
@@ -226,9 +227,9 @@ pub struct Limits {
     ///
     /// The application is dropped before this wait, so that the tasks of its connection pools and
     /// clients end by themselves. The tasks of a client in a `static` do not end. A task that never
-    /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::ordered).
+    /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::requested).
     ///
-    /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::tasks_cut
+    /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::aborted_tasks
     #[doc(alias = "shutdown_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub background_task_timeout: Duration,
@@ -369,13 +370,13 @@ pub(crate) struct MinRate {
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Http1Limits {
-    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and
-    /// still wait for responses. Default false: when the client's sending side ends, the server
-    /// assumes that the client has closed the connection, which is nearly always true. The server
-    /// still calls the handlers of requests that were received completely, once and in order, and
-    /// sends responses that are ready at once. It sends a body to its end if the length is known.
-    /// It cancels a handler that waits, unless the handler's route has `run_to_end`, and a stream
-    /// of unknown length that has nothing to send.
+    /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
+    /// wait for responses. Default false: when the client's sending side ends, the server assumes
+    /// that the client has closed the connection, which is nearly always true. The server still
+    /// calls the handlers of requests that were received completely, once and in order, and sends
+    /// responses that are ready at once. It sends a body to its end if the length is known. It
+    /// cancels a handler that waits, unless the handler's route has `run_to_completion`, and a
+    /// stream of unknown length that has nothing to send.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
     /// server then notices later that a client has closed its connection. While a handler waits,

@@ -19,8 +19,8 @@ pub struct BoundListener<S> {
     /// Whether other processes also have the socket.
     pub sharing: SocketSharing,
     /// The listener's own limits, which replace the worker's. Limits that apply to the worker as a
-    /// whole (`blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`, `background_task_timeout`, `overload`) are
-    /// ignored here.
+    /// whole (`blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
+    /// `background_task_timeout`, `overload`) are ignored here.
     pub limits: Option<Limits>,
     /// Whether connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyProtocol>,
@@ -49,8 +49,8 @@ impl<S> BoundListener<S> {
 /// Settings of a listener that may change while it is open. They apply to connections that are
 /// accepted after the change; open connections keep their settings.
 ///
-/// Limits that apply to the worker as a whole (`blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
-/// `background_task_timeout`, `overload`) are ignored here.
+/// Limits that apply to the worker as a whole (`blocking_poll_threshold`, `lame_duck_period`,
+/// `shutdown_timeout`, `background_task_timeout`, `overload`) are ignored here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadableConfig {
     /// The new limits.

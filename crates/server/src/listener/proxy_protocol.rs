@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Whether the connections of a listener start with a PROXY header, version 1 or 2. In this header,
 /// a proxy reports the address of the client. That client is then the peer of the connection
-/// ([`ConnectionInfo::to_peer`](peregrine_web::connection::ConnectionInfo::to_peer)).
+/// ([`ConnectionInfo::peer`](peregrine_web::connection::ConnectionInfo::peer)).
 ///
 /// The header must be complete within [`Limits::first_byte_timeout`]. With TLS, the header and the
 /// handshake together must be complete within [`Limits::handshake_timeout`]. A connection with a
@@ -110,7 +110,8 @@ impl ProxyProtocol {
     }
 }
 
-/// Adds the facts from `header` to those about its connection. Does not change the trusted proxies.
+/// Adds the information from `header` to that about its connection. Does not change the trusted
+/// proxies.
 pub(crate) fn apply_header(
     info: &ConnectionInfo,
     header: &ProxyProtocolHeader<'_>,

@@ -41,7 +41,7 @@ pub enum CloseReason {
     /// The TLS handshake failed because the client's certificate was refused, or because the client
     /// sent none although one is required.
     ClientCertificate {
-        /// A short name for the fault, such as `client-certificate-expired`.
+        /// A short name for the error, such as `client-certificate-expired`.
         label: &'static str,
         /// The cause, as TLS reports it.
         cause: String,

@@ -279,7 +279,7 @@ pub(crate) struct RequestKey {
     pub(crate) error: ErrorType,
 }
 
-/// A fault that a request's status does not show.
+/// An error that a request's status does not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ErrorType {

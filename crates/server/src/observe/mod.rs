@@ -86,8 +86,9 @@ pub struct WorkerStats {
     pub blocking_polls: u64,
     /// Tokio tasks that were dropped at the end of the worker because they had not ended in time.
     pub aborted_tasks: usize,
-    /// Handlers with `run_to_end` that continued after their connection had ended and were cut at
-    /// the end of the worker. The report lists them together with the connections that were cut.
+    /// Handlers with `run_to_completion` that continued after their connection had ended and were
+    /// cut at the end of the worker. The report lists them together with the connections that were
+    /// cut.
     pub aborted_handlers: usize,
     /// Functions on Tokio's blocking threads that were still running when the worker stopped
     /// waiting for them. They stop only when the process ends.

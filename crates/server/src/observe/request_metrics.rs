@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How much of the first line of an invalid request is kept for the access log.
 const INVALID_LINE_BYTES_MAX: usize = 1024;
-/// The buffer of requests that ended in a turn keeps room for this many.
+/// The buffer of requests that ended in one loop iteration keeps room for this many.
 const BATCH_CAPACITY_MAX: usize = 1024;
 
 /// What a worker needs to measure its requests: counters, clock, access log and traces.
@@ -25,10 +25,10 @@ pub(crate) struct RequestRecorder {
     clock: Box<dyn Fn() -> Duration>,
     log: Option<AccessLogger>,
     tracing: Option<Tracer>,
-    /// Whether [`RequestRecorder::flush_batch`] is called at the end of each turn.
+    /// Whether [`RequestRecorder::flush_batch`] is called at the end of each loop iteration.
     is_batching: Cell<bool>,
-    /// Requests that ended in this turn. They are counted at the end of the turn, so that the clock
-    /// is read once for all of them.
+    /// Requests that ended in this loop iteration. They are counted at the end of the iteration, so
+    /// that the clock is read once for all of them.
     batch: RefCell<Vec<SampleRun>>,
 }
 
@@ -76,13 +76,14 @@ impl RequestRecorder {
         })
     }
 
-    /// Announces that [`end_turn`](Self::flush_batch) will be called at the end of each turn.
+    /// Announces that [`flush_batch`](Self::flush_batch) will be called at the end of each loop
+    /// iteration.
     pub(crate) fn enable_batching(&self) {
         self.is_batching.set(true);
     }
 
-    /// Counts the requests that ended in this turn. `now` is the end of the turn, when their
-    /// responses are sent.
+    /// Counts the requests that ended in this loop iteration. `now` is the end of the iteration,
+    /// when their responses are sent.
     pub(crate) fn flush_batch(&self, now: Duration) {
         let mut ended = self.batch.borrow_mut();
         if ended.is_empty() {
@@ -101,8 +102,8 @@ impl RequestRecorder {
         let measure = RequestSample { key: *key, started_at: began, received, sent };
         if self.is_batching.get() && self.log.is_none() {
             let mut ended = self.batch.borrow_mut();
-            // A busy worker answers many identical requests per turn, and all of them count from
-            // the beginning of the turn.
+            // A busy worker answers many identical requests per loop iteration, and all of them
+            // count from the beginning of the iteration.
             match ended.last_mut().filter(|last| last.sample == measure) {
                 Some(last) => last.count += 1,
                 None => ended.push(SampleRun { sample: measure, count: 1 }),
@@ -138,7 +139,7 @@ impl Drop for RequestRecorder {
 
 impl RequestMetrics {
     /// Begins to measure a request. `head` is `None` if it was invalid. `now` may return the time
-    /// when the worker's turn began, because the request has waited since then.
+    /// when the loop iteration began, because the request has waited since then.
     #[inline]
     pub(crate) fn start(
         &mut self,
@@ -152,7 +153,7 @@ impl RequestMetrics {
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         meters.metrics.active_requests[usize::from(is_secure)][method as usize].add(1);
-        // `told` is updated in place. The end of the previous request dropped the facts about that
+        // The record is updated in place. The end of the previous request dropped the data of that
         // request.
         self.key = RequestKey { method, version, is_secure, ..RequestKey::default() };
         (self.record.request_body_bytes, self.record.response_body_bytes) = (0, 0);
@@ -221,7 +222,7 @@ impl RequestMetrics {
         self.key.status = status.as_u16();
     }
 
-    /// Records a fault that the status does not show.
+    /// Records an error that the status does not show.
     pub(crate) fn set_error(&mut self, fault: ErrorType) {
         self.key.error = fault;
     }
@@ -369,7 +370,7 @@ mod tests {
         let counts: Vec<_> =
             bench.counted().iter().map(|(key, count)| (key.status, *count)).collect();
         assert_eq!(counts, [(200, 6), (404, 1)]);
-        // Requests that end after the last turn are counted as well.
+        // Requests that end after the last loop iteration are counted as well.
         end(StatusCode::NOT_FOUND);
         let Bench { counts, meters, .. } = bench;
         drop(meters);

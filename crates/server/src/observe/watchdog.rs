@@ -2,10 +2,10 @@
 //!
 //! A worker records in its [`Heartbeat`] which route's handler it polls. Each poll costs three
 //! stores and a load (plain ones on x86), plus a load after the poll. The worker does not read a
-//! clock. A separate thread checks the pulses of all workers from time to time ([`PollWatchdog`]).
-//! If a pulse shows the same poll for too long, the handler blocks, and the thread logs a warning
-//! with its route while it still blocks. If nothing has happened between checks, the thread sleeps
-//! until the next poll wakes it.
+//! clock. A separate thread checks the heartbeats of all workers from time to time
+//! ([`PollWatchdog`]). If a heartbeat shows the same poll for too long, the handler blocks, and the
+//! thread logs a warning with its route while it still blocks. If nothing has happened between
+//! checks, the thread sleeps until the next poll wakes it.
 //!
 //! For a handler inside a mounted service, the warning can only name the mount. After such a poll,
 //! the worker sees that a warning was logged for it, and logs the request.
@@ -60,7 +60,7 @@ impl Heartbeat {
     pub(crate) fn register_routes(&self, application: &BuiltApp) {
         let name = |pattern: &str| (address(Some(pattern)), display_pattern(pattern).into_owned());
         let names = application.routes().map(|route| name(route.pattern)).collect();
-        // A pulse belongs to one worker, which sets the names once.
+        // A heartbeat belongs to one worker, which sets the names once.
         let _ = self.routes.set(names);
     }
 
@@ -136,7 +136,7 @@ impl Drop for PollGuard<'_> {
     }
 }
 
-/// Checks the pulses of workers for handlers that block their thread.
+/// Checks the heartbeats of workers for handlers that block their thread.
 #[derive(Debug)]
 pub struct PollWatchdog {
     threshold: Duration,

@@ -1,4 +1,4 @@
-//! Runs handlers with `run_to_end` after their connection or stream has ended.
+//! Runs handlers with `run_to_completion` after their connection or stream has ended.
 
 use super::Worker;
 use super::lifecycle::{ForceClosed, Lifecycle};

@@ -1,6 +1,7 @@
-//! The orders that move a worker through its life, and its report at the end.
+//! The lifecycle states of a worker, and its report at the end.
 //!
-//! A task of the worker uses [`run_until`] and [`race`] to wait for an event or for a later order.
+//! A task of the worker uses [`run_until`] and [`race`] to wait for an event or for a later
+//! lifecycle state.
 
 use crate::observe::WorkerStats;
 use crate::observe::close_reason::InFlightStage;
@@ -10,7 +11,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// An order to all workers. The orders of a worker only move forward through these variants.
+/// The lifecycle state of all workers. It only moves forward through these variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// Prepare, but do not accept connections yet: another process still serves at the same
@@ -19,9 +20,9 @@ pub enum Lifecycle {
     /// Accept and serve connections.
     #[default]
     Serving,
-    /// Accept and serve, but close each connection after its next response. If a worker is ordered
-    /// to drain and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it gives itself this
-    /// order first.
+    /// Accept and serve, but close each connection after its next response. If a worker must
+    /// drain and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it enters
+    /// this state first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
     /// now on. Otherwise the same as `Draining`.

@@ -1,8 +1,8 @@
-//! The thread-local state of a worker: its clock and its shutdown orders.
+//! The thread-local state of a worker: its clock and its lifecycle channel.
 //!
 //! A worker normally has its own thread and sets both once. If several workers share a thread, as
 //! in a simulation, each sets them again before it continues. Response bodies use the clock to send
-//! something after a period of silence. The alarms of the clock also report whether the worker
+//! something after a period of silence. The timers of the clock also report whether the worker
 //! drains.
 
 use super::lifecycle::Lifecycle;

@@ -71,7 +71,7 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) reserved_connections: usize,
     pub(crate) force_closed: RefCell<Vec<ForceClosed>>,
     lifecycle: Cell<Lifecycle>,
-    /// When the current order was given.
+    /// When the current lifecycle state began.
     lifecycle_since: Cell<Duration>,
     date: Cell<(u64, Date)>,
     /// The local address of the latest connection.
@@ -141,7 +141,7 @@ impl<D: Driver> Worker<D> {
         self.lifecycle.get()
     }
 
-    /// When the current order was given, on the driver's clock.
+    /// When the current lifecycle state began, on the driver's clock.
     pub(crate) fn lifecycle_since(&self) -> Duration {
         self.lifecycle_since.get()
     }

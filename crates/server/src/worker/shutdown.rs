@@ -28,12 +28,11 @@ const TASK_CHECK_INTERVAL_MAX: Duration = Duration::from_millis(50);
 const TASK_WARNING_DELAY: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// The orders to the worker of this thread.
+    /// The lifecycle channel of this thread's worker.
     static LIFECYCLE: RefCell<Option<watch::Receiver<Lifecycle>>> = const { RefCell::new(None) };
 }
 
-/// Notifies tasks, streams and handlers of the order to shut down the server, so that endless ones
-/// can end.
+/// Notifies tasks, streams and handlers of the server's shutdown, so that endless ones can end.
 ///
 /// In handlers, streams and tasks, [`Shutdown::current`] works without any set-up. The value may be
 /// moved to other threads. It costs nothing until it is used.
@@ -45,20 +44,20 @@ pub struct Shutdown(Option<watch::Receiver<Lifecycle>>);
 
 impl Shutdown {
     /// Returns the shutdown of the server whose worker runs on this thread. On any other thread,
-    /// and in tests without a server, the returned shutdown is never ordered.
+    /// and in tests without a server, the returned shutdown is never requested.
     #[must_use]
     pub fn current() -> Self {
         Self(LIFECYCLE.with_borrow(Clone::clone))
     }
 
-    /// Returns whether the shutdown was ordered.
+    /// Returns whether the shutdown was requested.
     #[doc(alias = "is_cancelled")]
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.0.as_ref().is_some_and(|orders| *orders.borrow() > Lifecycle::Serving)
     }
 
-    /// Completes when the shutdown is ordered. The future may be dropped and awaited again.
+    /// Completes when the shutdown is requested. The future may be dropped and awaited again.
     #[doc(alias = "cancelled")]
     #[doc(alias = "graceful_shutdown")]
     pub async fn requested(&self) {
@@ -71,7 +70,9 @@ impl Shutdown {
 
 impl fmt::Debug for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shutdown").field("is_ordered", &self.is_requested()).finish_non_exhaustive()
+        f.debug_struct("Shutdown")
+            .field("is_requested", &self.is_requested())
+            .finish_non_exhaustive()
     }
 }
 
@@ -80,17 +81,17 @@ pub(crate) fn install(orders: &watch::Receiver<Lifecycle>) {
     install_receiver(Some(orders.clone()));
 }
 
-/// As [`install`]. `None` means that no orders will be given.
+/// As [`install`]. `None` means that the lifecycle will not change.
 pub(crate) fn install_receiver(orders: Option<watch::Receiver<Lifecycle>>) {
     LIFECYCLE.set(orders);
 }
 
-/// Returns the orders that were last set on this thread.
+/// Returns the lifecycle channel that was last set on this thread.
 pub(crate) fn installed() -> Option<watch::Receiver<Lifecycle>> {
     LIFECYCLE.with_borrow(Clone::clone)
 }
 
-/// Waits for the orders to a worker, and ends the worker when it is ordered to end.
+/// Follows the lifecycle of a worker, and ends the worker at its shutdown.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     mut orders: watch::Receiver<Lifecycle>,
@@ -128,9 +129,9 @@ pub(crate) async fn run<D: Driver>(
     WorkerReport { stats: left.instrumentation.stats(), ..report }
 }
 
-/// Waits for an order after `present`. Waits forever if no more orders can be given.
+/// Waits for a lifecycle state after `present`. Waits forever if no other state can follow.
 async fn next_lifecycle(orders: &mut watch::Receiver<Lifecycle>, present: Lifecycle) -> Lifecycle {
-    // Copy the order out of the channel at once: holding the borrowed value across an await would
+    // Copy the state out of the channel at once: holding the borrowed value across an await would
     // block the sender.
     let order = orders.wait_for(|order| *order > present).await.map(|order| *order);
     match order {

@@ -51,11 +51,11 @@ fn every_limit_is_in_the_tree_as_people_write_it() {
         let name = setting.rsplit('.').next().expect("a name");
         assert!(
             name != "secs" && name != "nanos",
-            "`{setting}` is a duration: add `serde(with = \"Time\")`, or `MaybeTime`"
+            "`{setting}` is a duration: add `serde(with = \"HumanDuration\")`, or `OptionalDuration`"
         );
         let is_size = name.contains("bytes") || name.contains("window");
         let is_number = matches!(value.kind, ValueKind::Integer(_));
-        assert!(!(is_size && is_number), "`{setting}` is a size: add `serde(with = \"Size\")`");
+        assert!(!(is_size && is_number), "`{setting}` is a size: add `serde(with = \"ByteSize\")`");
         assert!(value.kind != ValueKind::Nil, "`{setting}` is not printed when unset");
     }
     let of = |name: &str| tree.get("limits").and_then(|limits| limits.get(name));

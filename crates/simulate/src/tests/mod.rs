@@ -202,12 +202,15 @@ fn refusals_and_resets_lose_requests() {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     let none = Faults::none;
     assert_eq!(endings(&none().refused_connections(1000)), (0, names(&["ConnectionRefused"])));
-    assert_eq!(endings(&none().resets(1000)), (0, names(&["Reset"])));
+    assert_eq!(endings(&none().resets(1000)), (0, names(&["ConnectionReset"])));
     let (answered, lost) = endings(&none().refused_connections(300));
     assert!((100..180).contains(&answered), "{answered}");
     assert_eq!(lost, names(&["ConnectionRefused"]));
     let (answered, lost) = endings(&Faults::hostile());
-    assert!(answered > 0 && lost.contains("Refused") && lost.contains("Reset"), "{lost:?}");
+    assert!(
+        answered > 0 && lost.contains("ConnectionRefused") && lost.contains("ConnectionReset"),
+        "{lost:?}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Collects the routes, fallbacks, states and faults of an application before it is built.
+//! Collects the routes, fallbacks, states and errors of an application before it is built.
 
 use crate::app::built::{BuiltApp, BuiltRoute, RouteDetails};
 use crate::app::default_responses::AppContext;
@@ -86,7 +86,7 @@ impl AppBuilder {
     }
 }
 
-/// Checks a built application and returns its faults.
+/// Checks a built application and returns its errors.
 pub(crate) type BuildHook = dyn FnOnce(&BuiltApp) -> Result<(), Vec<String>>;
 
 /// The requirements of a fallback or a middleware.

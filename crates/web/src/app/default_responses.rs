@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 /// The data of an application's endpoints that is known only after the whole application is built.
-/// A merged application keeps its own `Shared`.
+/// A merged application keeps its own `AppContext`.
 #[derive(Default)]
 pub(crate) struct AppContext {
     problem_renderer: OnceCell<ProblemRenderer>,

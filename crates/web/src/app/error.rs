@@ -1,16 +1,16 @@
-//! The faults of an application, all reported at once when it is built.
+//! The errors of an application, all reported at once when it is built.
 
 use std::fmt;
 
-/// All faults of an application, found by [`App::build`](crate::App::build).
+/// All errors of an application, found by [`App::build`](crate::App::build).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildError {
-    /// The faults; never empty.
+    /// The errors; never empty.
     pub errors: Vec<BuildErrorKind>,
 }
 
-/// One fault of an application. Its text names the routes, where they are added in the source, and
-/// how to fix the fault.
+/// One error of an application. Its text names the routes, where they are added in the source, and
+/// how to fix the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildErrorKind {
@@ -73,9 +73,9 @@ pub enum BuildErrorKind {
         /// The call that sets the option on the whole handler.
         setting: &'static str,
     },
-    /// A call that has no effect in this place.
+    /// A call that has no effect here.
     GuardedFallback {
-        /// The call, its place, and what to do instead.
+        /// The call, its source location, and what to do instead.
         message: String,
     },
     /// Two routes with different patterns have the same name.
@@ -94,7 +94,7 @@ pub enum BuildErrorKind {
         /// Why the setting is invalid, and how to fix it.
         reason: String,
     },
-    /// A fault that a check added with [`App::on_build`](crate::App::on_build) found.
+    /// An error that a check added with [`App::on_build`](crate::App::on_build) found.
     BuildHook {
         /// The text that the check returned.
         message: String,

@@ -85,7 +85,7 @@ impl Fallbacks {
     }
 }
 
-/// Translates the router's problems into faults, and drops repeated ones.
+/// Translates the router's problems into errors, and drops repeated ones.
 fn translate_errors(problems: &[RouteError], all: &[ScopeFallback]) -> Vec<BuildErrorKind> {
     let name = |id: u32| {
         let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS_PER_SCOPE) as usize];

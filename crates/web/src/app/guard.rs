@@ -1,11 +1,11 @@
 //! Guards: conditions that let a route answer only some of the requests for its pattern.
 //!
 //! [`HandlerExt::guard`](crate::HandlerExt::guard) guards one handler;
-//! [`Scope::guard`](crate::Scope::guard) and [`App::guard`](crate::App::guard) guard the routes that
-//! are added later. Several routes may have the same pattern and method if all but one are guarded.
-//! They are checked in the order in which they were added, the unguarded one last. If none of them
-//! accepts a request, the next pattern that matches its path is tried, as if the guarded routes did
-//! not exist.
+//! [`Scope::guard`](crate::Scope::guard) and [`App::guard`](crate::App::guard) guard the routes
+//! that are added later. Several routes may have the same pattern and method if all but one are
+//! guarded. They are checked in the order in which they were added, the unguarded one last. If none
+//! of them accepts a request, the next pattern that matches its path is tried, as if the guarded
+//! routes did not exist.
 //!
 //! If an earlier route accepts all requests of a later route, the later route is unreachable, and
 //! building the application fails. This check covers all guards except closures and your own guard
@@ -147,7 +147,7 @@ pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     })
 }
 
-/// Whether the host `asked` matches `wanted`. Both are in lower case.
+/// Whether the requested host matches `wanted`. Both are in lower case.
 fn host_matches(wanted: &str, asked: &str, is_secure: bool) -> bool {
     let (wanted_name, wanted_port) = split_host_port(wanted);
     let (name, port) = split_host_port(asked);

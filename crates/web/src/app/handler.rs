@@ -113,7 +113,7 @@ pub enum ViaBuiltApp {}
 pub struct ViaOptions<Args>(PhantomData<Args>);
 
 /// Options for one handler, given where it is added to a route:
-/// `.post("/files", upload.body_limit(64 << 20).run_to_end())`.
+/// `.post("/files", upload.body_limit(64 << 20).run_to_completion())`.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
     #[doc(alias = "detach")]
@@ -214,7 +214,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         Named { handler: self, name: name.into() }
     }
 
-    /// Attaches `note` to the handler's route, for code that inspects routes
+    /// Attaches `metadata` to the handler's route, for code that inspects routes
     /// ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)).
     #[doc(alias = "metadata")]
     #[doc(alias = "noted")]
@@ -280,7 +280,7 @@ pub struct Named<H> {
     name: Rc<str>,
 }
 
-/// A handler whose route has a note. Made by [`HandlerExt::with_metadata`].
+/// A handler whose route has metadata. Made by [`HandlerExt::with_metadata`].
 #[derive(Clone, Debug)]
 pub struct WithMetadata<H> {
     handler: H,

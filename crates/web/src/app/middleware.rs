@@ -148,7 +148,7 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// The argument of [`App::wrap`](crate::App::with): a [`Middleware`], or an async function whose
+/// The argument of [`App::wrap`](crate::App::wrap): a [`Middleware`], or an async function whose
 /// arguments are at most six extractors, the request, and [`Next`]. `Args` distinguishes the two
 /// and is always inferred.
 #[diagnostic::on_unimplemented(
@@ -181,7 +181,7 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 
 /// Makes a [`Middleware`] from an async function whose arguments are at most six extractors, the
 /// request, and [`Next`]. Only code that requires a [`Middleware`] needs it:
-/// [`App::wrap`](crate::App::with) takes the function itself.
+/// [`App::wrap`](crate::App::wrap) takes the function itself.
 ///
 /// The extractors must not read the body. If an extractor rejects the request, the extractor's
 /// problem is the response.
@@ -226,7 +226,7 @@ where
     FromFn { function, args: PhantomData }
 }
 
-/// A function as a middleware. Made by [`from_fn`], and by [`App::wrap`](crate::App::with).
+/// A function as a middleware. Made by [`from_fn`], and by [`App::wrap`](crate::App::wrap).
 pub struct FromFn<F, Args> {
     function: F,
     args: PhantomData<fn() -> Args>,
@@ -283,7 +283,7 @@ macro_rules! from_fn {
 
 from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// The middleware of a scope from its `with` calls, innermost first. They are kept until the
+/// The middleware of a scope from its `wrap` calls, innermost first. They are kept until the
 /// scope's routes are added. Their types are erased, so that [`App`](crate::App) and
 /// [`Scope`](crate::Scope) have no type parameters.
 #[derive(Clone, Default)]

@@ -96,7 +96,7 @@ pub use peregrine_router::TrailingSlash;
 /// | `.nest("/api", router)` | [`App::scope`], or `scope("/api", \|scope\| scope.merge(app))` |
 /// | `.layer(..)` wraps the routes above it | [`App::wrap`] wraps the routes below it |
 /// | one state type, `.with_state(..)` | any number of types, each given with [`App::state`] |
-/// | a conflict or a missing state panics or does not compile | [`App::build`] returns all faults |
+/// | a conflict or a missing state panics or does not compile | [`App::build`] returns all errors |
 /// | a POST-only `/users/new` hides `GET /users/{id}` for that path | it does not hide it |
 ///
 /// # Patterns
@@ -113,7 +113,8 @@ pub use peregrine_router::TrailingSlash;
 /// If several patterns match a path, they are compared from the left, and the first segment that
 /// differs decides: the kind that is higher in this table takes precedence. The order in which
 /// routes are added does not matter. `{{` and `}}` stand for literal braces. Patterns are
-/// case-sensitive. [`Builder::insert`](peregrine_router::Builder::insert) has the details.
+/// case-sensitive. [`RouterBuilder::insert`](peregrine_router::RouterBuilder::insert) has the
+/// details.
 #[doc(alias = "Router")]
 pub struct App {
     scope: Scope,
@@ -261,10 +262,10 @@ impl App {
     /// Checks everything and makes the application ready to run.
     ///
     /// # Errors
-    /// Returns all faults at once: patterns that cannot be parsed, routes that conflict, states
+    /// Returns all errors at once: patterns that cannot be parsed, routes that conflict, states
     /// that handlers or middleware need but the application lacks, handlers whose path parameters
     /// do not match their pattern, two fallbacks for the same paths, and route options that the
-    /// server could not apply. Each fault says where it is and how to fix it.
+    /// server could not apply. Each error says where it is and how to fix it.
     #[doc(alias = "into_make_service")]
     pub fn build(self) -> Result<BuiltApp, BuildError> {
         let (slash_policy, method_override) = (self.trailing_slash, self.method_override.clone());
@@ -457,7 +458,7 @@ fn check_path_shape(entry: &RouteEntry, faults: &mut Vec<BuildErrorKind>) {
     }
 }
 
-/// Translates the router's problem into a fault.
+/// Translates the router's problem into an error.
 fn translate_router_error(
     problem: &RouterProblem,
     entries: &[Box<RouteEntry>],

@@ -12,7 +12,7 @@ pub use crate::app::pattern::display_pattern;
 #[doc(hidden)]
 pub use crate::app::pattern::next_parameter;
 
-/// The doc comment of a handler with a route attribute, attached to its route as a note.
+/// The doc comment of a handler with a route attribute, attached to its route as metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocComment(pub &'static str);
 

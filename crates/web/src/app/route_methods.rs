@@ -172,9 +172,9 @@ macro_rules! route_methods {
             self
         }
 
-        /// Attaches `metadata` to the routes that are added later, here and in nested scopes, for code
-        /// that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)). It
-        /// does not affect requests.
+        /// Attaches `metadata` to the routes that are added later, here and in nested scopes, for
+        /// code that inspects routes ([`RouteInfo::metadata`](crate::built::RouteInfo::metadata)).
+        /// It does not affect requests.
         #[doc(alias = "noted")]
         #[must_use]
         pub fn with_metadata<T: 'static>(mut self, metadata: T) -> Self {
@@ -185,7 +185,7 @@ macro_rules! route_methods {
         /// Adds a check that runs when the application is built. `check` receives the built
         /// application with all of its routes. If this application is merged into another one,
         /// `check` receives the other one. Each text that `check` returns is reported as an
-        /// error, so the text should name the thing, the place, and the fix.
+        /// error, so the text should name the thing, its source location, and the fix.
         #[doc(alias = "inspect")]
         #[must_use]
         pub fn on_build(

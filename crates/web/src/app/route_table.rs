@@ -117,7 +117,7 @@ pub(crate) struct RouteConditions {
 }
 
 impl RouteConditions {
-    /// Like `hold`. Also records which header fields the guards read, if the guards affect the
+    /// Like `are_met`. Also records which header fields the guards read, if the guards affect the
     /// result.
     fn record_and_check(&self, asked: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.types_match(values) {

@@ -52,7 +52,7 @@ pub struct Scope {
     middleware: MiddlewareStack,
     /// The guards of all routes that are added later.
     guards: Vec<Rc<dyn Guard>>,
-    /// The notes of all routes that are added later.
+    /// The metadata of all routes that are added later.
     metadata: Vec<Rc<dyn Any>>,
     /// Answers requests whose method has no handler, for the patterns that are added later. Created
     /// when the first such pattern is added.
@@ -156,8 +156,8 @@ impl Scope {
     }
 
     /// The requirements that each route gets from the scope: the path parameters that the
-    /// middleware added so far needs, and the notes. Other requirements of a middleware are checked
-    /// only once.
+    /// middleware added so far needs, and the metadata. Other requirements of a middleware are
+    /// checked only once.
     fn inherited_requirements(&self) -> Requirements {
         let mut all = Requirements::default();
         self.middleware.require(&mut all);

@@ -35,7 +35,7 @@ impl FromRequestParts for ClientIp {
                 "no-client-address",
                 "the handler needs the client's address, but there is none: the connection is \
                  not TCP, and its peer is not a trusted proxy that forwards one; take \
-                 `Option<ClientAddress>`, or add `.trusted_proxies([\"unix:\"])` to the server",
+                 `Option<ClientIp>`, or add `.trusted_proxies([\"unix:\"])` to the server",
             )
         })
     }

@@ -32,7 +32,7 @@ impl FromRequestParts for PeerAddr {
             misconfigured(
                 "no-peer-address",
                 "the handler needs the peer's address, but the connection is not TCP; it should \
-                 take `Option<PeerAddress>` or `ConnectionInfo`",
+                 take `Option<PeerAddr>` or `ConnectionInfo`",
             )
         })
     }
@@ -149,7 +149,7 @@ mod tests {
         let mut parts = get("/").parts;
         let problem = now(PeerAddr::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
-        assert!(!problem.detail.contains("PeerAddress"), "{}", problem.detail);
+        assert!(!problem.detail.contains("PeerAddr"), "{}", problem.detail);
         let problem = now(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (403, "tls-required"));
         assert!(problem.detail.contains("https"));

@@ -72,7 +72,7 @@ impl FromRequestParts for Uri {
     }
 }
 
-/// All fields of the head. Allocates; [`crate::RequestHead::field`] does not.
+/// All fields of the head. Allocates; [`crate::RequestHead::header_bytes`] does not.
 impl FromRequestParts for HeaderMap {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(parts.head.to_header_map())

@@ -55,7 +55,7 @@ impl<'r> GuardContext<'r> {
     }
 }
 
-/// Decides whether a route accepts a request. Every `Fn(&Asked) -> bool` is a guard.
+/// Decides whether a route accepts a request. Every `Fn(&GuardContext) -> bool` is a guard.
 ///
 /// It is called while the route is selected, for every request whose path matches, and possibly
 /// more than once for one request. It must be cheap and have no side effects.

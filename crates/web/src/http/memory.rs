@@ -1,6 +1,6 @@
 //! Accounts for the memory that a worker holds for its peers.
 //!
-//! Each worker is a thread, and each thread has one account. Memory that grows with the bytes that
+//! Each worker is a thread, and each thread has one counter. Memory that grows with the bytes that
 //! peers send or leave unread is charged to it by its owner: pipes, collected bodies, buffers of
 //! busy connections. The counters are thread-local numbers, without locks or atomics.
 //!

@@ -16,7 +16,7 @@ pub enum PathShape {
     Names(&'static [&'static str]),
 }
 
-/// A note on a route: middleware around the handler may respond with a problem of this status
+/// Metadata of a route: middleware around the handler may respond with a problem of this status
 /// instead. OpenAPI documents list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredProblem {
@@ -45,7 +45,7 @@ impl Requirements {
     }
 
     /// Adds those requirements of `others`, the code around this, that concern the route itself:
-    /// the shapes of its path, and the notes.
+    /// the shapes of its path, and the metadata.
     pub(crate) fn inherit_from(&mut self, others: &Self) {
         self.paths.extend_from_slice(&others.paths);
         self.metadata_values.splice(..0, others.metadata_values.iter().map(Rc::clone));
@@ -104,7 +104,7 @@ impl Requirements {
         self.name.as_ref()
     }
 
-    /// Attaches `note` to the route, for code that lists routes: see
+    /// Attaches `metadata` to the route, for code that lists routes: see
     /// [`RouteInfo::metadata`](crate::built::RouteInfo::metadata). It has no effect on requests.
     pub fn metadata<T: 'static>(&mut self, note: T) {
         self.add_metadata(Rc::new(note));
@@ -120,7 +120,7 @@ impl Requirements {
         self.metadata_values.push(note);
     }
 
-    /// The notes of the route, outermost first.
+    /// The metadata of the route, outermost first.
     pub(crate) fn metadata_values(&self) -> &[Rc<dyn Any>] {
         &self.metadata_values
     }

@@ -18,8 +18,8 @@ pub enum OnDisconnect {
 /// applies.
 ///
 /// The server does not enforce the body limit itself: it gives the body the limit from
-/// [`Target::body_limit`](crate::Target::body_limit), and the route's limit is set where the
-/// handler is called, inside all middleware.
+/// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit), and the route's
+/// limit is set where the handler is called, inside all middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the client disconnects. The default is [`OnDisconnect::Cancel`].
@@ -29,7 +29,7 @@ pub struct RouteOptions {
     pub body_bytes_max: Option<u64>,
     /// Whether the server's body limit does not apply here; limits of middleware still do. For
     /// handlers with their own limits, such as a mounted service. Middleware that reads the whole
-    /// body into memory is still bound by it ([`Body::buffer_limit`](crate::Body::whole_limit)).
+    /// body into memory is still bound by it ([`Body::buffer_limit`](crate::Body::buffer_limit)).
     /// The default is `false`. It has no effect inside an application that is used as a handler.
     pub lifts_body_limit: bool,
     /// Whether the handler serves gRPC, whose client and server may exchange messages from the

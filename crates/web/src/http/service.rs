@@ -45,8 +45,7 @@ impl<S: Service> DynService for S {
 
 /// A [`DynService`] whose futures can be stored, because they do not borrow it.
 pub(crate) trait Endpoint: DynService {
-    /// As [`LazyTraceContext::call_dyn`], but the service is called when the future is first
-    /// polled.
+    /// As [`DynService::call_dyn`], but the service is called when the future is first polled.
     fn call_owned(
         self: Rc<Self>,
         slot: FutureSlot,

@@ -1,7 +1,7 @@
-//! The clock of the thread that runs an application. Its alarms are for bodies that send something
+//! The clock of the thread that runs an application. Its timers are for bodies that send something
 //! when their producer is silent, and for protocols that watch their peers.
 //!
-//! A worker of the server registers its own clock, so the time is the driver's time, and an alarm
+//! A worker of the server registers its own clock, so the time is the driver's time, and a timer
 //! is only an entry of the worker's timer wheel. The test client registers a clock while it polls.
 
 use std::cell::RefCell;
@@ -9,22 +9,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Creates alarms.
+/// Creates timers.
 pub trait TimerSource {
-    /// A new alarm, which is not set; `None` if the worker has ended.
+    /// A new timer, which is not set; `None` if the worker has ended.
     fn new_timer(&self) -> Option<Box<dyn Timer>>;
 }
 
 /// Fires after a set time, and reports when the worker drains.
 pub trait Timer {
-    /// Sets the alarm to fire after this time, and replaces an earlier setting.
+    /// Sets the timer to fire after this time, and replaces an earlier setting.
     fn reset(&mut self, after: Duration);
 
-    /// Ready when the alarm fires. Registers the caller's waker for that and for the beginning of a
+    /// Ready when the timer fires. Registers the caller's waker for that and for the beginning of a
     /// drain.
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// The time since an arbitrary fixed moment, by the clock that the alarm uses.
+    /// The time since an arbitrary fixed moment, by the clock that the timer uses.
     fn now(&self) -> Duration;
 
     /// Whether the worker is draining. A response that would not end by itself should then end.
@@ -51,7 +51,7 @@ pub fn uninstall() {
     drop(CURRENT.replace(None));
 }
 
-/// An alarm of this thread's clock, if it has one.
+/// A timer of this thread's clock, if it has one.
 #[must_use]
 pub fn new_timer() -> Option<Box<dyn Timer>> {
     current()?.new_timer()

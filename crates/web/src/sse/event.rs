@@ -17,7 +17,8 @@ use std::time::Duration;
 /// use peregrine::web::sse::Event;
 ///
 /// let event = Event::default().event("tick").id(7).data("two\nlines");
-/// assert_eq!(event.into_bytes().expect("valid"), "event: tick\nid: 7\ndata: two\ndata: lines\n\n");
+/// let bytes = event.into_bytes().expect("valid");
+/// assert_eq!(bytes, "event: tick\nid: 7\ndata: two\ndata: lines\n\n");
 /// assert!(Event::default().id("a\nb").validate().is_err());
 /// ```
 #[derive(Clone, Default)]

@@ -211,7 +211,7 @@ enum KeepAliveState {
     NoTimer,
     /// The last poll produced an event or a comment.
     Active(Box<dyn Timer>),
-    /// The producer is silent, and the alarm is set.
+    /// The producer is silent, and the timer is set.
     Idle(Box<dyn Timer>),
 }
 

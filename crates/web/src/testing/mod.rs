@@ -19,7 +19,7 @@
 //! assert_eq!(response.text(), "hello, Ada");
 //! ```
 //!
-//! In an async test, `.send().await` does the same as `send_now()`.
+//! In an async test, `.send().await` does the same as `send_blocking()`.
 
 use crate::app::App;
 use crate::app::built::BuiltApp;
@@ -58,7 +58,7 @@ impl App {
     /// Builds the application and makes a client that calls it without a network.
     ///
     /// # Panics
-    /// If the application has faults; the message lists all that [`App::build`] found.
+    /// If the application has errors; the message lists all that [`App::build`] found.
     #[doc(alias = "test_client")]
     #[doc(alias = "oneshot")]
     #[doc(alias = "TestServer")]

@@ -32,7 +32,7 @@ const FLAG_RANDOM: u8 = 2;
 
 /// A position in a trace: which trace, which span, and whether the trace is recorded.
 ///
-/// As a handler's argument it is the context of the request, if the server has [`Traces`]. The
+/// As a handler's argument it is the context of the request, if the server has [`TraceConfig`]. The
 /// requests that the handler sends can carry it:
 ///
 /// ```
@@ -51,7 +51,7 @@ const FLAG_RANDOM: u8 = 2;
 /// # assert_eq!(client.get("/").send_blocking().text(), "0 fields");
 /// ```
 ///
-/// [`Traces`]: https://docs.rs/peregrine/latest/peregrine/trace/struct.Traces.html
+/// [`TraceConfig`]: https://docs.rs/peregrine/latest/peregrine/trace/struct.TraceConfig.html
 #[doc(alias = "SpanContext")]
 #[doc(alias = "traceparent")]
 #[derive(Clone, PartialEq, Eq)]
@@ -127,8 +127,8 @@ impl TraceContext {
         Self { trace_id, span_id, ..self.clone() }
     }
 
-    /// The context of the request that this thread is handling, if the server has `Traces`. It is
-    /// available in handlers, middleware and response bodies, but not in tasks that they spawn.
+    /// The context of the request that this thread is handling, if the server has `TraceConfig`. It
+    /// is available in handlers, middleware and response bodies, but not in tasks that they spawn.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(|current| current.as_ref().map(LazyTraceContext::context))

@@ -1,4 +1,4 @@
-//! Building an application reports all faults at once, with the names of the routes and the fixes.
+//! Building an application reports all errors at once, with the names of the routes and the fixes.
 
 use peregrine_web::extract::{Path, State};
 use peregrine_web::middleware::Next;

@@ -31,11 +31,11 @@ use peregrine_slot::Slab;
 
 use crate::poll_clock::PollClock;
 
-/// The number of the future passed to `run`.
+/// The number of the future passed to `poll_main`.
 const MAIN_TASK: u32 = u32::MAX;
 /// A number that no task has.
 const NO_TASK: u32 = u32::MAX - 1;
-/// The maximum number of tasks polled in one turn before the kernel is entered.
+/// The maximum number of tasks polled in one iteration before the kernel is entered.
 const POLLS_PER_ITERATION: usize = 1024;
 
 thread_local! {
@@ -70,12 +70,12 @@ pub(crate) struct Executor {
     ready: RefCell<VecDeque<u32>>,
     poll_clock: PollClock,
     polls: Cell<usize>,
-    /// The number of the turn, modulo 2^32.
+    /// The number of the iteration, modulo 2^32.
     iteration: Cell<u32>,
     main_waker: Waker,
-    /// The future passed to `run` is ready to be polled.
+    /// The future passed to `poll_main` is ready to be polled.
     main_ready: Cell<bool>,
-    /// Wakes the future that the thread blocks on, which polls the one passed to `run`.
+    /// Wakes the future that the thread blocks on, which polls the one passed to `poll_main`.
     block_on_waker: RefCell<Option<Waker>>,
     /// The task that is being polled, and the header of its waker.
     current: Cell<u32>,
@@ -90,7 +90,7 @@ struct TaskSlot {
     /// `None` while it is being polled.
     task: Option<BoxedTask>,
     queued: bool,
-    /// The turn in which it was last polled.
+    /// The iteration in which it was last polled.
     last_iteration: u32,
 }
 
@@ -211,13 +211,13 @@ impl Executor {
         }
     }
 
-    /// Returns whether the future passed to `run` is ready to be polled.
+    /// Returns whether the future passed to `poll_main` is ready to be polled.
     pub(crate) fn is_main_ready(&self) -> bool {
         self.main_ready.get()
     }
 
-    /// Polls the future passed to `run` if it is ready; `context` belongs to the future that the
-    /// thread blocks on.
+    /// Polls the future passed to `poll_main` if it is ready; `context` belongs to the future that
+    /// the thread blocks on.
     pub(crate) fn poll_main<F: Future>(
         &self,
         main: Pin<&mut F>,
@@ -257,7 +257,7 @@ impl Executor {
         }
     }
 
-    /// Polls ready tasks, and tasks that become ready meanwhile, up to a limit. The turn ends
+    /// Polls ready tasks, and tasks that become ready meanwhile, up to a limit. The iteration ends
     /// before a task would be polled a second time: a task that wakes itself because it has more
     /// work lets the kernel and all other tasks run in between.
     pub(crate) fn run_ready(&self) {
@@ -272,7 +272,7 @@ impl Executor {
         }
     }
 
-    /// The driver is about to look for completions.
+    /// The driver is about to poll for completions.
     pub(crate) fn record_poll(&self, now: Duration) {
         self.poll_clock.record_poll(now, self.ready.borrow().len());
     }
@@ -282,12 +282,12 @@ impl Executor {
         self.poll_clock.polled_at()
     }
 
-    /// The number of tasks polled in the last turn.
+    /// The number of tasks polled in the last iteration.
     pub(crate) fn polls(&self) -> usize {
         self.polls.get()
     }
 
-    /// Returns false if the task was already polled in this turn.
+    /// Returns false if the task was already polled in this iteration.
     fn poll_task(&self, index: u32) -> bool {
         let mut task = {
             let mut slots = self.slots.borrow_mut();
@@ -389,7 +389,7 @@ impl RemoteHandle {
 
     /// Announces that the thread will sleep. Returns false if there is work to do first.
     ///
-    /// Pairs with `inject`: one side writes `sleeping` and then reads `any_injected`, the other the
+    /// Pairs with `inject`: one side writes `parked` and then reads `any_injected`, the other the
     /// reverse, all sequentially consistent, so that at least one sees the other's write.
     pub(crate) fn try_park(&self, place: ParkTarget<'_>) -> bool {
         let place = match place {

@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 /// wake it. Combinators and tasks of other executors have different wakers, which are stored.
 #[derive(Debug)]
 pub(crate) enum Waiter {
-    /// A task's number, or `NOBODY` if no task waits. That is not a separate variant, because two
+    /// A task's number, or `NO_TASK` if no task waits. That is not a separate variant, because two
     /// variants fit into the two words of a waker.
     Task(u32),
     Waker(Waker),

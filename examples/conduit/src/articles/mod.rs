@@ -22,7 +22,7 @@ use sqlx::SqlitePool;
 
 pub(crate) fn routes(api: ApiScope) -> ApiScope {
     const UNKNOWN: &str = "There is no such article.";
-    // `run_to_end`: a stored article is announced even if its author disconnects.
+    // `run_to_completion`: a stored article is announced even if its author disconnects.
     const ANOTHERS: &str = "The article belongs to another user.";
     api.tag("articles")
         .get("/", index.named("articles").describe(|it| it.summary("Articles, the latest first")))

@@ -48,7 +48,7 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
     }
 }
 
-/// Reserves this many bytes of the worker's memory account until the case opens the gate.
+/// Reserves this many bytes of the worker's memory limit until the case opens the gate.
 async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'static str {
     let _charge = MemoryReservation::new(bytes);
     shared.wait().await;

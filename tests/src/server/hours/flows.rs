@@ -52,7 +52,7 @@ impl Flow {
     }
 }
 
-/// Socket buffers of any size, which may accept and release data in lumps, or a plain pipe.
+/// Socket buffers of any size, which may accept and release data in steps, or a plain pipe.
 fn buffers(world: &World) -> Option<SocketBuffers> {
     let bytes = world.choose(&[0, 50, 700, 8_000, 200_000]);
     let notsent_lowat_bytes = bytes.min(16 * 1024);

@@ -188,8 +188,8 @@ impl Peer {
         None
     }
 
-    /// Asserts that `said` is next. Returns false if it is not, which is a fault unless the server
-    /// or the handler is ending.
+    /// Asserts that `said` is next. Returns false if it is not, which is a failure unless the
+    /// server or the handler is ending.
     async fn expect(&mut self, said: Said) -> bool {
         match self.next(SOON).await {
             Some(next) if next == said => return true,

@@ -140,7 +140,7 @@ impl Talk {
         sent.is_ok() && is_same
     }
 
-    /// Records a fault, unless the server is shutting down, when nearly anything may happen.
+    /// Records a failure, unless the server is shutting down, when nearly anything may happen.
     pub(super) fn fault(&self, text: impl AsRef<str>) {
         if !self.world.is_ordered() {
             self.world.fault(self.told(text.as_ref()));
@@ -217,7 +217,7 @@ impl Talk {
     }
 
     /// Asserts that a response with this status and content arrives before `until`. Returns false
-    /// after a fault.
+    /// after a failure.
     pub(super) async fn expect(
         &mut self,
         status: u16,

@@ -138,7 +138,7 @@ impl World {
         self.ordered.get().is_some()
     }
 
-    /// Whether a request made at `asked` must be answered in spite of a shutdown.
+    /// Whether a request made at this time must be answered in spite of a shutdown.
     pub(super) fn must_answer(&self, asked: Duration) -> bool {
         let now = self.network.now();
         self.ordered.get().is_none_or(|(at, cuts_at)| asked < at && now + Self::TICK < cuts_at)

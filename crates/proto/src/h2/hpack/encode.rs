@@ -18,7 +18,7 @@ pub const TABLE_BYTES_DEFAULT: u32 = 4096;
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// Pairs of places that store the hashes of fields seen before; empty before the first field.
+    /// Pairs of slots that store the hashes of fields seen before; empty before the first field.
     /// They are small, because they are read for each field, and connections alternate.
     seen: Vec<Seen>,
     /// The maximum size that this side wants.
@@ -38,7 +38,7 @@ struct Seen {
     insertion_tag: u16,
 }
 
-/// The number of pairs of places.
+/// The number of pairs of slots.
 const SEEN_SETS: u16 = 16;
 
 impl Encoder {
@@ -270,7 +270,7 @@ fn hash(known: KnownField, name: &[u8], value: &[u8]) -> u16 {
     (mixed >> 48) as u16
 }
 
-/// The number of an insertion, as stored in [`Seen`]. A place that is older than 2^16 insertions
+/// The number of an insertion, as stored in [`Seen`]. A slot that is older than 2^16 insertions
 /// may be mistaken for a newer one, so the entry is compared.
 #[inline]
 const fn insertion_tag(inserted: u32) -> u16 {

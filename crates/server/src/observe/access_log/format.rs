@@ -69,7 +69,7 @@ impl LogTimestamp {
     }
 }
 
-/// Facts about a request for the access log, in addition to those that are counted.
+/// Data about a request for the access log, in addition to those that are counted.
 #[derive(Default)]
 pub(crate) struct AccessLogRecord {
     /// The request's head, if it was valid and there is an access log.
@@ -86,14 +86,14 @@ pub(crate) struct AccessLogRecord {
     pub(crate) response_body_bytes: u64,
 }
 
-/// The facts in a line.
+/// The data of a line.
 pub(super) struct AccessLogLine<'e> {
     pub(super) key: &'e RequestKey,
     pub(super) record: &'e AccessLogRecord,
     /// The time since the Unix epoch when the request's head was complete.
     pub(super) started_at: Duration,
     pub(super) duration: Duration,
-    /// The whole second of `began`, as text.
+    /// The whole second of `started_at`, as text.
     pub(super) time: LogTimestamp,
     pub(super) route: Option<&'e str>,
     pub(super) omit_query: bool,
@@ -228,7 +228,7 @@ impl AccessLogLine<'_> {
         out.push(b'}');
     }
 
-    /// Writes the facts that the request itself contains.
+    /// Writes the data that the request itself contains.
     fn write_json_request(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             if !self.record.invalid_request_line.is_empty() {

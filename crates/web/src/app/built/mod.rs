@@ -27,7 +27,8 @@ use std::rc::Rc;
 /// An application that is checked and ready to run. Each worker builds its own: the type is neither
 /// `Send` nor `Sync` and contains no locks.
 ///
-/// A server calls [`BuiltApp::find`] with each head and then [`Target::call`] with the request.
+/// A server calls [`BuiltApp::find`] with each head and then [`MatchedEndpoint::call`] with the
+/// request.
 #[doc(alias = "Application")]
 #[doc(alias = "Router")]
 pub struct BuiltApp {
@@ -326,7 +327,7 @@ impl Signature<ViaBuiltApp> for BuiltApp {}
 
 /// An application used as a handler of another one. It answers with its own routes and states. The
 /// server applies only the options of the whole handler. So if a route inside sets a `timeout` or
-/// `run_to_end` that the handler does not have, building the outer application fails.
+/// `run_to_completion` that the handler does not have, building the outer application fails.
 impl Handler<ViaBuiltApp, ()> for BuiltApp {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         BuiltApp::call(self, request)

@@ -34,7 +34,7 @@ impl<'a> MatchedEndpoint<'a> {
     ///
     /// If a handler lifts the server's limit for itself ([`RouteOptions::lifts_body_limit`]),
     /// `call` removes the limit. The limit still applies to middleware that reads the whole body
-    /// into memory ([`Body::buffer_limit`](crate::Body::whole_limit)).
+    /// into memory ([`Body::buffer_limit`](crate::Body::buffer_limit)).
     #[must_use]
     pub fn body_limit(&self, server: u64) -> u64 {
         self.options.body_bytes_max.unwrap_or(server)
@@ -99,8 +99,8 @@ impl<'a> RouteInfo<'a> {
         self.details.name.as_deref()
     }
 
-    /// The notes of type `T` on the route, outermost first: those of the scopes and middleware
-    /// around it ([`Scope::with_metadata`](crate::Scope::with_metadata)), then those of its handler
+    /// The metadata of type `T` on the route, outermost first: that of the scopes and middleware
+    /// around it ([`Scope::with_metadata`](crate::Scope::with_metadata)), then that of its handler
     /// ([`HandlerExt::with_metadata`](crate::HandlerExt::with_metadata)).
     ///
     /// ```

@@ -117,7 +117,8 @@ fn parse_network(text: &str) -> Option<IpNet> {
 /// // nginx on this machine, by TCP or by a Unix domain socket.
 /// let server = Server::bind("127.0.0.1:8080").trusted_proxies(["127.0.0.1", "::1", "unix:"]);
 /// // HAProxy with `option forwarded`.
-/// let server = server.trusted_proxies(TrustedProxies::from_networks(["10.0.0.0/8"]).forwarded_header());
+/// let proxies = TrustedProxies::from_networks(["10.0.0.0/8"]).forwarded_header();
+/// let server = server.trusted_proxies(proxies);
 /// # let _ = server;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -58,7 +58,7 @@ impl ProxyProtocolInfo {
 
 impl ProxyProtocolTls {
     /// What identifies the client, in bytes that differ between clients: whether it sent a valid
-    /// certificate, and what the proxy tells about it. The protocol version and the cipher may
+    /// certificate, and what the proxy reports about it. The protocol version and the cipher may
     /// differ between connections of one client.
     #[doc(hidden)]
     #[must_use]

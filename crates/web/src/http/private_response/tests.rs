@@ -56,25 +56,25 @@ type Read = fn(&Parts);
 #[test]
 fn every_way_to_read_an_identity_from_a_request_marks_it() {
     let reads: [(&str, IdentitySource, Read); 9] = [
-        ("field cookie", IdentitySource::Cookie, |parts| {
+        ("header_bytes cookie", IdentitySource::Cookie, |parts| {
             let _ = parts.head.header_bytes("Cookie");
         }),
-        ("field authorization", IdentitySource::Credentials, |parts| {
+        ("header_bytes authorization", IdentitySource::Credentials, |parts| {
             let _ = parts.head.header_bytes("authorization");
         }),
-        ("field_text", IdentitySource::Cookie, |parts| {
+        ("header", IdentitySource::Cookie, |parts| {
             let _ = parts.head.header("cookie");
         }),
-        ("fields_named", IdentitySource::Cookie, |parts| {
+        ("header_values", IdentitySource::Cookie, |parts| {
             let _ = parts.head.header_values("cookie").next();
         }),
-        ("fields", IdentitySource::Cookie, |parts| {
+        ("headers", IdentitySource::Cookie, |parts| {
             let _ = parts.head.headers().next();
         }),
         ("to_header_map", IdentitySource::Credentials, |parts| drop(parts.head.to_header_map())),
         ("connection", IdentitySource::Connection, |parts| drop(Rc::clone(parts.connection()))),
-        ("passed_on", IdentitySource::Connection, PrivateResponse::mark_forwarded),
-        ("served_elsewhere", IdentitySource::Cookie, PrivateResponse::mark_delegated),
+        ("mark_forwarded", IdentitySource::Connection, PrivateResponse::mark_forwarded),
+        ("mark_delegated", IdentitySource::Cookie, PrivateResponse::mark_delegated),
     ];
     for (name, source, read) in reads {
         let request = parts();
@@ -147,13 +147,13 @@ fn a_personal_response_is_sent_as_private_unless_the_handler_says_for_whom_it_is
 /// them. In those files no response depends on the value, or the caller sets the mark itself.
 const UNMARKED: [(&str, &[&str]); 5] = [
     (
-        "peek_field(",
+        "peek_header_bytes(",
         // The cache and idempotency keys keep clients apart by these values; rate limits only count
         // them.
         &["cache/src/cache/requester.rs", "cache/src/idempotency/mod.rs", "rate-limit/src/key.rs"],
     ),
     (
-        "peek_fields_named(",
+        "peek_header_values(",
         &[
             "cache/src/cache/requester.rs",
             "cache/src/idempotency/key.rs",
@@ -163,7 +163,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
     ("peek_cookie(", &["rate-limit/src/key.rs"]),
     // Mounts and the proxy mark the requests that they pass on.
     (
-        "peek_fields(",
+        "peek_headers(",
         &["mount/src/restore.rs", "proxy/src/headers.rs", "web/src/http/client/forwarded.rs"],
     ),
     (
@@ -175,7 +175,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
             "cache/src/idempotency/mod.rs",
             "cache/src/idempotency/key.rs",
             "middleware/src/access_log.rs",
-            "mount/src/extensions",
+            "mount/src/extensions.rs",
             "mount/src/layer.rs",
             "mount/src/restore.rs",
             "mount/src/handler.rs",
@@ -223,7 +223,7 @@ fn only_the_listed_code_reads_identities_without_a_mark() {
         "web/src/http/head/mod.rs",
         "web/src/http/request.rs",
     ];
-    // All heads are read through `Head`: reading the index directly would bypass the marks.
+    // All heads are read through `RequestHead`: reading the index directly would bypass the marks.
     let around =
         ["KnownField::Cookie", "KnownField::Authorization", "KnownField::ProxyAuthorization"];
     for path in all {
@@ -245,7 +245,10 @@ fn only_the_listed_code_reads_identities_without_a_mark() {
             );
         }
         for known in around {
-            assert!(!text.contains(known), "{name} reads {known} by its index: use Head::field");
+            assert!(
+                !text.contains(known),
+                "{name} reads {known} by its index: use RequestHead::header_bytes"
+            );
         }
     }
 }

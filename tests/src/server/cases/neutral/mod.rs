@@ -3,7 +3,7 @@
 //!
 //! Where the protocols differ, a case states both results with [`Way::differs`]. The table of
 //! `docs/protocols.md` has a row for each case, with the reason for each difference;
-//! `tests/protocols.rs` checks that the two agree.
+//! `tests/tests/suite/table.rs` checks that the two agree.
 
 pub mod bodies;
 pub mod ends;

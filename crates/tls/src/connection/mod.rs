@@ -1,17 +1,15 @@
 //! The TLS state of one connection.
 
+mod receive;
+
 use crate::certificate_names::CertificateNames;
-use crate::connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError, TlsSendError};
+use crate::challenge::{ChallengeDetector, ChallengeResponses};
+use crate::connection_error::{TlsConnectionError, TlsSendError};
 use crate::handshake_info::{HandshakeInfo, PeerCertificate, TlsReadState, TlsVersion};
-use crate::limits::{HANDSHAKE_BYTES_MAX, RECORD_CIPHERTEXT_BYTES_MAX};
 use crate::peer_certificate;
 use crate::records::{
     Traffic, append_alerts, append_close_notify, append_encrypted, append_handshake,
 };
-use crate::sniff::{self, SniffedProtocol};
-use crate::{challenge, client_not_after, resolver};
-use challenge::{ChallengeDetector, ChallengeResponses};
-use peregrine_slot::Pool;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
@@ -19,14 +17,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-thread_local! {
-    /// Where received records are decrypted. Received bytes are borrowed and read-only, and rustls
-    /// decrypts in place, so they are copied once. The copy lives only as long as one call, so one
-    /// buffer serves all sessions of a thread.
-    static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
-}
-
-/// The TLS state of one connection; created by [`TlsConfig::new_connection`](crate::Tls::session).
+/// The TLS state of one connection; created by
+/// [`TlsConfig::new_connection`](crate::TlsConfig::new_connection).
 ///
 /// Its two directions are independent. The server passes bytes from the peer to
 /// [`TlsConnection::receive`], and data for the peer to [`TlsConnection::send`] and
@@ -110,8 +102,8 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`Reject`] ends the session: send `out` and close the connection. Plaintext that arrived
-    /// before the violation is in `plain`. Further calls return the same error.
+    /// A [`TlsConnectionError`] ends the session: send `out` and close the connection. Plaintext
+    /// that arrived before the violation is in `plain`. Further calls return the same error.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -134,7 +126,7 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`SendError`] if the session cannot send.
+    /// A [`TlsSendError`] if the session cannot send.
     pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsSendError> {
         let sent =
             self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
@@ -172,7 +164,8 @@ impl TlsConnection {
         self.incoming.len()
     }
 
-    /// The negotiated parameters; `None` before the handshake is complete and after a [`Reject`].
+    /// The negotiated parameters; `None` before the handshake is complete and after a
+    /// [`TlsConnectionError`].
     pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
         let TlsConnectionState::Active(
             TlsReadState::Established | TlsReadState::PeerClosed,
@@ -233,206 +226,6 @@ impl TlsConnection {
             TlsConnectionState::DetectingChallenge(examined) => examined.poll_lookup(cx),
             _ => Poll::Ready(()),
         }
-    }
-
-    /// Recognises the protocol by the first bytes, and processes those of a TLS connection.
-    fn detect_protocol(
-        &mut self,
-        input: &[u8],
-        plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
-    ) -> Result<TlsReadState, TlsConnectionError> {
-        if !self.incoming.is_empty() {
-            self.incoming.extend_from_slice(input);
-        }
-        let first = if self.incoming.is_empty() { input } else { &self.incoming };
-        let judgement = sniff::sniff(first);
-        let config = match &mut self.stage {
-            TlsConnectionState::Sniffing(config) => Some(Arc::clone(config)),
-            TlsConnectionState::DetectingChallenge(examined)
-                if judgement == SniffedProtocol::Tls =>
-            {
-                examined.config(first)
-            }
-            _ => None,
-        };
-        match judgement {
-            // During the lookup, the peer has nothing to send.
-            SniffedProtocol::Tls if first.len() > HANDSHAKE_BYTES_MAX && config.is_none() => {
-                Err(self.fail(TlsConnectionError::HandshakeTooLong))
-            }
-            SniffedProtocol::NeedMore => Ok(self.buffer_input(input)),
-            SniffedProtocol::Tls => {
-                let Some(config) = config else { return Ok(self.buffer_input(input)) };
-                let engine = UnbufferedServerConnection::new(config)
-                    .expect("the configuration was checked to create connections");
-                let connection = ActiveConnection {
-                    rustls: engine,
-                    server_name: None,
-                    certificate_names: None,
-                    client_not_after: None,
-                };
-                self.stage =
-                    TlsConnectionState::Active(TlsReadState::Handshaking, Box::new(connection));
-                // The first byte is enough to recognise TLS, so nothing was buffered before, except
-                // while the first record was inspected.
-                if self.incoming.is_empty() {
-                    return self.process_input(input, plain, out);
-                }
-                let whole = std::mem::take(&mut self.incoming);
-                self.process_input(&whole, plain, out)
-            }
-            SniffedProtocol::PlainHttp => {
-                out.extend_from_slice(PLAIN_HTTP_REPLY);
-                Err(self.fail(TlsConnectionError::PlainHttp))
-            }
-            SniffedProtocol::Unknown => {
-                out.extend_from_slice(UNEXPECTED_MESSAGE_ALERT);
-                Err(self.fail(TlsConnectionError::NotTls))
-            }
-        }
-    }
-
-    /// Buffers `input` until more bytes arrive.
-    fn buffer_input(&mut self, input: &[u8]) -> TlsReadState {
-        if self.incoming.is_empty() {
-            self.incoming.extend_from_slice(input);
-        }
-        TlsReadState::Handshaking
-    }
-
-    /// Processes bytes of a TLS connection: copies them to a mutable buffer, and keeps the
-    /// unprocessed rest.
-    fn process_input(
-        &mut self,
-        input: &[u8],
-        plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
-    ) -> Result<TlsReadState, TlsConnectionError> {
-        let is_open =
-            matches!(self.stage, TlsConnectionState::Active(TlsReadState::Established, _));
-        if !is_open {
-            self.handshake_bytes += input.len();
-        }
-        if self.incoming.is_empty() {
-            if is_open && is_incomplete_record(input) {
-                self.incoming = input.to_vec();
-                return Ok(TlsReadState::Established);
-            }
-            let mut bytes = Pool::get_local(&SCRATCH);
-            bytes.extend_from_slice(input);
-            let result = self.process_records(&mut bytes, plain, out);
-            if let Ok((used, TlsReadState::Handshaking | TlsReadState::Established)) = result {
-                self.incoming = bytes[used..].to_vec();
-            }
-            Pool::put_local(&SCRATCH, bytes);
-            self.check_limits(result)
-        } else {
-            self.incoming.extend_from_slice(input);
-            if is_open && is_incomplete_record(&self.incoming) {
-                return Ok(TlsReadState::Established);
-            }
-            let mut bytes = std::mem::take(&mut self.incoming);
-            let result = self.process_records(&mut bytes, plain, out);
-            match result {
-                Ok((0, _)) => self.incoming = bytes,
-                // Copying the rest frees the memory of the processed part.
-                Ok((used, TlsReadState::Handshaking | TlsReadState::Established)) => {
-                    self.incoming = bytes[used..].to_vec();
-                }
-                Ok((_, TlsReadState::PeerClosed)) | Err(_) => {}
-            }
-            self.check_limits(result)
-        }
-    }
-
-    /// Rejects a peer whose handshake or incomplete handshake message is too long.
-    fn check_limits(
-        &mut self,
-        result: Result<(usize, TlsReadState), TlsConnectionError>,
-    ) -> Result<TlsReadState, TlsConnectionError> {
-        let (_, received) = result?;
-        let handshake_bytes = match received {
-            TlsReadState::Handshaking => self.handshake_bytes,
-            TlsReadState::Established => self.incoming.len(),
-            TlsReadState::PeerClosed => 0,
-        };
-        if handshake_bytes > HANDSHAKE_BYTES_MAX {
-            return Err(self.fail(TlsConnectionError::HandshakeTooLong));
-        }
-        Ok(received)
-    }
-
-    /// Lets rustls process `bytes` until it needs more. Returns how many were consumed.
-    fn process_records(
-        &mut self,
-        bytes: &mut [u8],
-        plain: &mut Vec<u8>,
-        out: &mut Vec<u8>,
-    ) -> Result<(usize, TlsReadState), TlsConnectionError> {
-        let TlsConnectionState::Active(received, connection) = &mut self.stage else {
-            unreachable!("only a live session processes bytes");
-        };
-        if *received == TlsReadState::Handshaking {
-            client_not_after::set(connection.client_not_after);
-        }
-        let mut used = 0;
-        let mut is_closed = false;
-        let failure = loop {
-            let mut is_data = false;
-            let status = connection.rustls.process_tls_records(&mut bytes[used..]);
-            let mut discard = status.discard;
-            match status.state {
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    is_data = true;
-                    while let Some(Ok(record)) = traffic.next_record() {
-                        plain.extend_from_slice(record.payload);
-                        discard += record.discard;
-                    }
-                }
-                Ok(ConnectionState::EncodeTlsData(mut data)) => append_handshake(&mut data, out),
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                Ok(ConnectionState::PeerClosed) => is_closed = true,
-                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
-                    used += discard;
-                    break None;
-                }
-                // The only remaining state is `Closed`, because early data is never accepted.
-                Ok(_) => break None,
-                Err(error) => break Some(error),
-            }
-            used += discard;
-            // Data does not change the state, so there is no need to call rustls again after the
-            // last of it.
-            if is_data && used == bytes.len() && !connection.rustls.wants_write() {
-                break None;
-            }
-        };
-        if *received == TlsReadState::Handshaking {
-            // Take the choice even after an error, so that it is not attributed to another session.
-            if let Some(choice) = resolver::take_last() {
-                connection.server_name = choice.server_name;
-                connection.certificate_names = choice.certificate.map(CertificateNames::new);
-            }
-            connection.client_not_after = client_not_after::get();
-        }
-        if let Some(error) = failure {
-            append_alerts(&mut connection.rustls, out);
-            return Err(self.fail(TlsConnectionError::from(error)));
-        }
-        *received = if is_closed {
-            TlsReadState::PeerClosed
-        } else if connection.rustls.is_handshaking() {
-            TlsReadState::Handshaking
-        } else if *received == TlsReadState::Handshaking
-            && connection.rustls.alpn_protocol() == Some(challenge::ACME_TLS_ALPN)
-        {
-            // RFC 8737 §3: a validation connection carries only its handshake.
-            TlsReadState::PeerClosed
-        } else {
-            TlsReadState::Established
-        };
-        Ok((used, *received))
     }
 
     /// Ends the session and frees its memory.
@@ -497,25 +290,5 @@ impl fmt::Debug for TlsConnection {
             .field("stage", stage)
             .field("unread_bytes", &self.incoming.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// The content type of application data.
-const APPLICATION_DATA: u8 = 23;
-
-/// A fatal alert in clear text.
-const UNEXPECTED_MESSAGE_ALERT: &[u8] = &[21, 3, 3, 0, 2, 2, 10];
-
-/// Whether these are the first bytes of an application data record, of which rustls could only wait
-/// for the rest. They stay here without being copied; anything unusual is passed to rustls.
-fn is_incomplete_record(bytes: &[u8]) -> bool {
-    match *bytes {
-        [] | [APPLICATION_DATA] => true,
-        [APPLICATION_DATA, 3] | [APPLICATION_DATA, 3, _] | [APPLICATION_DATA, 3, _, _] => true,
-        [APPLICATION_DATA, 3, _, high, low, ref payload @ ..] => {
-            let length = usize::from(u16::from_be_bytes([high, low]));
-            length <= RECORD_CIPHERTEXT_BYTES_MAX && payload.len() < length
-        }
-        _ => false,
     }
 }

@@ -4,23 +4,27 @@
 //! [`LocalHandle`]s. The calls and bodies that they refer to ([`LocalValue`]s) stay in a
 //! thread-local table, in the row of their request. On the request's thread, a handle finds its
 //! value in the table, and most requests need nothing else. On another thread, a handle sends a
-//! message to the request's [`RequestOwner`], which owns the row. The home is polled on the
+//! message to the request's [`RequestOwner`], which owns the row. The owner is polled on the
 //! request's thread for as long as messages can arrive: first with the layer, then with the
 //! response's body, and then after the response.
 
+mod owner;
+
+pub(crate) use self::owner::{CallStarter, RequestOwner};
+
 use crate::body::SendBoxBody;
-use crate::body_channel::{BodyChannel, BodyForwarder, LocalTask, Progress};
-use crate::call::{CallOutcome, CallReply, LocalCall, poll_call};
+use crate::body_channel::{BodyChannel, BodyForwarder};
+use crate::call::{CallOutcome, CallReply, LocalCall};
 use crate::original::OriginalRequest;
 use peregrine_web::Body;
 use peregrine_web::response::AfterResponse;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use tokio::sync::oneshot;
 
-/// The maximum number of calls that wait for a request's home.
+/// The maximum number of calls that wait for a request's owner.
 const CALLS_MAX: usize = 1024;
 
 /// A row keeps its slots for the next request only if their capacity is at most this.
@@ -36,16 +40,16 @@ pub(crate) struct RequestRef {
     queue: Mutex<CommandQueue>,
 }
 
-/// The passage, in the extensions of the layer's request.
+/// The [`RequestRef`], in the extensions of the layer's request.
 #[derive(Clone)]
 pub(crate) struct RequestRefExtension(pub(crate) Arc<RequestRef>);
 
-/// Messages from other threads to the request's home.
+/// Messages from other threads to the request's owner.
 #[derive(Default)]
 struct CommandQueue {
     commands: Vec<Command>,
     queued_calls: usize,
-    /// The waker of the task that polls the home.
+    /// The waker of the task that polls the owner.
     owner_waker: Option<Waker>,
     is_closed: bool,
 }
@@ -94,7 +98,8 @@ struct RequestState {
     after_response: Vec<AfterResponse>,
     /// The waker of the task that waits until the row is empty.
     idle_waker: Option<Waker>,
-    /// The passage of the previous request, reused for the next one if no handle refers to it.
+    /// The [`RequestRef`] of the previous request, reused for the next one if no handle refers to
+    /// it.
     request_ref: Option<Arc<RequestRef>>,
 }
 
@@ -163,7 +168,7 @@ impl RequestRef {
     }
 
     /// Stores the work that a response inside the layer continues. The response cannot carry this
-    /// work, because the layer may drop the response's body. The home runs the work after the
+    /// work, because the layer may drop the response's body. The owner runs the work after the
     /// layer's own response.
     pub(crate) fn store_after_response(&self, rest: AfterResponse) {
         let mut rest = Some(rest);
@@ -174,7 +179,7 @@ impl RequestRef {
         waiting.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes the request's home begin a call; callable on any thread. The receiver yields the
+    /// Makes the request's owner begin a call; callable on any thread. The receiver yields the
     /// outcome, or an error if the request is over.
     pub(crate) fn send_call(
         &self,
@@ -214,7 +219,7 @@ impl Command {
 /// there.
 pub(crate) struct LocalHandle {
     request: Arc<RequestRef>,
-    /// `None` once the value was moved out or the home took it over.
+    /// `None` once the value was moved out or the owner took it over.
     slot: Option<usize>,
 }
 
@@ -265,7 +270,7 @@ impl LocalHandle {
         }
     }
 
-    /// Makes the home continue a call, and returns the receiver of its outcome.
+    /// Makes the owner continue a call, and returns the receiver of its outcome.
     pub(crate) fn resume_call(mut self) -> oneshot::Receiver<CallOutcome> {
         let (reply, response) = oneshot::channel();
         if let Some(slot) = self.slot.take() {
@@ -274,7 +279,7 @@ impl LocalHandle {
         response
     }
 
-    /// Makes the home move a body over `bridge`.
+    /// Makes the owner move a body over `bridge`.
     pub(crate) fn forward_body(mut self, bridge: Arc<Mutex<BodyChannel>>) {
         match self.slot.take() {
             Some(slot) => self.request.send_command(Command::ForwardBody(slot, bridge)),
@@ -340,191 +345,6 @@ fn borrow_value(slot: &mut ValueSlot) -> Option<LocalValue> {
             *slot = other;
             None
         }
-    }
-}
-
-/// Owns a request's values, and does the work that other threads request. Dropping it drops all of
-/// the values.
-pub(crate) struct RequestOwner {
-    request: Arc<RequestRef>,
-    call_starter: CallStarter,
-    calls: Vec<(LocalCall<'static>, Option<CallReply>)>,
-    forwarders: Vec<BodyForwarder>,
-    /// Work to do after the response.
-    after_response: Vec<AfterResponse>,
-}
-
-/// Which code begins the calls that other threads request.
-pub(crate) enum CallStarter {
-    /// The home begins them with this function.
-    Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
-    /// The code that polls the home takes them from here and begins them.
-    Poller(Vec<RemoteCall>),
-    /// No code: the response is complete.
-    Closed,
-}
-
-impl RequestOwner {
-    /// Creates the home of the request kept in `origin`.
-    pub(crate) fn new(origin: OriginalRequest, begins: CallStarter) -> Self {
-        let passage = TABLE.with_borrow_mut(|table| {
-            table.last_generation += 1;
-            let number = table.last_generation;
-            let place = table.free.pop().unwrap_or(table.rows.len());
-            if place == table.rows.len() {
-                table.rows.push(RequestState::default());
-            }
-            let row = &mut table.rows[place];
-            (row.generation, row.original) = (number, Some(origin));
-            let mut passage = row.request_ref.take();
-            if let Some(again) = passage.as_mut().and_then(Arc::get_mut) {
-                again.generation = number;
-                again.queue = Mutex::default();
-            } else {
-                let thread = THREAD_ID.with(|thread| *thread);
-                let mailbox = Mutex::default();
-                passage = Some(Arc::new(RequestRef {
-                    thread_id: thread,
-                    row: place,
-                    generation: number,
-                    queue: mailbox,
-                }));
-            }
-            passage.expect("one was reused or created above")
-        });
-        Self {
-            request: passage,
-            call_starter: begins,
-            calls: Vec::new(),
-            forwarders: Vec::new(),
-            after_response: Vec::new(),
-        }
-    }
-
-    pub(crate) fn request(&self) -> &Arc<RequestRef> {
-        &self.request
-    }
-
-    /// Takes the calls that the caller must begin.
-    pub(crate) fn take_remote_calls(&mut self) -> Vec<RemoteCall> {
-        match &mut self.call_starter {
-            CallStarter::Poller(asked) => std::mem::take(asked),
-            CallStarter::Owner(_) | CallStarter::Closed => Vec::new(),
-        }
-    }
-
-    /// Stops beginning calls, and returns the original request. Calls in progress continue.
-    pub(crate) fn finish_request(&mut self) -> Option<OriginalRequest> {
-        self.call_starter = CallStarter::Closed;
-        self.request.with_row(|row| row.original.take()).flatten()
-    }
-
-    fn handle_command(&mut self, mail: Command) {
-        match mail {
-            Command::StartCall(call) => match &mut self.call_starter {
-                CallStarter::Owner(begin) => {
-                    self.calls.push((begin(call.request), Some(call.reply)))
-                }
-                CallStarter::Poller(asked) => asked.push(*call),
-                CallStarter::Closed => {}
-            },
-            Command::ResumeCall(slot, reply) => {
-                if let Some((Some(LocalValue::Call(call)), _)) =
-                    self.request.with_row(|row| row.take_value(slot))
-                {
-                    self.calls.push((call, Some(reply)));
-                }
-            }
-            Command::ForwardBody(slot, bridge) => {
-                match self.request.with_row(|row| row.take_value(slot)) {
-                    Some((Some(LocalValue::Body(body)), _)) => {
-                        self.forwarders.push(BodyForwarder::new(body, bridge))
-                    }
-                    _ => BodyForwarder::abort(bridge),
-                }
-            }
-            Command::Release(slot) => drop(self.request.with_row(|row| row.take_value(slot))),
-        }
-    }
-}
-
-impl LocalTask for RequestOwner {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
-        let mail = {
-            let mut mailbox = lock(&self.request.queue);
-            mailbox.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(cx.waker());
-            mailbox.queued_calls = 0;
-            std::mem::take(&mut mailbox.commands)
-        };
-        let mut pumped = if mail.is_empty() { Progress::Idle } else { Progress::Advanced };
-        mail.into_iter().for_each(|mail| self.handle_command(mail));
-        if self.calls.is_empty() && self.forwarders.is_empty() {
-            return pumped;
-        }
-        let before = self.calls.len();
-        self.calls.retain_mut(|(call, reply)| poll_call(call, reply, cx));
-        if self.calls.len() < before {
-            pumped = Progress::Advanced;
-        }
-        self.forwarders.retain_mut(|pump| {
-            if pump.poll(cx) == Progress::Advanced {
-                pumped = Progress::Advanced;
-            }
-            pump.is_active()
-        });
-        pumped
-    }
-
-    /// Whether any value or work is left.
-    fn is_active(&self) -> bool {
-        let is_idle = self.request.with_row(|row| row.is_empty() && row.after_response.is_empty());
-        let is_done =
-            self.calls.is_empty() && self.forwarders.is_empty() && self.after_response.is_empty();
-        !is_done || !is_idle.unwrap_or(true)
-    }
-
-    /// Runs until nothing is left.
-    async fn run_to_completion(mut self) {
-        std::future::poll_fn(|cx| {
-            loop {
-                let left = self.request.with_row(|row| std::mem::take(&mut row.after_response));
-                self.after_response.extend(left.into_iter().flatten());
-                self.after_response.retain_mut(|rest| rest.as_mut().poll(cx).is_pending());
-                // A future in `after_response` may wait for work that `poll` does.
-                if self.poll(cx) == Progress::Idle {
-                    break;
-                }
-            }
-            if !self.is_active() {
-                return Poll::Ready(());
-            }
-            let waker = cx.waker().clone();
-            // The old waker is dropped while the table is not borrowed.
-            drop(self.request.with_row(|row| row.idle_waker.replace(waker)));
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
-impl Drop for RequestOwner {
-    fn drop(&mut self) {
-        let left = self.request.with_row(RequestState::release);
-        if left.is_some() {
-            TABLE.with_borrow_mut(|table| {
-                let place = self.request.row;
-                table.rows[place].request_ref = Some(Arc::clone(&self.request));
-                table.free.push(place);
-            });
-        }
-        // The values' destructors may use the table.
-        drop(left);
-        let mut mailbox = lock(&self.request.queue);
-        mailbox.is_closed = true;
-        let (mail, home) = (std::mem::take(&mut mailbox.commands), mailbox.owner_waker.take());
-        drop(mailbox);
-        drop(home);
-        mail.into_iter().for_each(Command::reject);
     }
 }
 
