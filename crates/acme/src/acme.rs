@@ -28,7 +28,8 @@ pub const LETS_ENCRYPT_STAGING: &str = LetsEncrypt::Staging.url();
 /// How the authority verifies that a name belongs to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the [`Tls`].
+    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the
+    /// [`TlsConfig`].
     TlsAlpn01,
     /// With a request to port 80 (RFC 8555, section 8.3), which must reach any listener of the
     /// server. The application does not see the request.
@@ -174,8 +175,8 @@ impl Acme {
         self
     }
 
-    /// Creates a `Tls` with the stored certificates. A server that uses it obtains and renews them
-    /// while it runs.
+    /// Creates a `TlsConfig` with the stored certificates. A server that uses it obtains and renews
+    /// them while it runs.
     ///
     /// # Errors
     /// If a setting is invalid, or the storage cannot be written.
@@ -273,7 +274,7 @@ pub(crate) fn check_domain(name: &str) -> Result<String, AcmeSetupError> {
     let clean = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if clean.starts_with("*.") {
         return bad("wildcards need the challenge dns-01, which a server cannot answer; \
-            name each host, or obtain it with certbot or lego, and use Tls::from_pem_files");
+            name each host, or obtain it with certbot or lego, and use TlsConfig::from_pem_files");
     }
     if clean.parse::<IpAddr>().is_ok() {
         return bad("it is an IP address; use DNS names");

@@ -35,7 +35,7 @@ use std::sync::Arc;
 ///   only while the same roots and lists are in use and the certificate is valid, so clients whose
 ///   certificate was revoked are rejected from then on. Open connections stay open.
 #[derive(Clone, Debug)]
-#[must_use = "has no effect until passed to `Tls::with_client_auth`"]
+#[must_use = "has no effect until passed to `TlsConfig::with_client_auth`"]
 pub struct ClientAuth {
     roots: Vec<PemSource>,
     crls: Vec<PemSource>,
