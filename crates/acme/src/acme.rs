@@ -28,7 +28,8 @@ pub const LETS_ENCRYPT_STAGING: &str = LetsEncrypt::Staging.url();
 /// How the authority verifies that a name belongs to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the [`Tls`].
+    /// With a TLS connection to port 443 (RFC 8737), which must reach a listener with the
+    /// [`TlsConfig`].
     TlsAlpn01,
     /// With a request to port 80 (RFC 8555, section 8.3), which must reach any listener of the
     /// server. The application does not see the request.
@@ -174,8 +175,8 @@ impl Acme {
         self
     }
 
-    /// Creates a `Tls` with the stored certificates. A server that uses it obtains and renews them
-    /// while it runs.
+    /// Creates a `TlsConfig` with the stored certificates. A server that uses it obtains and renews
+    /// them while it runs.
     ///
     /// # Errors
     /// If a setting is invalid, or the storage cannot be written.

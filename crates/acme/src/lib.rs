@@ -1,7 +1,7 @@
 //! Obtains and renews certificates by ACME (RFC 8555) while the server runs.
 //!
-//! [`Acme`] is the configuration; [`Acme::build`] creates a [`Tls`](peregrine_tls::Tls) from it. A
-//! server with that `Tls` does the rest on a separate thread:
+//! [`Acme`] is the configuration; [`Acme::build`] creates a [`TlsConfig`](peregrine_tls::TlsConfig)
+//! from it. A server with that `TlsConfig` does the rest on a separate thread:
 //!
 //! ```no_run
 //! use peregrine::acme::Acme;

@@ -1,8 +1,8 @@
 //! All limits of a request, with their defaults.
 
 /// The limits for a peer. Values are bytes unless stated otherwise; values equal to a limit are
-/// allowed, exceeding it is a [`Reject`](crate::Reject). All connections of a server share one
-/// instance, so calls that need it take it by reference.
+/// allowed, exceeding it is a [`RequestError`](crate::RequestError). All connections of a server
+/// share one instance, so calls that need it take it by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A whole head: request line, fields and the empty line that ends them. Default 32 KiB. At

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The hosts that a connection's certificate is valid for, if the server checks them; see
-/// [`Tls::with_host_check`](crate::Tls::with_host_check).
+/// [`TlsConfig::with_host_check`](crate::TlsConfig::with_host_check).
 pub struct CertificateNames {
     certificate: Arc<CertifiedKey>,
     /// The last authority that matched: most connections use only one.

@@ -340,8 +340,8 @@ pub(crate) struct CertificateProvider {
 }
 
 impl TlsConfig {
-    /// Creates a `Tls` without a certificate, whose handshakes fail until one is added. `provider`
-    /// obtains the certificates; it is kept alive by this value and its clones.
+    /// Creates a `TlsConfig` without a certificate, whose handshakes fail until one is added.
+    /// `provider` obtains the certificates; it is kept alive by this value and its clones.
     ///
     /// # Errors
     ///

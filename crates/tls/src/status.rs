@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A snapshot of a server's TLS; created by [`Tls::status`](crate::Tls::status).
+/// A snapshot of a server's TLS; created by [`TlsConfig::status`](crate::TlsConfig::status).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TlsStatus {

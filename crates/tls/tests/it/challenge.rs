@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 const ACME: &[u8] = b"acme-tls/1";
 
-/// A `Tls` whose certificates are obtained at run time, and which has none yet.
+/// A `TlsConfig` whose certificates are obtained at run time, and which has none yet.
 fn supplied() -> (TlsConfig, Arc<ChallengeResponses>) {
     let challenges = ChallengeResponses::new().unwrap();
     (TlsConfig::with_provider(Arc::clone(&challenges), Arc::new(())).unwrap(), challenges)
