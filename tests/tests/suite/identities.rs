@@ -389,8 +389,7 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
     let pages = CacheStore::new();
     let app = move || {
         let greet = |request: Request| {
-            let language =
-                request.parts.extensions().get::<KnownUser>().expect("inserted outside");
+            let language = request.parts.extensions().get::<KnownUser>().expect("inserted outside");
             ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.0.clone())
         };
         App::new().wrap(translate).wrap(Cache::new(pages.clone())).get("/", greet)

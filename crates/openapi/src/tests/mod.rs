@@ -492,7 +492,7 @@ fn what_stands_around_a_route_refuses_in_its_document() {
             next.call(request).await
         }
 
-        fn require(&self, requirements: &mut peregrine_web::requirements::Requirements) {
+        fn require(&self, requirements: &mut peregrine_web::extract::Requirements) {
             requirements.problem(401, "Nobody is there.");
             requirements.problem(429, "Too often.");
         }
