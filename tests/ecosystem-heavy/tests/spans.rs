@@ -92,7 +92,7 @@ fn requests_are_in_a_pipeline_of_the_users_own() {
     });
     let sends = tracing_opentelemetry::layer().with_tracer(provider.tracer("birds"));
     let sends = sends.with_filter(is_sent);
-    tracing_subscriber::registry().wrap(sends).init();
+    tracing_subscriber::registry().with(sends).init();
     let trace_id = TraceId::from_hex(TRACE).expect("the ID is valid");
     for choice in [DriverChoice::Tokio, DriverChoice::Uring] {
         let Some(running) = start(choice, Some(TraceConfig::new())) else { continue };
