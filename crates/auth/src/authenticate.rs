@@ -10,7 +10,7 @@ use crate::credentials::{
 use crate::user::{PendingChallenges, User};
 use http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue};
-use peregrine_web::requirements::Requirements;
+use peregrine_web::extract::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::fmt;

@@ -7,9 +7,9 @@ use crate::encoded_body::{EmptyUnsizedBody, EncodedBody};
 use crate::encoder::Encoder;
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
+use peregrine_web::extract::Requirements;
 use peregrine_web::memory::{MemoryPressure, pressure};
 use peregrine_web::panic::catch_log_panic;
-use peregrine_web::requirements::Requirements;
 use peregrine_web::response::NoCompression;
 use peregrine_web::{
     Body, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service, pool,

@@ -8,8 +8,8 @@ use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
 use peregrine_web::coop::yield_now;
+use peregrine_web::extract::Requirements;
 use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
-use peregrine_web::requirements::Requirements;
 use peregrine_web::{
     Body, BodyError, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
 };

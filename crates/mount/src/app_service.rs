@@ -63,9 +63,10 @@ use std::time::Duration;
 /// If the request's extensions contain a [`ConnectionInfo`], handlers see this value as their
 /// connection. Otherwise they see `ConnectionInfo::default()`.
 ///
-/// A cache in the application sees only the request that reaches the application. If middleware of
-/// the surrounding server reads cookies or credentials and then removes them, the application's
-/// cached routes must set `Cache-Control: private` themselves.
+/// Another server, or middleware that creates a new request without the extensions of the original
+/// one, may have identified the client without the application knowing it. There, `Cache` stores
+/// only responses with `Cache-Control: public` or `s-maxage`, and `Idempotency` stores responses
+/// only if it has a scope.
 ///
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///

@@ -2,8 +2,8 @@
 
 use crate::dispatch::Dispatch;
 use crate::handler::{IntoTowerHandler, TowerHandler, ViaTowerHandler};
+use peregrine_web::extract::Requirements;
 use peregrine_web::handler::{RouteOptions, Signature};
-use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Handler, Request, Response, Scope};
 
 /// Mounts tower services under a prefix, beside native routes.

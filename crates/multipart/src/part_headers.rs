@@ -30,8 +30,8 @@ impl PartHeaders {
                 {
                     return Err(MultipartError::MissingContentDisposition);
                 }
-                // The first one counts, as in `PartHeaders::parse_header`.
-                "content-type" if head.parse_header("content-type").is_none() => {
+                // The first one counts, as in `PartHeaders::header`.
+                "content-type" if head.header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }
                 // RFC 7578 §4.7: senders should not use it. Encoded content must not pass for plain
@@ -80,7 +80,7 @@ impl PartHeaders {
 
     /// The value of the first header field called `name`, in any case.
     #[must_use]
-    pub fn parse_header(&self, name: &str) -> Option<&[u8]> {
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
         let mut headers = self.headers.iter();
         let (_, value) = headers.find(|(other, _)| other.eq_ignore_ascii_case(name))?;
         Some(value)

@@ -4,6 +4,7 @@ use crate::operation::Operation;
 use crate::parameter::Parameter;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Uri, Version};
+use peregrine_web::Urls;
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::{
     Accept, ClientIp, Extension, Form, Interim, Json, MatchedPath, NdJson, OriginalPath, Path,
@@ -11,7 +12,6 @@ use peregrine_web::extract::{
 };
 use peregrine_web::sse::LastEventId;
 use peregrine_web::trace::TraceContext;
-use peregrine_web::urls::Urls;
 use peregrine_web::{Body, Problem, Request};
 use schemars::JsonSchema;
 use serde_json::json;

@@ -3,11 +3,11 @@
 use crate::input::OperationInput;
 use crate::operation::Operation;
 use crate::output::OperationOutput;
+use peregrine_web::extract::Requirements;
 use peregrine_web::handler::{
     Guarded, Handler, Named, RouteOptions, Signature, ViaFuture, ViaOptions, ViaValue,
     WithMetadata, WithOption,
 };
-use peregrine_web::requirements::Requirements;
 use peregrine_web::{Request, Response};
 use std::fmt;
 use std::rc::Rc;

@@ -4,7 +4,7 @@ use crate::gcra::GcraDecision;
 use crate::headers;
 use crate::key::ResolvedKey;
 use crate::limit::{CompiledLimit, CompiledLimits, RateLimit};
-use peregrine_web::requirements::Requirements;
+use peregrine_web::extract::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use smallvec::{SmallVec, smallvec};
 

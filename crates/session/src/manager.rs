@@ -7,8 +7,8 @@ use crate::session::{CURRENT, CurrentSession, STARTED_AT, Session, SessionChange
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
+use peregrine_web::extract::Requirements;
 use peregrine_web::panic::catch_log_panic;
-use peregrine_web::requirements::Requirements;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service};
 use std::fmt;

@@ -6,9 +6,9 @@ use crate::{probe, recorder};
 use garde::{Report, Validate};
 #[cfg(feature = "multipart")]
 use peregrine_multipart::MultipartForm;
+use peregrine_web::extract::Requirements;
 use peregrine_web::extract::{Form, FromRequest, FromRequestParts, Json, Path, Query, json_with};
 use peregrine_web::request::Parts;
-use peregrine_web::requirements::Requirements;
 use peregrine_web::state::States;
 use peregrine_web::{Problem, Request};
 use serde::de::DeserializeOwned;

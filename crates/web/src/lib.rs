@@ -21,11 +21,13 @@ pub mod testing;
 pub use crate::app::built::{BuiltApp, MatchedEndpoint};
 pub use crate::app::error::BuildError;
 pub use crate::app::handler::{Handler, HandlerExt};
+pub use crate::app::method_override::MethodOverride;
 pub use crate::app::middleware::{self, Middleware, Next};
 pub use crate::app::route_list::RouteList;
 pub use crate::app::scope::Scope;
+pub use crate::app::urls::{RoutePath, UrlError, Urls};
 pub use crate::app::{App, TrailingSlash};
-pub use crate::app::{guard, method_override, route, urls};
+pub use crate::app::{guard, route};
 pub use crate::http::body::{Body, BodyError};
 pub use crate::http::client::{ClientInfo, TrustedProxies};
 #[cfg(feature = "cookies")]
@@ -36,19 +38,7 @@ pub use crate::http::request::{Parts, Request};
 pub use crate::http::response::into_response::IntoResponse;
 pub use crate::http::response::{self, Headers, Response};
 pub use crate::http::service::Service;
-pub use crate::http::{connection, coop, private_response, requirements, upgrade};
-
-/// Content negotiation with `Accept` (RFC 9110 §12.5.1).
-pub mod accept {
-    pub use crate::extract::accept::{Accept, Negotiation};
-}
-
-/// Interim responses, which a handler sends before its final response, such as 103 (Early Hints,
-/// RFC 8297).
-pub mod interim {
-    pub use crate::extract::interim::Interim;
-    pub use crate::http::interim::InterimError;
-}
+pub use crate::http::{connection, coop, private_response, upgrade};
 
 /// Conditional requests (RFC 9110 §13).
 #[cfg(feature = "conditions")]
@@ -81,14 +71,14 @@ pub mod app;
 pub mod trace;
 
 #[doc(hidden)]
-pub use crate::app::{built, error, handler, register, scope};
+pub use crate::app::{built, error, handler, method_override, register, scope, urls};
 #[doc(hidden)]
 #[cfg(feature = "deflate")]
 pub use crate::http::deflate;
 #[doc(hidden)]
 pub use crate::http::{
-    body, client, head, in_flight, memory, origin, panic, problem, request, service, state,
-    task_local, timer,
+    body, client, head, in_flight, memory, origin, panic, problem, request, requirements, service,
+    state, task_local, timer,
 };
 
 /// Newline-delimited JSON, in requests and responses.

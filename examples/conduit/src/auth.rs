@@ -7,7 +7,7 @@ use peregrine::auth::{JwtKeyError, JwtKeys, JwtVerifier};
 use peregrine::http::header::WWW_AUTHENTICATE;
 use peregrine::openapi::{Operation, OperationInput};
 use peregrine::prelude::*;
-use peregrine::web::requirements::Requirements;
+use peregrine::web::extract::Requirements;
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 use std::rc::Rc;

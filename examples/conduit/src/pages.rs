@@ -12,7 +12,7 @@ use askama::Template;
 use peregrine::files::Files;
 use peregrine::middleware::security_headers::Csp;
 use peregrine::prelude::*;
-use peregrine::web::urls::RoutePath;
+use peregrine::web::RoutePath;
 use serde::Deserialize;
 use sqlx::SqlitePool;
 

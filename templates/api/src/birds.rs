@@ -1,7 +1,7 @@
 //! Birds: one subject of the API, with its routes, types and handlers.
 
 use garde::Validate;
-use peregrine::openapi::{Api, Status};
+use peregrine::openapi::{ApiScope, WithStatus};
 use peregrine::prelude::*;
 use peregrine::validate::Valid;
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ pub struct Bird {
 static BIRDS: Mutex<Vec<Bird>> = Mutex::new(Vec::new());
 
 /// The routes, each described in the OpenAPI document.
-pub(crate) fn routes(api: Api) -> Api {
+pub(crate) fn routes(api: ApiScope) -> ApiScope {
     api.tag("birds")
         .get("/", list)
         .post("/", add)
@@ -48,10 +48,10 @@ async fn find(Path(id): Path<usize>) -> Result<Json<Bird>, Problem> {
 }
 
 /// Adds a bird and returns its id.
-async fn add(Valid(Json(bird)): Valid<Json<Bird>>) -> Status<201, Json<usize>> {
+async fn add(Valid(Json(bird)): Valid<Json<Bird>>) -> WithStatus<201, Json<usize>> {
     let mut birds = birds();
     birds.push(bird);
-    Status(Json(birds.len() - 1))
+    WithStatus(Json(birds.len() - 1))
 }
 
 fn birds() -> MutexGuard<'static, Vec<Bird>> {

@@ -2,13 +2,13 @@
 
 mod birds;
 
-use peregrine::openapi::{OpenApi, describe};
+use peregrine::openapi::{OpenApi, api_scope};
 use peregrine::prelude::*;
 
 /// The application of one worker. All workers share the birds.
 pub fn app() -> App {
     App::new()
-        .with(RequestId::new())
-        .scope("/birds", describe(birds::routes))
-        .add(OpenApi::new("Birds", env!("CARGO_PKG_VERSION")).all_described())
+        .wrap(RequestId::new())
+        .scope("/birds", api_scope(birds::routes))
+        .register(OpenApi::new("Birds", env!("CARGO_PKG_VERSION")).require_descriptions())
 }

@@ -1,7 +1,7 @@
 //! The API, called in process.
 
 use app::app;
-use peregrine::openapi::HasOpenApi;
+use peregrine::openapi::OpenApiExt;
 use serde_json::json;
 
 #[test]
@@ -47,7 +47,7 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn every_route_is_in_the_document() {
-    // `all_described` makes a route without a description an error.
+    // `require_descriptions` makes a route without a description an error.
     let document = app().openapi().expect("every route is described");
     assert!(document.operation("POST", "/birds").is_some());
     app().test().get("/docs").send_blocking().assert_status(200);

@@ -21,9 +21,9 @@ pub fn app() -> App {
         .form_action(["'self'"])
         .base_uri(["'none'"]);
     App::new()
-        .with(RequestId::new())
-        .with(SecurityHeaders::new().csp(csp))
-        .with(Csrf::new())
+        .wrap(RequestId::new())
+        .wrap(SecurityHeaders::new().csp(csp))
+        .wrap(Csrf::new())
         .merge(guestbook::routes())
         .subtree("/assets", Files::embedded::<Assets>().no_index())
 }

@@ -15,7 +15,7 @@ fn main() -> peregrine::Result<()> {
     let admin = env::var("ADMIN").unwrap_or_else(|_| "127.0.0.1:9090".to_owned());
     // A socket passed by another process, as in the README, or else the address.
     #[cfg(target_os = "linux")]
-    let server = Server::new().activated_or("web", address);
+    let server = Server::new().listen_activated_or("web", address);
     #[cfg(not(target_os = "linux"))]
     let server = Server::bind(address);
     server.admin(admin).serve(app::app)

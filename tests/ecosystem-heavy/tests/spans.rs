@@ -7,8 +7,8 @@
 use opentelemetry::trace::{SpanId, SpanKind, TraceId, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use peregrine::prelude::*;
-use peregrine::trace::{TraceContext, Traces};
-use peregrine::{DriverChoice, Error, Limits, Running, trace};
+use peregrine::trace::{TraceContext, TraceConfig};
+use peregrine::{DriverChoice, Error, Limits, RunningServer, trace};
 use peregrine_ecosystem_tests::{base_url, client, end, in_runtime, pause};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ fn app() -> App {
     })
 }
 
-fn start(choice: DriverChoice, traces: Option<Traces>) -> Option<Running> {
+fn start(choice: DriverChoice, traces: Option<TraceConfig>) -> Option<RunningServer> {
     // The client's tasks outlive the first of several servers.
     let limits = Limits { background_task_timeout: Duration::ZERO, ..Limits::default() };
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN);
@@ -53,7 +53,7 @@ fn start(choice: DriverChoice, traces: Option<Traces>) -> Option<Running> {
     }
 }
 
-async fn ask(running: &Running, flags: &str) -> String {
+async fn ask(running: &RunningServer, flags: &str) -> String {
     let request = client(None).get(format!("{}/birds/7", base_url(running)));
     let request = request.header("traceparent", format!("00-{TRACE}-{PARENT}-{flags}"));
     let response = request.send().await.expect("the server responds");
@@ -95,7 +95,7 @@ fn requests_are_in_a_pipeline_of_the_users_own() {
     tracing_subscriber::registry().with(sends).init();
     let trace_id = TraceId::from_hex(TRACE).expect("the ID is valid");
     for choice in [DriverChoice::Tokio, DriverChoice::Uring] {
-        let Some(running) = start(choice, Some(Traces::new())) else { continue };
+        let Some(running) = start(choice, Some(TraceConfig::new())) else { continue };
         in_runtime(async {
             let sent = ask(&running, "01").await;
             let spans = spans(&exporter, 2).await;

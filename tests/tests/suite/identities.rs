@@ -108,11 +108,11 @@ fn a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt(dri
 
 /// The client, as identified by a middleware outside the cache.
 #[derive(Clone)]
-struct KnownField(String);
+struct KnownUser(String);
 
 fn know(request: &mut Request, name: Option<String>) {
     if let Some(name) = name {
-        request.parts.extensions_mut().insert(KnownField(name));
+        request.parts.extensions_mut().insert(KnownUser(name));
     }
 }
 
@@ -136,7 +136,7 @@ async fn identify_in_axum(
 ) -> axum::response::Response {
     if let Some(name) = request.headers_mut().remove("cookie") {
         let name = name.to_str().expect("the test sends text").to_owned();
-        request.extensions_mut().insert(KnownField(name));
+        request.extensions_mut().insert(KnownUser(name));
     }
     next.run(request).await
 }
@@ -150,9 +150,29 @@ async fn replace_in_axum(
         let name = name.to_str().expect("the test sends text").to_owned();
         request.headers_mut().insert("cookie", HeaderValue::from_static("theme=dark"));
         request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer internal"));
-        request.extensions_mut().insert(KnownField(name));
+        request.extensions_mut().insert(KnownUser(name));
     }
     next.run(request).await
+}
+
+/// Passes a new request on, which has only the method, the target and the user.
+async fn rebuild_in_axum(
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    let mut rebuilt = axum::extract::Request::new(axum::body::Body::empty());
+    *rebuilt.method_mut() = request.method().clone();
+    *rebuilt.uri_mut() = request.uri().clone();
+    for name in ["host", "idempotency-key"] {
+        if let Some(value) = request.headers().get(name) {
+            rebuilt.headers_mut().insert(name, value.clone());
+        }
+    }
+    if let Some(name) = request.headers().get("cookie") {
+        let name = name.to_str().expect("the test sends text").to_owned();
+        rebuilt.extensions_mut().insert(KnownUser(name));
+    }
+    next.run(rebuilt).await
 }
 
 async fn keep_in_axum(
@@ -161,7 +181,7 @@ async fn keep_in_axum(
 ) -> axum::response::Response {
     if let Some(name) = request.headers().get("cookie") {
         let name = name.to_str().expect("the test sends text").to_owned();
-        request.extensions_mut().insert(KnownField(name));
+        request.extensions_mut().insert(KnownUser(name));
     }
     next.run(request).await
 }
@@ -174,7 +194,7 @@ async fn identify_by_query_in_axum(
     if let Some(token) = request.uri().query().and_then(|query| query.strip_prefix("token=")) {
         let token = token.to_owned();
         *request.uri_mut() = request.uri().path().parse().expect("it was a path");
-        request.extensions_mut().insert(KnownField(token));
+        request.extensions_mut().insert(KnownUser(token));
     }
     next.run(request).await
 }
@@ -190,7 +210,7 @@ fn shop(pages: &CacheStore, outcomes: &MemoryIdempotencyStore) -> App {
         request
             .parts
             .extensions()
-            .get::<KnownField>()
+            .get::<KnownUser>()
             .map_or("nobody".to_owned(), |known| known.0.clone())
     };
     let page = move |request: Request| ([("cache-control", "max-age=60")], name(&request));
@@ -201,7 +221,7 @@ fn shop(pages: &CacheStore, outcomes: &MemoryIdempotencyStore) -> App {
 }
 
 /// Below each of these paths, a client is identified in another way and place.
-const WAYS: [&str; 14] = [
+const WAYS: [&str; 15] = [
     "/read",
     "/removed",
     "/removed-by-a-layer",
@@ -211,6 +231,7 @@ const WAYS: [&str; 14] = [
     "/axum-inside",
     "/axum-inside-removed",
     "/axum-inside-replaced",
+    "/axum-inside-without-extensions",
     "/replaced",
     "/remote",
     "/by-query",
@@ -245,6 +266,9 @@ fn all_ways(pages: &CacheStore, outcomes: &MemoryIdempotencyStore, remote: &Spaw
         })
         .scope("/axum-inside-replaced", |scope| {
             scope.mount("/", router().layer(axum::middleware::from_fn(replace_in_axum)))
+        })
+        .scope("/axum-inside-without-extensions", |scope| {
+            scope.mount("/", router().layer(axum::middleware::from_fn(rebuild_in_axum)))
         })
         .scope("/replaced", |scope| {
             let replace = axum::middleware::from_fn(replace_in_axum);
@@ -357,7 +381,7 @@ fn a_body_that_reads_the_identity_is_for_its_client(driver: DriverChoice) {
 
 async fn translate(mut request: Request, next: Next<'_>) -> Response {
     let language = request.header("accept-language").unwrap_or("en").to_owned();
-    request.parts.extensions_mut().insert(KnownField(language));
+    request.parts.extensions_mut().insert(KnownUser(language));
     next.run(request).await
 }
 
@@ -365,8 +389,7 @@ fn fields_that_a_client_names_in_connection_do_not_change_what_others_get(driver
     let pages = CacheStore::new();
     let app = move || {
         let greet = |request: Request| {
-            let language =
-                request.parts.extensions().get::<KnownField>().expect("inserted outside");
+            let language = request.parts.extensions().get::<KnownUser>().expect("inserted outside");
             ([("cache-control", "max-age=60"), ("vary", "accept-language")], language.0.clone())
         };
         App::new().wrap(translate).wrap(Cache::new(pages.clone())).get("/", greet)

@@ -9,7 +9,7 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use peregrine_web::requirements::Requirements;
+use peregrine_web::extract::Requirements;
 use peregrine_web::{
     Headers, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
 };

@@ -9,8 +9,8 @@ pub use token::{CsrfKey, CsrfToken};
 use crate::allowed_origins::{AllowedOrigins, quote};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
+use peregrine_web::extract::Requirements;
 use peregrine_web::origin::is_same_origin;
-use peregrine_web::requirements::Requirements;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{
     Body, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,

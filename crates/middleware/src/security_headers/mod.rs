@@ -16,7 +16,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue};
 use nonce::{CURRENT, NonceState};
-use peregrine_web::requirements::Requirements;
+use peregrine_web::extract::Requirements;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{Middleware, Request, Response, Service};
 use std::time::Duration;

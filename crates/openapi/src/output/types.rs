@@ -5,11 +5,11 @@ use super::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use peregrine_web::UrlError;
 use peregrine_web::extract::Extension;
 use peregrine_web::response::Headers;
 use peregrine_web::response::{AppendHeaders, Form, Html, IntoResponse, Json, Redirect};
 use peregrine_web::sse::Sse;
-use peregrine_web::urls::UrlError;
 use peregrine_web::{Body, BodyError, Problem, Response};
 use schemars::JsonSchema;
 use std::borrow::Cow;

@@ -147,7 +147,7 @@ impl CertificateReloader {
         EXPIRY_CHECK_INTERVAL
     }
 
-    /// Reloads all certificates. `Tls::reload` logs the results.
+    /// Reloads all certificates. `TlsConfig::reload` logs the results.
     fn reload(&mut self) {
         for tls in &self.tls_configs {
             let _ = tls.reload();

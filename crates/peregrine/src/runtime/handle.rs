@@ -78,8 +78,9 @@ impl ServerHandle {
     }
 
     /// Reloads certificates and related files of all listeners that speak TLS, as SIGHUP does; see
-    /// [`Tls::reload`](crate::tls::Tls::reload). Returns immediately: another thread reloads and
-    /// logs the result, which [`Tls::status`](crate::tls::Tls::status) then returns too.
+    /// [`TlsConfig::reload`](crate::tls::TlsConfig::reload). Returns immediately: another thread
+    /// reloads and logs the result, which [`TlsConfig::status`](crate::tls::TlsConfig::status) then
+    /// returns too.
     ///
     /// If the server's settings were read from a file (feature `config`), they are read again
     /// first; see `config` for the settings that can change.

@@ -202,11 +202,11 @@ impl Server {
     }
 
     /// Reloads certificates and their related files when the files change: see
-    /// [`Tls::reload`](crate::tls::Tls::reload) for the files that are read, and for the handling
-    /// of invalid ones. Files may be written in place, replaced, or swapped with symbolic links as
-    /// Kubernetes and certbot do; changes in quick succession cause one reload. Where the system
-    /// does not report changes, as on some network file systems, they are noticed within a minute.
-    /// Needs the feature `tls-watch`.
+    /// [`TlsConfig::reload`](crate::tls::TlsConfig::reload) for the files that are read, and for
+    /// the handling of invalid ones. Files may be written in place, replaced, or swapped with
+    /// symbolic links as Kubernetes and certbot do; changes in quick succession cause one reload.
+    /// Where the system does not report changes, as on some network file systems, they are noticed
+    /// within a minute. Needs the feature `tls-watch`.
     #[cfg(feature = "tls-watch")]
     pub fn watch_certificates(mut self) -> Self {
         self.watches_certificates = true;

@@ -1,5 +1,5 @@
 use peregrine::openapi::schemars;
-use peregrine::openapi::{DescribeExt, JsonSchema, Status};
+use peregrine::openapi::{DescribeExt, JsonSchema, WithStatus};
 use peregrine::prelude::*;
 
 #[derive(serde::Deserialize, serde::Serialize, JsonSchema)]
@@ -13,8 +13,8 @@ pub struct Plain {
     pub name: String,
 }
 
-async fn create(Path(_): Path<u32>, Json(bird): Json<Bird>) -> Result<Status<201, Json<Bird>>, Problem> {
-    Ok(Status(Json(bird)))
+async fn create(Path(_): Path<u32>, Json(bird): Json<Bird>) -> Result<WithStatus<201, Json<Bird>>, Problem> {
+    Ok(WithStatus(Json(bird)))
 }
 
 async fn plain(Json(plain): Json<Plain>) -> Json<Plain> {

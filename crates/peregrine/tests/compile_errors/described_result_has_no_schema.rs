@@ -1,4 +1,4 @@
-use peregrine::openapi::{Api, describe};
+use peregrine::openapi::{ApiScope, api_scope};
 use peregrine::prelude::*;
 
 #[derive(serde::Serialize)]
@@ -10,10 +10,10 @@ async fn show(Path(id): Path<u32>) -> Result<Json<Bird>, Problem> {
     Ok(Json(Bird { name: id.to_string() }))
 }
 
-fn birds(api: Api) -> Api {
+fn birds(api: ApiScope) -> ApiScope {
     api.get("/{id}", show)
 }
 
 pub fn app() -> App {
-    App::new().scope("/birds", describe(birds))
+    App::new().scope("/birds", api_scope(birds))
 }

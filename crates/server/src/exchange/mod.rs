@@ -1,7 +1,7 @@
 //! One request and its response, independent of the connection and the HTTP version.
 //!
 //! An [`Exchange`] takes a request and produces interim responses, a response head and body frames.
-//! The connection passes the request's body to the handler through an
+//! The connection passes the request's body to the handler through a
 //! [`RequestBodySender`](body_sender::RequestBodySender). All application code (handlers, bodies,
 //! upgraded protocols) runs here, inside the request's span, and panics of that code are caught
 //! here. The exchange reuses the memory of a handler's future for the next request.

@@ -16,7 +16,7 @@ use peregrine_proto::Method;
 ///
 /// ```
 /// use peregrine::web::App;
-/// use peregrine::web::method_override::MethodOverride;
+/// use peregrine::web::MethodOverride;
 ///
 /// let app = App::new()
 ///     .method_override(MethodOverride::new().query("_method").header("x-http-method-override"))

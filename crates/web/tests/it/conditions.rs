@@ -2,8 +2,8 @@
 
 use http::Method;
 use peregrine_web::extract::{MatchedPath, Path};
-use peregrine_web::urls::{UrlError, Urls};
 use peregrine_web::{App, HandlerExt, Problem, Scope, TrailingSlash, guard, route};
+use peregrine_web::{UrlError, Urls};
 
 fn text(app: App, target: &str) -> (u16, String) {
     let response = app.test().get(target).send_blocking();

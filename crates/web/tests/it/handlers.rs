@@ -1,9 +1,9 @@
 //! Every form of a handler, and how its arguments are extracted.
 
 use http::StatusCode;
+use peregrine_web::extract::Requirements;
 use peregrine_web::extract::{FromRequest, FromRequestParts};
 use peregrine_web::handler::OnDisconnect;
-use peregrine_web::requirements::Requirements;
 use peregrine_web::{App, Body, Handler, HandlerExt, Parts, Problem, Request, Response, Service};
 use std::cell::Cell;
 use std::rc::Rc;

@@ -12,7 +12,7 @@ use std::env;
 use std::num::NonZeroUsize;
 
 use peregrine::Server;
-use peregrine::tls::Tls;
+use peregrine::tls::TlsConfig;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -22,8 +22,8 @@ fn main() -> peregrine::Result<()> {
     let mut server = Server::bind(format!("127.0.0.1:{port}"));
     if let (Some(certificate), Some(key)) = (text("TLS_CERT"), text("TLS_KEY")) {
         let port = text("TLS_PORT").unwrap_or_else(|| "8443".to_owned());
-        let tls = Tls::from_pem_files(certificate, key)?;
-        server = server.tls(format!("127.0.0.1:{port}"), tls);
+        let tls = TlsConfig::from_pem_files(certificate, key)?;
+        server = server.listen_tls(format!("127.0.0.1:{port}"), tls);
     }
     if let Some(workers) = text("WORKERS").and_then(|count| count.parse::<NonZeroUsize>().ok()) {
         server = server.workers(workers);

@@ -5,17 +5,17 @@ mod model;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use peregrine::auth::{Authenticate, BearerToken, Secret};
+use peregrine::auth::{Authenticate, BearerToken, SecretHash};
 use peregrine::cache::Etag;
-use peregrine::compression::{Coding, Compression, Level};
+use peregrine::compression::{Compression, CompressionLevel, ContentCoding};
 use peregrine::files::Files;
-use peregrine::log::Log;
+use peregrine::access_log::AccessLogOptions;
 use peregrine::multipart::Multipart;
 use peregrine::prelude::*;
 use peregrine::rate_limit::RateLimit;
 use peregrine::session::core::SessionStore;
 use peregrine::session::core::session::{Id, Record};
-use peregrine::session::{Session, Sessions};
+use peregrine::session::{Session, SessionManager};
 use peregrine::validate::Valid;
 use peregrine::web::cookies::{Cookie, CookieKeys, SameSite, SignedCookies};
 use time::OffsetDateTime;
@@ -37,7 +37,7 @@ fn main() -> peregrine::Result<()> {
         server = server.workers(workers);
     }
     match &*battery {
-        "access-log" => server = server.access_log(Log::file("/dev/null")),
+        "access-log" => server = server.access_log(AccessLogOptions::file("/dev/null")),
         // Each request has a span where somebody takes spans.
         "trace" => tracing_subscriber::fmt().with_writer(std::io::sink).init(),
         _ => {}
@@ -47,33 +47,33 @@ fn main() -> peregrine::Result<()> {
     let (limit, store) = (RateLimit::per_second(1_000_000), store());
     server.serve(move || {
         let app = with_battery(&battery, App::new(), &limit, &store);
-        routes(&battery, app).subtree("/files", Files::folder(&path))
+        routes(&battery, app).subtree("/files", Files::dir(&path))
     })
 }
 
 /// What stands around the routes.
 fn with_battery(battery: &str, app: App, limit: &RateLimit, store: &MemoryStore) -> App {
     match battery {
-        "request-id" => app.with(RequestId::new()),
-        "cors" => app.with(Cors::new().origin(ORIGIN).methods([Method::GET])),
-        "security-headers" => app.with(SecurityHeaders::new()),
-        "session" => app.with(Sessions::new(store.clone())),
+        "request-id" => app.wrap(RequestId::new()),
+        "cors" => app.wrap(Cors::new().allow_origin(ORIGIN).allow_methods([Method::GET])),
+        "security-headers" => app.wrap(SecurityHeaders::new()),
+        "session" => app.wrap(SessionManager::new(store.clone())),
         "session-cookie" => {
             let long = Duration::from_secs(3_000 * 24 * 60 * 60);
-            let sessions = Sessions::in_cookies(CookieKeys::new(&SECRET)).idle(long).absolute(long);
-            app.with(sessions.cookie_name("kept"))
+            let sessions = SessionManager::cookie_store(CookieKeys::new(&SECRET)).idle_timeout(long).absolute_timeout(long);
+            app.wrap(sessions.cookie_name("kept"))
         }
         "bearer" => {
-            let secret = Secret::new(TOKEN);
-            let known = async move |BearerToken(token)| secret.is(&token).then_some(7_u32);
-            app.with(Authenticate::bearer(known))
+            let secret = SecretHash::new(TOKEN);
+            let known = async move |BearerToken(token)| secret.verify(&token).then_some(7_u32);
+            app.wrap(Authenticate::bearer(known))
         }
-        "rate-limit" => app.with(limit.clone()),
-        "timeout" => app.with(Timeout::new(Duration::from_secs(10))),
-        "catch-panic" => app.with(CatchPanic::new()),
-        "gzip" => app.with(Compression::new().codings([Coding::Gzip]).level(Level::Fast)),
-        "etag" => app.with(Etag::new()),
-        "body-limit" => app.with(BodyLimit::new(64 << 10)),
+        "rate-limit" => app.wrap(limit.clone()),
+        "timeout" => app.wrap(Timeout::new(Duration::from_secs(10))),
+        "catch-panic" => app.wrap(CatchPanic::new()),
+        "gzip" => app.wrap(Compression::new().codings([ContentCoding::Gzip]).level(CompressionLevel::Fastest)),
+        "etag" => app.wrap(Etag::new()),
+        "body-limit" => app.wrap(BodyLimit::new(64 << 10)),
         _ => app,
     }
 }

@@ -23,14 +23,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut server = Server::bind(format!("127.0.0.1:{port}"));
     if let (Some(certificate), Some(key)) = (text("TLS_CERT"), text("TLS_KEY")) {
         let port = text("TLS_PORT").unwrap_or_else(|| "8443".to_owned());
-        let tls = Tls::from_pem_files(certificate, key)?;
-        server = server.tls(format!("127.0.0.1:{port}"), tls);
+        let tls = TlsConfig::from_pem_files(certificate, key)?;
+        server = server.listen_tls(format!("127.0.0.1:{port}"), tls);
     }
     if let Some(workers) = text("WORKERS").and_then(|count| count.parse::<NonZeroUsize>().ok()) {
         server = server.workers(workers);
     }
     let root = folder.path().to_owned();
-    server.serve(move || App::new().subtree("/files", Files::folder(&root)))?;
+    server.serve(move || App::new().subtree("/files", Files::dir(&root)))?;
     Ok(())
 }
 

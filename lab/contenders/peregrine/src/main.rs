@@ -11,9 +11,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use peregrine::bytes::Bytes;
-use peregrine::log::Log;
+use peregrine::access_log::AccessLogOptions;
 use peregrine::prelude::*;
-use peregrine::trace::Traces;
+use peregrine::trace::TraceConfig;
 use peregrine::websocket::{Message as WebSocketMessage, WebSocketUpgrade};
 use peregrine::{Limits, OverloadLimits};
 
@@ -34,8 +34,8 @@ fn main() -> peregrine::Result<()> {
     let mut server = Server::bind(format!("127.0.0.1:{port}"));
     if let (Some(certificate), Some(key)) = (text("TLS_CERT"), text("TLS_KEY")) {
         let port = text("TLS_PORT").unwrap_or_else(|| "8443".to_owned());
-        let tls = Tls::from_pem_files(certificate, key)?;
-        server = server.tls(format!("127.0.0.1:{port}"), tls);
+        let tls = TlsConfig::from_pem_files(certificate, key)?;
+        server = server.listen_tls(format!("127.0.0.1:{port}"), tls);
     }
     if let Some(workers) = text("WORKERS").and_then(|count| count.parse::<NonZeroUsize>().ok()) {
         server = server.workers(workers);
@@ -64,9 +64,9 @@ fn watched(mut server: Server) -> Server {
     server = server
         .limits(Limits { overload, ..Limits::default() })
         .trusted_proxies(["10.0.0.0/8"])
-        .traces(Traces::new().ratio(0.01));
+        .traces(TraceConfig::new().sample_ratio(0.01));
     if watched == "log" {
-        server = server.access_log(Log::file("/dev/null"));
+        server = server.access_log(AccessLogOptions::file("/dev/null"));
     }
     server
 }
@@ -80,7 +80,7 @@ fn application() -> App {
         .get("/example", example)
         .post("/json-sort", sort)
         .post("/json-complex", complex)
-        .scope("/projects", |scope| scope.with(hooks).post("/{project_id}/events", record))
+        .scope("/projects", |scope| scope.wrap(hooks).post("/{project_id}/events", record))
         .post("/upload", upload.body_limit(UPLOAD_BYTES_MAX))
         .get("/large", large)
         .get("/sleep/{ms}", sleep)

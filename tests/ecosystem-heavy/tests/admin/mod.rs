@@ -1,13 +1,13 @@
 //! A server with an admin listener, and its pages.
 
 use peregrine::prelude::{App, Server};
-use peregrine::{DriverChoice, Error, Limits, Place, Running};
+use peregrine::{DriverChoice, Error, Limits, ListenAddr, RunningServer};
 use peregrine_ecosystem_tests::client;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// The server, and the URL of its admin listener; `None` if the kernel refuses the driver.
-pub(crate) fn start<M>(choice: DriverChoice, make: M) -> Option<(Running, String)>
+pub(crate) fn start<M>(choice: DriverChoice, make: M) -> Option<(RunningServer, String)>
 where
     M: Fn() -> App + Clone + Send + 'static,
 {
@@ -22,8 +22,8 @@ where
         }
         running => running.expect("the server starts"),
     };
-    let admin = match running.admin_place() {
-        Some(Place::Tcp(address)) => format!("http://{address}"),
+    let admin = match running.admin_address() {
+        Some(ListenAddr::Tcp(address)) => format!("http://{address}"),
         other => panic!("the admin listener has no TCP address: {other:?}"),
     };
     Some((running, admin))

@@ -98,7 +98,7 @@ async fn execute(
 
 async fn subscribe(upgrade: WebSocketUpgrade, State(schema): State<Graph>) -> Response {
     let upgrade = upgrade.protocols(ALL_WEBSOCKET_PROTOCOLS);
-    let Some(protocol) = upgrade.protocol().and_then(|name| name.parse().ok()) else {
+    let Some(protocol) = upgrade.selected_protocol().and_then(|name| name.parse().ok()) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
     upgrade.on_upgrade(async move |socket| {

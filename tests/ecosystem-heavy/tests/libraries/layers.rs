@@ -94,7 +94,7 @@ macro_rules! around_both {
         for form in ["ours", "axum"] {
             let make = make.clone();
             let running = if form == "ours" {
-                start($choice, 1, move || ours(App::new().with(layer(make()))))
+                start($choice, 1, move || ours(App::new().wrap(layer(make()))))
             } else {
                 start($choice, 1, move || App::new().mount("/", theirs().layer(make())))
             };

@@ -25,7 +25,7 @@ use std::rc::Rc;
 ///
 /// ```
 /// use peregrine::web::{App, HandlerExt};
-/// use peregrine::web::urls::{UrlError, Urls};
+/// use peregrine::web::{UrlError, Urls};
 /// use peregrine::web::extract::Path;
 ///
 /// async fn create(urls: Urls) -> Result<String, UrlError> {
@@ -85,7 +85,7 @@ impl FromRequestParts for Urls {
 /// ```
 /// use peregrine::web::App;
 /// use peregrine::web::extract::Path;
-/// use peregrine::web::urls::RoutePath;
+/// use peregrine::web::RoutePath;
 ///
 /// const POST: RoutePath<(String, u64)> = RoutePath::new("/users/{user}/posts/{post:u64}");
 ///
@@ -96,7 +96,7 @@ impl FromRequestParts for Urls {
 /// let path = POST.path(&("ada".to_owned(), 7))?;
 /// assert_eq!(path, "/users/ada/posts/7");
 /// assert_eq!(app.test().get(&path).send_blocking().text(), "post 7 of ada");
-/// # Ok::<(), peregrine::web::urls::UrlError>(())
+/// # Ok::<(), peregrine::web::UrlError>(())
 /// ```
 #[doc(alias = "TypedPath")]
 pub struct RoutePath<T> {

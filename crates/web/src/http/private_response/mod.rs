@@ -210,13 +210,13 @@ impl PrivateResponse {
     pub fn export_marks(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
         let identity = identity_of(&parts.head, parts.peek_connection());
-        if marks > 0 || identity.is_some() {
-            parts.extensions_mut().insert(ExportedMarks { marks, identity });
-        }
+        parts.extensions_mut().insert(ExportedMarks { marks, identity });
     }
 
     /// Marks the request of an application inside a mounted service. The enclosing code may have
-    /// read an identity, and may have removed or replaced it afterwards.
+    /// read an identity, and may have removed or replaced it afterwards. Without exported marks,
+    /// because the server is another one or middleware has dropped the extensions, nothing is known
+    /// about that, and the response counts as specific to the client. Its fields do not change.
     #[doc(hidden)]
     pub fn import_marks(
         head: &RequestHead,
@@ -229,6 +229,8 @@ impl PrivateResponse {
             if outer.identity.is_some() && outer.identity != identity_of(head, connection) {
                 Self::mark_source(head, IdentitySource::Other);
             }
+        } else {
+            head.identity_reads().mark(IdentitySource::Other.bit());
         }
     }
 

@@ -175,7 +175,7 @@ const UNMARKED: [(&str, &[&str]); 5] = [
             "cache/src/idempotency/mod.rs",
             "cache/src/idempotency/key.rs",
             "middleware/src/access_log.rs",
-            "mount/src/extensions",
+            "mount/src/extensions.rs",
             "mount/src/layer.rs",
             "mount/src/restore.rs",
             "mount/src/handler.rs",
