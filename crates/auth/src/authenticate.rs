@@ -149,11 +149,11 @@ impl<F> Authenticate<BearerToken, F> {
 
 impl<F> Authenticate<ApiKey, F> {
     /// Authenticates by an API key in a header field or in the query.
-    pub fn api_key<V: IntoUser>(place: ApiKeyLocation, verify: F) -> Self
+    pub fn api_key<V: IntoUser>(location: ApiKeyLocation, verify: F) -> Self
     where
         F: AsyncFn(ApiKey) -> V,
     {
-        Self::new(verify, place.0)
+        Self::new(verify, location.0)
     }
 }
 

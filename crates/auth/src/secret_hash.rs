@@ -36,11 +36,11 @@ impl SecretHash {
         Self(digest)
     }
 
-    /// Whether `sent` is the secret. The time depends only on the length of `sent`.
+    /// Whether `candidate` is the secret. The time depends only on the length of `candidate`.
     #[doc(alias = "verify_password")]
     #[must_use]
-    pub fn verify(&self, sent: impl AsRef<[u8]>) -> bool {
-        digest_words(&self.0).ct_eq(&digest_words(&Sha256::digest(sent.as_ref()).into())).into()
+    pub fn verify(&self, candidate: impl AsRef<[u8]>) -> bool {
+        digest_words(&self.0).ct_eq(&digest_words(&Sha256::digest(candidate.as_ref()).into())).into()
     }
 }
 

@@ -240,9 +240,9 @@ impl Files {
     /// [`CACHE_TTL_DEFAULT`].
     #[doc(alias = "open_file_cache")]
     #[must_use]
-    pub fn memory_cache(self, bytes_max: usize, fresh_for: Duration) -> Self {
-        let cache = RefCell::new(FileCache::new(bytes_max, fresh_for));
-        Self { cache, cache_bytes: bytes_max, cache_ttl: fresh_for, ..self }
+    pub fn memory_cache(self, bytes_max: usize, ttl: Duration) -> Self {
+        let cache = RefCell::new(FileCache::new(bytes_max, ttl));
+        Self { cache, cache_bytes: bytes_max, cache_ttl: ttl, ..self }
     }
 
     /// Answers a handler's request with the file at this path below the directory: plain names

@@ -20,8 +20,8 @@ const BYTES_MAX: usize = 200;
 /// assert_eq!(sanitize_file_name("..").as_deref(), None);
 /// ```
 #[must_use]
-pub fn sanitize_file_name(sent: &str) -> Option<String> {
-    let last = sent.rsplit(['/', '\\']).next()?;
+pub fn sanitize_file_name(file_name: &str) -> Option<String> {
+    let last = file_name.rsplit(['/', '\\']).next()?;
     let is_plain = |c: &char| !c.is_control() && !"<>:\"|?*".contains(*c);
     // Marks that change the text direction could make `gpj.exe` look like `exe.jpg`.
     let changes_direction = |c: &char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -141,11 +141,11 @@ impl Multipart {
         Self { parser: parser.expect("the boundary was validated before"), limits, ..self }
     }
 
-    /// Calls `on_progress` for each received piece with the progress so far. The next piece waits
+    /// Calls `callback` for each received piece with the progress so far. The next piece waits
     /// until it returns.
     #[must_use]
-    pub fn on_progress(self, watcher: impl FnMut(MultipartProgress) + 'static) -> Self {
-        Self { on_progress: Some(Box::new(watcher)), ..self }
+    pub fn on_progress(self, callback: impl FnMut(MultipartProgress) + 'static) -> Self {
+        Self { on_progress: Some(Box::new(callback)), ..self }
     }
 
     /// How much has been received.

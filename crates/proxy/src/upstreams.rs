@@ -216,12 +216,12 @@ impl Upstreams {
     /// `path` does not begin with a slash, or the set was already cloned.
     #[doc(alias = "active_health_check")]
     #[must_use]
-    pub fn health_check(self, path: &str, every: Duration) -> Self {
+    pub fn health_check(self, path: &str, interval: Duration) -> Self {
         let uri = path.parse::<Uri>().ok().filter(|_| path.starts_with('/'));
         let path = uri.unwrap_or_else(|| {
             panic!("`{path}` is not a path to check: it must begin with a slash")
         });
-        self.configure(|set| set.health_check = Some(HealthCheck { path, interval: every }))
+        self.configure(|set| set.health_check = Some(HealthCheck { path, interval }))
     }
 
     /// The current state of each upstream, for your own pages and metrics.

@@ -69,8 +69,8 @@ fn limits() -> Limits {
 
 /// A stream that ends, or fails, after some pieces.
 struct Pieces {
-    left: usize,
-    breaks: bool,
+    remaining: usize,
+    fails: bool,
 }
 
 impl http_body::Body for Pieces {
@@ -81,11 +81,11 @@ impl http_body::Body for Pieces {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if self.left > 0 {
-            self.left -= 1;
+        if self.remaining > 0 {
+            self.remaining -= 1;
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"piece")))));
         }
-        Poll::Ready(self.breaks.then(|| Err(io::Error::other("on purpose"))))
+        Poll::Ready(self.fails.then(|| Err(io::Error::other("on purpose"))))
     }
 }
 
@@ -104,8 +104,8 @@ fn app(waiting: &Arc<AtomicUsize>) -> App {
         .get("/hello", || "hello")
         .get("/birds/{bird}", |Path(bird): Path<String>| bird)
         .get("/large", || "x".repeat(200_000))
-        .get("/stream", || Body::new(Pieces { left: 3, breaks: false }))
-        .get("/breaks", || Body::new(Pieces { left: 1, breaks: true }))
+        .get("/stream", || Body::new(Pieces { remaining: 3, fails: false }))
+        .get("/breaks", || Body::new(Pieces { remaining: 1, fails: true }))
         .get("/panic", || -> &'static str { panic!("on purpose") })
         .get("/late", late.timeout(SHORT))
         .get("/never", move || {
@@ -156,20 +156,20 @@ impl<B: Bench> Site<B> {
 
 /// The value of a number in a line of JSON.
 fn number(line: &str, name: &str) -> Option<u64> {
-    let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
-    rest.split([',', '}']).next()?.parse().ok()
+    let (_, tail) = line.split_once(&format!("\"{name}\":"))?;
+    tail.split([',', '}']).next()?.parse().ok()
 }
 
 fn text<'l>(line: &'l str, name: &str) -> Option<&'l str> {
-    let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
-    rest.split('"').next()
+    let (_, tail) = line.split_once(&format!("\"{name}\":\""))?;
+    tail.split('"').next()
 }
 
 /// However a request ends, it has one line, with its status, its bytes and its error.
 pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, AccessLogFormat::Json);
-    let asks = [
+    let requests = [
         ("GET", "/hello", 0, Some(200), None),
         ("HEAD", "/hello", 0, Some(200), None),
         ("GET", "/birds/eagle", 0, Some(200), None),
@@ -185,8 +185,8 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
         ("GET", "/never", 0, None, Some("cancelled")),
         ("MADE-UP", "/hello", 0, Some(405), None),
     ];
-    let mut sent = Vec::new();
-    for (number, (method, path, length, status, _)) in asks.into_iter().enumerate() {
+    let mut sent_bytes = Vec::new();
+    for (number, (method, path, length, status, _)) in requests.into_iter().enumerate() {
         let mut client = way.connect(&site.server).await;
         let content = if length > 0 { Length::Declared(length) } else { Length::None };
         let id = client.begin(method, &format!("{path}?n={number}"), &[], content);
@@ -197,25 +197,25 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
             let waiting = || site.waiting.load(Ordering::SeqCst) > 1;
             client.until(bench, "the handler waits", waiting).await;
             client.cancel(id);
-            sent.push(0);
+            sent_bytes.push(0);
         } else {
             let response = client.answer(id).await;
             assert_eq!(Some(response.status()), status, "{way:?} {path}");
-            sent.push(response.body.len() as u64);
+            sent_bytes.push(response.body.len() as u64);
         }
     }
     let lines = site.end().await;
-    assert_eq!(lines.len(), asks.len(), "{way:?}: {lines:?}");
-    for (at, (method, path, length, status, error)) in asks.into_iter().enumerate() {
-        let query = format!("\"url.query\":\"n={at}\"");
-        let of: Vec<_> = lines.iter().filter(|line| line.contains(&query)).collect();
-        let [line] = of[..] else { panic!("{way:?} {path}: {of:?}") };
+    assert_eq!(lines.len(), requests.len(), "{way:?}: {lines:?}");
+    for (index, (method, path, length, status, error)) in requests.into_iter().enumerate() {
+        let query = format!("\"url.query\":\"n={index}\"");
+        let matching: Vec<_> = lines.iter().filter(|line| line.contains(&query)).collect();
+        let [line] = matching[..] else { panic!("{way:?} {path}: {matching:?}") };
         assert_eq!(number(line, "http.response.status_code"), status.map(u64::from), "{line}");
-        assert_eq!(number(line, "http.response.body.size"), Some(sent[at]), "{line}");
+        assert_eq!(number(line, "http.response.body.size"), Some(sent_bytes[index]), "{line}");
         assert_eq!(text(line, "error.type"), error, "{line}");
         assert_eq!(text(line, "url.path"), Some(path), "{line}");
-        let known = if method == "MADE-UP" { "_OTHER" } else { method };
-        assert_eq!(text(line, "http.request.method"), Some(known), "{line}");
+        let logged_method = if method == "MADE-UP" { "_OTHER" } else { method };
+        assert_eq!(text(line, "http.request.method"), Some(logged_method), "{line}");
         let scheme = if way.is_secure() { "https" } else { "http" };
         assert_eq!(text(line, "url.scheme"), Some(scheme), "{line}");
         assert_eq!(text(line, "network.protocol.version"), Some(way.differs("1.1", "2")), "{line}");
@@ -240,7 +240,7 @@ pub async fn lines_have_the_formats_of_other_servers<B: Bench>(bench: &B, way: W
     client.close().await;
     let lines = site.end().await;
     let version = way.differs("1.1", "2.0");
-    let ends = [
+    let suffixes = [
         format!(
             "] \"GET /birds/eagle?a=b HTTP/{version}\" 200 5 \"http://birds.example/?a\\\\b\" \
              \"a \\\"quoted\\\" agent\""
@@ -248,16 +248,18 @@ pub async fn lines_have_the_formats_of_other_servers<B: Bench>(bench: &B, way: W
         format!("] \"GET /hello HTTP/{version}\" 200 5 \"-\" \"-\""),
         format!("] \"HEAD /hello HTTP/{version}\" 200 - \"-\" \"-\""),
     ];
-    assert_eq!(lines.len(), ends.len(), "{lines:?}");
-    for (line, end) in lines.iter().zip(ends) {
-        assert!(line.contains(" - - [") && line.ends_with(&end), "{line} is not {end}");
+    assert_eq!(lines.len(), suffixes.len(), "{lines:?}");
+    for (line, suffix) in lines.iter().zip(suffixes) {
+        assert!(line.contains(" - - [") && line.ends_with(&suffix), "{line} is not {suffix}");
     }
 }
 
 /// The client in a line is the one named by a trusted proxy, and by no other peer.
 pub async fn trusted_proxies_determine_the_client<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    for (proxies, is_told) in [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)] {
+    for (proxies, is_forwarded) in
+        [(Some(["0.0.0.0/0", "::/0", "unix:"].into()), true), (None, false)]
+    {
         let gate = Gate { proxies, ..Gate::default() };
         let site = begin_behind(bench, way, AccessLogFormat::Common, gate, limits());
         let mut client = way.connect(&site.server).await;
@@ -266,16 +268,16 @@ pub async fn trusted_proxies_determine_the_client<B: Bench>(bench: &B, way: Way)
         client.close().await;
         let lines = site.end().await;
         assert_eq!(lines.len(), 1, "{lines:?}");
-        assert_eq!(lines[0].starts_with("192.0.2.7 - - ["), is_told, "{lines:?}");
+        assert_eq!(lines[0].starts_with("192.0.2.7 - - ["), is_forwarded, "{lines:?}");
     }
 }
 
-/// Requests that are cut have a line too.
+/// Aborted requests have a line too.
 pub async fn aborted_requests_have_a_line<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, AccessLogFormat::Json);
     let mut client = way.connect(&site.server).await;
-    let _waits = client.get("/never");
+    let _id = client.get("/never");
     let waiting = || site.waiting.load(Ordering::SeqCst) == 1;
     client.until(bench, "the handler waits", waiting).await;
     site.server.cut();
@@ -335,8 +337,8 @@ pub async fn requests_that_end_while_content_arrives_have_a_line<B: Bench>(bench
     let lines = site.end().await;
     assert_eq!(lines.len(), 2, "{lines:?}");
     for query in ["n=reset", "n=short"] {
-        let of = |line: &&String| text(line, "url.query") == Some(query);
-        assert_eq!(lines.iter().filter(of).count(), 1, "{query}: {lines:?}");
+        let is_match = |line: &&String| text(line, "url.query") == Some(query);
+        assert_eq!(lines.iter().filter(is_match).count(), 1, "{query}: {lines:?}");
     }
 }
 

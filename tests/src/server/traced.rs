@@ -1,6 +1,6 @@
 //! Traces of requests on every driver: a sampled request has one span with the attributes that
-//! OpenTelemetry requires, an unsampled one has none, and requests sent by handlers carry the trace
-//! on.
+//! OpenTelemetry requires, an unsampled one has none, and requests sent by handlers continue the
+//! trace.
 
 use crate::server::bench::{Bench, Gate, Served};
 use crate::server::client::{Length, Way};
@@ -40,9 +40,10 @@ fn spans() -> std::sync::MutexGuard<'static, BTreeMap<u64, Span>> {
 }
 
 /// The spans of requests to this path.
-fn of(path: &str) -> Vec<Span> {
-    let is_of = |span: &&Span| span.fields.get("url.path").is_some_and(|found| found == path);
-    spans().values().filter(is_of).cloned().collect()
+fn spans_of(path: &str) -> Vec<Span> {
+    let has_path =
+        |span: &&Span| span.fields.get("url.path").is_some_and(|span_path| span_path == path);
+    spans().values().filter(has_path).cloned().collect()
 }
 
 struct Listener;
@@ -97,7 +98,7 @@ fn limits() -> Limits {
 }
 
 /// Responds with the trace fields that outgoing requests of the handler carry.
-async fn tells() -> String {
+async fn trace_fields() -> String {
     let fields = peregrine::trace::headers();
     let text = |name| fields.get(name).map_or("-", |value| value.to_str().expect("text"));
     // The same after a wait, during which other tasks used the thread.
@@ -107,12 +108,12 @@ async fn tells() -> String {
 }
 
 /// Some pieces; when dropped, it records the trace fields of an outgoing request.
-struct TellsAtEnd {
+struct RecordsTraceOnDrop {
     pieces: usize,
-    told: Arc<Mutex<String>>,
+    recorded: Arc<Mutex<String>>,
 }
 
-impl Stream for TellsAtEnd {
+impl Stream for RecordsTraceOnDrop {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -124,25 +125,26 @@ impl Stream for TellsAtEnd {
     }
 }
 
-impl Drop for TellsAtEnd {
+impl Drop for RecordsTraceOnDrop {
     fn drop(&mut self) {
         let fields = peregrine::trace::headers();
-        let told = fields.get(TRACEPARENT).map_or("nothing", |value| value.to_str().expect("text"));
-        told.clone_into(&mut self.told.lock().expect("the mutex is not poisoned"));
+        let traceparent =
+            fields.get(TRACEPARENT).map_or("nothing", |value| value.to_str().expect("text"));
+        traceparent.clone_into(&mut self.recorded.lock().expect("the mutex is not poisoned"));
     }
 }
 
 fn app(waiting: &Arc<AtomicUsize>, at_end: &Arc<Mutex<String>>) -> App {
-    let told = Arc::clone(at_end);
+    let recorded = Arc::clone(at_end);
     let streams = move |Path(_): Path<String>| {
-        Body::from_stream(TellsAtEnd { pieces: 2, told: Arc::clone(&told) })
+        Body::from_stream(RecordsTraceOnDrop { pieces: 2, recorded: Arc::clone(&recorded) })
     };
     let late = async |Path(_): Path<String>| std::future::pending::<&str>().await;
     let waiting = Arc::clone(waiting);
     App::new()
         .get("/hello", || "hello")
         .get("/birds/{run}", |Path(_): Path<String>| "bird")
-        .get("/tells/{run}", |Path(_): Path<String>| tells())
+        .get("/tells/{run}", |Path(_): Path<String>| trace_fields())
         .get("/takes/{run}", async |Path(_): Path<String>, trace: TraceContext| trace.traceparent())
         .get("/panic/{run}", |Path(_): Path<String>| -> &'static str { panic!("on purpose") })
         .get("/late/{run}", late.timeout(Duration::from_millis(200)))
@@ -170,10 +172,11 @@ fn begin<B: Bench>(bench: &B, way: Way, traces: TraceConfig) -> Site<B> {
         tracing::subscriber::set_global_default(Listener).expect("no other test sets a subscriber");
     });
     let (waiting, at_end) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<String>>::default());
-    let (shared, told) = (Arc::clone(&waiting), Arc::clone(&at_end));
+    let (handler_waiting, handler_at_end) = (Arc::clone(&waiting), Arc::clone(&at_end));
     let tls = way.is_secure().then(server_tls);
     let gate = Gate { traces: Some(traces), ..Gate::default() };
-    let server = bench.start_behind(gate, limits(), tls, move || app(&shared, &told));
+    let server =
+        bench.start_behind(gate, limits(), tls, move || app(&handler_waiting, &handler_at_end));
     Site { server, waiting, at_end, run: RUN.fetch_add(1, Ordering::SeqCst) }
 }
 
@@ -190,7 +193,7 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, TraceConfig::new());
     let run = site.run;
-    let asks = [
+    let requests = [
         ("GET", "birds", 0, Some("200"), None, None),
         ("POST", "count", 5, Some("200"), None, None),
         ("DELETE", "birds", 1, Some("405"), None, None),
@@ -198,7 +201,9 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
         ("GET", "late", 0, Some("503"), Some("timeout"), Some("ERROR")),
         ("GET", "never", 0, None, Some("cancelled"), None),
     ];
-    for (number, (method, route, length, status, error, outcome)) in asks.into_iter().enumerate() {
+    for (number, (method, route, length, status, error, outcome)) in
+        requests.into_iter().enumerate()
+    {
         let path = format!("/{route}/{run}-{number}");
         let mut client = way.connect(&site.server).await;
         client.set_host("birds.example:8080");
@@ -220,20 +225,23 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
             client.cancel(id);
         }
         bench
-            .until("the span is closed", || of(&path).first().is_some_and(|span| span.is_closed))
+            .until("the span is closed", || {
+                spans_of(&path).first().is_some_and(|span| span.is_closed)
+            })
             .await;
-        let found = of(&path);
+        let found = spans_of(&path);
         let [span] = &found[..] else { panic!("{way:?} {path}: {found:?}") };
         let pattern = format!("/{route}/{{run}}");
-        let known = (status != Some("405")).then_some(&*pattern);
-        let name = known.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
+        let matched_route = (status != Some("405")).then_some(&*pattern);
+        let name =
+            matched_route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
         let host = if way.is_secure() { "localhost" } else { "birds.example" };
         let scheme = if way.is_secure() { "https" } else { "http" };
         for (field, value) in [
             ("otel.name", Some(&*name)),
             ("otel.kind", Some("server")),
             ("http.request.method", Some(method)),
-            ("http.route", known),
+            ("http.route", matched_route),
             ("url.path", Some(&*path)),
             ("url.scheme", Some(scheme)),
             ("network.protocol.version", Some(way.differs("1.1", "2"))),
@@ -260,7 +268,7 @@ pub async fn an_unsampled_request_creates_no_span<B: Bench>(bench: &B, way: Way)
     bench.calm();
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    for (traces, parent, is_built) in [
+    for (traces, parent, is_sampled) in [
         (TraceConfig::new().sample_ratio(0.0), None, false),
         (TraceConfig::new().sample_ratio(0.0), Some(sampled), true),
         (TraceConfig::new(), Some(unsampled), false),
@@ -276,14 +284,14 @@ pub async fn an_unsampled_request_creates_no_span<B: Bench>(bench: &B, way: Way)
         for _ in 0..3 {
             let id = client.ask("GET", &path, &fields);
             let response = client.answer(id).await;
-            let told = response.text().split(' ').next().unwrap_or_default().to_owned();
+            let traceparent = response.text().split(' ').next().unwrap_or_default().to_owned();
             let flags =
-                told.rsplit('-').next().and_then(|flags| u8::from_str_radix(flags, 16).ok());
-            assert_eq!(flags.map(|flags| flags & 1 == 1), Some(is_built), "{told}");
+                traceparent.rsplit('-').next().and_then(|flags| u8::from_str_radix(flags, 16).ok());
+            assert_eq!(flags.map(|flags| flags & 1 == 1), Some(is_sampled), "{traceparent}");
         }
         client.close().await;
         site.end().await;
-        assert_eq!(of(&path).len(), if is_built { 3 } else { 0 }, "{way:?} {parent:?}");
+        assert_eq!(spans_of(&path).len(), if is_sampled { 3 } else { 0 }, "{way:?} {parent:?}");
     }
 }
 
@@ -292,12 +300,12 @@ pub async fn an_unsampled_request_creates_no_span<B: Bench>(bench: &B, way: Way)
 pub async fn a_trace_continues_through_the_server<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin(bench, way, TraceConfig::new());
-    let (tells, takes) = (format!("/tells/{}", site.run), format!("/takes/{}", site.run));
+    let (tells_path, takes_path) = (format!("/tells/{}", site.run), format!("/takes/{}", site.run));
     let mut client = way.connect(&site.server).await;
     let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let valid = format!("00-{trace}-{span}-01");
     let parent = ("traceparent", &*valid);
-    for (fields, is_followed, state) in [
+    for (fields, is_continued, state) in [
         (&[parent][..], true, "-"),
         (&[parent, ("tracestate", "a=1,b=2"), ("tracestate", "c=3")], true, "a=1,b=2,c=3"),
         (&[parent, ("tracestate", "no state")], true, "-"),
@@ -306,24 +314,25 @@ pub async fn a_trace_continues_through_the_server<B: Bench>(bench: &B, way: Way)
         (&[("tracestate", "a=1")], false, "-"),
         (&[], false, "-"),
     ] {
-        let id = client.ask("GET", &tells, fields);
+        let id = client.ask("GET", &tells_path, fields);
         let response = client.answer(id).await;
-        let (told, carried) = response.text().split_once(' ').expect("the response has two values");
+        let (traceparent, tracestate) =
+            response.text().split_once(' ').expect("the response has two values");
         assert_eq!(
-            (told.contains(trace), carried),
-            (is_followed, state),
-            "{way:?} {fields:?}: {told}"
+            (traceparent.contains(trace), tracestate),
+            (is_continued, state),
+            "{way:?} {fields:?}: {traceparent}"
         );
-        assert!(!told.contains(span), "the server's span differs: {told}");
-        assert_eq!(told.len(), 55, "{told}");
+        assert!(!traceparent.contains(span), "the server's span differs: {traceparent}");
+        assert_eq!(traceparent.len(), 55, "{traceparent}");
     }
-    let id = client.ask("GET", &takes, &[parent]);
+    let id = client.ask("GET", &takes_path, &[parent]);
     assert!(client.answer(id).await.text().contains(trace));
     let id = client.ask("GET", &format!("/streams/{}", site.run), &[parent]);
     assert_eq!(client.answer(id).await.text(), "piecepiece");
-    let told = || site.at_end.lock().expect("the mutex is not poisoned").clone();
-    bench.until("the stream is dropped", || !told().is_empty()).await;
-    assert!(told().contains(trace), "{way:?}: {}", told());
+    let recorded = || site.at_end.lock().expect("the mutex is not poisoned").clone();
+    bench.until("the stream is dropped", || !recorded().is_empty()).await;
+    assert!(recorded().contains(trace), "{way:?}: {}", recorded());
     client.close().await;
     site.end().await;
 }

@@ -194,8 +194,8 @@ impl<S: IdempotencyStore> Idempotency<S> {
     /// Sets which responses free the key because nothing was done. The default is 401, 408, 425,
     /// 429, and 503 with `Retry-After`.
     #[must_use]
-    pub fn release_if(self, forget: impl Fn(&Response) -> bool + 'static) -> Self {
-        self.configure(|settings| settings.release_if = Some(Box::new(forget)))
+    pub fn release_if(self, predicate: impl Fn(&Response) -> bool + 'static) -> Self {
+        self.configure(|settings| settings.release_if = Some(Box::new(predicate)))
     }
 
     /// Sets how long an outcome is kept. The default is a day.

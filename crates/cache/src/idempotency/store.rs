@@ -56,7 +56,7 @@ pub trait IdempotencyStore {
         key: &str,
         claim: u64,
         outcome: IdempotentOutcome,
-        keep_for: Duration,
+        retention: Duration,
     ) -> impl Future<Output = Result<(), IdempotencyStoreError>>;
 
     /// Removes the key, if it still has this claim: nothing was done, and the request may be sent

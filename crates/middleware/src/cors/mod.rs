@@ -108,15 +108,15 @@ impl Cors {
         origins.into_iter().fold(self, Self::allow_origin)
     }
 
-    /// Allows the origins for which `ask` returns true; it gets the origin as sent by the browser,
+    /// Allows the origins for which `predicate` returns true; it gets the origin as sent by the browser,
     /// which may be `null`.
     ///
     /// Compare whole origins: searching for a part of one allows `https://example.com.evil.test`.
-    /// Other properties of the head that `ask` uses are not in `Vary`.
+    /// Other properties of the head that `predicate` uses are not in `Vary`.
     #[doc(alias = "allowed_origin_fn")]
     #[doc(alias = "predicate")]
-    pub fn allow_origin_fn(mut self, ask: impl Fn(&str, &RequestHead) -> bool + 'static) -> Self {
-        self.origins.add_predicate(ask);
+    pub fn allow_origin_fn(mut self, predicate: impl Fn(&str, &RequestHead) -> bool + 'static) -> Self {
+        self.origins.add_predicate(predicate);
         self
     }
 

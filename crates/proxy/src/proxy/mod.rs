@@ -214,8 +214,8 @@ impl ReverseProxy {
 
     /// Limits the number of retries of a request that may be sent again. Default: 2.
     #[must_use]
-    pub fn retries(mut self, most: usize) -> Self {
-        self.retries = most;
+    pub fn retries(mut self, retries: usize) -> Self {
+        self.retries = retries;
         self
     }
 
@@ -225,8 +225,8 @@ impl ReverseProxy {
     #[doc(alias = "pool_idle_timeout")]
     #[doc(alias = "keepalive")]
     #[must_use]
-    pub fn idle_connections(mut self, most: usize, time: Duration) -> Self {
-        self.idle = (most, time);
+    pub fn idle_connections(mut self, connections_max: usize, time: Duration) -> Self {
+        self.idle = (connections_max, time);
         self.create_pools();
         self
     }
@@ -239,8 +239,8 @@ impl ReverseProxy {
     /// for a second, if that response's client connection has at least two more requests than its
     /// own.
     #[must_use]
-    pub fn connections_max(mut self, most: usize) -> Self {
-        self.limits.connections_max = most;
+    pub fn connections_max(mut self, connections_max: usize) -> Self {
+        self.limits.connections_max = connections_max;
         self.create_pools();
         self
     }
@@ -249,8 +249,8 @@ impl ReverseProxy {
     /// use, and for how long. After that they are tried on another upstream, or get a 503 with
     /// `Retry-After`. Default: 256, for 500 ms.
     #[must_use]
-    pub fn queue(mut self, most: usize, timeout: Duration) -> Self {
-        (self.limits.queue_max, self.limits.queue_timeout) = (most, timeout);
+    pub fn queue(mut self, requests_max: usize, timeout: Duration) -> Self {
+        (self.limits.queue_max, self.limits.queue_timeout) = (requests_max, timeout);
         self.create_pools();
         self
     }

@@ -35,7 +35,7 @@ const KEPT_BYTES_MAX: isize = 1 << 20;
 struct Site<B: Bench> {
     server: B::Server,
     shared: Shared,
-    neighbour: Streams<B::Wire>,
+    second_client: Streams<B::Wire>,
     held: Option<isize>,
 }
 
@@ -46,9 +46,9 @@ impl<B: Bench> Site<B> {
             limits.overload.memory_max = MemoryMax::Bytes(bytes_max as u64);
         }
         let (server, shared) = begin_with(bench, limits);
-        let neighbour = Streams::new(server.connect());
-        let mut site = Self { server, shared, neighbour, held: None };
-        site.serves().await;
+        let second_client = Streams::new(server.connect());
+        let mut site = Self { server, shared, second_client, held: None };
+        site.expect_served().await;
         site.held = held::bytes();
         site
     }
@@ -59,15 +59,15 @@ impl<B: Bench> Site<B> {
 
     /// Asserts that the second client is served and that the server stays below its memory limit.
     /// With a low limit, the second client may get a 503.
-    async fn serves(&mut self) {
-        let id = self.neighbour.get("/hello");
-        let response = self.neighbour.answer(id).await;
-        let is_told = held::limited().is_some() && response.field("retry-after").is_some();
-        assert!(response.text() == "hello" || is_told, "{response:?}");
+    async fn expect_served(&mut self) {
+        let id = self.second_client.get("/hello");
+        let response = self.second_client.answer(id).await;
+        let is_refused = held::limited().is_some() && response.field("retry-after").is_some();
+        assert!(response.text() == "hello" || is_refused, "{response:?}");
         if let (Some(before), Some(now)) = (self.held, held::bytes()) {
-            let bytes_max_allowed = held::limited()
+            let held_max = held::limited()
                 .map_or(HELD_BYTES_MAX, |bytes_max| bytes_max.cast_signed() + KEPT_BYTES_MAX);
-            assert!(now - before <= bytes_max_allowed, "{} bytes are allocated", now - before);
+            assert!(now - before <= held_max, "{} bytes are allocated", now - before);
         }
     }
 
@@ -82,7 +82,7 @@ impl<B: Bench> Site<B> {
                 id += 2;
             }
             attacker.send(&out);
-            self.serves().await;
+            self.expect_served().await;
             while attacker.fill(Duration::ZERO).await {}
             if attacker.last().is_some() {
                 break;
@@ -93,9 +93,9 @@ impl<B: Bench> Site<B> {
     }
 
     async fn end(mut self) -> Outcome {
-        self.serves().await;
-        self.neighbour.round_trip().await;
-        drop(self.neighbour);
+        self.expect_served().await;
+        self.second_client.round_trip().await;
+        drop(self.second_client);
         self.server.shut_down();
         let outcome = self.server.ended().await;
         assert_eq!(outcome.cut, []);
@@ -103,7 +103,7 @@ impl<B: Bench> Site<B> {
     }
 
     /// Ends the case after one attacker got ENHANCE_YOUR_CALM.
-    async fn ends_in_calm(self) {
+    async fn end_with_calm(self) {
         let outcome = self.end().await;
         assert_eq!(outcome.ended("http2-excess"), 1, "{outcome:?}");
     }
@@ -127,7 +127,7 @@ async fn flood<B: Bench>(bench: &B, first: &[u8], round: impl Fn(&mut Vec<u8>, u
     attacker.send(first);
     site.flood(&mut attacker, round).await;
     drop(attacker);
-    site.ends_in_calm().await;
+    site.end_with_calm().await;
 }
 
 /// Requests that are reset at once (CVE-2023-44487).
@@ -156,7 +156,7 @@ pub async fn a_reset_for_each_cheap_request<B: Bench>(bench: &B) {
 /// Requests that make the server reset the stream (CVE-2025-8671), in every way there is.
 pub async fn a_made_you_reset<B: Bench>(bench: &B) {
     let block = block("POST", "/hold-body", &[]);
-    let ways: [fn(&mut Vec<u8>, u32); 4] = [
+    let triggers: [fn(&mut Vec<u8>, u32); 4] = [
         |out, id| frame::write_window_update(id, 0, out),
         |out, id| frame::write_window_update(id, 0x7fff_ffff, out),
         |out, id| frame::write_frame(FrameType::Priority, 0, id, b"1234", out),
@@ -165,10 +165,10 @@ pub async fn a_made_you_reset<B: Bench>(bench: &B) {
             frame::write_frame(FrameType::Data, 0, id, b"more", out);
         },
     ];
-    for way in ways {
+    for trigger in triggers {
         flood(bench, &[], |out, id| {
             frame::write_frame(FrameType::Headers, flags::END_HEADERS, id, &block, out);
-            way(out, id);
+            trigger(out, id);
         })
         .await;
     }
@@ -189,13 +189,15 @@ pub async fn a_continuation_flood<B: Bench>(bench: &B) {
 
 /// A header block whose decoded fields are a thousand times larger than the block.
 pub async fn a_compression_bomb<B: Bench>(bench: &B) {
-    let mut bomb = block("GET", "/hello", &[]);
+    let mut large_block = block("GET", "/hello", &[]);
     // A field of 3,000 bytes for the dynamic table, and how to refer to it: the newest entry.
-    bomb.extend_from_slice(b"\x40\x01x\x7f\xb9\x16");
-    bomb.extend_from_slice(&[b'y'; 3_000]);
-    bomb.extend_from_slice(&[0xbe; 12_000]);
-    flood(bench, &[], |out, id| frame::write_frame(FrameType::Headers, END, id, &bomb[..], out))
-        .await;
+    large_block.extend_from_slice(b"\x40\x01x\x7f\xb9\x16");
+    large_block.extend_from_slice(&[b'y'; 3_000]);
+    large_block.extend_from_slice(&[0xbe; 12_000]);
+    flood(bench, &[], |out, id| {
+        frame::write_frame(FrameType::Headers, END, id, &large_block[..], out)
+    })
+    .await;
 }
 
 /// Requests that refill the dynamic table each time, and size updates that empty it: they cost no
@@ -207,23 +209,23 @@ pub async fn a_table_thrash<B: Bench>(bench: &B) {
         let mut ids = Vec::new();
         for number in 0..20_u8 {
             // The table is emptied and set back to its full size.
-            let mut thrash = b"\x20\x3f\xe1\x1f".to_vec();
-            thrash.extend(block("GET", "/hello", &[]));
+            let mut thrashing_block = b"\x20\x3f\xe1\x1f".to_vec();
+            thrashing_block.extend(block("GET", "/hello", &[]));
             for field in 0..30 {
                 let value = [round + 1, number + 1, field + 1].map(|byte| b'a' + byte % 26);
-                thrash.extend_from_slice(b"\x40\x03x-");
-                thrash.push(b'a' + field % 26);
-                thrash.push(103);
-                thrash.extend_from_slice(&value);
-                thrash.extend_from_slice(&[b'z'; 100]);
+                thrashing_block.extend_from_slice(b"\x40\x03x-");
+                thrashing_block.push(b'a' + field % 26);
+                thrashing_block.push(103);
+                thrashing_block.extend_from_slice(&value);
+                thrashing_block.extend_from_slice(&[b'z'; 100]);
             }
-            ids.push(attacker.open_block(&thrash, END));
+            ids.push(attacker.open_block(&thrashing_block, END));
         }
         for id in ids {
             let response = attacker.answer(id).await;
             assert_eq!((response.status(), response.text()), (200, "hello"));
         }
-        site.serves().await;
+        site.expect_served().await;
     }
     attacker.round_trip().await;
     drop(attacker);
@@ -234,8 +236,8 @@ pub async fn a_table_thrash<B: Bench>(bench: &B) {
 pub async fn a_settings_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, _| frame::write_settings([(setting_id::ENABLE_PUSH, 0)], out)).await;
     flood(bench, &[], |out, _| frame::write_settings([], out)).await;
-    let many = [(setting_id::INITIAL_WINDOW_SIZE, 70_000); 100];
-    flood(bench, &[], |out, _| frame::write_settings(many, out)).await;
+    let settings = [(setting_id::INITIAL_WINDOW_SIZE, 70_000); 100];
+    flood(bench, &[], |out, _| frame::write_settings(settings, out)).await;
 }
 
 /// PING frames, each of which must be answered.
@@ -251,14 +253,20 @@ pub async fn a_ping_flood<B: Bench>(bench: &B) {
 /// PRIORITY frames for idle, open and closed streams, in cycles, and PRIORITY_UPDATE.
 pub async fn a_priority_flood<B: Bench>(bench: &B) {
     flood(bench, &[], |out, id| {
-        let on = (id + 2).to_be_bytes();
-        frame::write_frame(FrameType::Priority, 0, id, &[on[0], on[1], on[2], on[3], 7], out);
-        let back = id.to_be_bytes();
+        let dependency = (id + 2).to_be_bytes();
+        frame::write_frame(
+            FrameType::Priority,
+            0,
+            id,
+            &[dependency[0], dependency[1], dependency[2], dependency[3], 7],
+            out,
+        );
+        let reverse = id.to_be_bytes();
         frame::write_frame(
             FrameType::Priority,
             0,
             id + 2,
-            &[back[0] | 0x80, back[1], back[2], back[3], 7],
+            &[reverse[0] | 0x80, reverse[1], reverse[2], reverse[3], 7],
             out,
         );
     })
@@ -279,9 +287,12 @@ pub async fn a_dependency_loop<B: Bench>(bench: &B) {
     for round in 0..20 {
         let mut ids = Vec::new();
         for number in 0..20_u32 {
-            let own = 1 + 2 * (round * 20 + number);
-            let on = [own, own + 2, own.saturating_sub(2), 1][number as usize % 4].to_be_bytes();
-            let mut payload = vec![on[0] | 0x80, on[1], on[2], on[3], 255];
+            let stream_id = 1 + 2 * (round * 20 + number);
+            let dependency = [stream_id, stream_id + 2, stream_id.saturating_sub(2), 1]
+                [number as usize % 4]
+                .to_be_bytes();
+            let mut payload =
+                vec![dependency[0] | 0x80, dependency[1], dependency[2], dependency[3], 255];
             payload.extend(block("GET", "/hello", &[]));
             ids.push(attacker.open_block(&payload, END | flags::PRIORITY));
         }
@@ -289,7 +300,7 @@ pub async fn a_dependency_loop<B: Bench>(bench: &B) {
             let response = attacker.answer(id).await;
             assert_eq!((response.status(), response.reset), (200, None));
         }
-        site.serves().await;
+        site.expect_served().await;
     }
     attacker.round_trip().await;
     drop(attacker);
@@ -330,7 +341,7 @@ pub async fn a_flood_of_late_data<B: Bench>(bench: &B) {
         |out: &mut Vec<u8>, _| frame::write_frame(FrameType::Data, flags::END_STREAM, id, b"", out);
     site.flood(&mut attacker, late).await;
     drop(attacker);
-    site.ends_in_calm().await;
+    site.end_with_calm().await;
 }
 
 /// HEADERS without fields, which are malformed requests, and repeated trailers without fields.
@@ -394,7 +405,7 @@ pub async fn huge_header_lists<B: Bench>(bench: &B) {
         attacker.send(&out);
         attacker.fill(Duration::ZERO).await;
         if id % 100 == 1 {
-            site.serves().await;
+            site.expect_served().await;
         }
         first = first
             .or_else(|| (attacker.so_far(1).status() > 0).then(|| attacker.so_far(1).status()));
@@ -431,7 +442,7 @@ pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
         frame::write_window_update(id, 1, &mut out);
         attacker.send(&out);
         if round % 100 == 0 {
-            site.serves().await;
+            site.expect_served().await;
         }
         attacker.fill(if round % 10 == 0 { SHORT } else { Duration::ZERO }).await;
         if attacker.last().is_some() {
@@ -442,18 +453,18 @@ pub async fn a_window_of_one_byte<B: Bench>(bench: &B) {
     assert_eq!(attacker.go_away.last().map(|(_, code)| *code), CALM);
     assert!(attacker.so_far(id).body.len() < 5_000);
     drop(attacker);
-    site.ends_in_calm().await;
+    site.end_with_calm().await;
 }
 
 /// Many large responses whose windows stay closed: the streams are reset in time, and meanwhile
 /// their bodies produce nothing.
 pub async fn a_zero_window<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { transfer_rate_grace: SHORT, ..limits() }).await;
-    let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
-    let mut attacker = Streams::with_settings(site.server.connect(), &shut);
+    let closed_window = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
+    let mut attacker = Streams::with_settings(site.server.connect(), &closed_window);
     let paths = ["/large/100000", "/endless", "/stream/100000"];
     let all: Vec<_> = paths.iter().cycle().take(60).map(|path| attacker.get(path)).collect();
-    site.serves().await;
+    site.expect_served().await;
     if held::limited().is_some() {
         // More data waits for the windows than the memory limit allows.
         attacker.ended().await;
@@ -480,19 +491,19 @@ pub async fn streams_that_are_never_ended<B: Bench>(bench: &B) {
     let mut attacker = site.attacker();
     let all: Vec<_> = (0..128).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
     let refused: Vec<_> = (0..20).map(|_| attacker.open("POST", "/echo", &[], false)).collect();
-    site.serves().await;
+    site.expect_served().await;
     for id in refused {
         assert_eq!(attacker.answer(id).await.reset, Some(ErrorCode::REFUSED_STREAM.0));
     }
     for id in all {
         assert_eq!(attacker.answer(id).await.status(), 408);
     }
-    site.serves().await;
+    site.expect_served().await;
     drop(attacker);
     site.end().await;
 }
 
-/// A preface that arrives byte by byte, or not at all, is cut off in time.
+/// A preface that arrives byte by byte, or not at all, times out.
 pub async fn a_slow_preface<B: Bench>(bench: &B) {
     let times = Limits { first_byte_timeout: SHORT, head_timeout: SHORT, ..limits() };
     let mut site = Site::begin(bench, Limits { idle_timeout: 60 * SHORT, ..times }).await;
@@ -508,14 +519,14 @@ pub async fn a_slow_preface<B: Bench>(bench: &B) {
                 break;
             }
             attacker.send(&[*byte]);
-            site.serves().await;
+            site.expect_served().await;
         }
         attacker.ended().await;
     }
     site.end().await;
 }
 
-/// A frame that arrives byte by byte is cut off in time: a head, content, and a frame on stream 0.
+/// A frame that arrives byte by byte times out: a head, content, and a frame on stream 0.
 pub async fn slow_frames<B: Bench>(bench: &B) {
     let times = Limits {
         head_timeout: SHORT,
@@ -554,7 +565,7 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
                 break;
             }
         }
-        site.serves().await;
+        site.expect_served().await;
         if !is_over && kind != FrameType::Ping {
             attacker.ended().await;
         }
@@ -565,13 +576,13 @@ pub async fn slow_frames<B: Bench>(bench: &B) {
 /// Output that the peer does not read: PING acknowledgements, resets, and responses.
 pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
     let mut site = Site::begin(bench, Limits { transfer_rate_grace: 2 * SHORT, ..limits() }).await;
-    let wide = [(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
+    let large_window = [(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)];
     let mut attackers = Vec::new();
     for number in 0..4 {
-        let mut attacker = Streams::with_settings(site.server.connect(), &wide);
-        let mut more = Vec::new();
-        frame::write_window_update(0, 0x7fff_0000, &mut more);
-        attacker.send(&more);
+        let mut attacker = Streams::with_settings(site.server.connect(), &large_window);
+        let mut window_update = Vec::new();
+        frame::write_window_update(0, 0x7fff_0000, &mut window_update);
+        attacker.send(&window_update);
         for _ in 0..50 {
             attacker.get(if number % 2 == 0 { "/endless" } else { "/stream/1000000" });
         }
@@ -580,25 +591,25 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
             frame::write_frame(FrameType::Ping, 0, 0, b"12345678", &mut pings);
         }
         attacker.send(&pings);
-        site.serves().await;
+        site.expect_served().await;
         attackers.push(attacker);
     }
     for _ in 0..10 {
-        site.serves().await;
+        site.expect_served().await;
         bench.sleep(SHORT / 2).await;
     }
     // With little memory, most of the requests are refused. Those that started are dropped by the
     // server: their peers are still connected.
     let shared = site.shared.clone();
-    let (began, dropped) = (|| shared.endless.get(), || shared.dropped.get());
-    bench.until("the streams were dropped", || dropped() > 0 && dropped() == began()).await;
-    let least = if held::limited().is_some() { 1 } else { 100 };
-    assert!((least..=100).contains(&began()), "{} of 100 began", began());
+    let (started, dropped) = (|| shared.endless.get(), || shared.dropped.get());
+    bench.until("the streams were dropped", || dropped() > 0 && dropped() == started()).await;
+    let min = if held::limited().is_some() { 1 } else { 100 };
+    assert!((min..=100).contains(&started()), "{} of 100 started", started());
     drop(attackers);
     let outcome = site.end().await;
-    assert_eq!(dropped(), began(), "no request started later");
+    assert_eq!(dropped(), started(), "no request started later");
     let ended = outcome.ended("write-stalled") + outcome.ended("memory-max");
     // A client whose requests were all refused has little output that it could leave unread.
-    let least = if held::limited().is_some() { 1 } else { 2 };
-    assert!(ended >= least, "{outcome:?}");
+    let min = if held::limited().is_some() { 1 } else { 2 };
+    assert!(ended >= min, "{outcome:?}");
 }

@@ -14,14 +14,14 @@ const SHORT: Duration = Duration::from_millis(100);
 const WAYS: [Way; 3] = [Way::HTTP1, Way::HTTP2, Way::HTTP2_TLS];
 
 /// The most that a worker may hold where memory is short.
-const CEILING: usize = 4 << 20;
+const MEMORY_BYTES_MAX: usize = 4 << 20;
 
 /// Tasks that run once, and cached pages that are stale at once; each waits for the case.
 fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
     let (shared, store, outcomes) =
         (shared.clone(), CacheStore::new(), MemoryIdempotencyStore::new());
     move || {
-        let order = async |State(shared): State<Shared>| {
+        let write = async |State(shared): State<Shared>| {
             shared.wait().await;
             "done"
         };
@@ -29,17 +29,17 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
             shared.wait().await;
             ([("cache-control", "max-age=0, stale-while-revalidate=600")], "page")
         };
-        let keep = async |State(shared): State<Shared>| {
-            let _charge = MemoryReservation::new(CEILING / 32 * 26);
+        let reserve = async |State(shared): State<Shared>| {
+            let _charge = MemoryReservation::new(MEMORY_BYTES_MAX / 32 * 26);
             shared.wait().await;
             "kept"
         };
         App::new()
             .state(shared.clone())
-            .get("/keep", keep.never_shed())
+            .get("/keep", reserve.never_shed())
             .scope("/orders", |scope| {
                 let scope = scope.wrap(Idempotency::new(outcomes.clone()));
-                scope.post("/many", order).post("/few", order.requests_max(2))
+                scope.post("/many", write).post("/few", write.requests_max(2))
             })
             .scope("/pages", |scope| {
                 let scope = scope.wrap(Cache::new(store.clone()));
@@ -55,12 +55,12 @@ fn with(overload: OverloadLimits) -> Limits {
 /// A handler that runs to completion without its client keeps its slot until then: disconnecting
 /// does not let a client exceed the concurrency limit of the route, the worker, or the client.
 pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
-    let all = OverloadLimits::default;
-    let requests_max = OverloadLimits { requests_max: Some(2), ..all() };
-    let requests_per_client_max = OverloadLimits { requests_per_client_max: Some(2), ..all() };
+    let defaults = OverloadLimits::default;
+    let requests_max = OverloadLimits { requests_max: Some(2), ..defaults() };
+    let requests_per_client_max = OverloadLimits { requests_per_client_max: Some(2), ..defaults() };
     for way in WAYS {
         for (path, overload, reason, status) in [
-            ("/orders/few", all(), "route", 503),
+            ("/orders/few", defaults(), "route", 503),
             ("/orders/many", requests_max.clone(), "requests", 503),
             ("/orders/many", requests_per_client_max.clone(), "client", 429),
         ] {
@@ -70,7 +70,7 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
             let server = bench.start_behind(gate, with(overload), tls, app(&shared));
             let fields =
                 |key: &'static str| [("idempotency-key", key), ("x-forwarded-for", "192.0.2.1")];
-            let mut leavers = Vec::new();
+            let mut disconnected = Vec::new();
             for (number, key) in ["a", "b"].into_iter().enumerate() {
                 let mut client = way.connect(&server).await;
                 let id = client.ask("POST", path, &fields(key));
@@ -79,7 +79,7 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
                     .await;
                 if number == 0 {
                     client.cancel(id);
-                    leavers.push(client);
+                    disconnected.push(client);
                 } else {
                     client.break_off();
                 }
@@ -99,7 +99,7 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
             let id = client.ask("POST", path, &fields("f"));
             assert_eq!(client.answer(id).await.text(), "done", "{way:?} {path}");
             client.close().await;
-            drop(leavers);
+            drop(disconnected);
             server.shut_down();
             let outcome = server.ended().await;
             assert_eq!(outcome.cut, []);
@@ -114,7 +114,7 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
 pub async fn pages_that_are_refreshed_in_the_background_count<B: Bench>(bench: &B) {
     for way in [Way::HTTP1, Way::HTTP2] {
         let shared = Shared::default();
-        let memory_max = MemoryMax::Bytes(CEILING as u64);
+        let memory_max = MemoryMax::Bytes(MEMORY_BYTES_MAX as u64);
         let limits = with(OverloadLimits { memory_max, ..OverloadLimits::default() });
         let server = bench.start(limits, None, app(&shared));
         let mut client = way.connect(&server).await;
@@ -123,16 +123,16 @@ pub async fn pages_that_are_refreshed_in_the_background_count<B: Bench>(bench: &
             let id = client.get(path);
             assert_eq!(client.answer(id).await.text(), "page");
         }
-        let mut keeper = way.connect(&server).await;
-        let kept = keeper.get("/keep");
-        keeper.until(bench, "memory is short", || shared.started.get() == 4).await;
+        let mut reserving_client = way.connect(&server).await;
+        let reservation = reserving_client.get("/keep");
+        reserving_client.until(bench, "memory is short", || shared.started.get() == 4).await;
         let id = client.get("/pages/a");
         assert!(client.answer(id).await.field("age").is_some(), "the stale page is served");
         bench.sleep(SHORT).await;
         assert_eq!(shared.started.get(), 4, "no refresh starts");
         shared.open(1);
-        assert_eq!(keeper.answer(kept).await.text(), "kept");
-        keeper.close().await;
+        assert_eq!(reserving_client.answer(reservation).await.text(), "kept");
+        reserving_client.close().await;
         for (number, path) in ["/pages/a", "/pages/b"].into_iter().enumerate() {
             let id = client.get(path);
             assert_eq!(client.answer(id).await.text(), "page");

@@ -20,14 +20,14 @@ pub async fn requests_in_flight_when_a_drain_starts_are_answered<B: Bench>(bench
         peer.expect_alive().await;
         idle.push(peer);
     }
-    let mut fresh: Vec<_> = (0..32).map(|_| Peer::new(server.connect())).collect();
+    let mut unused: Vec<_> = (0..32).map(|_| Peer::new(server.connect())).collect();
     server.shut_down();
-    for peer in fresh.iter_mut().chain(&mut idle) {
+    for peer in unused.iter_mut().chain(&mut idle) {
         peer.get("/hello");
     }
-    for peer in fresh.iter_mut().chain(&mut idle) {
+    for peer in unused.iter_mut().chain(&mut idle) {
         let reply = peer.reply().await;
-        // Some may be answered before the worker notices the order.
+        // Some may be answered before the worker notices the shutdown request.
         assert_eq!(reply.text(), "hello");
         peer.expect_end().await;
     }
@@ -43,15 +43,15 @@ pub async fn a_full_server_answers_all_waiting_clients<B: Bench>(bench: &B) {
     for peer in &mut idle {
         peer.expect_alive().await;
     }
-    let mut fresh: Vec<_> = (0..6).map(|_| Peer::new(server.connect())).collect();
-    fresh.iter_mut().for_each(|peer| peer.get("/hello"));
+    let mut unused: Vec<_> = (0..6).map(|_| Peer::new(server.connect())).collect();
+    unused.iter_mut().for_each(|peer| peer.get("/hello"));
     bench.sleep(Duration::from_millis(100)).await;
     server.shut_down();
     for peer in &mut idle {
         peer.expect_end().await;
     }
     drop(idle);
-    for mut peer in fresh {
+    for mut peer in unused {
         let reply = peer.reply().await;
         assert_eq!((reply.text(), reply.closes()), ("hello", true));
         peer.expect_end().await;
@@ -60,7 +60,7 @@ pub async fn a_full_server_answers_all_waiting_clients<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (8, 0));
 }
 
-/// A cut does not wait for a slot.
+/// An abort does not wait for a slot.
 pub async fn an_abort_ends_a_full_server<B: Bench>(bench: &B) {
     let limits = Limits {
         connections_max: 1,
@@ -102,20 +102,25 @@ pub async fn the_server_accepts_and_answers_in_the_lame_duck_phase<B: Bench>(ben
 
 /// The results of a client's rounds.
 #[derive(Default)]
-struct Tally {
+struct Results {
     answered: Cell<usize>,
     failures: RefCell<Vec<String>>,
 }
 
 /// Sends requests repeatedly, on one connection while the server keeps it open, or on a new
 /// connection each time, until connections are refused.
-async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, tally: Rc<Tally>) {
-    let mut kept = None;
+async fn run_client(
+    network: peregrine_driver_sim::Network,
+    port: u64,
+    keeps_alive: bool,
+    results: Rc<Results>,
+) {
+    let mut open_client = None;
     loop {
         network.sleep(Duration::from_millis(network.random_below(400))).await;
-        let client = match kept.take() {
+        let client = match open_client.take() {
             Some(client) => client,
-            None => network.connect_to(place),
+            None => network.connect_to(port),
         };
         let request: &[u8] = b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut received = Vec::new();
@@ -132,14 +137,14 @@ async fn ask(network: peregrine_driver_sim::Network, place: u64, keeps: bool, ta
         };
         match reply {
             Ok(reply) => {
-                tally.answered.set(tally.answered.get() + 1);
-                kept = (keeps && !reply.closes()).then_some(client);
+                results.answered.set(results.answered.get() + 1);
+                open_client = (keeps_alive && !reply.closes()).then_some(client);
             }
             // In production, the client would try another server.
-            Err(fault) if fault == std::io::ErrorKind::ConnectionRefused.to_string() => return,
-            Err(fault) => {
-                let fault = format!("{fault} (keeps: {keeps}, sent: {sent:?})");
-                tally.failures.borrow_mut().push(fault);
+            Err(failure) if failure == std::io::ErrorKind::ConnectionRefused.to_string() => return,
+            Err(failure) => {
+                let failure = format!("{failure} (keeps: {keeps_alive}, sent: {sent:?})");
+                results.failures.borrow_mut().push(failure);
                 return;
             }
         }
@@ -151,10 +156,14 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
     for _ in 0..3 {
         let promises = Promises { lame_duck_period: Duration::from_secs(1), ..promises() };
         let (server, _) = begin_with(bench, promises.limits());
-        let tally = Rc::new(Tally::default());
+        let results = Rc::new(Results::default());
         for number in 0..64 {
-            let client =
-                ask(bench.network().clone(), server.port(), number < 32, Rc::clone(&tally));
+            let client = run_client(
+                bench.network().clone(),
+                server.port(),
+                number < 32,
+                Rc::clone(&results),
+            );
             bench.network().spawn(client);
         }
         bench.sleep(Duration::from_millis(1_000 + bench.choose(2_000) as u64)).await;
@@ -162,44 +171,48 @@ pub async fn a_drain_fails_no_request(bench: &SimulatedBench) {
         let outcome = server.ended().await;
         // Clients that still wait are refused or have failed.
         bench.sleep(Duration::from_secs(60)).await;
-        assert_eq!(tally.failures.take(), Vec::<String>::new(), "{outcome:?}");
-        assert!(tally.answered.get() > 200, "{} answered", tally.answered.get());
+        assert_eq!(results.failures.take(), Vec::<String>::new(), "{outcome:?}");
+        assert!(results.answered.get() > 200, "{} answered", results.answered.get());
         assert_eq!(outcome.cut, []);
     }
 }
 
 /// A client that keeps sending after the response that ended its connection delays a drain only
-/// briefly, whether the response came before or after the order; a client that stays silent delays
-/// it as an idle one does.
+/// briefly, whether the response came before or after the shutdown request; a client that stays
+/// silent delays it as an idle one does.
 pub async fn clients_that_do_not_disconnect_do_not_delay_a_drain(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
     let (linger, idle) = (Duration::from_secs(5), Duration::from_secs(1));
-    let long = Duration::from_secs(60);
-    for goes_on in [false, true] {
-        let promises = Promises { linger, linger_time_max: long, drain_idle: idle, ..promises() };
+    let linger_time_max = Duration::from_secs(60);
+    for keeps_sending in [false, true] {
+        let promises = Promises { linger, linger_time_max, drain_idle: idle, ..promises() };
         let (server, _) = begin_with(bench, promises.limits());
-        let mut early = Peer::new(server.connect());
-        let mut late = Peer::new(server.connect());
-        late.expect_alive().await;
-        early.send("\0\r\n\r\n");
-        assert_eq!(early.reply().await.status, 400);
+        let mut first = Peer::new(server.connect());
+        let mut second = Peer::new(server.connect());
+        second.expect_alive().await;
+        first.send("\0\r\n\r\n");
+        assert_eq!(first.reply().await.status, 400);
         let start = bench.now();
         server.shut_down();
-        late.send("\0\r\n\r\n");
-        let on_and_on = async {
+        second.send("\0\r\n\r\n");
+        let send_forever = async {
             loop {
-                if goes_on {
-                    early.send([7; 100]);
-                    late.send([7; 100]);
+                if keeps_sending {
+                    first.send([7; 100]);
+                    second.send([7; 100]);
                 }
                 bench.sleep(Duration::from_millis(500)).await;
             }
         };
-        let outcome = crate::first_of(server.ended(), on_and_on)
+        let outcome = crate::first_of(server.ended(), send_forever)
             .await
             .expect("the server shuts down in time");
-        let (elapsed, elapsed_max) = (bench.now() - start, if goes_on { linger } else { idle });
-        assert!(elapsed <= elapsed_max + Duration::from_millis(1_500), "{goes_on}: {elapsed:?}");
+        let (elapsed, elapsed_max) =
+            (bench.now() - start, if keeps_sending { linger } else { idle });
+        assert!(
+            elapsed <= elapsed_max + Duration::from_millis(1_500),
+            "{keeps_sending}: {elapsed:?}"
+        );
         assert_eq!(outcome.cut, []);
     }
 }

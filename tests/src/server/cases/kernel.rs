@@ -41,8 +41,8 @@ pub async fn handlers_may_use_blocking_threads<B: Bench>(bench: &B) {
 
 /// A handler that blocks its thread for too long is counted; one that waits is not.
 pub async fn a_handler_that_blocks_its_thread_is_noticed<B: Bench>(bench: &B) {
-    let budget = Some(Duration::from_millis(200));
-    let (server, _) = begin_with(bench, Limits { blocking_poll_threshold: budget, ..limits() });
+    let threshold = Some(Duration::from_millis(200));
+    let (server, _) = begin_with(bench, Limits { blocking_poll_threshold: threshold, ..limits() });
     let mut peer = Peer::new(server.connect());
     for path in ["/sleep/600", "/block/600", "/hello"] {
         peer.get(path);
@@ -81,30 +81,32 @@ pub async fn no_peer_times_out_because_its_worker_was_blocked<B: Bench>(bench: &
     server.ended().await;
 }
 
-/// Silent connections are closed in time, even where handlers block their worker turn after turn.
+/// Silent connections are closed in time, even where handlers block their worker in every
+/// iteration.
 pub async fn silent_connections_are_closed_while_handlers_block<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let limits = Limits { first_byte_timeout: time, idle_timeout: time, ..limits() };
     let server = bench.start(limits, None, Shared::default().app());
-    let (new, mut kept) = (Peer::new(server.connect()), Peer::new(server.connect()));
-    kept.expect_alive().await;
-    let (mut silent, mut busy, mut answers) = (vec![new, kept], Peer::new(server.connect()), 0);
+    let (unused, mut idle) = (Peer::new(server.connect()), Peer::new(server.connect()));
+    idle.expect_alive().await;
+    let (mut silent, mut busy, mut responses) =
+        (vec![unused, idle], Peer::new(server.connect()), 0);
     while !silent.is_empty() {
         busy.get("/block/120");
         assert_eq!(busy.reply().await.text(), "blocked");
-        answers += 1;
-        assert!(answers < 60, "{} are still connected", silent.len());
-        let mut left = Vec::new();
+        responses += 1;
+        assert!(responses < 60, "{} are still connected", silent.len());
+        let mut still_open = Vec::new();
         for mut peer in silent {
             match peer.more(Duration::ZERO).await {
-                Ok(came) => {
-                    assert_eq!(came, None);
-                    left.push(peer);
+                Ok(received) => {
+                    assert_eq!(received, None);
+                    still_open.push(peer);
                 }
-                Err(is_in_order) => assert!(is_in_order),
+                Err(is_clean) => assert!(is_clean),
             }
         }
-        silent = left;
+        silent = still_open;
     }
     drop(busy);
     server.shut_down();
@@ -153,7 +155,7 @@ pub async fn an_endless_blocking_function_does_not_delay_the_end<B: Bench>(bench
     bench.until("the function ends by itself", || shared.finished.get() == 2).await;
 }
 
-/// A second shutdown order does not wait for blocking functions.
+/// A second shutdown request does not wait for blocking functions.
 pub async fn a_second_shutdown_request_abandons_blocking_functions<B: Bench>(bench: &B) {
     let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, long);
@@ -192,14 +194,14 @@ pub async fn offloaded_work_does_not_block_other_requests<B: Bench>(bench: &B) {
 /// A panic in offloaded work is treated as the handler's panic, and affects nothing else.
 pub async fn a_panic_in_offloaded_work_is_a_500<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
-    let mut bystander = Peer::new(server.connect());
-    bystander.expect_alive().await;
+    let mut other_peer = Peer::new(server.connect());
+    other_peer.expect_alive().await;
     let mut peer = Peer::new(server.connect());
     peer.get("/offload-panic");
     assert_eq!(peer.reply().await.status, 500);
     peer.expect_end().await;
-    bystander.expect_alive().await;
-    drop(bystander);
+    other_peer.expect_alive().await;
+    drop(other_peer);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("handler-panicked", 1)]);
 }

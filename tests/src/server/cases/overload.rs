@@ -44,12 +44,12 @@ fn app(shared: &Shared) -> impl Fn() -> App + Clone + Send + 'static {
             .post("/echo", async |body: peregrine::bytes::Bytes| body)
             .get("/well", (|| "well").never_shed())
             .get("/well/and/few", wait.never_shed().requests_max(1))
-            .get("/keep/{bytes}", keep.never_shed())
+            .get("/keep/{bytes}", reserve.never_shed())
     }
 }
 
 /// Reserves this many bytes of the worker's memory limit until the case opens the gate.
-async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'static str {
+async fn reserve(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'static str {
     let _charge = MemoryReservation::new(bytes);
     shared.wait().await;
     "kept"
@@ -57,8 +57,8 @@ async fn keep(State(shared): State<Shared>, Path(bytes): Path<usize>) -> &'stati
 
 /// Asserts that the request was refused for now.
 fn assert_refused(response: &Answer, status: u16, kind: &str) {
-    let facts = (response.status(), response.field("content-type"));
-    assert_eq!(facts, (status, PROBLEM), "{}", response.text());
+    let actual = (response.status(), response.field("content-type"));
+    assert_eq!(actual, (status, PROBLEM), "{}", response.text());
     assert!(matches!(response.field("retry-after"), Some("1" | "2")), "{response:?}");
     assert!(response.text().contains(kind), "{}", response.text());
 }
@@ -124,20 +124,23 @@ pub async fn refused_requests_get_different_retry_after_times<B: Bench>(bench: &
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
         first.until(bench, "the handler waits", || shared.started.get() == 1).await;
-        let mut told = Vec::new();
+        let mut retry_times = Vec::new();
         for _ in 0..11 {
             // Clients other than those refused before.
             let mut client = way.connect(&server).await;
             let id = client.get("/hello");
             let response = client.answer(id).await;
             let time = response.field("retry-after").and_then(|text| text.parse::<u64>().ok());
-            told.push(time.expect("a time"));
+            retry_times.push(time.expect("a time"));
             client.close().await;
         }
-        told.sort_unstable();
-        assert!(told.first() >= Some(&20) && told.last() <= Some(&30), "{told:?}");
-        told.dedup();
-        assert!(told.len() >= 9, "{told:?}");
+        retry_times.sort_unstable();
+        assert!(
+            retry_times.first() >= Some(&20) && retry_times.last() <= Some(&30),
+            "{retry_times:?}"
+        );
+        retry_times.dedup();
+        assert!(retry_times.len() >= 9, "{retry_times:?}");
         shared.open(1);
         assert_eq!(first.answer(waiting).await.text(), "waited");
         first.close().await;
@@ -153,13 +156,13 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
     for part in [26, 29, 31] {
         let shared = Shared::default();
         // The remainder is more than all concurrent connections use.
-        let ceiling = 4 * CEILING;
-        let memory_max = MemoryMax::Bytes(ceiling as u64);
+        let memory_bytes_max = 4 * MEMORY_BYTES_MAX;
+        let memory_max = MemoryMax::Bytes(memory_bytes_max as u64);
         let limits = with(OverloadLimits { memory_max, ..OverloadLimits::default() });
         let server = bench.start(limits, Some(server_tls()), app(&shared));
-        let mut keeper = Way::HTTP1.connect(&server).await;
-        let kept = keeper.get(&format!("/keep/{}", ceiling / 32 * part));
-        keeper.until(bench, "memory is short", || shared.started.get() == 1).await;
+        let mut reserving_client = Way::HTTP1.connect(&server).await;
+        let reservation = reserving_client.get(&format!("/keep/{}", memory_bytes_max / 32 * part));
+        reserving_client.until(bench, "memory is short", || shared.started.get() == 1).await;
         for way in WAYS {
             let mut client = way.connect(&server).await;
             let id = client.get("/hello");
@@ -184,16 +187,16 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         idle.ended().await;
         assert!(idle.is_told_to_go() && idle.go_away_code() == 0);
         shared.open(1);
-        assert_eq!(keeper.answer(kept).await.text(), "kept");
+        assert_eq!(reserving_client.answer(reservation).await.text(), "kept");
         // A connection that is open when memory is free again stays open.
-        let mut stays = Way::HTTP1.connect(&server).await;
+        let mut last_client = Way::HTTP1.connect(&server).await;
         for _ in 0..2 {
-            let id = stays.get("/hello");
-            let response = stays.answer(id).await;
+            let id = last_client.get("/hello");
+            let response = last_client.answer(id).await;
             assert_eq!((response.text(), response.field("connection")), ("hello", None));
         }
-        keeper.close().await;
-        stays.close().await;
+        reserving_client.close().await;
+        last_client.close().await;
         drop((silent, client));
         let outcome = ended(server).await;
         assert!(outcome.ended("evicted") > 0, "{outcome:?}");
@@ -202,22 +205,22 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
 }
 
 /// Application content whose destructor panics.
-struct Bomb(Bytes);
+struct PanicsOnDrop(Bytes);
 
-impl AsRef<[u8]> for Bomb {
+impl AsRef<[u8]> for PanicsOnDrop {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
-        panic!("on purpose, in the bomb's destructor");
+        panic!("on purpose, in a destructor");
     }
 }
 
-fn bomb(bytes: usize) -> Bytes {
-    Bytes::from_owner(Bomb(Bytes::from(vec![b'b'; bytes])))
+fn panicking_bytes(bytes: usize) -> Bytes {
+    Bytes::from_owner(PanicsOnDrop(Bytes::from(vec![b'b'; bytes])))
 }
 
 /// Application values that panic when dropped affect nothing else: the response is complete, its
@@ -231,9 +234,9 @@ pub async fn panics_in_destructors_are_contained<B: Bench>(bench: &B) {
             mut self: std::pin::Pin<&mut Self>,
             _: &mut std::task::Context<'_>,
         ) -> std::task::Poll<Option<Self::Item>> {
-            let left = self.1;
-            self.1 = left.saturating_sub(1);
-            std::task::Poll::Ready((left > 0).then(|| Ok(bomb(self.0))))
+            let remaining = self.1;
+            self.1 = remaining.saturating_sub(1);
+            std::task::Poll::Ready((remaining > 0).then(|| Ok(panicking_bytes(self.0))))
         }
     }
     impl Drop for Stream {
@@ -246,8 +249,8 @@ pub async fn panics_in_destructors_are_contained<B: Bench>(bench: &B) {
         App::new()
             .get("/hello", || "hello")
             .get("/held", || peregrine::web::memory::reserved().to_string())
-            .get("/small", || bomb(10))
-            .get("/large", move || bomb(large))
+            .get("/small", || panicking_bytes(10))
+            .get("/large", move || panicking_bytes(large))
             .get("/pieces", || peregrine::web::Body::from_stream(Stream(10, 3)))
             .get("/large-pieces", move || peregrine::web::Body::from_stream(Stream(large / 3, 3)))
             .get("/endless", move || {
@@ -285,7 +288,7 @@ pub async fn panics_in_destructors_are_contained<B: Bench>(bench: &B) {
         bench.sleep(SHORT).await;
         let start = bench.now();
         while held(&server).await > before + (1 << 20) {
-            assert!(bench.now() < start + SHORT * 300, "some memory is counted for ever");
+            assert!(bench.now() < start + SHORT * 300, "some memory is never released");
             bench.sleep(SHORT / 10).await;
         }
         let outcome = ended(server).await;
@@ -343,8 +346,8 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
         }
         client.expect_alive().await;
         // A client that disconnects frees its slot, like one that is answered.
-        let (leaver, _) = clients.remove(0);
-        leaver.break_off();
+        let (first_client, _) = clients.remove(0);
+        first_client.break_off();
         client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
         let id = client.get("/few");
         shared.open(3);
@@ -411,21 +414,21 @@ pub async fn connections_of_a_client_beyond_the_limit_are_reset<B: Bench>(bench:
     let overload =
         OverloadLimits { connections_per_client_max: Some(2), ..OverloadLimits::default() };
     let (server, _) = super::begin_with(bench, with(overload.clone()));
-    let mut kept = Vec::new();
+    let mut open_peers = Vec::new();
     for _ in 0..2 {
         let mut peer = Peer::new(server.connect());
         peer.expect_alive().await;
-        kept.push(peer);
+        open_peers.push(peer);
     }
     let mut third = Peer::new(server.connect());
     third.get("/hello");
     third.swallow(SHORT * 100).await;
     assert!(third.last().is_some(), "the connection has ended");
-    kept[0].expect_alive().await;
-    drop(kept.pop());
+    open_peers[0].expect_alive().await;
+    drop(open_peers.pop());
     bench.sleep(SHORT).await;
     Peer::new(server.connect()).expect_alive().await;
-    drop(kept);
+    drop(open_peers);
     let outcome = ended(server).await;
     assert_eq!((outcome.snapshot.accepted, outcome.endings()), (3, vec![]));
 
@@ -506,10 +509,10 @@ pub async fn a_standing_queue_is_noticed<B: Bench>(bench: &B) {
 }
 
 /// A worker with little memory for the cases below, and what it may hold beside its pools.
-const CEILING: usize = 2 << 20;
+const MEMORY_BYTES_MAX: usize = 2 << 20;
 const POOLS_BYTES_MAX: isize = 3 << 20;
 
-/// Checks that a server stays below its memory ceiling.
+/// Checks that a server stays below its memory limit.
 struct Measured(Option<isize>);
 
 impl Measured {
@@ -517,17 +520,21 @@ impl Measured {
         Self(held::bytes())
     }
 
-    fn check(&self, what: &str) {
+    fn check(&self, description: &str) {
         if let (Some(before), Some(now)) = (self.0, held::bytes()) {
-            let bytes_max = CEILING.cast_signed() + POOLS_BYTES_MAX;
-            assert!(now - before <= bytes_max, "{what}: {} bytes are allocated", now - before);
+            let bytes_max = MEMORY_BYTES_MAX.cast_signed() + POOLS_BYTES_MAX;
+            assert!(
+                now - before <= bytes_max,
+                "{description}: {} bytes are allocated",
+                now - before
+            );
         }
     }
 }
 
-fn little_memory() -> Limits {
+fn low_memory_limits() -> Limits {
     let overload = OverloadLimits {
-        memory_max: MemoryMax::Bytes(CEILING as u64),
+        memory_max: MemoryMax::Bytes(MEMORY_BYTES_MAX as u64),
         ..OverloadLimits::default()
     };
     let limits = with(overload);
@@ -539,7 +546,7 @@ fn little_memory() -> Limits {
 }
 
 /// After an attack, new clients are served as before.
-async fn recovers<B: Bench>(bench: &B, server: &B::Server) {
+async fn expect_recovery<B: Bench>(bench: &B, server: &B::Server) {
     for _ in 0..400 {
         let mut client = Way::HTTP1.connect(server).await;
         let id = client.get("/hello");
@@ -548,13 +555,13 @@ async fn recovers<B: Bench>(bench: &B, server: &B::Server) {
         }
         bench.sleep(SHORT / 2).await;
     }
-    panic!("no client is served any more");
+    panic!("no client is served");
 }
 
-/// Bodies collected by extractors stop at the ceiling, with a 503.
+/// Bodies collected by extractors stop at the memory limit, with a 503.
 pub async fn bodies_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = super::begin_with(bench, little_memory());
+    let (server, _) = super::begin_with(bench, low_memory_limits());
     let measured = Measured::begin();
     let mut clients = Vec::new();
     for number in 0..40 {
@@ -580,16 +587,16 @@ pub async fn bodies_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     }
     assert!(refused > 0, "some requests got a 503");
     clients.into_iter().for_each(|(client, _)| client.break_off());
-    recovers(bench, &server).await;
+    expect_recovery(bench, &server).await;
     measured.check("the end");
     server.shut_down();
     server.ended().await;
 }
 
-/// Endless heads, and unread HTTP/2 streams, hold no more than the ceiling.
+/// Endless heads, and unread HTTP/2 streams, hold no more than the memory limit.
 pub async fn heads_and_windows_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = super::begin_with(bench, little_memory());
+    let (server, _) = super::begin_with(bench, low_memory_limits());
     let measured = Measured::begin();
     let head = format!("GET /hello HTTP/1.1\r\nHost: a\r\nX: {}\r\n", "x".repeat(15_000));
     let mut peers = Vec::new();
@@ -601,7 +608,7 @@ pub async fn heads_and_windows_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.sleep(SHORT).await;
     measured.check("half heads");
     drop(peers);
-    recovers(bench, &server).await;
+    expect_recovery(bench, &server).await;
     let mut attackers = Vec::new();
     for _ in 0..20 {
         let mut attacker = Streams::new(server.connect());
@@ -616,22 +623,22 @@ pub async fn heads_and_windows_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.sleep(SHORT).await;
     measured.check("full windows");
     drop(attackers);
-    recovers(bench, &server).await;
+    expect_recovery(bench, &server).await;
     server.cut();
     server.ended().await;
 }
 
-/// Unread responses hold no more than the ceiling.
+/// Unread responses hold no more than the memory limit.
 pub async fn unread_responses_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = super::begin_with(bench, little_memory());
+    let (server, _) = super::begin_with(bench, low_memory_limits());
     let measured = Measured::begin();
     let mut peers = Vec::new();
     for number in 0..100 {
         let mut peer = Peer::new(server.connect());
         peer.get(if number % 2 == 0 { "/endless" } else { "/large/1000000" });
-        // One after the other: a slow worker would admit all of them in one turn. Refused clients
-        // may get no response.
+        // One after the other: a slow worker would admit all of them in one iteration. Refused
+        // clients may get no response.
         for _ in 0..20 {
             if peer.is_answered().await {
                 break;
@@ -644,33 +651,33 @@ pub async fn unread_responses_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.sleep(SHORT).await;
     measured.check("unread responses");
     drop(peers);
-    let wide = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
+    let closed_window = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
     // Complete bodies, and bodies produced while they are sent.
     for path in ["/large/100000", "/endless-large/100000"] {
         let mut attackers = Vec::new();
         for _ in 0..20 {
-            let mut attacker = Streams::with_settings(server.connect(), &wide);
+            let mut attacker = Streams::with_settings(server.connect(), &closed_window);
             for _ in 0..60 {
                 attacker.get(path);
             }
             attacker.fill(Duration::from_millis(1)).await;
             attackers.push(attacker);
-            measured.check("shut windows");
+            measured.check("closed windows");
         }
         bench.sleep(SHORT).await;
-        measured.check("shut windows");
+        measured.check("closed windows");
         drop(attackers);
-        recovers(bench, &server).await;
+        expect_recovery(bench, &server).await;
     }
     server.cut();
     server.ended().await;
 }
 
-/// Unfinished WebSocket messages stop at the ceiling, with 1013. A client that needs no more memory
-/// stays connected.
+/// Unfinished WebSocket messages stop at the memory limit, with 1013. A client that needs no more
+/// memory stays connected.
 pub async fn fragmented_messages_stop_at_the_memory_limit<B: Bench>(bench: &B) {
     bench.calm();
-    let (server, _) = super::begin_with(bench, little_memory());
+    let (server, _) = super::begin_with(bench, low_memory_limits());
     let measured = Measured::begin();
     let mut sockets = Vec::new();
     for number in 0..16 {
@@ -686,17 +693,21 @@ pub async fn fragmented_messages_stop_at_the_memory_limit<B: Bench>(bench: &B) {
         bench.sleep(SHORT).await;
         measured.check("parts of messages");
     }
-    let mut ends = Vec::new();
+    let mut results = Vec::new();
     for socket in &mut sockets {
         socket.frame(Opcode::Continuation, flag::FIN, b"").await;
-        ends.push(socket.next().await);
+        results.push(socket.next().await);
     }
-    let told = ends.iter().filter(|end| **end == Said::Close(1_013)).count();
-    let whole = ends.iter().filter(|end| matches!(end, Said::Binary(all) if all.len() == 400_000));
-    let whole = whole.count();
-    assert!(told > 0 && told + whole <= sockets.len(), "{told} were closed, {whole} are complete");
+    let closed = results.iter().filter(|result| **result == Said::Close(1_013)).count();
+    let complete =
+        results.iter().filter(|result| matches!(result, Said::Binary(all) if all.len() == 400_000));
+    let complete = complete.count();
+    assert!(
+        closed > 0 && closed + complete <= sockets.len(),
+        "{closed} were closed, {complete} are complete"
+    );
     drop(sockets);
-    recovers(bench, &server).await;
+    expect_recovery(bench, &server).await;
     last.text("still here").await;
     last.expect_text("still here").await;
     drop(last);

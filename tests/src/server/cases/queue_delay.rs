@@ -75,9 +75,9 @@ async fn offer(
     let (start, pause) = (bench.now(), WORK.div_f64(per_work));
     for number in 1.. {
         // When the request should be sent, even if it is sent later.
-        let at = start + pause * number;
-        bench.sleep(at.saturating_sub(bench.now())).await;
-        if at > start + TIME {
+        let send_time = start + pause * number;
+        bench.sleep(send_time.saturating_sub(bench.now())).await;
+        if send_time > start + TIME {
             break;
         }
         let (client, load) = (network.connect_to(server.port()), Rc::clone(&load));
@@ -92,8 +92,8 @@ async fn offer(
             assert_eq!(status == 503, text.contains("retry-after: "), "{text}");
             let mut load = load.borrow_mut();
             *load.answered.entry(status).or_default() += 1;
-            if status == 200 && at > start + SETTLED && clock.now() <= start + TIME {
-                load.times.push(clock.now().saturating_sub(at));
+            if status == 200 && send_time > start + SETTLED && clock.now() <= start + TIME {
+                load.times.push(clock.now().saturating_sub(send_time));
             }
         });
     }
@@ -110,15 +110,15 @@ fn goodput(load: &Load) -> f64 {
 /// it answers have waited little.
 pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
     let server = begin(bench, Some(WORK * 3));
-    let mut quiet = offer(bench, &server, "/work", 0.2).await;
-    assert_eq!(quiet.answered.keys().copied().collect::<Vec<_>>(), [200]);
-    let p99_max = quiet.p99() * 5;
+    let mut baseline = offer(bench, &server, "/work", 0.2).await;
+    assert_eq!(baseline.answered.keys().copied().collect::<Vec<_>>(), [200]);
+    let p99_max = baseline.p99() * 5;
     for per_work in [2.0, 10.0] {
         let mut load = offer(bench, &server, "/work", per_work).await;
-        let (done, p99) = (goodput(&load), load.p99());
+        let (load_goodput, p99) = (goodput(&load), load.p99());
         assert!(
-            done >= 0.9 && p99 <= p99_max,
-            "{per_work} times: {done:.3}, {p99:?} of {p99_max:?}"
+            load_goodput >= 0.9 && p99 <= p99_max,
+            "{per_work} times: {load_goodput:.3}, {p99:?} of {p99_max:?}"
         );
         assert!(load.of(503) > load.of(200) / 2, "{:?}", load.answered);
     }
@@ -133,10 +133,10 @@ pub async fn a_target_keeps_goodput_and_delay(bench: &SimulatedBench) {
 /// Without a target every request is answered, and nearly all of them too late.
 pub async fn without_a_target_all_requests_wait(bench: &SimulatedBench) {
     let server = begin(bench, None);
-    let mut quiet = offer(bench, &server, "/work", 0.2).await;
+    let mut baseline = offer(bench, &server, "/work", 0.2).await;
     let mut load = offer(bench, &server, "/work", 2.0).await;
     assert_eq!(load.answered.keys().copied().collect::<Vec<_>>(), [200]);
-    assert!(load.p99() > quiet.p99() * 100, "{:?}", load.p99());
+    assert!(load.p99() > baseline.p99() * 100, "{:?}", load.p99());
     assert_eq!(end(server).await.snapshot.shed, BTreeMap::new());
 }
 

@@ -110,10 +110,10 @@ pub async fn a_silent_upload_times_out_with_any_window(bench: &SimulatedBench) {
         frame::write_frame(FrameType::Data, flags::PADDED, 1, &padding, &mut out);
         out
     });
-    let mut announced = Vec::new();
-    frame::write_frame(FrameType::Data, 0, 1, &vec![7; window as usize], &mut announced);
-    announced.truncate(9);
-    for (what, bytes) in [("nothing", Vec::new()), ("padding", padded), ("a header", announced)] {
+    let mut header_only = Vec::new();
+    frame::write_frame(FrameType::Data, 0, 1, &vec![7; window as usize], &mut header_only);
+    header_only.truncate(9);
+    for (sent, bytes) in [("nothing", Vec::new()), ("padding", padded), ("a header", header_only)] {
         let mut client = Streams::new(server.connect());
         client.round_trip().await;
         let id = client.open("POST", "/count", &[], false);
@@ -121,9 +121,9 @@ pub async fn a_silent_upload_times_out_with_any_window(bench: &SimulatedBench) {
         client.send(&bytes);
         let response = client.answer(id).await;
         let elapsed = bench.now() - start;
-        assert_eq!(response.status(), 408, "after {what}");
+        assert_eq!(response.status(), 408, "after {sent}");
         let elapsed_max = promises.rate_window * 9 / 8 + Duration::from_millis(500);
-        assert!(elapsed <= elapsed_max, "after {what}: {elapsed:?}");
+        assert!(elapsed <= elapsed_max, "after {sent}: {elapsed:?}");
     }
     server.shut_down();
     server.ended().await;
@@ -163,7 +163,7 @@ pub async fn an_upload_in_tls_is_measured_by_its_content(bench: &SimulatedBench)
         // 27 bytes each.
         (0..12).for_each(|_| peer.wire().renew_keys());
         bench.sleep(Duration::from_secs(1)).await;
-        assert!(bench.now() - start < 2 * promises.rate_window, "the upload was cut off in time");
+        assert!(bench.now() - start < 2 * promises.rate_window, "the upload is aborted in time");
     }
     assert_eq!(peer.reply().await.status, 408);
     drop(peer);
@@ -200,8 +200,8 @@ pub async fn a_proxy_header_before_tls_is_not_content(bench: &SimulatedBench) {
 /// sent before.
 pub async fn a_peer_that_becomes_silent_is_noticed_in_time(bench: &SimulatedBench) {
     bench.calm_with_large_buffers();
-    let quiet = Duration::from_secs(20);
-    let promises = Promises { upgrade_idle: Some(quiet), ..promises() };
+    let idle = Duration::from_secs(20);
+    let promises = Promises { upgrade_idle: Some(idle), ..promises() };
     let (server, _) = begin_with(bench, promises.limits());
     let uploads = [
         (
@@ -210,7 +210,7 @@ pub async fn a_peer_that_becomes_silent_is_noticed_in_time(bench: &SimulatedBenc
         ),
         (
             "POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
-            quiet,
+            idle,
         ),
     ];
     for (head, time) in uploads {
@@ -269,7 +269,7 @@ pub async fn a_slow_reader_behind_large_buffers_gets_the_complete_response<B: Be
     assert_eq!(server.ended().await.endings(), []);
 }
 
-/// A peer that reads nothing is cut off, and its unread data does not stay in the kernel.
+/// A peer that reads nothing is disconnected, and its unread data does not stay in the kernel.
 pub async fn disconnected_peers_leave_no_unsent_data_in_the_kernel<B: Bench>(bench: &B) {
     bench.calm_with_large_buffers();
     let window = Duration::from_secs(1);
@@ -283,12 +283,12 @@ pub async fn disconnected_peers_leave_no_unsent_data_in_the_kernel<B: Bench>(ben
         })
         .collect();
     bench.sleep(3 * window).await;
-    let left = bench.bytes_of_the_closed(&server);
+    let orphaned = bench.bytes_of_the_closed(&server);
     server.shut_down();
     let outcome = server.ended().await;
     drop(peers);
     assert_eq!(outcome.ended("write-stalled"), 20, "{outcome:?}");
-    assert!(left.is_none_or(|bytes| bytes == 0), "the kernel holds {left:?} bytes");
+    assert!(orphaned.is_none_or(|bytes| bytes == 0), "the kernel holds {orphaned:?} bytes");
 }
 
 /// Small responses are written without waiting for the kernel. A peer that reads none of them is
@@ -333,7 +333,7 @@ pub async fn a_peer_that_pauses_before_the_end_gets_every_response<B: Bench>(ben
             bench.sleep(Duration::from_millis(50)).await;
             for number in 0..count {
                 let reply = peer.reply().await;
-                assert_eq!(reply.body.len(), 8_000, "answer {number} of {count}");
+                assert_eq!(reply.body.len(), 8_000, "response {number} of {count}");
             }
             peer.expect_end().await;
         }
@@ -344,7 +344,7 @@ pub async fn a_peer_that_pauses_before_the_end_gets_every_response<B: Bench>(ben
 
 /// Peers whose last responses did not fit in the kernel's buffer, which becomes known only when the
 /// connection is idle. Enough peers are used that there are some.
-async fn peers_with_unread_answers<S: Served, B: Bench<Server = S>>(
+async fn peers_with_unread_responses<S: Served, B: Bench<Server = S>>(
     bench: &B,
     server: &S,
 ) -> Vec<(usize, Peer<S::Wire>)> {
@@ -366,7 +366,7 @@ pub async fn a_peer_that_read_late_has_the_full_idle_timeout<B: Bench>(bench: &B
     let window = Duration::from_secs(1);
     let promises = Promises { rate_window: window, ..Promises::default() };
     let (server, _) = begin_with(bench, promises.limits());
-    let peers = peers_with_unread_answers(bench, &server).await;
+    let peers = peers_with_unread_responses(bench, &server).await;
     bench.sleep(3 * window).await;
     server.shut_down();
     let unsent = server.ended().await.ended("write-stalled");
@@ -377,39 +377,39 @@ pub async fn a_peer_that_read_late_has_the_full_idle_timeout<B: Bench>(bench: &B
     // to twice as much. Half of the peers, those with the most responses, exceed that too.
     let unsent = unsent.div_ceil(2);
     // A busy machine may be late with everything, but not on every attempt.
-    let mut stayed = Vec::new();
+    let mut open_counts = Vec::new();
     for _ in 0..4 {
-        stayed.push(who_stays_of_those_with_the_most_answers(bench, unsent).await);
-        if stayed.last() == Some(&unsent) {
+        open_counts.push(count_of_open_peers_with_most_responses(bench, unsent).await);
+        if open_counts.last() == Some(&unsent) {
             return;
         }
     }
-    panic!("of {unsent} peers {stayed:?} stayed; the others were closed as idle");
+    panic!("of {unsent} peers {open_counts:?} stayed; the others were closed as idle");
 }
 
-async fn who_stays_of_those_with_the_most_answers<B: Bench>(bench: &B, count: usize) -> usize {
+async fn count_of_open_peers_with_most_responses<B: Bench>(bench: &B, count: usize) -> usize {
     let idle = Duration::from_secs(4);
     let limits = Limits { idle_timeout: idle, ..Limits::default() };
     let promises = Promises { limits, rate_window: 6 * idle, ..Promises::default() };
     let (server, _) = begin_with(bench, promises.limits());
-    let mut peers = peers_with_unread_answers(bench, &server).await;
+    let mut peers = peers_with_unread_responses(bench, &server).await;
     bench.sleep(idle * 3 / 4).await;
     for (count, peer) in &mut peers {
         for _ in 0..*count {
-            assert_eq!(peer.reply().await.body.len(), 8_000, "of {count} answers");
+            assert_eq!(peer.reply().await.body.len(), 8_000, "of {count} responses");
         }
     }
     bench.sleep(idle * 3 / 8).await;
     let first = peers.len() - count;
-    let asked = &mut peers[first..];
-    asked.iter_mut().for_each(|(_, peer)| peer.get("/hello"));
-    let mut stay = 0;
-    for (_, peer) in asked {
-        stay += usize::from(matches!(peer.more(PATIENCE).await, Ok(Some(_))));
+    let most_responses = &mut peers[first..];
+    most_responses.iter_mut().for_each(|(_, peer)| peer.get("/hello"));
+    let mut open_count = 0;
+    for (_, peer) in most_responses {
+        open_count += usize::from(matches!(peer.more(PATIENCE).await, Ok(Some(_))));
     }
     server.shut_down();
     server.ended().await;
-    stay
+    open_count
 }
 
 /// How slowly one peer read its responses does not count against the next peer that reuses its
@@ -429,12 +429,12 @@ pub async fn measurements_of_the_previous_peer_do_not_count<B: Bench>(bench: &B)
     bench.sleep(window / 4).await;
     slow.into_iter().for_each(Peer::reset);
     bench.sleep(window).await;
-    let mut peers = peers_with_unread_answers(bench, &server).await;
+    let mut peers = peers_with_unread_responses(bench, &server).await;
     bench.sleep(window / 4).await;
     for (count, peer) in &mut peers {
         for number in 0..*count {
             let reply = peer.reply().await;
-            assert_eq!(reply.body.len(), 8_000, "answer {number} of {count}");
+            assert_eq!(reply.body.len(), 8_000, "response {number} of {count}");
         }
     }
     server.shut_down();

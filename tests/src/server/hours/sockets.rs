@@ -135,7 +135,7 @@ impl Peer {
         };
         let start = world.network.now();
         let transport = Way { is_http2, is_secure: false };
-        let opened = Socket::record_end(wire, transport, path, &[]).await;
+        let opened = Socket::over(wire, transport, path, &[]).await;
         let record_end = |at: Duration| {
             world.update_record(&client, |record, _| {
                 record.may_end_from(at);
