@@ -140,7 +140,7 @@ macro_rules! mounted {
             responses::a_stream_ends_when_its_reader_disconnects,
             responses::a_half_closed_reader_gets_the_complete_stream,
             responses::a_quiet_stream_is_cancelled_when_its_client_closes,
-            handlers::a_half_closed_peer_has_not_left,
+            handlers::a_half_closed_peer_has_not_disconnected,
             handlers::a_pending_handler_is_cancelled_when_its_client_closes,
             handlers::many_handlers_wait_concurrently,
             handlers::handlers_may_use_tokio,
@@ -167,7 +167,7 @@ macro_rules! mounted {
             late_bodies::a_slow_body_times_out_after_the_response_too,
             late_bodies::a_late_body_that_is_not_read_times_out,
             late_bodies::a_drain_waits_for_a_body_that_is_read_after_its_response,
-            late_bodies::a_reset_is_noticed_while_a_body_has_no_room,
+            late_bodies::a_reset_is_noticed_while_a_body_buffer_is_full,
         );
     };
 }

@@ -2,11 +2,11 @@
 //!
 //! An [`Exchange`] takes a request and produces interim responses, a response head and body frames.
 //! The connection passes the request's body to the handler through a
-//! [`RequestBodySender`](body_sender::RequestBodySender). All application code (handlers, bodies,
+//! [`RequestBodySender`](request_body::RequestBodySender). All application code (handlers, bodies,
 //! upgraded protocols) runs here, inside the request's span, and panics of that code are caught
 //! here. The exchange reuses the memory of a handler's future for the next request.
 
-pub(crate) mod body_sender;
+pub(crate) mod request_body;
 pub(crate) mod fields;
 pub(crate) mod in_flight;
 

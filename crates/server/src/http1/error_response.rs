@@ -2,7 +2,7 @@
 
 use super::{Http1, encode};
 use crate::admission::ShedReason;
-use crate::exchange::body_sender::RequestBodySender;
+use crate::exchange::request_body::RequestBodySender;
 use crate::io::context::{Action, ConnectionContext};
 use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;

@@ -12,7 +12,7 @@ mod send;
 use self::disconnect::Progress;
 use self::receive::ForwardResult;
 use self::send::BodyWriter;
-use crate::exchange::body_sender::RequestBodySender;
+use crate::exchange::request_body::RequestBodySender;
 use crate::exchange::in_flight::{InFlightRequest, RequestName};
 use crate::exchange::{Exchange, HandlerPanic, fields};
 use crate::io::context::{Action, ConnectionContext, Interest};

@@ -1,7 +1,7 @@
 //! Receives a request's body and passes it to the handler, or discards it.
 
 use super::{ExchangeState, Http1, encode};
-use crate::exchange::body_sender::{BodyCapacity, RequestBodySender};
+use crate::exchange::request_body::{BodyCapacity, RequestBodySender};
 use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transfer_rate::TransferRate;

@@ -3,7 +3,7 @@
 use super::streams::{Stream, StreamDeadlines, StreamState};
 use super::{Http2, protocol};
 use crate::admission::ShedReason;
-use crate::exchange::body_sender::{BodyCapacity, RequestBodySender};
+use crate::exchange::request_body::{BodyCapacity, RequestBodySender};
 use crate::exchange::fields;
 use crate::io::context::{Action, ConnectionContext};
 use crate::io::timeouts::TimeoutKind;

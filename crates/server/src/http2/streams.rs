@@ -2,7 +2,7 @@
 
 use super::ready_set::ReadySet;
 use crate::exchange::Exchange;
-use crate::exchange::body_sender::RequestBodySender;
+use crate::exchange::request_body::RequestBodySender;
 use crate::io::output::accounted_bytes;
 use crate::io::transfer_rate::TransferRate;
 use crate::panic::CatchDropPanic;

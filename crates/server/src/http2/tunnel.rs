@@ -6,7 +6,7 @@
 
 use super::Http2;
 use super::streams::{Stream, StreamState};
-use crate::exchange::body_sender::RequestBodySender;
+use crate::exchange::request_body::RequestBodySender;
 use crate::io::context::ConnectionContext;
 use crate::panic::catch_panic;
 use bytes::Bytes;

@@ -41,7 +41,7 @@ pub struct Limits {
     /// One field line. Default 16 KiB. Over the limit: 431 and close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub field_bytes_max: usize,
-    /// Field lines in one head. Default 100. Over the limit: 431 and close.
+    /// Field lines in one head. Default 100. Over the limit: 431, after which HTTP/1.1 closes.
     #[doc(alias = "max_headers")]
     pub fields_max: usize,
     /// The extensions of one chunk of a chunked body. Default 256. Over the limit: 400 and close.

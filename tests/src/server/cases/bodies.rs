@@ -40,11 +40,11 @@ pub async fn a_body_of_known_length_is_echoed<B: Bench>(bench: &B) {
         let body = pattern(500);
         let request =
             [format!("{POST_ECHO}Content-Length: 500\r\n\r\n").as_bytes(), &body].concat();
-        let cut = 1 + bench.choose(request.len() - 1);
-        peer.send(&request[..cut]);
+        let split_at = 1 + bench.choose(request.len() - 1);
+        peer.send(&request[..split_at]);
         bench.sleep(Duration::from_millis(2)).await;
-        peer.send(&request[cut..]);
-        assert!(peer.reply().await.body == body, "cut at {cut}");
+        peer.send(&request[split_at..]);
+        assert!(peer.reply().await.body == body, "split at {split_at}");
     }
     peer.expect_alive().await;
     drop(peer);
@@ -68,11 +68,11 @@ pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
     let head = "POST /echo-stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut request = [head.as_bytes(), &chunked(bench, &body)].concat();
     request.extend_from_slice(b"GET /numbers/4 HTTP/1.1\r\nHost: a\r\n\r\n");
-    let cut = 1 + bench.choose(request.len() - 1);
-    peer.send(&request[..cut]);
+    let split_at = 1 + bench.choose(request.len() - 1);
+    peer.send(&request[..split_at]);
     bench.sleep(Duration::from_millis(2)).await;
-    peer.send(&request[cut..]);
-    assert!(peer.reply().await.body == body, "cut at {cut}");
+    peer.send(&request[split_at..]);
+    assert!(peer.reply().await.body == body, "split at {split_at}");
     assert_eq!(peer.reply().await.text(), "4");
     drop(peer);
     server.shut_down();
@@ -82,9 +82,9 @@ pub async fn a_chunked_body_is_echoed<B: Bench>(bench: &B) {
 /// A body larger than all buffers flows through a handler that reads and writes concurrently.
 pub async fn a_large_body_flows_through<B: Bench>(bench: &B) {
     let length = bench.large(if bench.is_virtual() { 150_000 } else { 4_000_000 });
-    let mut wide = limits();
-    wide.body_bytes_max = 1 << 30;
-    let (server, _) = begin_with(bench, wide);
+    let mut limits = limits();
+    limits.body_bytes_max = 1 << 30;
+    let (server, _) = begin_with(bench, limits);
     let mut peer = Peer::new(server.connect());
     let body = pattern(length);
     for path in ["/echo-stream", "/echo-large"] {
@@ -156,16 +156,16 @@ pub async fn a_truncated_large_body_is_noticed<B: Bench>(bench: &B) {
     peer.send(&head);
     peer.send(&part);
     peer.half_close();
-    let rest = peer.rest().await;
-    assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", rest.escape_ascii());
+    let received = peer.rest().await;
+    assert!(!received.starts_with(b"HTTP/1.1 200"), "{}", received.escape_ascii());
     bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
-    let before = shared.consumed.get();
-    assert!(before <= part.len(), "{before} of {} bytes were read", part.len());
+    let consumed_before = shared.consumed.get();
+    assert!(consumed_before <= part.len(), "{consumed_before} of {} bytes were read", part.len());
 
     let mut peer = Peer::new(server.connect());
     peer.send(&head);
     peer.send(&part);
-    bench.until("the part is read", || shared.consumed.get() == before + part.len()).await;
+    bench.until("the part is read", || shared.consumed.get() == consumed_before + part.len()).await;
     peer.reset();
     bench.until("the handler is dropped", || shared.dropped.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
@@ -183,7 +183,7 @@ pub async fn small_requests_are_answered_during_large_uploads<B: Bench>(bench: &
         peer.post("/count", &body);
         uploads.push(peer);
     }
-    bench.until("the uploads have begun", || shared.started.get() > 0).await;
+    bench.until("the uploads have started", || shared.started.get() > 0).await;
     let mut peer = Peer::new(server.connect());
     for _ in 0..10 {
         peer.expect_alive().await;
@@ -279,9 +279,9 @@ pub async fn a_small_unread_body_is_discarded<B: Bench>(bench: &B) {
 
 /// The unread rest of a large body is not received, and the response is not lost to a reset.
 pub async fn a_large_unread_body_ends_the_connection<B: Bench>(bench: &B) {
-    let mut small = limits();
-    small.drain_bytes_max = 1_000;
-    let (server, _) = begin_with(bench, small);
+    let mut limits = limits();
+    limits.drain_bytes_max = 1_000;
+    let (server, _) = begin_with(bench, limits);
     let mut peer = Peer::new(server.connect());
     let length = bench.large(100_000);
     peer.send(format!("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
@@ -365,8 +365,8 @@ pub async fn a_truncated_body_never_looks_complete<B: Bench>(bench: &B) {
         let mut peer = Peer::new(server.connect());
         peer.send(format!("POST /count HTTP/1.1\r\nHost: a\r\n{framing}"));
         peer.half_close();
-        let rest = peer.rest().await;
-        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", rest.escape_ascii());
+        let remaining = peer.rest().await;
+        assert!(!remaining.starts_with(b"HTTP/1.1 200"), "{}", remaining.escape_ascii());
     }
     assert_eq!(shared.finished.get(), 0);
     let before = shared.consumed.get();
@@ -384,7 +384,7 @@ pub async fn a_truncated_body_never_looks_complete<B: Bench>(bench: &B) {
 pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let head = "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for rest in ["oh no\r\n", "5\r\nhello!!", "-5\r\nhello\r\n", "ffffffffffffffffff\r\n"] {
+    for remaining in ["oh no\r\n", "5\r\nhello!!", "-5\r\nhello\r\n", "ffffffffffffffffff\r\n"] {
         // Both sent at once, and while a handler is already reading the body.
         for pause in [false, true] {
             let before = shared.consumed.get();
@@ -393,9 +393,9 @@ pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
             if pause {
                 bench.until("the part is read", || shared.consumed.get() > before).await;
             }
-            peer.send(format!("{rest}GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"));
+            peer.send(format!("{remaining}GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"));
             let reply = peer.reply().await;
-            assert_eq!((reply.status, reply.closes()), (400, true), "{rest:?}: {reply:?}");
+            assert_eq!((reply.status, reply.closes()), (400, true), "{remaining:?}: {reply:?}");
             peer.expect_end().await;
         }
     }

@@ -1,4 +1,4 @@
-//! A waiting connection keeps nothing from the others: receive buffers, turns, the shutdown.
+//! Waiting connections do not block others: receive buffers, scheduling, the shutdown.
 
 use super::{begin, begin_with, limits, promises};
 use crate::server::app::pattern;
@@ -17,11 +17,11 @@ const TOO_LATE: Duration = Duration::from_secs(120);
 pub async fn partial_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { head_timeout: TOO_LATE, ..limits() });
-    let mut half = Vec::new();
+    let mut partial = Vec::new();
     for _ in 0..400 {
         let mut peer = Peer::new(server.connect());
         peer.send("GET /hello HTTP/1.1\r\nHost: a");
-        half.push(peer);
+        partial.push(peer);
     }
     bench.sleep(Duration::from_millis(100)).await;
     assert!(
@@ -30,11 +30,11 @@ pub async fn partial_heads_hold_no_buffer_while_they_wait<B: Bench>(bench: &B) {
     );
     let mut peer = Peer::new(server.connect());
     peer.expect_alive().await;
-    for peer in half.iter_mut().take(20) {
+    for peer in partial.iter_mut().take(20) {
         peer.send("\r\n\r\n");
         assert_eq!(peer.reply().await.text(), "hello");
     }
-    drop(half);
+    drop(partial);
     server.cut();
     server.ended().await;
 }
@@ -46,13 +46,13 @@ pub async fn peers_that_do_not_read_hold_no_buffer_while_they_wait<B: Bench>(ben
     // Together the responses are two gigabytes, more than half of a small machine's memory.
     let limits = Limits { overload: OverloadLimits::unlimited(), ..promises.limits() };
     let (server, _) = begin_with(bench, limits);
-    let mut deaf = Vec::new();
+    let mut non_readers = Vec::new();
     let length = if bench.is_virtual() { 200_000 } else { 8_000_000 };
     for _ in 0..300 {
         let mut peer = Peer::new(server.connect());
         let large = format!("GET /large/{length} HTTP/1.1\r\nHost: a\r\n\r\n");
         peer.send(format!("{large}{large}GET /hello HT"));
-        deaf.push(peer);
+        non_readers.push(peer);
     }
     bench.sleep(Duration::from_millis(500)).await;
     assert!(
@@ -73,14 +73,14 @@ pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
         "GET /upgrade-deaf HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: any\r\n";
     // More than the server buffers for a protocol that does not read.
     let bytes = pattern(if bench.is_virtual() { 70_000 } else { 300_000 });
-    let mut deaf = Vec::new();
+    let mut non_readers = Vec::new();
     for _ in 0..300 {
         let mut peer = Peer::new(server.connect());
         peer.send(format!("{request}\r\n"));
         peer.send(&bytes);
-        deaf.push(peer);
+        non_readers.push(peer);
     }
-    bench.until("all have begun", || shared.started.get() == 300).await;
+    bench.until("all have started", || shared.started.get() == 300).await;
     bench.sleep(Duration::from_millis(500)).await;
     assert!(
         bench.chunks_on_loan().is_none_or(|chunks| chunks == 0),
@@ -104,9 +104,9 @@ pub async fn a_stream_of_empty_pieces_does_not_starve_others<B: Bench>(bench: &B
     let mut peer = Peer::new(server.connect());
     peer.get("/stop-empties");
     assert_eq!(peer.reply().await.text(), "told");
-    let rest = empty.expect("0\r\n\r\n").await;
-    let rest = String::from_utf8_lossy(&rest);
-    assert!(rest.contains("stopped"), "no other task ran: {rest}");
+    let end = empty.expect("0\r\n\r\n").await;
+    let end = String::from_utf8_lossy(&end);
+    assert!(end.contains("stopped"), "no other task ran: {end}");
     drop((peer, empty));
     server.shut_down();
     server.ended().await;
@@ -118,14 +118,14 @@ pub async fn an_abort_is_noticed_during_an_upload<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
-    let mut full = Peer::new(server.connect());
-    full.post("/hold-body", &pattern(500_000));
+    let mut with_post = Peer::new(server.connect());
+    with_post.post("/hold-body", &pattern(500_000));
     let mut with_get = Peer::new(server.connect());
     with_get.send("GET /hold-body HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n");
     with_get.send(pattern(500_000));
-    let mut asking = Peer::new(server.connect());
+    let mut with_expect = Peer::new(server.connect());
     let head = "POST /hold-body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n";
-    asking.send(format!("{head}Expect: 100-continue\r\n\r\n"));
+    with_expect.send(format!("{head}Expect: 100-continue\r\n\r\n"));
     bench.until("the handlers wait", || shared.started.get() == 3).await;
     bench.sleep(Duration::from_millis(100)).await;
     let start = bench.now();
@@ -133,19 +133,21 @@ pub async fn an_abort_is_noticed_during_an_upload<B: Bench>(bench: &B) {
     let outcome = server.ended().await;
     let elapsed = bench.now() - start;
     assert!(!bench.is_virtual() || elapsed <= time + Duration::from_millis(150), "{elapsed:?}");
-    let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
-    cut.sort_unstable();
+    let mut aborted: Vec<_> =
+        outcome.cut.iter().map(|aborted| aborted.request.as_deref()).collect();
+    aborted.sort_unstable();
     let post = Some("POST /hold-body");
-    assert_eq!(cut, [Some("GET /hold-body"), post, post]);
+    assert_eq!(aborted, [Some("GET /hold-body"), post, post]);
     assert_eq!((outcome.ended("force-closed"), shared.dropped.get()), (3, 3));
 }
 
-/// When one handshake too many is in progress, the oldest ends, even while its bytes keep arriving.
+/// When more handshakes than allowed are in progress, the oldest ends, even while its bytes keep
+/// arriving.
 pub async fn a_handshake_beyond_the_limit_ends_the_oldest(bench: &SimulatedBench) {
     bench.calm();
-    let one = Limits { handshakes_max: 1, handshake_timeout: TOO_LATE, ..limits() };
+    let limits = Limits { handshakes_max: 1, handshake_timeout: TOO_LATE, ..limits() };
     let tls = Some(crate::server::secure::server_tls());
-    let server = bench.start(one, tls, crate::server::app::Shared::default().app());
+    let server = bench.start(limits, tls, crate::server::app::Shared::default().app());
     let begin = || {
         let mut peer = Peer::new(server.connect_secure());
         peer.send([0x16, 0x03, 0x01, 0x20, 0x00, 0x01, 0x00, 0x1f, 0xfc, 0x03, 0x03]);
@@ -156,7 +158,7 @@ pub async fn a_handshake_beyond_the_limit_ends_the_oldest(bench: &SimulatedBench
         bench.sleep(Duration::from_millis(5)).await;
         let newer = begin();
         let start = bench.now();
-        // A byte arrives whenever the server polls, including the turn in which the second
+        // A byte arrives whenever the server polls, including the iteration in which the second
         // handshake arrives.
         while older.last().is_none() && bench.now() < start + Duration::from_secs(10) {
             older.send([0]);
@@ -170,14 +172,14 @@ pub async fn a_handshake_beyond_the_limit_ends_the_oldest(bench: &SimulatedBench
 }
 
 /// Sending the server's handshake messages counts towards the handshake timeout: a peer that does
-/// not read them is cut off in time.
+/// not read them is disconnected in time.
 pub async fn a_handshake_that_is_not_read_times_out(bench: &SimulatedBench) {
     use crate::server::secure::{Secure, VERSIONS, client_config, server_tls};
     bench.calm_with(SocketBuffers::with_size(100));
     let time = Duration::from_secs(2);
-    let short = Limits { handshake_timeout: time, ..limits() };
+    let limits = Limits { handshake_timeout: time, ..limits() };
     let shared = crate::server::app::Shared::default();
-    let server = bench.start(short, Some(server_tls()), shared.app());
+    let server = bench.start(limits, Some(server_tls()), shared.app());
     let start = bench.now();
     let wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
     bench.sleep(Duration::from_secs(1)).await;

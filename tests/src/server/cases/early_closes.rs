@@ -1,4 +1,4 @@
-//! Unexpected ends: responses that break off, peers that disconnect in the middle, and how the
+//! Unexpected ends: truncated responses, peers that disconnect in the middle, and how the
 //! shutdown report describes them.
 
 use super::{begin, begin_with, limits};
@@ -13,24 +13,24 @@ pub async fn a_failed_stream_to_http_1_0_does_not_look_complete<B: Bench>(bench:
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /broken HTTP/1.0\r\n\r\n");
-    let rest = peer.rest().await;
+    let received = peer.rest().await;
     assert_ne!(
         peer.last(),
         Some(&Got::End),
         "the response looks complete: {}",
-        rest.escape_ascii()
+        received.escape_ascii()
     );
     drop(server);
 }
 
-/// A stream to an HTTP/1.0 client that is cut does not end cleanly, although everything sent so far
-/// was read.
+/// A stream to an HTTP/1.0 client that is aborted does not end cleanly, although everything sent so
+/// far was read.
 pub async fn an_aborted_stream_to_http_1_0_does_not_look_complete<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
     peer.send("GET /gated/5 HTTP/1.0\r\n\r\n");
-    bench.until("the stream began", || shared.started.get() == 1).await;
+    bench.until("the stream started", || shared.started.get() == 1).await;
     shared.open(1);
     peer.expect("piece 0\n").await;
     server.shut_down();
@@ -44,7 +44,7 @@ pub async fn a_timed_out_stream_to_http_1_0_does_not_look_complete<B: Bench>(ben
     let (server, shared) = begin_with(bench, Limits { exchange_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
     peer.send("GET /gated/5 HTTP/1.0\r\n\r\n");
-    bench.until("the stream began", || shared.started.get() == 1).await;
+    bench.until("the stream started", || shared.started.get() == 1).await;
     shared.open(1);
     peer.expect("piece 0\n").await;
     peer.rest().await;
@@ -71,10 +71,10 @@ pub async fn a_cancelled_stream_to_http_1_0_does_not_look_complete<B: Bench>(ben
 
 /// A peer that keeps sending after an alert is disconnected like any other.
 pub async fn a_peer_that_keeps_sending_after_an_alert_is_disconnected<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let tls = crate::server::secure::server_tls();
     let shared = crate::server::app::Shared::default();
-    let server = bench.start(long, Some(tls), shared.app());
+    let server = bench.start(limits, Some(tls), shared.app());
     let mut peer = Peer::new(server.connect_secure());
     peer.get("/hello");
     bench.sleep(Duration::from_secs(1)).await;
@@ -85,11 +85,11 @@ pub async fn a_peer_that_keeps_sending_after_an_alert_is_disconnected<B: Bench>(
         peer.swallow(Duration::from_secs(3)).await;
     }
     assert!(peer.last().is_some(), "the server has ended the connection");
-    let sent = bench.now() - start;
+    let sending_time = bench.now() - start;
     let outcome = server.ended().await;
     assert!(
-        bench.now() - start < sent + Duration::from_secs(10),
-        "the connection ended long before"
+        bench.now() - start < sending_time + Duration::from_secs(10),
+        "the connection should have ended earlier"
     );
     assert_eq!(outcome.endings(), [("plaintext-on-tls-port", 1)]);
 }
@@ -115,7 +115,7 @@ pub async fn connections_that_become_idle_in_a_drain_get_a_grace_period<B: Bench
     let mut peer = Peer::new(server.connect());
     let bytes = bench.large(3_000_000);
     peer.get(&format!("/large/{bytes}"));
-    // A head written before the order does not announce the close.
+    // A head written before the shutdown request does not announce the close.
     peer.expect("\r\n\r\n").await;
     server.shut_down();
     bench.sleep(Duration::from_secs(3)).await;
@@ -165,8 +165,8 @@ pub async fn delivered_requests_are_not_reported_as_aborted<B: Bench>(bench: &B)
     server.shut_down();
     peer.rest().await;
     let outcome = server.ended().await;
-    let cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
-    assert_eq!(cut, [None]);
+    let aborted: Vec<_> = outcome.cut.iter().map(|aborted| aborted.request.as_deref()).collect();
+    assert_eq!(aborted, [None]);
 }
 
 /// The same where the peer only ends its side: the rest of the body cannot arrive.

@@ -166,14 +166,14 @@ pub async fn a_peer_that_stops_sending_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { linger: Duration::from_secs(1), ..promises() };
     let limits = Limits { head_timeout: Duration::from_secs(1), ..promises.limits() };
-    for (begin, status) in [
+    for (request, status) in [
         ("POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin", 404),
         ("GET /hello HTTP/1.1\r\nHost: a\r\n", 408),
         ("GET /hello HTTP/1.1\r\nHost: a\r\nX", 408),
     ] {
         let (server, _) = begin_with(bench, limits.clone());
         let mut peer = Peer::new(server.connect());
-        peer.send(begin);
+        peer.send(request);
         assert_eq!(peer.reply().await.status, status);
         peer.expect_end().await;
         let start = bench.now();
@@ -181,7 +181,7 @@ pub async fn a_peer_that_stops_sending_is_disconnected<B: Bench>(bench: &B) {
         server.ended().await;
         let elapsed = bench.now() - start;
         let elapsed_max = promises.linger + Duration::from_millis(200);
-        assert!(!bench.is_virtual() || elapsed <= elapsed_max, "{begin:?}: {elapsed:?}");
+        assert!(!bench.is_virtual() || elapsed <= elapsed_max, "{request:?}: {elapsed:?}");
         drop(peer);
     }
 }

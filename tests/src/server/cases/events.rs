@@ -86,7 +86,7 @@ pub async fn a_drain_ends_event_streams<B: Bench>(bench: &B) {
         readers.push(Reader::begin::<B>(&server, way, "/events/gated").await);
         readers.push(Reader::begin::<B>(&server, way, "/events/quiet").await);
     }
-    bench.until("the streams began", || shared.started.get() == 8).await;
+    bench.until("the streams started", || shared.started.get() == 8).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect_end().await;
@@ -95,14 +95,14 @@ pub async fn a_drain_ends_event_streams<B: Bench>(bench: &B) {
     end(server).await;
 }
 
-/// The last event of a stream may be a goodbye.
+/// A stream may have a final event in a drain.
 pub async fn the_handler_sends_a_final_event_in_a_drain<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits());
     let mut readers = Vec::new();
     for way in WAYS {
         readers.push(Reader::begin::<B>(&server, way, "/events/goodbye").await);
     }
-    bench.until("the streams began", || shared.started.get() == 4).await;
+    bench.until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect("event: end\ndata: bye\n\n").await;
@@ -120,7 +120,7 @@ pub async fn a_detached_event_stream_continues_during_a_drain<B: Bench>(bench: &
     for way in WAYS {
         readers.push(Reader::begin::<B>(&server, way, "/events/through").await);
     }
-    bench.until("the streams began", || shared.started.get() == 4).await;
+    bench.until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect("data: told\n\n").await;
@@ -164,7 +164,7 @@ pub async fn a_close_is_noticed_on_a_quiet_event_stream<B: Bench>(bench: &B) {
     for (index, way) in WAYS.into_iter().enumerate() {
         let stream = Reader::begin::<B>(&server, way, "/events/quiet").await;
         let pushed = Reader::begin::<B>(&server, way, "/events/silent").await;
-        bench.until("both have begun", || shared.started.get() == 2 * (index + 1)).await;
+        bench.until("both have started", || shared.started.get() == 2 * (index + 1)).await;
         drop((stream, pushed));
         bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
         bench.until("the sender noticed", || shared.finished.get() == index + 1).await;
@@ -173,11 +173,7 @@ pub async fn a_close_is_noticed_on_a_quiet_event_stream<B: Bench>(bench: &B) {
 }
 
 /// No events are produced for a reader that does not read, and eventually it is disconnected.
-pub async fn a_reader_that_does_not_read_events_blocks_the_producer_and_is_disconnected<
-    B: Bench,
->(
-    bench: &B,
-) {
+pub async fn a_reader_that_does_not_read_events_blocks_the_producer<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
     let (server, shared) = begin_with(bench, promises.limits());
@@ -200,7 +196,7 @@ pub async fn a_reader_that_does_not_read_events_blocks_the_producer_and_is_disco
     end(server).await;
 }
 
-/// A stream without events lives for hours, because the server is not waiting for its reader.
+/// A stream without events stays open for hours, because the server is not waiting for its reader.
 pub async fn an_event_stream_without_events_stays_open_for_hours(bench: &SimulatedBench) {
     let (server, shared) = begin_with(bench, promises().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
@@ -260,17 +256,17 @@ pub async fn an_event_reader_with_late_window_updates_is_served_for_hours(bench:
     for comments in 0..500 {
         client.expect(id, comments * COMMENT.len() + 2).await;
         bench.sleep(Duration::from_secs(1)).await;
-        let mut more = Vec::new();
-        frame::write_window_update(id, 3, &mut more);
-        frame::write_window_update(0, 3, &mut more);
-        client.send(&more);
+        let mut window_updates = Vec::new();
+        frame::write_window_update(id, 3, &mut window_updates);
+        frame::write_window_update(0, 3, &mut window_updates);
+        client.send(&window_updates);
         client.expect(id, (comments + 1) * COMMENT.len()).await;
     }
     drop(client);
     end(server).await;
 }
 
-/// A reader that does not even read the comments is cut off by the minimum rate.
+/// A reader that does not even read the comments is disconnected by the minimum rate.
 pub async fn a_reader_that_does_not_read_comments_is_disconnected(bench: &SimulatedBench) {
     bench.calm_with(SocketBuffers::with_size(500));
     let (server, shared) = begin_with(bench, promises().limits());
@@ -312,7 +308,7 @@ pub async fn a_vanished_event_reader_is_disconnected(bench: &SimulatedBench) {
     let start = bench.now();
     bench.sleep(time - Duration::from_secs(1)).await;
     assert_eq!(shared.dropped.get(), 0);
-    bench.until("the reader is left", || shared.dropped.get() == 1).await;
+    bench.until("the reader is disconnected", || shared.dropped.get() == 1).await;
     assert!(bench.now() - start <= time + Duration::from_secs(1), "{:?}", bench.now() - start);
     drop(client);
     assert_eq!(end(server).await.endings(), [("ping-timeout", 1)]);
@@ -326,7 +322,7 @@ pub async fn event_streams_continue_in_the_lame_duck_phase(bench: &SimulatedBenc
     for way in WAYS {
         readers.push(Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await);
     }
-    bench.until("the streams began", || shared.started.get() == 4).await;
+    bench.until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect_nothing(Duration::from_secs(1)).await;

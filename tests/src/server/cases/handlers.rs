@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// With `half_close`, a peer that ended its sending side has not disconnected: its handlers run,
 /// and it gets their responses.
-pub async fn a_half_closed_peer_has_not_left<B: Bench>(bench: &B) {
+pub async fn a_half_closed_peer_has_not_disconnected<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, half_close());
     let mut peer = Peer::new(server.connect());
     peer.get("/wait");
@@ -51,12 +51,12 @@ pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(ben
         "GET /wait HTTP/1.0\r\n\r\n",
         "POST /read-after-wait HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
     ] {
-        for half in [true, false] {
+        for is_half_close in [true, false] {
             count += 1;
             let mut peer = Peer::new(server.connect());
             peer.send(request);
             bench.until("the handler waits", || shared.started.get() == count).await;
-            if half {
+            if is_half_close {
                 peer.half_close();
                 bench.until("the handler is dropped", || shared.dropped.get() == count).await;
                 peer.expect_end().await;

@@ -30,15 +30,15 @@ async fn end<S: Served>(server: S) {
 /// The preface may arrive in pieces, and an HTTP/1.1 request may begin like it.
 pub async fn the_preface_may_arrive_in_pieces<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
-    for cut in [1, 3, 14, 23, 24, 30] {
+    for split_at in [1, 3, 14, 23, 24, 30] {
         let mut client = Streams::silent(server.connect());
         let mut bytes = frame::PREFACE.to_vec();
         frame::write_settings([], &mut bytes);
-        client.send(&bytes[..cut]);
+        client.send(&bytes[..split_at]);
         bench.sleep(Duration::from_millis(5)).await;
-        client.send(&bytes[cut..]);
+        client.send(&bytes[split_at..]);
         let id = client.get("/hello");
-        assert_eq!(client.answer(id).await.text(), "hello", "after {cut} bytes");
+        assert_eq!(client.answer(id).await.text(), "hello", "after {split_at} bytes");
         client.round_trip().await;
     }
     let mut peer = Peer::new(server.connect());
@@ -84,10 +84,10 @@ pub async fn large_responses_arrive_complete<B: Bench>(bench: &B) {
     let mut client = Streams::new(server.connect());
     let all: Vec<_> = (0..5).map(|_| client.get("/large/300000")).collect();
     let stream = client.get("/stream/2000");
-    let whole = pattern(300_000);
+    let expected = pattern(300_000);
     for id in all {
         let response = client.answer(id).await;
-        assert!(response.body == whole, "{} bytes of {id}", response.body.len());
+        assert!(response.body == expected, "{} bytes of {id}", response.body.len());
     }
     let response = client.answer(stream).await;
     assert_eq!(response.text().lines().count(), 2000);
@@ -132,7 +132,7 @@ pub async fn a_short_request_remainder_is_read<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// Data that a client sent before it learned that it is unwanted is not held against it, even if it
+/// Data that a client sent before it learned that it is unwanted is not an error, even if it
 /// is a whole window in small frames, repeatedly.
 pub async fn data_in_flight_is_not_a_protocol_error<B: Bench>(bench: &B) {
     bench.calm();
@@ -166,12 +166,12 @@ pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     let mut client = Streams::new(server.connect());
     let dropped =
         [client.get("/wait"), client.open("POST", "/count", &[], false), client.get("/gated/3")];
-    let kept = client.get("/wait-to-end");
-    bench.until("all have begun", || shared.started.get() == 4).await;
+    let marked = client.get("/wait-to-end");
+    bench.until("all have started", || shared.started.get() == 4).await;
     for id in dropped {
         client.reset(id);
     }
-    client.reset(kept);
+    client.reset(marked);
     bench.until("three were dropped", || shared.dropped.get() == 3).await;
     assert_eq!(shared.finished.get(), 0);
     shared.open(1);
@@ -184,7 +184,7 @@ pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
 /// A broken connection ends all its handlers.
 pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
-    for breaks in [true, false] {
+    for is_reset in [true, false] {
         let (started, dropped) = (shared.started.get(), shared.dropped.get());
         let mut client = Streams::new(server.connect());
         for path in ["/wait", "/wait", "/gated/3"] {
@@ -192,8 +192,8 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
         }
         client.open("POST", "/count", &[], false);
         client.round_trip().await;
-        bench.until("all have begun", || shared.started.get() == started + 4).await;
-        if breaks {
+        bench.until("all have started", || shared.started.get() == started + 4).await;
+        if is_reset {
             client.break_off();
         } else {
             drop(client);
@@ -212,7 +212,7 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     let waiting = client.get("/wait");
     let upload = client.open("POST", "/count", &[], false);
     let stream = client.get("/gated/1");
-    bench.until("all have begun", || shared.started.get() == 3).await;
+    bench.until("all have started", || shared.started.get() == 3).await;
     server.shut_down();
     while client.go_away.is_empty() {
         client.round_trip().await;
@@ -231,17 +231,18 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     assert_eq!((outcome.ended("drained"), outcome.cut.len()), (2, 0), "{outcome:?}");
 }
 
-/// The shutdown report lists every stream that was cut.
+/// The shutdown report lists every aborted stream.
 pub async fn an_abort_reports_all_streams<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
     client.get("/gated/1");
-    bench.until("both have begun", || shared.started.get() == 2).await;
+    bench.until("both have started", || shared.started.get() == 2).await;
     server.cut();
     client.ended().await;
     let outcome = server.ended().await;
-    let mut names: Vec<_> = outcome.cut.iter().filter_map(|cut| cut.request.clone()).collect();
+    let mut names: Vec<_> =
+        outcome.cut.iter().filter_map(|aborted| aborted.request.clone()).collect();
     names.sort();
     assert_eq!(names, ["GET /gated/{pieces}", "GET /wait"]);
 }
@@ -255,16 +256,16 @@ pub async fn idle_connections_are_closed<B: Bench>(bench: &B) {
     let id = used.get("/hello");
     assert_eq!(used.answer(id).await.text(), "hello");
     let mut unused = Streams::new(server.connect());
-    let mut half = Streams::new(server.connect());
-    half.send(&[0, 0, 10, 1]);
-    let mut partial = Streams::silent(server.connect());
-    partial.send(&frame::PREFACE[..10]);
+    let mut partial_frame = Streams::new(server.connect());
+    partial_frame.send(&[0, 0, 10, 1]);
+    let mut partial_preface = Streams::silent(server.connect());
+    partial_preface.send(&frame::PREFACE[..10]);
     used.ended().await;
     unused.ended().await;
-    half.ended().await;
+    partial_frame.ended().await;
     assert_eq!(used.go_away.last().map(|(last, code)| (*last, *code)), Some((1, 0)));
     server.shut_down();
-    drop(partial);
+    drop(partial_preface);
     let outcome = server.ended().await;
     let ended = (outcome.ended("idle-timeout"), outcome.ended("first-byte-timeout"));
     assert_eq!(ended, (1, 1), "{outcome:?}");
@@ -316,11 +317,11 @@ pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     close(server, client).await;
 }
 
-/// A conversation that is silent in both directions ends like an idle upgraded connection.
+/// A bidirectional stream that is silent in both directions ends like an idle upgraded connection.
 pub async fn a_dead_bidirectional_stream_is_ended<B: Bench>(bench: &B) {
     bench.calm();
-    let quiet = Some(SHORT);
-    let (server, _) = begin_with(bench, Limits { upgraded_idle_timeout: quiet, ..limits() });
+    let timeout = Some(SHORT);
+    let (server, _) = begin_with(bench, Limits { upgraded_idle_timeout: timeout, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.open("POST", "/echo-stream", &[], false);
     for count in 1..6 {
@@ -341,22 +342,22 @@ pub async fn a_vanished_client_is_disconnected<B: Bench>(bench: &B) {
     let http2 = Http2Limits { keep_alive_interval: Some(SHORT), ..Http2Limits::default() };
     let (server, shared) =
         begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
-    let mut there = Streams::new(server.connect());
-    let mut gone = Streams::new(server.connect());
-    gone.answer_no_pings();
-    let waits = [there.get("/wait"), gone.get("/wait")];
-    bench.until("both have begun", || shared.started.get() == 2).await;
+    let mut present = Streams::new(server.connect());
+    let mut vanished = Streams::new(server.connect());
+    vanished.answer_no_pings();
+    let ids = [present.get("/wait"), vanished.get("/wait")];
+    bench.until("both have started", || shared.started.get() == 2).await;
     while shared.dropped.get() == 0 {
-        there.listen(SHORT / 7).await;
+        present.listen(SHORT / 7).await;
     }
     for _ in 0..40 {
-        there.listen(SHORT / 7).await;
+        present.listen(SHORT / 7).await;
     }
-    gone.ended().await;
-    assert_eq!((shared.dropped.get(), gone.so_far(waits[1]).heads.len()), (1, 0));
+    vanished.ended().await;
+    assert_eq!((shared.dropped.get(), vanished.so_far(ids[1]).heads.len()), (1, 0));
     shared.open(1);
-    assert_eq!(there.answer(waits[0]).await.text(), "waited");
-    drop((there, gone));
+    assert_eq!(present.answer(ids[0]).await.text(), "waited");
+    drop((present, vanished));
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("ping-timeout", 1)]);
 }
@@ -388,7 +389,7 @@ pub async fn a_past_stall_does_not_count<B: Bench>(bench: &B) {
 }
 
 /// A body is not polled after its trailers.
-pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
+pub async fn nothing_follows_trailers<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     let id = client.get("/more-after-trailers");
@@ -403,8 +404,8 @@ pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
 pub async fn a_window_that_stays_closed_causes_a_reset<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
-    let shut = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
-    let mut client = Streams::with_settings(server.connect(), &shut);
+    let closed_window = [(setting_id::INITIAL_WINDOW_SIZE, 0)];
+    let mut client = Streams::with_settings(server.connect(), &closed_window);
     let all = [client.get("/hello"), client.get("/large/100000"), client.get("/gated/1")];
     shared.open(1);
     for id in all {
@@ -459,13 +460,13 @@ pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>
 }
 
 /// A client whose windows have the maximum size.
-fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
-    let largest = (1 << 31) - 1;
-    let wide = [(setting_id::INITIAL_WINDOW_SIZE, largest)];
-    let mut client = Streams::with_settings(server.connect(), &wide);
+fn client_with_large_windows<S: Served>(server: &S) -> Streams<S::Wire> {
+    let window_max = (1 << 31) - 1;
+    let large_window = [(setting_id::INITIAL_WINDOW_SIZE, window_max)];
+    let mut client = Streams::with_settings(server.connect(), &large_window);
     client.keep_windows_shut();
     let mut bytes = Vec::new();
-    frame::write_window_update(0, largest - 65_535, &mut bytes);
+    frame::write_window_update(0, window_max - 65_535, &mut bytes);
     client.send(&bytes);
     client
 }
@@ -475,7 +476,7 @@ fn insatiable<S: Served>(server: &S) -> Streams<S::Wire> {
 pub async fn a_client_that_reads_everything_is_served<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin(bench);
-    let mut client = insatiable(&server);
+    let mut client = client_with_large_windows(&server);
     let endless = client.get("/endless");
     client.expect(endless, 1_000_000).await;
     let hello = client.get("/hello");
@@ -491,8 +492,8 @@ pub async fn a_client_that_reads_everything_is_served<B: Bench>(bench: &B) {
 pub async fn a_stream_that_waits_for_others_does_not_time_out<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
-    let wide = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 20)];
-    let mut client = Streams::with_settings(server.connect(), &wide);
+    let large_window = [(setting_id::INITIAL_WINDOW_SIZE, 1 << 20)];
+    let mut client = Streams::with_settings(server.connect(), &large_window);
     client.keep_windows_shut();
     let all: Vec<_> = (0..3).map(|_| client.get("/large/200000")).collect();
     for _ in 0..60 {
@@ -531,7 +532,7 @@ pub async fn uploads_may_follow_each_other<B: Bench>(bench: &B) {
 pub async fn an_upload_is_read_during_a_fast_download<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
-    let mut client = insatiable(&server);
+    let mut client = client_with_large_windows(&server);
     let endless = client.get("/endless");
     client.expect(endless, 100_000).await;
     let upload = client.open("POST", "/count", &[], false);
@@ -547,7 +548,7 @@ pub async fn a_reset_starts_the_idle_timeout<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { idle_timeout: 2 * SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
-    bench.until("the handler has begun", || shared.started.get() == 1).await;
+    bench.until("the handler has started", || shared.started.get() == 1).await;
     bench.sleep(3 * SHORT).await;
     client.reset(id);
     client.round_trip().await;
@@ -570,15 +571,15 @@ pub async fn a_handler_that_reads_late_does_not_delay_others<B: Bench>(bench: &B
     let (server, shared) =
         begin_with(bench, Limits { transfer_rate_grace: SHORT, http2, ..limits() });
     let mut client = Streams::new(server.connect());
-    let sipped = client.open("POST", "/sip", &[], false);
-    client.upload_part(sipped, &[7; 65_535], false).await;
+    let partly_read = client.open("POST", "/sip", &[], false);
+    client.upload_part(partly_read, &[7; 65_535], false).await;
     let other = client.open("POST", "/count", &[], false);
     bench.until("the handler waits", || shared.started.get() > 0).await;
     bench.sleep(3 * SHORT).await;
     shared.open(1);
-    client.upload(sipped, &[7; 5_000]).await;
+    client.upload(partly_read, &[7; 5_000]).await;
     client.upload(other, &[7; 5_000]).await;
-    assert_eq!(client.answer(sipped).await.text(), "70535");
+    assert_eq!(client.answer(partly_read).await.text(), "70535");
     assert_eq!(client.answer(other).await.text(), "5000");
     close(server, client).await;
 }
@@ -662,12 +663,12 @@ pub async fn an_exchange_has_a_timeout_after_its_response_too<B: Bench>(bench: &
     bench.calm();
     let (server, _) = begin_with(bench, Limits { exchange_timeout: Some(SHORT), ..limits() });
     let mut client = Streams::new(server.connect());
-    let kept = client.open("POST", "/keep", &[], false);
-    assert_eq!(client.answer(kept).await.text(), "kept");
+    let upload = client.open("POST", "/keep", &[], false);
+    assert_eq!(client.answer(upload).await.text(), "kept");
     let mut other = Streams::new(server.connect());
     for _ in 0..8 {
         bench.sleep(SHORT / 4).await;
-        client.data(kept, &[7; 100], false);
+        client.data(upload, &[7; 100], false);
     }
     let reader = other.get("/read-kept");
     assert_eq!(other.answer(reader).await.text(), "Disconnected");
@@ -684,12 +685,13 @@ pub async fn an_exchange_has_a_timeout_after_its_response_too<B: Bench>(bench: &
     drop(other);
 }
 
-/// A client that breaks a connection rule gets GOAWAY, and the report names its requests.
+/// A client that violates the protocol of the connection gets GOAWAY, and the report names its
+/// requests.
 pub async fn a_protocol_error_ends_the_connection<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
-    bench.until("the handler has begun", || shared.started.get() == 1).await;
+    bench.until("the handler has started", || shared.started.get() == 1).await;
     client.frame(FrameType::Data, 0, 0, b"on stream 0");
     client.ended().await;
     assert_eq!(client.go_away.last(), Some(&(1, 1)));
@@ -698,15 +700,15 @@ pub async fn a_protocol_error_ends_the_connection<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.ended("http2-rejected"), 1);
 }
 
-/// A client that does not read its responses is cut off.
+/// A client that does not read its responses is disconnected.
 pub async fn a_client_that_does_not_read_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
     let mut client =
         Streams::with_settings(server.connect(), &[(setting_id::INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
-    let mut more = Vec::new();
-    frame::write_window_update(0, 0x7fff_0000, &mut more);
-    client.send(&more);
+    let mut window_update = Vec::new();
+    frame::write_window_update(0, 0x7fff_0000, &mut window_update);
+    client.send(&window_update);
     client.get("/endless");
     bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
     drop(client);
@@ -725,9 +727,9 @@ pub async fn tls_negotiates_http2<B: Bench>(bench: &B) {
     wire.shake_hands(Duration::from_secs(20)).await;
     let mut client = Streams::new(wire);
     let all: Vec<_> = (0..5).map(|_| client.get("/large/100000")).collect();
-    let whole = pattern(100_000);
+    let expected = pattern(100_000);
     for id in all {
-        assert!(client.answer(id).await.body == whole);
+        assert!(client.answer(id).await.body == expected);
     }
     let id = client.open("POST", "/echo-large", &[], false);
     client.upload(id, &pattern(200_000)).await;

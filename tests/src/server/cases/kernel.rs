@@ -1,6 +1,6 @@
 //! Cases that need a real kernel: tokio's own sockets and threads.
 
-use super::shutdown::leave;
+use super::shutdown::leave_work;
 use super::{begin, begin_with, limits};
 use crate::server::app::Shared;
 use crate::server::bench::{Bench, PATIENCE, Served};
@@ -132,9 +132,9 @@ pub async fn the_server_waits_for_blocking_functions_that_outlive_their_request<
 
 /// The shutdown does not wait for idle blocking threads, which exit later.
 pub async fn idle_blocking_threads_do_not_delay_the_end<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
-    let (server, shared) = begin_with(bench, long);
-    leave(bench, &server, &shared, &["/leave-function/0", "/leave-function/0"]).await;
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    leave_work(bench, &server, &shared, &["/leave-function/0", "/leave-function/0"]).await;
     bench.until("both are done", || shared.finished.get() == 2).await;
     server.shut_down();
     assert_eq!(server.ended().await.snapshot.abandoned_blocking_tasks, 0);
@@ -144,7 +144,7 @@ pub async fn idle_blocking_threads_do_not_delay_the_end<B: Bench>(bench: &B) {
 pub async fn an_endless_blocking_function_does_not_delay_the_end<B: Bench>(bench: &B) {
     let time = Duration::from_millis(500);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
-    leave(bench, &server, &shared, &["/leave-function/3600000", "/leave-function/1"]).await;
+    leave_work(bench, &server, &shared, &["/leave-function/3600000", "/leave-function/1"]).await;
     let start = bench.now();
     server.shut_down();
     let outcome = server.ended().await;
@@ -157,9 +157,9 @@ pub async fn an_endless_blocking_function_does_not_delay_the_end<B: Bench>(bench
 
 /// A second shutdown request does not wait for blocking functions.
 pub async fn a_second_shutdown_request_abandons_blocking_functions<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
-    let (server, shared) = begin_with(bench, long);
-    leave(bench, &server, &shared, &["/leave-function/3600000"]).await;
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    leave_work(bench, &server, &shared, &["/leave-function/3600000"]).await;
     server.shut_down();
     bench.sleep(Duration::from_millis(200)).await;
     server.cut();

@@ -47,8 +47,8 @@ pub async fn a_client_that_does_not_read_shared_content_is_disconnected<B: Bench
     let mut peer = Peer::new(server.connect());
     peer.get("/shared/6000000");
     bench.sleep(Duration::from_secs(5)).await;
-    let rest = peer.rest().await;
-    assert!(rest.len() < 6_000_000);
+    let received = peer.rest().await;
+    assert!(received.len() < 6_000_000);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
@@ -63,8 +63,8 @@ pub async fn shared_content_in_progress_is_aborted_and_reported<B: Bench>(bench:
     peer.expect("HTTP/1.1 200 OK\r\n").await;
     server.shut_down();
     let outcome = server.ended().await;
-    let cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
-    assert_eq!(cut, [Some("GET /shared/{bytes}")]);
+    let aborted: Vec<_> = outcome.cut.iter().map(|aborted| aborted.request.as_deref()).collect();
+    assert_eq!(aborted, [Some("GET /shared/{bytes}")]);
     assert!(peer.rest().await.len() < 6_000_000);
 }
 

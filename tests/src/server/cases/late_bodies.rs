@@ -11,9 +11,14 @@ use std::time::Duration;
 const LARGE: usize = 700_000;
 
 /// Sends a request whose body is kept, with this much of the body, and waits for the response.
-async fn keep<B: Bench>(peer: &mut Peer<B::Wire>, path: &str, length: usize, here: &[u8]) {
+async fn store_body<B: Bench>(
+    peer: &mut Peer<B::Wire>,
+    path: &str,
+    length: usize,
+    body_part: &[u8],
+) {
     peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
-    peer.send(here);
+    peer.send(body_part);
     let reply = peer.reply().await;
     assert_eq!((reply.text(), reply.field("connection")), ("kept", None));
 }
@@ -24,14 +29,14 @@ pub async fn a_late_body_that_is_dropped_is_discarded<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { drain_bytes_max: 1_000, ..limits() });
     let mut reader = Peer::new(server.connect());
-    for (length, lives) in [(900, true), (LARGE, false)] {
+    for (length, stays_open) in [(900, true), (LARGE, false)] {
         let mut peer = Peer::new(server.connect());
         let body = pattern(length);
-        keep::<B>(&mut peer, "/keep", length, &body[..10]).await;
+        store_body::<B>(&mut peer, "/keep", length, &body[..10]).await;
         reader.get("/drop-kept");
         assert_eq!(reader.reply().await.text(), "dropped");
         peer.send(&body[10..]);
-        if lives {
+        if stays_open {
             peer.expect_alive().await;
         } else {
             peer.expect_end().await;
@@ -46,10 +51,10 @@ pub async fn a_late_body_that_is_dropped_is_discarded<B: Bench>(bench: &B) {
 pub async fn a_late_reader_gets_an_error_when_its_peer_disconnects<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut reader = Peer::new(server.connect());
-    for breaks in [true, false] {
+    for is_reset in [true, false] {
         let mut peer = Peer::new(server.connect());
-        keep::<B>(&mut peer, "/keep", 500, b"some").await;
-        if breaks {
+        store_body::<B>(&mut peer, "/keep", 500, b"some").await;
+        if is_reset {
             peer.reset();
         } else {
             peer.half_close();
@@ -69,7 +74,7 @@ pub async fn a_slow_body_times_out_after_the_response_too<B: Bench>(bench: &B) {
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let mut peer = Peer::new(server.connect());
     let mut reader = Peer::new(server.connect());
-    keep::<B>(&mut peer, "/keep", 500, b"some").await;
+    store_body::<B>(&mut peer, "/keep", 500, b"some").await;
     reader.get("/read-kept");
     assert_eq!(reader.reply().await.text(), "TooSlow");
     peer.expect_end().await;
@@ -84,7 +89,7 @@ pub async fn a_late_body_that_is_not_read_times_out<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, _) = begin_with(bench, Limits { idle_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
-    keep::<B>(&mut peer, "/keep", LARGE, &pattern(LARGE / 2)).await;
+    store_body::<B>(&mut peer, "/keep", LARGE, &pattern(LARGE / 2)).await;
     peer.send(pattern(LARGE / 2));
     peer.wire().recv(PATIENCE).await;
     let mut reader = Peer::new(server.connect());
@@ -101,7 +106,7 @@ pub async fn a_drain_waits_for_a_body_that_is_read_after_its_response<B: Bench>(
     let mut peer = Peer::new(server.connect());
     let mut reader = Peer::new(server.connect());
     let body = pattern(bench.large(LARGE));
-    keep::<B>(&mut peer, "/keep", body.len(), &body[..10]).await;
+    store_body::<B>(&mut peer, "/keep", body.len(), &body[..10]).await;
     reader.get("/read-kept");
     bench.sleep(Duration::from_secs(1)).await;
     server.shut_down();
@@ -114,7 +119,7 @@ pub async fn a_drain_waits_for_a_body_that_is_read_after_its_response<B: Bench>(
 }
 
 /// A handler whose body buffer is full ends when its peer resets the connection.
-pub async fn a_reset_is_noticed_while_a_body_has_no_room<B: Bench>(bench: &B) {
+pub async fn a_reset_is_noticed_while_a_body_buffer_is_full<B: Bench>(bench: &B) {
     if !bench.has_resets() {
         return;
     }

@@ -33,8 +33,8 @@ pub async fn connections_beyond_the_limit_wait<B: Bench>(bench: &B) {
 /// A listener without connections does not reserve the last slot that another listener needs.
 pub async fn listeners_share_the_connection_limit<B: Bench>(bench: &B) {
     bench.calm();
-    let one = Limits { connections_max: 1, ..limits() };
-    let server = bench.start(one, Some(server_tls()), Shared::default().app());
+    let limits = Limits { connections_max: 1, ..limits() };
+    let server = bench.start(limits, Some(server_tls()), Shared::default().app());
     let config = client_config(VERSIONS[0]);
     for _ in 0..3 {
         let mut plain = Peer::new(server.connect());
@@ -47,18 +47,18 @@ pub async fn listeners_share_the_connection_limit<B: Bench>(bench: &B) {
         next.expect_nothing(Duration::from_millis(100)).await;
         drop(plain);
         // The connection that arrives first gets the slot, then the other one; or both do, if the
-        // kernel handed them over in the same turn.
-        let mut tries = 0;
-        let is_next = loop {
-            let is_next = next.is_answered().await;
-            if is_next || secure.is_answered().await {
-                break is_next;
+        // kernel handed them over in the same iteration.
+        let mut attempts = 0;
+        let is_next_served = loop {
+            let is_next_served = next.is_answered().await;
+            if is_next_served || secure.is_answered().await {
+                break is_next_served;
             }
-            tries += 1;
-            assert!(tries < 300, "no connection gets the slot");
+            attempts += 1;
+            assert!(attempts < 300, "no connection gets the slot");
             bench.sleep(Duration::from_millis(100)).await;
         };
-        if is_next {
+        if is_next_served {
             assert_eq!(next.reply().await.text(), "hello");
             drop(next);
             assert_eq!(secure.reply().await.text(), "hello");
@@ -89,15 +89,15 @@ async fn assert_status<B: Bench>(server: &B::Server, head: String, status: u16) 
 
 /// A request line beyond its limit gets a 414.
 pub async fn a_long_target_is_a_414<B: Bench>(bench: &B) {
-    let small = Limits { request_line_bytes_max: 100, ..limits() };
-    let (server, _) = begin_with(bench, small);
-    let of_length = |bytes: usize| {
+    let limits = Limits { request_line_bytes_max: 100, ..limits() };
+    let (server, _) = begin_with(bench, limits);
+    let request_of_length = |bytes: usize| {
         // RFC 9112 §3: "GET ", the target, and " HTTP/1.1" with the line's end.
         let path = "x".repeat(bytes - "GET / HTTP/1.1\r\n".len());
         format!("GET /{path} HTTP/1.1\r\nHost: a\r\n\r\n")
     };
-    assert_status::<B>(&server, of_length(98), 404).await;
-    assert_status::<B>(&server, of_length(110), 414).await;
+    assert_status::<B>(&server, request_of_length(98), 404).await;
+    assert_status::<B>(&server, request_of_length(110), 414).await;
     assert_status::<B>(&server, format!("GET /{}", "x".repeat(200)), 414).await;
     server.shut_down();
     assert_eq!(server.ended().await.ended("rejected"), 2);
@@ -105,21 +105,21 @@ pub async fn a_long_target_is_a_414<B: Bench>(bench: &B) {
 
 /// Too many fields, fields that are too long, or a head that is too large get a 431.
 pub async fn a_large_head_is_a_431<B: Bench>(bench: &B) {
-    let small = Limits { fields_max: 10, field_bytes_max: 100, head_bytes_max: 500, ..limits() };
-    let (server, _) = begin_with(bench, small);
+    let limits = Limits { fields_max: 10, field_bytes_max: 100, head_bytes_max: 500, ..limits() };
+    let (server, _) = begin_with(bench, limits);
     let with_fields = |fields: &str| format!("GET /hello HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-    let many = |count: usize| {
+    let fields = |count: usize| {
         (0..count).fold(String::new(), |mut fields, number| {
             write!(fields, "X-{number}: y\r\n").expect("writing to a string cannot fail");
             fields
         })
     };
-    assert_status::<B>(&server, with_fields(&many(9)), 200).await;
-    assert_status::<B>(&server, with_fields(&many(10)), 431).await;
-    let long = |bytes: usize| format!("X: {}\r\n", "y".repeat(bytes));
-    assert_status::<B>(&server, with_fields(&long(90)), 200).await;
-    assert_status::<B>(&server, with_fields(&long(120)), 431).await;
-    assert_status::<B>(&server, with_fields(&long(90).repeat(6)), 431).await;
+    assert_status::<B>(&server, with_fields(&fields(9)), 200).await;
+    assert_status::<B>(&server, with_fields(&fields(10)), 431).await;
+    let long_field = |bytes: usize| format!("X: {}\r\n", "y".repeat(bytes));
+    assert_status::<B>(&server, with_fields(&long_field(90)), 200).await;
+    assert_status::<B>(&server, with_fields(&long_field(120)), 431).await;
+    assert_status::<B>(&server, with_fields(&long_field(90).repeat(6)), 431).await;
     server.shut_down();
     assert_eq!(server.ended().await.ended("rejected"), 3);
 }

@@ -66,8 +66,8 @@ pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) 
         for path in paths {
             let reply = peer.reply().await;
             assert_eq!(reply.status, 200, "{path}");
-            let (_, word) = path.rsplit_once('/').expect("paths have slashes");
-            match word.parse::<u64>() {
+            let (_, segment) = path.rsplit_once('/').expect("paths have slashes");
+            match segment.parse::<u64>() {
                 Ok(milliseconds) if path.starts_with("/sleep") => {
                     assert_eq!(reply.text(), format!("slept {milliseconds}"));
                 }
@@ -95,7 +95,7 @@ pub async fn a_half_closed_pipeline_is_answered_to_its_end<B: Bench>(bench: &B) 
 pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let large = bench.large(200_000);
-    let before = |peer: &mut Peer<B::Wire>| {
+    let send_requests = |peer: &mut Peer<B::Wire>| {
         peer.get("/numbers/1");
         peer.get("/stream/100");
         peer.get(&format!("/large/{large}"));
@@ -106,7 +106,7 @@ pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
     };
     for waits in [false, true] {
         let mut peer = Peer::new(server.connect());
-        before(&mut peer);
+        send_requests(&mut peer);
         peer.get(if waits { "/wait" } else { "/numbers/2" });
         peer.get("/hello");
         peer.half_close();
@@ -194,9 +194,9 @@ pub async fn a_stream_to_http_1_0_ends_with_the_connection<B: Bench>(bench: &B) 
 /// After `Connection: close` from either side, no further request is answered.
 pub async fn no_request_is_answered_after_connection_close<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
-    let asked = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let told = "GET /close HTTP/1.1\r\nHost: a\r\n\r\n";
-    for request in [asked, told] {
+    let client_closes = "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let server_closes = "GET /close HTTP/1.1\r\nHost: a\r\n\r\n";
+    for request in [client_closes, server_closes] {
         let mut peer = Peer::new(server.connect());
         peer.send(format!("{request}GET /numbers/1 HTTP/1.1\r\nHost: a\r\n\r\n"));
         let reply = peer.reply().await;
@@ -243,11 +243,11 @@ pub async fn every_form_of_request_target_is_accepted<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("rejected", 1)]);
 }
 
-/// A request that breaks a rule gets its status and a problem, and ends the connection. Earlier
+/// A malformed request gets its status and a problem, and ends the connection. Earlier
 /// responses are not lost, and later requests are not answered.
 pub async fn a_malformed_request_gets_an_error_and_closes_the_connection<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
-    let rejects = [
+    let malformed = [
         ("GET  /hello HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET /hello HTTP/1.1\r\n\r\n", 400),
         ("GET /hello HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
@@ -273,10 +273,10 @@ pub async fn a_malformed_request_gets_an_error_and_closes_the_connection<B: Benc
         ("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         ("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n\r\n", 400),
     ];
-    for (request, status) in rejects {
+    for (request, status) in malformed {
         let mut peer = Peer::new(server.connect());
-        let good = "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
-        peer.send(format!("{good}{request}{good}"));
+        let valid = "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
+        peer.send(format!("{valid}{request}{valid}"));
         assert_eq!(peer.reply().await.text(), "hello");
         let reply = peer.reply().await;
         assert_eq!(reply.status, status, "{request:?}: {reply:?}");
@@ -288,7 +288,7 @@ pub async fn a_malformed_request_gets_an_error_and_closes_the_connection<B: Benc
     }
     server.shut_down();
     let outcome = server.ended().await;
-    let count = u64::try_from(rejects.len()).expect("the count is small");
+    let count = u64::try_from(malformed.len()).expect("the count is small");
     assert_eq!(outcome.endings(), [("rejected", count)]);
 }
 
@@ -302,10 +302,10 @@ pub async fn a_head_may_arrive_in_any_pieces<B: Bench>(bench: &B) {
     }
     assert_eq!(peer.reply().await.text(), "12");
     for _ in 0..5 {
-        let cut = 1 + bench.choose(request.len() - 1);
-        peer.send(&request[..cut]);
+        let split_at = 1 + bench.choose(request.len() - 1);
+        peer.send(&request[..split_at]);
         bench.sleep(Duration::from_millis(2)).await;
-        peer.send(&request[cut..]);
+        peer.send(&request[split_at..]);
         assert_eq!(peer.reply().await.text(), "12");
     }
     peer.send([&b"\r\n"[..], request].concat());

@@ -102,7 +102,7 @@ pub async fn a_stream_ends_when_its_reader_disconnects<B: Bench>(bench: &B) {
         let mut peer = Peer::new(server.connect());
         let before = shared.started.get();
         peer.get("/endless-nothing");
-        bench.until("the stream began", || shared.started.get() > before).await;
+        bench.until("the stream started", || shared.started.get() > before).await;
         peer.reset();
         bench.until("the stream was dropped", || shared.dropped.get() == 3).await;
         streams += 1;
@@ -119,7 +119,7 @@ pub async fn a_half_closed_reader_gets_the_complete_stream<B: Bench>(bench: &B) 
     let mut peer = Peer::new(server.connect());
     peer.get("/gated/2");
     peer.half_close();
-    bench.until("the stream began", || shared.started.get() == 1).await;
+    bench.until("the stream started", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_millis(700)).await;
     shared.open(2);
     let reply = peer.reply().await;
@@ -137,7 +137,7 @@ pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench:
     for (round, half) in [true, false].into_iter().enumerate() {
         let mut peer = Peer::new(server.connect());
         peer.get("/gated/2");
-        bench.until("the stream began", || shared.started.get() == round + 1).await;
+        bench.until("the stream started", || shared.started.get() == round + 1).await;
         shared.open(1);
         peer.expect("piece 0\n\r\n").await;
         assert_eq!(shared.dropped.get(), round);
@@ -168,7 +168,7 @@ pub async fn a_half_closed_reader_gets_a_body_of_known_length<B: Bench>(bench: &
 }
 
 /// A body is not polled after its trailers.
-pub async fn trailers_are_the_end<B: Bench>(bench: &B) {
+pub async fn nothing_follows_trailers<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /more-after-trailers HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n");

@@ -103,20 +103,21 @@ pub async fn a_silent_upgraded_connection_is_closed<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// An upgraded protocol may wait for the shutdown order, and data it sends afterwards arrives.
+/// An upgraded protocol may wait for the shutdown request, and data it sends afterwards arrives.
 pub async fn an_upgraded_protocol_may_await_the_shutdown_request<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade-obedient"));
     assert_eq!(peer.reply().await.status, 101);
-    bench.until("the handler has begun", || shared.started.get() == 1).await;
+    bench.until("the handler has started", || shared.started.get() == 1).await;
     server.shut_down();
     assert_eq!(peer.rest().await, b"goodbye");
     let outcome = server.ended().await;
     assert_eq!((shared.finished.get(), outcome.cut.len()), (1, 0));
 }
 
-/// An upgraded protocol and a stream that ignore the order are cut at the deadline, not before.
+/// An upgraded protocol and a stream that ignore the shutdown request are aborted at the deadline,
+/// not before.
 pub async fn a_handler_that_ignores_the_shutdown_request_is_aborted_in_time<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_secs(2);

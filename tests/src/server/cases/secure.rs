@@ -123,8 +123,8 @@ pub async fn close_notify_cancels_pending_handlers<B: Bench>(bench: &B) {
             assert_eq!(peer.reply().await.text(), "abc");
             count += 1;
             bench.until("the work is cancelled", || shared.dropped.get() == count).await;
-            let rest = peer.rest().await;
-            assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
+            let received = peer.rest().await;
+            assert!(!received.ends_with(b"0\r\n\r\n"), "{}", received.escape_ascii());
         }
     }
     server.shut_down();
@@ -175,8 +175,12 @@ pub async fn garbage_instead_of_tls_affects_no_other_connection<B: Bench>(bench:
         let mut peer = Peer::new(server.connect_secure());
         peer.send(garbage);
         peer.half_close();
-        let rest = peer.rest().await;
-        assert!(rest.is_empty() || rest[0] == 0x15, "an alert: {}", rest.escape_ascii());
+        let received = peer.rest().await;
+        assert!(
+            received.is_empty() || received[0] == 0x15,
+            "an alert: {}",
+            received.escape_ascii()
+        );
     }
     // The same in the middle of a connection.
     let mut wire = Secure::new(server.connect_secure(), &client_config(VERSIONS[0]));
@@ -214,22 +218,22 @@ fn clients() -> &'static (Authority, Identity, Identity) {
     CLIENTS.get_or_init(|| {
         let authority = Authority::new("clients");
         let alice = authority.issue("alice", "alice.test", LONG_AFTER);
-        let late = authority.issue("late", "late.test", Duration::from_secs(1_000_000_000));
-        (authority, alice, late)
+        let expired = authority.issue("late", "late.test", Duration::from_secs(1_000_000_000));
+        (authority, alice, expired)
     })
 }
 
 /// Handlers see the client's certificate, also after a resumption, and see that a client has none.
 pub async fn handlers_see_the_client_certificate<B: Bench>(bench: &B) {
     let (authority, alice, _) = clients();
-    let asked = ClientAuth::optional().roots_pem(authority.certificate.as_bytes());
-    let tls = server_tls().with_client_auth(asked).expect("the certificates are valid");
+    let client_auth = ClientAuth::optional().roots_pem(authority.certificate.as_bytes());
+    let tls = server_tls().with_client_auth(client_auth).expect("the certificates are valid");
     let server = bench.start(limits(), Some(tls), Shared::default().app());
     for version in VERSIONS {
-        for (own, subject, required) in
+        for (identity, subject, required) in
             [(Some(alice), "CN=alice", Some("alice.test")), (None, "nobody", None)]
         {
-            let config = authority.client(version, &[certificate_pem()], own);
+            let config = authority.client(version, &[certificate_pem()], identity);
             for resumed in ["false", "true"] {
                 let mut peer = Peer::new(Secure::new(server.connect_secure(), &config));
                 peer.get("/tls");
@@ -256,14 +260,14 @@ pub async fn handlers_see_the_client_certificate<B: Bench>(bench: &B) {
 /// Where a certificate is required, a client without one or with an invalid one is refused, and the
 /// counter names the reason.
 pub async fn rejected_certificates_are_counted_by_reason<B: Bench>(bench: &B) {
-    let (authority, alice, late) = clients();
+    let (authority, alice, expired) = clients();
     let stranger = Authority::new("strangers").issue("alice", "alice.test", LONG_AFTER);
-    let asked = ClientAuth::required().roots_pem(authority.certificate.as_bytes());
-    let tls = server_tls().with_client_auth(asked).expect("the certificates are valid");
+    let client_auth = ClientAuth::required().roots_pem(authority.certificate.as_bytes());
+    let tls = server_tls().with_client_auth(client_auth).expect("the certificates are valid");
     let server = bench.start(limits(), Some(tls), Shared::default().app());
     for version in VERSIONS {
-        for own in [None, Some(late), Some(&stranger)] {
-            let config = authority.client(version, &[certificate_pem()], own);
+        for identity in [None, Some(expired), Some(&stranger)] {
+            let config = authority.client(version, &[certificate_pem()], identity);
             let mut peer = Peer::new(Secure::new(server.connect_secure(), &config));
             assert!(peer.rest().await.is_empty());
         }
@@ -271,9 +275,9 @@ pub async fn rejected_certificates_are_counted_by_reason<B: Bench>(bench: &B) {
         Peer::new(Secure::new(server.connect_secure(), &config)).expect_alive().await;
     }
     server.shut_down();
-    let refused = ["client-certificate-expired", "client-certificate-missing"];
-    let refused = refused.into_iter().chain(["client-certificate-unknown"]);
-    let expected: Vec<_> = refused.map(|fault| (fault, 2)).collect();
+    let reasons = ["client-certificate-expired", "client-certificate-missing"];
+    let reasons = reasons.into_iter().chain(["client-certificate-unknown"]);
+    let expected: Vec<_> = reasons.map(|reason| (reason, 2)).collect();
     assert_eq!(server.ended().await.endings(), expected);
 }
 
@@ -283,20 +287,21 @@ pub async fn a_new_certificate_does_not_affect_connections_and_handshakes_in_pro
     bench: &B,
 ) {
     let authority = Authority::new("servers");
-    let of = |number: u32| authority.issue(&number.to_string(), "localhost", LONG_AFTER);
-    let pem = |own: &Identity| {
-        let made = Certificate::from_pem(own.certificate.as_bytes(), own.key.as_bytes());
-        made.label("own")
+    let issue = |number: u32| authority.issue(&number.to_string(), "localhost", LONG_AFTER);
+    let pem = |identity: &Identity| {
+        let certificate =
+            Certificate::from_pem(identity.certificate.as_bytes(), identity.key.as_bytes());
+        certificate.label("own")
     };
-    let tls = TlsConfig::from_certificate(pem(&of(0))).expect("the certificate is valid");
+    let tls = TlsConfig::from_certificate(pem(&issue(0))).expect("the certificate is valid");
     let server = bench.start(limits(), Some(tls.clone()), Shared::default().app());
     let mut open = Vec::new();
     for number in 1..5 {
         for version in VERSIONS {
             let config = authority.client(version, &[], None);
-            let under_way = Secure::new(server.connect_secure(), &config);
-            tls.upsert_certificate(pem(&of(number))).expect("the certificate is valid");
-            for wire in [under_way, Secure::new(server.connect_secure(), &config)] {
+            let handshaking = Secure::new(server.connect_secure(), &config);
+            tls.upsert_certificate(pem(&issue(number))).expect("the certificate is valid");
+            for wire in [handshaking, Secure::new(server.connect_secure(), &config)] {
                 let mut peer = Peer::new(wire);
                 peer.expect_alive().await;
                 open.push(peer);

@@ -42,7 +42,7 @@ pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
     assert_eq!((outcome.snapshot.requests, outcome.cut.len()), (1, 0));
 }
 
-/// No connection is accepted after the order.
+/// No connection is accepted after the shutdown request.
 pub async fn no_connection_is_accepted_after_the_shutdown_request<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut busy = Peer::new(server.connect());
@@ -56,7 +56,7 @@ pub async fn no_connection_is_accepted_after_the_shutdown_request<B: Bench>(benc
     assert_eq!(outcome.snapshot.accepted, 1);
 }
 
-/// Connections that are busy at the deadline are cut and reported.
+/// Connections that are busy at the deadline are aborted and reported.
 pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
@@ -65,16 +65,16 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
     let mut streaming = Peer::new(server.connect());
     streaming.get("/gated/5");
     streaming.expect("HTTP/1.1 200 OK\r\n").await;
-    let mut half = Peer::new(server.connect());
-    half.send("GET /hel");
-    bench.until("the stream began", || shared.started.get() == 1).await;
+    let mut partial = Peer::new(server.connect());
+    partial.send("GET /hel");
+    bench.until("the stream started", || shared.started.get() == 1).await;
     // The other two cannot report that they have started.
     bench.sleep(Duration::from_millis(1500)).await;
     let start = bench.now();
     server.shut_down();
-    for mut peer in [waiting, half] {
-        let rest = peer.rest().await;
-        assert!(rest.is_empty(), "{}", rest.escape_ascii());
+    for mut peer in [waiting, partial] {
+        let received = peer.rest().await;
+        assert!(received.is_empty(), "{}", received.escape_ascii());
     }
     streaming.rest().await;
     let outcome = server.ended().await;
@@ -84,15 +84,16 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
         assert!(elapsed <= time + Duration::from_millis(500), "{elapsed:?}");
     }
     assert_eq!(outcome.ended("force-closed"), 3, "{outcome:?}");
-    let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
-    cut.sort_unstable();
+    let mut aborted: Vec<_> =
+        outcome.cut.iter().map(|aborted| aborted.request.as_deref()).collect();
+    aborted.sort_unstable();
     // The incomplete head is not a request yet.
-    assert_eq!(cut, [None, Some("GET /gated/{pieces}"), Some("GET /sleep/{milliseconds}")]);
-    assert!(outcome.cut.iter().all(|cut| !cut.peer.is_empty()), "{:?}", outcome.cut);
+    assert_eq!(aborted, [None, Some("GET /gated/{pieces}"), Some("GET /sleep/{milliseconds}")]);
+    assert!(outcome.cut.iter().all(|aborted| !aborted.peer.is_empty()), "{:?}", outcome.cut);
     assert_eq!(shared.dropped.get(), 1, "the stream was dropped");
 }
 
-/// A cut needs no preceding shutdown order.
+/// An abort needs no preceding shutdown request.
 pub async fn an_abort_ends_everything<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peers: Vec<_> = (0..5).map(|_| Peer::new(server.connect())).collect();
@@ -115,7 +116,7 @@ pub async fn an_abort_ends_everything<B: Bench>(bench: &B) {
 pub async fn endless_tasks_are_aborted_at_the_deadline_and_counted<B: Bench>(bench: &B) {
     let time = Duration::from_millis(700);
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
-    leave(bench, &server, &shared, &["/leave-task", "/leave-local-task", "/leave-task"]).await;
+    leave_work(bench, &server, &shared, &["/leave-task", "/leave-local-task", "/leave-task"]).await;
     let start = bench.now();
     server.shut_down();
     let outcome = server.ended().await;
@@ -133,22 +134,23 @@ pub async fn endless_tasks_are_aborted_at_the_deadline_and_counted<B: Bench>(ben
     shared.open(3);
 }
 
-/// Tasks can have a shutdown timeout of their own.
+/// Tasks can have their own shutdown timeout.
 pub async fn tasks_may_get_less_time_than_connections<B: Bench>(bench: &B) {
-    let (long, short) = (Duration::from_secs(3600), Duration::from_millis(100));
-    let limits = Limits { shutdown_timeout: long, background_task_timeout: short, ..limits() };
+    let (shutdown_timeout, background_task_timeout) =
+        (Duration::from_secs(3600), Duration::from_millis(100));
+    let limits = Limits { shutdown_timeout, background_task_timeout, ..limits() };
     let (server, shared) = begin_with(bench, limits);
-    leave(bench, &server, &shared, &["/leave-task"]).await;
+    leave_work(bench, &server, &shared, &["/leave-task"]).await;
     server.shut_down();
     assert_eq!(server.ended().await.snapshot.aborted_tasks, 1);
     shared.open(1);
 }
 
-/// A second order does not wait for tasks.
+/// A second shutdown request does not wait for tasks.
 pub async fn a_second_shutdown_request_aborts_tasks_at_once<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
-    let (server, shared) = begin_with(bench, long);
-    leave(bench, &server, &shared, &["/leave-task"]).await;
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    leave_work(bench, &server, &shared, &["/leave-task"]).await;
     server.shut_down();
     bench.sleep(Duration::from_millis(100)).await;
     assert_eq!((shared.finished.get(), shared.dropped.get()), (0, 0));
@@ -160,22 +162,22 @@ pub async fn a_second_shutdown_request_aborts_tasks_at_once<B: Bench>(bench: &B)
 /// Tasks that run only while the application holds the other end of a channel, such as those of a
 /// pool, do not delay the shutdown until its deadline.
 pub async fn tasks_owned_by_the_application_end_with_it<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
-    let (server, shared) = begin_with(bench, long);
-    leave(bench, &server, &shared, &["/leave-pool", "/leave-pool"]).await;
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    leave_work(bench, &server, &shared, &["/leave-pool", "/leave-pool"]).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!((shared.finished.get(), outcome.snapshot.aborted_tasks), (2, 0));
 }
 
-/// Endless tasks and streams may wait for the shutdown order.
+/// Endless tasks and streams may wait for the shutdown request.
 pub async fn tasks_and_streams_may_await_the_shutdown_request<B: Bench>(bench: &B) {
-    let long = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
-    let (server, shared) = begin_with(bench, long);
-    leave(bench, &server, &shared, &["/leave-obedient"]).await;
+    let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
+    let (server, shared) = begin_with(bench, limits);
+    leave_work(bench, &server, &shared, &["/leave-obedient"]).await;
     let mut peer = Peer::new(server.connect());
     peer.get("/stream-to-the-end");
-    bench.until("the stream began", || shared.started.get() == 2).await;
+    bench.until("the stream started", || shared.started.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
     assert_eq!(peer.reply().await.text(), "goodbye");
@@ -186,40 +188,40 @@ pub async fn tasks_and_streams_may_await_the_shutdown_request<B: Bench>(bench: &
 
 /// The longest duration disables a timeout.
 pub async fn a_shutdown_phase_may_be_unlimited<B: Bench>(bench: &B) {
-    let ever = Duration::MAX;
+    let unlimited = Duration::MAX;
     let limits = Limits {
-        first_byte_timeout: ever,
-        head_timeout: ever,
-        idle_timeout: ever,
-        connection_age_max: Some(ever),
-        shutdown_timeout: ever,
-        background_task_timeout: ever,
+        first_byte_timeout: unlimited,
+        head_timeout: unlimited,
+        idle_timeout: unlimited,
+        connection_age_max: Some(unlimited),
+        shutdown_timeout: unlimited,
+        background_task_timeout: unlimited,
         ..Limits::default()
     };
     let promises = Promises {
         limits,
-        rate_window: ever,
-        linger: ever,
-        linger_time_max: ever,
-        upgrade_idle: Some(ever),
-        exchange: Some(ever),
+        rate_window: unlimited,
+        linger: unlimited,
+        linger_time_max: unlimited,
+        upgrade_idle: Some(unlimited),
+        exchange: Some(unlimited),
         ..Promises::default()
     };
     let (server, shared) = begin_with(bench, promises.limits());
-    leave(bench, &server, &shared, &["/leave-task"]).await;
-    let mut uploading = Peer::new(server.connect());
-    uploading.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    leave_work(bench, &server, &shared, &["/leave-task"]).await;
+    let mut uploader = Peer::new(server.connect());
+    uploader.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     bench.until("the handler reads", || shared.consumed.get() == 5).await;
-    let mut half = Peer::new(server.connect());
-    half.send("GET /hel");
+    let mut partial = Peer::new(server.connect());
+    partial.send("GET /hel");
     server.shut_down();
-    uploading.send("world");
-    assert_eq!(uploading.reply().await.text(), "10");
-    uploading.expect_end().await;
-    half.send("lo HTTP/1.1\r\nHost: a\r\n\r\n");
-    half.rest().await;
+    uploader.send("world");
+    assert_eq!(uploader.reply().await.text(), "10");
+    uploader.expect_end().await;
+    partial.send("lo HTTP/1.1\r\nHost: a\r\n\r\n");
+    partial.rest().await;
     // Nor does the unlimited linger timeout expire.
-    drop((uploading, half));
+    drop((uploader, partial));
     shared.open(1);
     let outcome = server.ended().await;
     // The upload and the task.
@@ -229,7 +231,7 @@ pub async fn a_shutdown_phase_may_be_unlimited<B: Bench>(bench: &B) {
 
 /// Requests each path, whose handler leaves work behind, and waits until all of that work has
 /// started.
-pub(super) async fn leave<B: Bench>(
+pub(super) async fn leave_work<B: Bench>(
     bench: &B,
     server: &B::Server,
     shared: &Shared,
@@ -240,5 +242,5 @@ pub(super) async fn leave<B: Bench>(
         peer.get(path);
         assert_eq!(peer.reply().await.text(), "left", "{path}");
     }
-    bench.until("all work has begun", || shared.started.get() == paths.len()).await;
+    bench.until("all work has started", || shared.started.get() == paths.len()).await;
 }

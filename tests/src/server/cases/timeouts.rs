@@ -23,8 +23,8 @@ const SLACK: Duration = Duration::from_millis(10);
 
 const SHORT: Duration = Duration::from_millis(700);
 
-/// Asserts that `passed` is `expected`, as exactly as the bench can measure.
-fn assert_passed<B: Bench>(bench: &B, elapsed: Duration, expected: Duration) {
+/// Asserts that `elapsed` is `expected`, as exactly as the bench can measure.
+fn assert_elapsed<B: Bench>(bench: &B, elapsed: Duration, expected: Duration) {
     assert!(elapsed + SLACK >= expected, "too early: {elapsed:?} instead of {expected:?}");
     if bench.is_virtual() {
         let elapsed_max = expected + TICK + SLACK;
@@ -32,7 +32,7 @@ fn assert_passed<B: Bench>(bench: &B, elapsed: Duration, expected: Duration) {
     }
 }
 
-/// Asserts that `passed` is in `expected`, as exactly as the bench can measure.
+/// Asserts that `elapsed` is in `expected`, as exactly as the bench can measure.
 fn assert_within<B: Bench>(bench: &B, elapsed: Duration, expected: Range<Duration>) {
     assert!(elapsed + SLACK >= expected.start, "too early: {elapsed:?} instead of {expected:?}");
     let elapsed_max = expected.end + TICK + SLACK;
@@ -49,7 +49,7 @@ pub async fn a_silent_connection_is_closed<B: Bench>(bench: &B) {
     let start = bench.now();
     let mut peer = Peer::new(server.connect());
     peer.expect_end().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("first-byte-timeout", 1)]);
 }
@@ -67,7 +67,7 @@ pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
     assert_eq!((reply.status, reply.closes()), (408, true));
     assert_eq!(reply.field("content-type"), Some("application/problem+json"));
     peer.expect_end().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
 
     // One byte now and then does not help.
     let start = bench.now();
@@ -80,7 +80,7 @@ pub async fn a_slow_head_is_a_408<B: Bench>(bench: &B) {
     let reply = peer.reply().await;
     assert_eq!(reply.status, 408);
     peer.expect_end().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("head-timeout", 2)]);
 }
@@ -97,7 +97,7 @@ pub async fn a_slow_body_is_a_408<B: Bench>(bench: &B) {
     assert_eq!((reply.status, reply.closes()), (408, true));
     assert_eq!(reply.field("content-type"), Some("application/problem+json"));
     peer.expect_end().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
 
     // Arriving bytes satisfy the window in which they arrive, and no other.
     let mut peer = Peer::new(server.connect());
@@ -151,7 +151,7 @@ pub async fn an_unread_body_must_arrive_soon<B: Bench>(bench: &B) {
     peer.send("POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     assert_eq!(peer.reply().await.text(), "ignored");
     peer.expect_end().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("body-too-slow", 1)]);
 }
@@ -170,7 +170,7 @@ pub async fn an_idle_connection_is_closed<B: Bench>(bench: &B) {
     let start = bench.now();
     peer.expect_alive().await;
     peer.expect_end().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("idle-timeout", 1)]);
 }
@@ -202,12 +202,12 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
 pub async fn a_slow_handshake_times_out<B: Bench>(bench: &B) {
     bench.calm();
     let shared = crate::server::app::Shared::default();
-    let short = Limits { handshake_timeout: SHORT, ..limits() };
-    let server = bench.start(short, Some(server_tls()), shared.app());
+    let limits = Limits { handshake_timeout: SHORT, ..limits() };
+    let server = bench.start(limits, Some(server_tls()), shared.app());
     let start = bench.now();
     let mut silent = Peer::new(server.connect_secure());
     silent.rest().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
 
     let start = bench.now();
     let mut dripping = Peer::new(server.connect_secure());
@@ -216,7 +216,7 @@ pub async fn a_slow_handshake_times_out<B: Bench>(bench: &B) {
         bench.sleep(Duration::from_millis(100)).await;
     }
     dripping.rest().await;
-    assert_passed(bench, bench.now() - start, SHORT);
+    assert_elapsed(bench, bench.now() - start, SHORT);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("handshake-timeout", 2)]);
 }
@@ -229,7 +229,7 @@ pub async fn the_timeout_of_a_route_applies<B: Bench>(bench: &B) {
     let start = bench.now();
     peer.get("/wait-a-moment");
     assert_eq!(peer.reply().await.status, 503);
-    assert_passed(bench, bench.now() - start, Duration::from_millis(500));
+    assert_elapsed(bench, bench.now() - start, Duration::from_millis(500));
     drop(peer);
     server.shut_down();
     server.ended().await;

@@ -104,13 +104,13 @@ pub async fn tunnels_can_be_disabled<B: Bench>(bench: &B) {
 pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     // Behind a bridge, the protocol gets an error when its peer disconnects, and may complete.
-    let over = || shared.dropped.get() + shared.finished.get();
+    let ended_count = || shared.dropped.get() + shared.finished.get();
     let mut client = Streams::new(server.connect());
     let id = ask(&mut client, "/upgrade-guarded");
     client.data(id, b"x", false);
     client.expect(id, 1).await;
     client.reset(id);
-    bench.until("the protocol is over", || over() == 1).await;
+    bench.until("the protocol has ended", || ended_count() == 1).await;
     let id = ask(&mut client, "/upgrade-guarded");
     client.data(id, b"x", false);
     client.expect(id, 1).await;
@@ -118,7 +118,7 @@ pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
     client.ended().await;
     let outcome = server.ended().await;
     assert_eq!(outcome.ended("force-closed"), 1, "{outcome:?}");
-    bench.until("the protocol is over", || over() == 2).await;
+    bench.until("the protocol has ended", || ended_count() == 2).await;
 }
 
 /// A panic in the other protocol resets its stream, and other streams continue.
@@ -140,9 +140,13 @@ pub async fn a_panic_in_a_tunnel_resets_its_stream<B: Bench>(bench: &B) {
 pub async fn a_tunnel_has_its_own_idle_timeout<B: Bench>(bench: &B) {
     // An unreliable network would look like a slow peer.
     bench.calm();
-    let short = Duration::from_millis(200);
-    let idle = 6 * short;
-    let limits = Limits { exchange_timeout: Some(short), transfer_rate_grace: short, ..limits() };
+    let request_timeout = Duration::from_millis(200);
+    let idle = 6 * request_timeout;
+    let limits = Limits {
+        exchange_timeout: Some(request_timeout),
+        transfer_rate_grace: request_timeout,
+        ..limits()
+    };
     let promises = Promises { upgrade_idle: Some(idle), ..Promises::default() };
     let limits = Limits { upgraded_idle_timeout: promises.upgrade_idle, ..limits };
     let (server, _) = begin_with(bench, limits);

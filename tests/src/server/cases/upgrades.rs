@@ -72,7 +72,7 @@ pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &
     peer.send(request("/upgrade-deaf", "any"));
     assert_eq!(peer.reply().await.status, 101);
     peer.send(pattern(if bench.is_virtual() { 70_000 } else { 300_000 }));
-    bench.until("the protocol has begun", || shared.started.get() == 1).await;
+    bench.until("the protocol has started", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_secs(1)).await;
     assert_eq!(shared.dropped.get(), 0);
     peer.reset();
@@ -81,8 +81,8 @@ pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &
     server.shut_down();
     let endings = server.ended().await.endings();
     // The simulated network reports the reset by itself.
-    let is_told = bench.is_virtual() && endings == [("io-error", 1)];
-    assert!(is_told || endings == [("peer-aborted", 1)], "{endings:?}");
+    let is_reported = bench.is_virtual() && endings == [("io-error", 1)];
+    assert!(is_reported || endings == [("peer-aborted", 1)], "{endings:?}");
 }
 
 /// The other protocol ends when its peer resets the connection, and at the deadline of a shutdown.
@@ -101,6 +101,6 @@ pub async fn an_upgraded_connection_ends_with_its_peer<B: Bench>(bench: &B) {
     server.cut();
     peer.rest().await;
     let outcome = server.ended().await;
-    let by_peer = outcome.ended("upgraded") + outcome.ended("io-error");
-    assert_eq!((by_peer, outcome.ended("force-closed")), (1, 1), "{outcome:?}");
+    let ended_by_peer = outcome.ended("upgraded") + outcome.ended("io-error");
+    assert_eq!((ended_by_peer, outcome.ended("force-closed")), (1, 1), "{outcome:?}");
 }

@@ -127,7 +127,7 @@ pub async fn a_handler_closes_with_a_code<B: Bench>(bench: &B) {
     assert_eq!(shared.finished.get(), 12);
 }
 
-/// A peer that breaks a rule or exceeds a limit gets the corresponding close code.
+/// A peer that violates the protocol or exceeds a limit gets the corresponding close code.
 pub async fn protocol_errors_are_reported<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let framed = |opcode, flags, payload: &[u8]| {
@@ -137,9 +137,9 @@ pub async fn protocol_errors_are_reported<B: Bench>(bench: &B) {
     };
     let mut unmasked = Vec::new();
     frame::write_frame(Opcode::Text, flag::FIN, None, b"a", &mut unmasked);
-    let two =
+    let fragments =
         [framed(Opcode::Text, 0, &[b'a'; 700]), framed(Opcode::Continuation, 0, &[b'a'; 700])];
-    let wrong = [
+    let invalid = [
         (unmasked, 1_002),
         (framed(Opcode::Text, flag::FIN | flag::RSV1, b"a"), 1_002),
         (framed(Opcode::Continuation, flag::FIN, b"a"), 1_002),
@@ -150,13 +150,13 @@ pub async fn protocol_errors_are_reported<B: Bench>(bench: &B) {
         (framed(Opcode::Text, flag::FIN, b"a\xc3"), 1_007),
         (framed(Opcode::Close, flag::FIN, b"\x03\xe8\xff"), 1_007),
         (framed(Opcode::Binary, flag::FIN, &[0; 801]), 1_009),
-        (two.concat(), 1_009),
+        (fragments.concat(), 1_009),
     ];
     for way in WAYS {
         // In simulations each run covers some of them.
         let step = if bench.is_virtual() { 4 } else { 1 };
         let from = bench.choose(step);
-        for (bytes, code) in wrong.iter().skip(from).step_by(step) {
+        for (bytes, code) in invalid.iter().skip(from).step_by(step) {
             let mut socket = Socket::open::<B>(&server, way, "/ws/small").await;
             socket.text("before").await;
             socket.push(bytes).await;
@@ -187,10 +187,10 @@ pub async fn messages_are_compressed<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let offer = [("sec-websocket-extensions", "permessage-deflate; client_max_window_bits")];
     for way in WAYS {
-        for (path, is_kept) in [("/ws/deflate", false), ("/ws/deflate-kept", true)] {
+        for (path, keeps_context) in [("/ws/deflate", false), ("/ws/deflate-kept", true)] {
             let mut socket = Socket::open_with::<B>(&server, way, path, &offer).await;
-            let forgets = socket.fields.matches("no_context_takeover").count();
-            assert_eq!(forgets, if is_kept { 0 } else { 2 }, "{}", socket.fields);
+            let resets = socket.fields.matches("no_context_takeover").count();
+            assert_eq!(resets, if keeps_context { 0 } else { 2 }, "{}", socket.fields);
             for number in 0..5 {
                 let text = "the same words again, ".repeat(10 * number);
                 socket.text(&text).await;
@@ -244,7 +244,7 @@ pub async fn a_panic_of_the_handler_closes_with_1011<B: Bench>(bench: &B) {
     assert!(shared.dropped.get() >= 4, "the handlers were dropped");
 }
 
-/// A peer that does not read stalls the handler, and is cut off by the minimum rate.
+/// A peer that does not read stalls the handler, and is disconnected by the minimum rate.
 pub async fn a_peer_that_does_not_read_blocks_the_handler_and_is_disconnected<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(1), ..promises() };
@@ -306,7 +306,7 @@ pub async fn a_drain_gives_handlers_time_to_close<B: Bench>(bench: &B) {
         sockets.push((Socket::open::<B>(&server, way, "/ws/goodbye").await, "goodbye"));
         sockets.push((Socket::open::<B>(&server, way, "/ws/told").await, "told"));
     }
-    bench.until("the handlers began", || shared.started.get() == 8).await;
+    bench.until("the handlers started", || shared.started.get() == 8).await;
     server.shut_down();
     for (socket, text) in &mut sockets {
         socket.expect_text(text).await;
@@ -324,7 +324,7 @@ pub async fn a_drain_ends_handlers_that_ignore_it<B: Bench>(bench: &B) {
     for way in WAYS {
         sockets.push(Socket::open::<B>(&server, way, "/ws/impatient").await);
     }
-    bench.until("the handlers began", || shared.started.get() == 4).await;
+    bench.until("the handlers started", || shared.started.get() == 4).await;
     server.shut_down();
     for socket in &mut sockets {
         socket.expect_close(1_001).await;
@@ -334,14 +334,14 @@ pub async fn a_drain_ends_handlers_that_ignore_it<B: Bench>(bench: &B) {
     assert_eq!(shared.dropped.get(), 4);
 }
 
-/// A cut ends all WebSockets at once.
+/// An abort ends all WebSockets at once.
 pub async fn an_abort_ends_websockets<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut sockets = Vec::new();
     for way in WAYS {
         sockets.push(Socket::open::<B>(&server, way, "/ws/quiet").await);
     }
-    bench.until("the handlers began", || shared.started.get() == 4).await;
+    bench.until("the handlers started", || shared.started.get() == 4).await;
     server.cut();
     for socket in &mut sockets {
         let last = socket.next().await;
@@ -357,9 +357,9 @@ pub async fn origins_and_subprotocols_are_checked<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     for way in WAYS {
         let scheme = if way.is_secure { "https" } else { "http" };
-        let own = format!("{scheme}://localhost");
+        let same_origin = format!("{scheme}://localhost");
         for (origin, status) in
-            [(&*own, None), ("https://other.example", Some(403)), ("null", Some(403))]
+            [(&*same_origin, None), ("https://other.example", Some(403)), ("null", Some(403))]
         {
             let fields = [("origin", origin), ("sec-websocket-protocol", "v0, v1, v2")];
             match Socket::ask::<B>(&server, way, "/ws/echo", &fields).await {
@@ -367,11 +367,11 @@ pub async fn origins_and_subprotocols_are_checked<B: Bench>(bench: &B) {
                     assert!(socket.fields.contains("sec-websocket-protocol: v1"));
                     assert_eq!(status, None, "{origin}");
                 }
-                Err(refused) => assert_eq!(Some(refused), status, "{origin}"),
+                Err(actual) => assert_eq!(Some(actual), status, "{origin}"),
             }
         }
-        let old = [("sec-websocket-version", "12")];
-        assert_eq!(Socket::ask::<B>(&server, way, "/ws/echo", &old).await.err(), Some(426));
+        let old_version = [("sec-websocket-version", "12")];
+        assert_eq!(Socket::ask::<B>(&server, way, "/ws/echo", &old_version).await.err(), Some(426));
     }
     end(server).await;
 }
@@ -424,22 +424,22 @@ pub async fn a_dead_peer_is_noticed(bench: &SimulatedBench) {
     bench.calm();
     let (server, shared) = begin_with(bench, promises().limits());
     for (index, way) in WAYS.into_iter().enumerate() {
-        for (path, ends) in [("/ws/quiet", false), ("/ws/echo", true)] {
+        for (path, handler_reads) in [("/ws/quiet", false), ("/ws/echo", true)] {
             let mut socket = Socket::open::<SimulatedBench>(&server, way, path).await;
             socket.is_dumb = true;
             let start = bench.now();
-            let mut said = Vec::new();
+            let mut events = Vec::new();
             loop {
                 let next = socket.next_within(HOUR).await.expect("the server sends bytes");
-                said.push(next.clone());
+                events.push(next.clone());
                 if matches!(next, Said::End | Said::Broken(_)) {
                     break;
                 }
             }
-            let kinds = [Said::Ping(b"keep-alive".to_vec()), Said::Close(1_008), Said::End];
-            assert_eq!(said, kinds);
+            let expected = [Said::Ping(b"keep-alive".to_vec()), Said::Close(1_008), Said::End];
+            assert_eq!(events, expected);
             let elapsed = bench.now() - start;
-            let elapsed_max = Duration::from_secs(if ends { 92 } else { 102 });
+            let elapsed_max = Duration::from_secs(if handler_reads { 92 } else { 102 });
             assert!(
                 elapsed >= Duration::from_secs(59) && elapsed < elapsed_max,
                 "after {elapsed:?}"

@@ -181,25 +181,25 @@ impl Peer {
             match self.socket.next_within(timeout).await {
                 None | Some(Said::Ping(_)) => {}
                 Some(Said::Text(text)) if text == TICK_TEXT => {}
-                Some(said) => {
-                    self.is_over |= matches!(said, Said::End | Said::Broken(_) | Said::Close(_));
-                    return Some(said);
+                Some(event) => {
+                    self.is_over |= matches!(event, Said::End | Said::Broken(_) | Said::Close(_));
+                    return Some(event);
                 }
             }
         }
         None
     }
 
-    /// Asserts that `said` is next. Returns false if it is not, which is a failure unless the
+    /// Asserts that `event` is next. Returns false if it is not, which is a failure unless the
     /// server or the handler is ending.
-    async fn expect(&mut self, said: Said) -> bool {
+    async fn expect(&mut self, event: Said) -> bool {
         match self.next(SOON).await {
-            Some(next) if next == said => return true,
+            Some(next) if next == event => return true,
             Some(Said::Close(CLOSED_BY_HANDLER)) if self.now() >= self.closes_from => {}
             Some(Said::Close(1_001)) if self.world.is_shutting_down() => {}
             other => {
                 let text =
-                    format!("{:.60} instead of {:.60}", format!("{other:?}"), format!("{said:?}"));
+                    format!("{:.60} instead of {:.60}", format!("{other:?}"), format!("{event:?}"));
                 self.record_failure(&text);
             }
         }

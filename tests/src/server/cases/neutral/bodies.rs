@@ -142,7 +142,7 @@ pub async fn the_innermost_body_limit_applies<B: Bench>(bench: &B, way: Way) {
 pub async fn trailers_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut client = site.client().await;
-    for (fields, told) in [
+    for (fields, checksum) in [
         (&[][..], "none"),
         (&[("x-checksum", "17")], "17"),
         (&[("x-other", "1"), ("x-checksum", "18")], "18"),
@@ -150,7 +150,7 @@ pub async fn trailers_reach_the_handler<B: Bench>(bench: &B, way: Way) {
         let id = client.begin("POST", "/trailers", &[], Length::Undeclared);
         client.part(id, b"hello").await;
         client.end(id, fields);
-        assert_eq!(client.answer(id).await.text(), format!("5 {told}"));
+        assert_eq!(client.answer(id).await.text(), format!("5 {checksum}"));
     }
     client.close().await;
     assert_eq!(site.end().await.endings(), []);
@@ -234,10 +234,10 @@ pub async fn a_body_may_be_read_after_the_response<B: Bench>(bench: &B, way: Way
             let (first_part, second_part) = body.split_at((bytes / 3).min(30_000));
             client.part(id, first_part).await;
             assert_eq!(client.answer(id).await.text(), "kept");
-            let reads = reader.get("/read-kept");
+            let read_id = reader.get("/read-kept");
             client.part(id, second_part).await;
             client.end(id, &[]);
-            assert_eq!(reader.answer(reads).await.text(), format!("{bytes} bytes"), "{path}");
+            assert_eq!(reader.answer(read_id).await.text(), format!("{bytes} bytes"), "{path}");
             client.expect_alive().await;
         }
     }

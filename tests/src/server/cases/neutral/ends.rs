@@ -36,7 +36,7 @@ pub async fn requests_in_progress_complete<B: Bench>(bench: &B, way: Way) {
             client.part(id, b"hello").await;
         }
         client
-            .until(bench, "the handler has begun", || shared.started.get() == clients.len() + 1)
+            .until(bench, "the handler has started", || shared.started.get() == clients.len() + 1)
             .await;
         clients.push((client, id));
     }
@@ -55,8 +55,8 @@ pub async fn requests_in_progress_complete<B: Bench>(bench: &B, way: Way) {
         assert_eq!(client.ended().await, Got::End);
     }
     // An HTTP/1.1 head that was sent before the order cannot announce the close.
-    let told: Vec<_> = clients.iter().map(|(client, _)| client.is_told_to_go()).collect();
-    assert_eq!(told, [true, way.differs(false, true), true]);
+    let announced: Vec<_> = clients.iter().map(|(client, _)| client.is_told_to_go()).collect();
+    assert_eq!(announced, [true, way.differs(false, true), true]);
     drop(clients);
     assert_eq!(site.end().await.ended("drained"), 3);
 }
@@ -74,7 +74,7 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
         let mut client = site.client().await;
         let id = client.get(path);
         client
-            .until(bench, "the handler has begun", || shared.started.get() == clients.len() + 1)
+            .until(bench, "the handler has started", || shared.started.get() == clients.len() + 1)
             .await;
         clients.push((client, id));
     }
@@ -86,9 +86,10 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
     }
     let outcome = site.server.ended().await;
     assert!(bench.now() - start >= SHORT, "{:?}", bench.now() - start);
-    let mut cut: Vec<_> = outcome.cut.iter().map(|cut| cut.request.as_deref()).collect();
-    cut.sort_unstable();
-    assert_eq!(cut, [Some("GET /gated/{pieces}"), Some("GET /wait")]);
+    let mut aborted: Vec<_> =
+        outcome.cut.iter().map(|aborted| aborted.request.as_deref()).collect();
+    aborted.sort_unstable();
+    assert_eq!(aborted, [Some("GET /gated/{pieces}"), Some("GET /wait")]);
     assert_eq!((outcome.ended("force-closed"), shared.dropped.get()), (2, 2));
 }
 
@@ -115,7 +116,7 @@ pub async fn streams_are_notified_of_the_shutdown_request<B: Bench>(bench: &B, w
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/stream-to-the-end");
-    client.until(bench, "the handler has begun", || shared.started.get() == 1).await;
+    client.until(bench, "the handler has started", || shared.started.get() == 1).await;
     assert_eq!(shared.finished.get(), 0);
     site.server.shut_down();
     let response = client.answer(id).await;

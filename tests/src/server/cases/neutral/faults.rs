@@ -7,9 +7,9 @@ use crate::server::client::{Length, Way};
 /// A panic gets a 500 and affects no other request. HTTP/1.1 ends the connection.
 pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
-    let mut bystander = site.client().await;
-    let waits = bystander.get("/wait");
-    bystander.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
+    let mut other_client = site.client().await;
+    let waiting = other_client.get("/wait");
+    other_client.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     for path in ["/panic", "/panic-late", "/panic-eager", "/panic-guard", "POST /panic-guard"] {
         let mut client = site.client().await;
         let hello = client.get("/hello");
@@ -31,14 +31,14 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
         }
     }
     site.shared.open(1);
-    assert_eq!(bystander.answer(waits).await.text(), "waited");
-    bystander.expect_alive().await;
-    bystander.close().await;
+    assert_eq!(other_client.answer(waiting).await.text(), "waited");
+    other_client.expect_alive().await;
+    other_client.close().await;
     assert_eq!(site.end().await.ended("handler-panicked"), way.differs(5, 0));
 }
 
-/// A response whose body fails or panics is cut off, so that it cannot be taken for a complete one:
-/// HTTP/1.1 closes the connection, HTTP/2 resets the stream.
+/// A response whose body fails or panics is truncated, so that it cannot be taken for a complete
+/// one: HTTP/1.1 closes the connection, HTTP/2 resets the stream.
 pub async fn a_failed_response_is_truncated<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     for path in ["/broken", "/stream-panics"] {
@@ -85,7 +85,7 @@ pub async fn a_panic_in_a_destructor_is_contained<B: Bench>(bench: &B, way: Way)
 pub async fn unneeded_work_is_cancelled<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
-    for leaves in ["gives up", "breaks off", "closes"] {
+    for ending in ["cancel", "reset", "close"] {
         for path in ["/wait", "/gated/3", "/count"] {
             let (started, dropped) = (shared.started.get(), shared.dropped.get());
             let mut client = site.client().await;
@@ -97,10 +97,10 @@ pub async fn unneeded_work_is_cancelled<B: Bench>(bench: &B, way: Way) {
             if path == "/count" {
                 client.part(id, b"hello").await;
             }
-            client.until(bench, "the handler has begun", || shared.started.get() > started).await;
-            match leaves {
-                "gives up" => client.cancel(id),
-                "breaks off" => client.break_off(),
+            client.until(bench, "the handler has started", || shared.started.get() > started).await;
+            match ending {
+                "cancel" => client.cancel(id),
+                "reset" => client.break_off(),
                 _ => drop(client),
             }
             bench.until("the handler is dropped", || shared.dropped.get() > dropped).await;
@@ -114,12 +114,12 @@ pub async fn unneeded_work_is_cancelled<B: Bench>(bench: &B, way: Way) {
 pub async fn a_run_to_completion_handler_outlives_its_peer<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;
-    for breaks in [false, true] {
+    for is_reset in [false, true] {
         let (started, finished) = (shared.started.get(), shared.finished.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end");
         client.until(bench, "the handler waits", || shared.started.get() > started).await;
-        if breaks {
+        if is_reset {
             client.break_off()
         } else {
             client.cancel(id)
@@ -140,12 +140,12 @@ pub async fn a_run_to_completion_handler_is_notified_when_its_peer_disconnects<B
 ) {
     let site = begin(bench, way);
     let shared = &site.shared;
-    for (round, breaks) in [false, true].into_iter().enumerate() {
+    for (round, is_reset) in [false, true].into_iter().enumerate() {
         let mut client = site.client().await;
         let id = client.begin("POST", "/read-to-end", &[], Length::Declared(100));
         client.part(id, b"begin").await;
         client.until(bench, "the handler reads", || shared.consumed.get() == 5 * (round + 1)).await;
-        if breaks {
+        if is_reset {
             client.break_off()
         } else {
             client.cancel(id)
@@ -155,7 +155,7 @@ pub async fn a_run_to_completion_handler_is_notified_when_its_peer_disconnects<B
         let mut client = site.client().await;
         let id = client.get("/wait-to-end-a-moment");
         client.until(bench, "the handler waits", || shared.started.get() > started).await;
-        if breaks {
+        if is_reset {
             client.break_off()
         } else {
             client.cancel(id)
@@ -169,12 +169,12 @@ pub async fn a_run_to_completion_handler_is_notified_when_its_peer_disconnects<B
 pub async fn a_late_reader_gets_an_error_when_its_peer_disconnects<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut reader = site.client().await;
-    for breaks in [false, true] {
+    for is_reset in [false, true] {
         let mut client = site.client().await;
         let id = client.begin("POST", "/keep", &[], Length::Declared(500));
         client.part(id, b"some").await;
         assert_eq!(client.answer(id).await.text(), "kept");
-        if breaks {
+        if is_reset {
             client.break_off()
         } else {
             client.cancel(id)

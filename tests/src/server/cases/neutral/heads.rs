@@ -98,11 +98,11 @@ pub async fn responses_without_content_have_none<B: Bench>(bench: &B, way: Way) 
         let response = client.answer(id).await;
         assert_eq!((response.status(), response.body.len()), (status, 0), "{path}");
         assert!(response.is_complete && response.reset.is_none(), "{path}");
-        let told = response.field("content-length");
+        let actual_length = response.field("content-length");
         match length {
-            Some("") => assert!(told.is_some(), "{path}"),
+            Some("") => assert!(actual_length.is_some(), "{path}"),
             // HTTP/1.1 has a Content-Length only if the content is sent in one piece.
-            length if path != "/trailers" => assert_eq!(told, length, "{path}"),
+            length if path != "/trailers" => assert_eq!(actual_length, length, "{path}"),
             _ => {}
         }
         client.expect_alive().await;
@@ -190,25 +190,25 @@ pub async fn connect_is_refused<B: Bench>(bench: &B, way: Way) {
 /// know where the next request begins, and ends the connection.
 pub async fn too_long_heads_are_refused<B: Bench>(bench: &B, way: Way) {
     bench.calm();
-    let small = Limits {
+    let limits = Limits {
         request_line_bytes_max: 200,
         field_bytes_max: 300,
         fields_max: 20,
         head_bytes_max: 1_000,
         ..limits()
     };
-    let site = begin_with(bench, way, small);
+    let site = begin_with(bench, way, limits);
     let long = "x".repeat(400);
-    let many: Vec<_> = (0..30).map(|_| ("x", "y")).collect();
-    let large: Vec<_> = (0..6).map(|_| ("x", &long[..250])).collect();
+    let many_fields: Vec<_> = (0..30).map(|_| ("x", "y")).collect();
+    let large_fields: Vec<_> = (0..6).map(|_| ("x", &long[..250])).collect();
     let path = format!("/{}", &long[..250]);
     for (path, fields, status) in [
         (&path[..150], &[][..], 404),
         (&path, &[], 414),
         ("/hello", &[("x", &long[..200])], 200),
         ("/hello", &[("x", &long)], 431),
-        ("/hello", &many[..], 431),
-        ("/hello", &large[..], 431),
+        ("/hello", &many_fields[..], 431),
+        ("/hello", &large_fields[..], 431),
     ] {
         let mut client = site.client().await;
         let id = client.ask("GET", path, fields);
@@ -225,7 +225,7 @@ pub async fn too_long_heads_are_refused<B: Bench>(bench: &B, way: Way) {
 }
 
 /// An application that echoes what it received.
-fn told() -> App {
+fn reporting_app() -> App {
     let hello = || "hello";
     let fields = async |request: Request| {
         let parts = &request.parts;
@@ -245,12 +245,12 @@ fn told() -> App {
 /// Fields reach the handler as they were sent, including repeated ones. Cookie crumbs are joined
 /// into one field. `Host` is an HTTP/1.1 field; with both, the head has the authority.
 pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
-    let site = begin_app(bench, way, limits(), told);
+    let site = begin_app(bench, way, limits(), reporting_app);
     let mut client = site.client().await;
     let twice = [("x-twice", "a"), ("x-other", "-"), ("x-twice", "b, c")];
-    let crumbs =
+    let cookies =
         way.differs(vec![("cookie", "a=1; b=2")], vec![("cookie", "a=1"), ("cookie", "b=2")]);
-    let all: Vec<_> = twice.into_iter().chain(crumbs).collect();
+    let all: Vec<_> = twice.into_iter().chain(cookies).collect();
     let id = client.ask("BREW", "/told/it?x=%20y", &all);
     let response = client.answer(id).await;
     let host = way.differs("localhost", "");
@@ -266,7 +266,7 @@ pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
 /// Connection fields belong to HTTP/1.1. An HTTP/2 request that has them is malformed, and its
 /// stream is reset.
 pub async fn connection_fields_are_only_for_http_1<B: Bench>(bench: &B, way: Way) {
-    let site = begin_app(bench, way, limits(), told);
+    let site = begin_app(bench, way, limits(), reporting_app);
     let mut client = site.client().await;
     for field in [("connection", "keep-alive"), ("keep-alive", "5"), ("upgrade", "h2c")] {
         let id = client.ask("GET", "/told/it", &[field]);
@@ -281,7 +281,7 @@ pub async fn connection_fields_are_only_for_http_1<B: Bench>(bench: &B, way: Way
 
 /// Two different hosts in one request are refused, whatever fields name them.
 pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
-    let site = begin_app(bench, way, limits(), told);
+    let site = begin_app(bench, way, limits(), reporting_app);
     let mut client = site.client().await;
     let id = client.ask("GET", "/told/it", &[("host", "elsewhere")]);
     let response = client.answer(id).await;
@@ -419,8 +419,8 @@ pub async fn response_fields_arrive<B: Bench>(bench: &B, way: Way) {
     let mut client = site.client().await;
     let id = client.get("/close");
     let response = client.answer(id).await;
-    let told = way.differs(Some("close"), None);
-    assert_eq!((response.text(), response.field("connection")), ("bye", told));
+    let connection = way.differs(Some("close"), None);
+    assert_eq!((response.text(), response.field("connection")), ("bye", connection));
     if way.differs(true, false) {
         assert_eq!(client.ended().await, Got::End);
     } else {

@@ -26,7 +26,7 @@ pub async fn error_responses_have_the_format_of_the_application<B: Bench>(bench:
     bench.calm();
     let limits = Limits { transfer_rate_grace: SHORT, ..limits() };
     let site = begin_app(bench, way, limits, || {
-        let form = |problem: Problem, head: &RequestHead| {
+        let render = |problem: Problem, head: &RequestHead| {
             (problem.status, format!("{} {}", problem.kind, head.path()))
         };
         let late = async || std::future::pending::<&str>().await;
@@ -36,9 +36,9 @@ pub async fn error_responses_have_the_format_of_the_application<B: Bench>(bench:
             .get("/late", late.timeout(Duration::from_millis(300)))
             .post("/small", (async |body: Bytes| body).body_limit(10))
             .post("/echo", async |body: Bytes| body)
-            .on_problem(form)
+            .on_problem(render)
     });
-    let ask = [
+    let requests = [
         ("GET", "/nowhere", None, 404, "unknown-route /nowhere"),
         ("HEAD", "/nowhere", None, 404, ""),
         ("POST", "/hello", None, 405, "method-not-allowed /hello"),
@@ -47,7 +47,7 @@ pub async fn error_responses_have_the_format_of_the_application<B: Bench>(bench:
         ("POST", "/echo", Some((10, 5)), 408, "body-too-slow /echo"),
         ("GET", "/panic", None, 500, "handler-panicked /panic"),
     ];
-    for (method, path, content, status, text) in ask {
+    for (method, path, content, status, text) in requests {
         let mut client = site.client().await;
         let length = content.map_or(Length::None, |(length, _)| Length::Declared(length));
         let id = client.begin(method, path, &[], length);
@@ -58,9 +58,9 @@ pub async fn error_responses_have_the_format_of_the_application<B: Bench>(bench:
             }
         }
         let response = client.answer(id).await;
-        let (told, path) = response.text().split_once(' ').unwrap_or_default();
+        let (kind, path) = response.text().split_once(' ').unwrap_or_default();
         assert_eq!((response.status(), path), (status, text.split_once(' ').unwrap_or_default().1));
-        assert_eq!(told.is_empty(), method == "HEAD", "{response:?}");
+        assert_eq!(kind.is_empty(), method == "HEAD", "{response:?}");
     }
     site.end().await;
 }
@@ -92,9 +92,9 @@ pub async fn middleware_wraps_every_exchange<B: Bench>(bench: &B, way: Way) {
         assert_eq!(response.field("x-frame-options"), Some("DENY"), "{path}");
     }
     let ids = [client.get("/hello"), client.get("/hello")];
-    let mut made = Vec::new();
+    let mut generated = Vec::new();
     for id in ids {
-        made.push(
+        generated.push(
             client
                 .answer(id)
                 .await
@@ -103,34 +103,34 @@ pub async fn middleware_wraps_every_exchange<B: Bench>(bench: &B, way: Way) {
                 .to_owned(),
         );
     }
-    assert_ne!(made[0], made[1]);
+    assert_ne!(generated[0], generated[1]);
     // A panic that middleware caught does not end the connection.
     client.expect_alive().await;
     client.close().await;
     site.end().await;
 }
 
-/// The access log has one line per exchange, with the same facts on every protocol.
+/// The access log has one line per exchange, with the same fields on every protocol.
 pub async fn the_access_log_contains_each_exchange<B: Bench>(bench: &B, way: Way) {
     static RUN: AtomicUsize = AtomicUsize::new(0);
     access_log_events::listen();
     let run = RUN.fetch_add(1, Ordering::SeqCst);
     let started = Arc::new(AtomicUsize::new(0));
-    let counts = Arc::clone(&started);
+    let started_count = Arc::clone(&started);
     let site = begin_app(bench, way, limits(), move || {
-        let counts = Arc::clone(&counts);
+        let started_count = Arc::clone(&started_count);
         App::new().wrap(SetRequestId::new()).wrap(AccessLog::new()).scope("/", |scope| {
             scope
                 .get("/hello", || "hello")
                 .get("/panic", || -> &'static str { panic!("on purpose") })
                 .get("/never/{id}", move || {
-                    counts.fetch_add(1, Ordering::SeqCst);
+                    started_count.fetch_add(1, Ordering::SeqCst);
                     std::future::pending::<&str>()
                 })
                 .post("/small", (async |body: Bytes| body).body_limit(10))
         })
     });
-    let asks = [
+    let requests = [
         ("HEAD", "/hello", 0, "completed", Some("200"), "INFO", Some("/hello")),
         ("GET", "/hello", 0, "completed", Some("200"), "INFO", Some("/hello")),
         ("POST", "/small", 11, "completed", Some("413"), "WARN", Some("/small")),
@@ -138,11 +138,12 @@ pub async fn the_access_log_contains_each_exchange<B: Bench>(bench: &B, way: Way
         ("GET", "/never/7", 0, "cancelled", None, "WARN", Some("/never/{id}")),
         ("GET", "/panic", 0, "panicked", Some("500"), "ERROR", Some("/panic")),
     ];
-    for (number, (method, path, length, text, status, level, route)) in asks.into_iter().enumerate()
+    for (number, (method, path, length, text, status, level, route)) in
+        requests.into_iter().enumerate()
     {
         let mut client = site.client().await;
-        let name = format!("{run}-{number}");
-        let fields = [("x-request-id", &*name)];
+        let request_id = format!("{run}-{number}");
+        let fields = [("x-request-id", &*request_id)];
         let content = if length > 0 { Length::Declared(length) } else { Length::None };
         let target = format!("{path}?secret");
         let id = client.begin(method, &target, &fields, content);
@@ -156,19 +157,25 @@ pub async fn the_access_log_contains_each_exchange<B: Bench>(bench: &B, way: Way
         } else {
             client.answer(id).await;
         }
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let start = bench.now();
-        while told.is_empty() && bench.now() < start + crate::server::bench::PATIENCE {
+        while events.is_empty() && bench.now() < start + crate::server::bench::PATIENCE {
             bench.sleep(Duration::from_millis(2)).await;
-            told = access_log_events::take(&name);
+            events = access_log_events::take(&request_id);
         }
-        let [told] = &told[..] else { panic!("{name} {path}: {told:?}") };
-        let of = |field: &str| told.get(field).map(String::as_str);
-        assert_eq!((of("message"), of("status"), of("level")), (Some(text), status, Some(level)));
-        assert_eq!((of("method"), of("path"), of("route")), (Some(method), Some(path), route));
-        assert!(of("peer").is_some_and(|peer| !peer.is_empty()), "{told:?}");
+        let [events] = &events[..] else { panic!("{request_id} {path}: {events:?}") };
+        let field_of = |field: &str| events.get(field).map(String::as_str);
+        assert_eq!(
+            (field_of("message"), field_of("status"), field_of("level")),
+            (Some(text), status, Some(level))
+        );
+        assert_eq!(
+            (field_of("method"), field_of("path"), field_of("route")),
+            (Some(method), Some(path), route)
+        );
+        assert!(field_of("peer").is_some_and(|peer| !peer.is_empty()), "{events:?}");
         if path == "/hello" {
-            assert_eq!(of("bytes"), Some("5"));
+            assert_eq!(field_of("bytes"), Some("5"));
         }
     }
     site.end().await;

@@ -163,8 +163,8 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A peer that requests much and reads nothing is cut off. HTTP/2 resets the stream whose window
-/// stays closed, and keeps the connection.
+/// A peer that requests much and reads nothing is disconnected. HTTP/2 resets the stream whose
+/// window stays closed, and keeps the connection.
 pub async fn a_stalled_reader_is_disconnected<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { transfer_rate_grace: SHORT, ..limits() });
@@ -176,6 +176,6 @@ pub async fn a_stalled_reader_is_disconnected<B: Bench>(bench: &B, way: Way) {
     let response = client.answer(id).await;
     assert_eq!((response.is_complete, response.reset), (false, way.differs(None, Some(8))));
     client.close().await;
-    let stalled = site.end().await.ended("write-stalled");
-    assert_eq!(stalled, way.differs(1, 0));
+    let stalled_count = site.end().await.ended("write-stalled");
+    assert_eq!(stalled_count, way.differs(1, 0));
 }
