@@ -358,15 +358,15 @@ mod unavailable_redis {
         drop(closed);
         for url in [silent_url, closed_url] {
             let clock = Clock::default();
-            for (when_down, expected) in [
+            for (on_failure, expected) in [
                 (OnStoreFailure::Local, (3, Some(429))),
                 (OnStoreFailure::Allow, (10, None)),
                 (OnStoreFailure::Deny, (0, Some(503))),
             ] {
-                let store = RedisStore::from_url(&url).on_failure(when_down);
+                let store = RedisStore::from_url(&url).on_failure(on_failure);
                 let store = store.timeout(Duration::from_millis(20));
                 let limit = clock.apply_to(RateLimit::per_second(3).redis_store(store));
-                assert_eq!(check_ten_times(&limit), expected, "{url} {when_down:?}");
+                assert_eq!(check_ten_times(&limit), expected, "{url} {on_failure:?}");
                 assert_eq!(limit.stats().store_errors, 10);
             }
         }

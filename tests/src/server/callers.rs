@@ -289,7 +289,7 @@ pub async fn a_proxy_header_may_arrive_slowly<B: Bench>(bench: &B, way: Way) {
     site.end(&[]).await;
 }
 
-/// A header that never completes is cut off by the timeout for the first request, however it is
+/// A header that never completes is ended by the timeout for the first request, however it is
 /// sent.
 pub async fn an_incomplete_proxy_header_times_out<B: Bench>(bench: &B, way: Way) {
     let timeouts = Limits { first_byte_timeout: SHORT, handshake_timeout: SHORT, ..limits() };
@@ -366,12 +366,8 @@ pub async fn proxy_headers_of_untrusted_peers_are_not_used<B: Bench>(bench: &B, 
     client.close().await;
     let mut peer = site.peer();
     peer.send(line(address("192.0.2.1:50"), address("192.0.2.2:80")));
-    let remaining_bytes = peer.rest().await;
-    assert!(
-        !remaining_bytes.windows(7).any(|seven| seven == b"200 OK\r"),
-        "{}",
-        remaining_bytes.escape_ascii()
-    );
+    let received = peer.rest().await;
+    assert!(!received.windows(7).any(|seven| seven == b"200 OK\r"), "{}", received.escape_ascii());
     site.end(&[(if way.is_secure() { "plaintext-on-tls-port" } else { "rejected" }, 1)]).await;
 }
 

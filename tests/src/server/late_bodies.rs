@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Adds these handlers. One body is kept at a time.
+/// Adds these handlers. One body is stored at a time.
 pub(super) fn late_body_handlers(app: App) -> App {
     let stored_body = Rc::<RefCell<Option<Body>>>::default();
     let slots: [_; 4] = std::array::from_fn(|_| Rc::clone(&stored_body));

@@ -224,11 +224,8 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
                 .await;
             client.cancel(id);
         }
-        bench
-            .until("the span is closed", || {
-                spans_of(&path).first().is_some_and(|span| span.is_closed)
-            })
-            .await;
+        let is_closed = || spans_of(&path).first().is_some_and(|span| span.is_closed);
+        bench.until("the span is closed", is_closed).await;
         let found = spans_of(&path);
         let [span] = &found[..] else { panic!("{way:?} {path}: {found:?}") };
         let pattern = format!("/{route}/{{run}}");

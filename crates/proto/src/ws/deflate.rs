@@ -300,6 +300,6 @@ fn split_unquoted(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
         is_quoted ^= *byte == b'"';
         !is_quoted && *byte == separator
     };
-    let parts = value.split_unquoted(is_separator).map(field::trim_ows);
+    let parts = value.split(is_separator).map(field::trim_ows);
     parts.filter(move |part| separator == b';' || !part.is_empty())
 }

@@ -27,8 +27,8 @@ const BATCH: usize = 1_000;
 /// limit, tables, and buffers.
 const HELD_BYTES_MAX: isize = 4 << 20;
 
-/// The most that a server with little memory may hold beyond that: memory kept for reuse, and one
-/// turn's growth.
+/// The most that a server with little memory may hold beyond that: memory kept for reuse, and the
+/// growth in one iteration.
 const KEPT_BYTES_MAX: isize = 1 << 20;
 
 /// A server under attack.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const POST_ECHO: &str = "POST /echo HTTP/1.1\r\nHost: a\r\n";
 
-/// `body` in chunks, cut where the bench chooses.
+/// `body` in chunks of sizes that the bench chooses.
 fn chunked<B: Bench>(bench: &B, mut body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while !body.is_empty() {

@@ -294,7 +294,8 @@ pub async fn useless_frames_do_not_keep_a_connection_open<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("head-timeout", 2)]);
 }
 
-/// Once the response has begun, the client may be silent indefinitely: the two sides may alternate.
+/// Once the response has started, the client may be silent indefinitely: the two sides may
+/// alternate.
 pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin_with(bench, Limits { transfer_rate_grace: SHORT, ..limits() });
@@ -309,7 +310,7 @@ pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     let response = client.answer(id).await;
     assert_eq!((response.text(), response.reset), ("wordwordword", None));
 
-    // A client that declared a length has an upload to complete, even if its response has begun.
+    // A client that declared a length has an upload to complete, even if its response has started.
     let id = client.open("POST", "/echo-stream", &[("content-length", "100")], false);
     client.data(id, b"word", false);
     client.expect(id, 4).await;
@@ -434,7 +435,7 @@ pub async fn a_connection_window_that_stays_closed_ends_its_streams<B: Bench>(be
 }
 
 /// A client may acknowledge each DATA frame separately, and read more slowly than the handler
-/// produces: the windows it opens do not cut small pieces into fragments.
+/// produces: the windows it opens do not split small pieces into fragments.
 pub async fn small_pieces_reach_a_client_that_acknowledges_every_frame<B: Bench>(bench: &B) {
     bench.calm();
     let (server, _) = begin(bench);

@@ -53,7 +53,7 @@ pub async fn a_client_that_does_not_read_shared_content_is_disconnected<B: Bench
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
 
-/// A large response in progress at the deadline of a shutdown is cut and reported.
+/// A large response in progress at the deadline of a shutdown is aborted and reported.
 pub async fn shared_content_in_progress_is_aborted_and_reported<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);

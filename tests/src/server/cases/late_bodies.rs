@@ -10,7 +10,7 @@ use std::time::Duration;
 /// More than the server discards, and more than its pipe holds.
 const LARGE: usize = 700_000;
 
-/// Sends a request whose body is kept, with this much of the body, and waits for the response.
+/// Sends a request whose body is stored, with this much of the body, and waits for the response.
 async fn store_body<B: Bench>(
     peer: &mut Peer<B::Wire>,
     path: &str,
@@ -83,7 +83,7 @@ pub async fn a_slow_body_times_out_after_the_response_too<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("body-too-slow", 1)]);
 }
 
-/// A body that is kept but not read is dropped once the connection has been idle for long enough.
+/// A body that is stored but not read is dropped once the connection has been idle for long enough.
 pub async fn a_late_body_that_is_not_read_times_out<B: Bench>(bench: &B) {
     bench.calm();
     let time = Duration::from_millis(700);

@@ -44,7 +44,7 @@ pub async fn a_large_response_arrives_complete<B: Bench>(bench: &B) {
 }
 
 /// An endless stream is not produced while its client does not read, and eventually the connection
-/// is cut.
+/// is closed.
 pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: Duration::from_secs(2), ..promises() };

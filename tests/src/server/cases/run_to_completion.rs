@@ -12,8 +12,8 @@ use peregrine::Limits;
 use peregrine_driver_sim::SocketBuffers;
 use std::time::Duration;
 
-/// A handler that runs to completion and reads its body gets an error when the peer is gone, and
-/// completes.
+/// A handler that runs to completion and reads its body gets an error when the peer disconnects,
+/// and completes.
 pub async fn a_run_to_completion_handler_gets_an_error_for_a_truncated_body<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let head = "POST /read-to-end HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";

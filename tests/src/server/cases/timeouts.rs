@@ -198,7 +198,7 @@ pub async fn an_old_connection_is_closed<B: Bench>(bench: &B) {
     assert_eq!(outcome.ended("connection-close"), 1, "{outcome:?}");
 }
 
-/// An incomplete handshake is cut off, however many bytes trickle in.
+/// An incomplete handshake times out, however many bytes trickle in.
 pub async fn a_slow_handshake_times_out<B: Bench>(bench: &B) {
     bench.calm();
     let shared = crate::server::app::Shared::default();
@@ -235,7 +235,7 @@ pub async fn the_timeout_of_a_route_applies<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A stalled reader is cut off within one window after the last bytes it read.
+/// A stalled reader is disconnected within one window after the last bytes it read.
 pub async fn a_stalled_reader_is_disconnected_in_time<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };
@@ -250,7 +250,7 @@ pub async fn a_stalled_reader_is_disconnected_in_time<B: Bench>(bench: &B) {
     assert_eq!(server.ended().await.endings(), [("write-stalled", 1)]);
 }
 
-/// Once the response has begun, the client may be silent indefinitely, as over HTTP/2.
+/// Once the response has started, the client may be silent indefinitely, as over HTTP/2.
 pub async fn a_bidirectional_stream_may_be_silent<B: Bench>(bench: &B) {
     bench.calm();
     let promises = Promises { rate_window: SHORT, ..promises() };

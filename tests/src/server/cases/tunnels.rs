@@ -9,7 +9,7 @@ use peregrine::{Http2Limits, Limits};
 use std::time::Duration;
 
 /// Requests another protocol.
-fn ask<W: Wire>(client: &mut Streams<W>, path: &str) -> u32 {
+fn request_protocol<W: Wire>(client: &mut Streams<W>, path: &str) -> u32 {
     client.open("CONNECT", path, &[(":protocol", "echo")], false)
 }
 
@@ -17,7 +17,8 @@ fn ask<W: Wire>(client: &mut Streams<W>, path: &str) -> u32 {
 pub async fn a_tunnel_carries_bytes_both_ways<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
-    let (first, second) = (ask(&mut client, "/upgrade"), ask(&mut client, "/upgrade"));
+    let (first, second) =
+        (request_protocol(&mut client, "/upgrade"), request_protocol(&mut client, "/upgrade"));
     client.upload_part(first, b"early", false).await;
     client.expect(first, 5).await;
     assert_eq!(client.so_far(first).status(), 200);
@@ -43,7 +44,7 @@ pub async fn a_tunnel_carries_bytes_both_ways<B: Bench>(bench: &B) {
 pub async fn a_tunnel_may_send_first_and_close_first<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
-    let id = ask(&mut client, "/upgrade-greeting");
+    let id = request_protocol(&mut client, "/upgrade-greeting");
     client.expect(id, 8).await;
     assert_eq!(client.so_far(id).text(), "welcome\n");
     client.data(id, b"x", false);
@@ -59,7 +60,7 @@ pub async fn a_tunnel_may_send_first_and_close_first<B: Bench>(bench: &B) {
 pub async fn a_task_does_not_keep_the_stream_of_an_ended_tunnel<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
-    let id = ask(&mut client, "/upgrade-handed-on");
+    let id = request_protocol(&mut client, "/upgrade-handed-on");
     let response = client.answer(id).await;
     assert_eq!((response.status(), response.is_complete), (200, true));
     bench.until("the task noticed the end", || shared.finished.get() == 1).await;
@@ -76,7 +77,7 @@ pub async fn a_route_without_the_protocol_refuses_it<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
     for (path, status) in [("/hello", 501), ("/no-such-path", 404), ("/panic", 500)] {
-        let id = ask(&mut client, path);
+        let id = request_protocol(&mut client, path);
         client.data(id, b"x", false);
         assert_eq!(client.answer(id).await.status(), status, "{path}");
     }
@@ -91,7 +92,7 @@ pub async fn tunnels_can_be_disabled<B: Bench>(bench: &B) {
     let http2 = Http2Limits { enable_connect_protocol: false, ..Http2Limits::default() };
     let (server, _) = begin_with(bench, Limits { http2, ..limits() });
     let mut client = Streams::new(server.connect());
-    let id = ask(&mut client, "/upgrade");
+    let id = request_protocol(&mut client, "/upgrade");
     assert_eq!(client.answer(id).await.reset, Some(1));
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
@@ -106,12 +107,12 @@ pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
     // Behind a bridge, the protocol gets an error when its peer disconnects, and may complete.
     let ended_count = || shared.dropped.get() + shared.finished.get();
     let mut client = Streams::new(server.connect());
-    let id = ask(&mut client, "/upgrade-guarded");
+    let id = request_protocol(&mut client, "/upgrade-guarded");
     client.data(id, b"x", false);
     client.expect(id, 1).await;
     client.reset(id);
     bench.until("the protocol has ended", || ended_count() == 1).await;
-    let id = ask(&mut client, "/upgrade-guarded");
+    let id = request_protocol(&mut client, "/upgrade-guarded");
     client.data(id, b"x", false);
     client.expect(id, 1).await;
     server.cut();
@@ -125,7 +126,7 @@ pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
 pub async fn a_panic_in_a_tunnel_resets_its_stream<B: Bench>(bench: &B) {
     let (server, _) = begin(bench);
     let mut client = Streams::new(server.connect());
-    let id = ask(&mut client, "/upgrade-panic");
+    let id = request_protocol(&mut client, "/upgrade-panic");
     client.data(id, b"x", false);
     assert_eq!(client.answer(id).await.reset, Some(2));
     let hello = client.get("/hello");
@@ -151,7 +152,7 @@ pub async fn a_tunnel_has_its_own_idle_timeout<B: Bench>(bench: &B) {
     let limits = Limits { upgraded_idle_timeout: promises.upgrade_idle, ..limits };
     let (server, _) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
-    let id = ask(&mut client, "/upgrade");
+    let id = request_protocol(&mut client, "/upgrade");
     for round in 1..=4 {
         bench.sleep(idle / 4).await;
         client.data(id, b"x", false);
@@ -165,14 +166,14 @@ pub async fn a_tunnel_has_its_own_idle_timeout<B: Bench>(bench: &B) {
     server.ended().await;
 }
 
-/// A peer that does not read the other protocol's data stalls only that protocol, and is cut off by
-/// the minimum rate.
+/// A peer that does not read the other protocol's data stalls only that protocol, and is
+/// disconnected by the minimum rate.
 pub async fn a_tunnel_whose_peer_does_not_read_is_ended<B: Bench>(bench: &B) {
     let slack = Duration::from_millis(300);
     let (server, shared) = begin_with(bench, Limits { transfer_rate_grace: slack, ..limits() });
     let mut client = Streams::new(server.connect());
     client.keep_windows_shut();
-    let id = ask(&mut client, "/upgrade-guarded");
+    let id = request_protocol(&mut client, "/upgrade-guarded");
     client.upload_part(id, &pattern(60_000), false).await;
     client.expect(id, 60_000).await;
     client.open_window();

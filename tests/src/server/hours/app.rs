@@ -23,7 +23,7 @@ pub(super) struct Ledger(Rc<RefCell<BTreeMap<u64, Work>>>);
 /// One such handler.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// When its last wait began.
+    /// When its last wait started.
     pub(super) started_at: Duration,
     /// How long that wait is.
     pub(super) wait_time: Duration,

@@ -1,7 +1,7 @@
 //! Peers that transfer bytes for hours: uploads, downloads, and other protocols, at rates around
 //! the minimum.
 
-use super::peer::{Http1Peer, Received};
+use super::http1_peer::{Http1Peer, Received};
 use super::world::World;
 use crate::server::app::pattern;
 use peregrine_driver_sim::SocketBuffers;
@@ -24,7 +24,7 @@ struct Flow {
 
 impl Flow {
     /// A flow that takes up to an hour and keeps the minimum rate in every window, barely or by
-    /// far, although `lump` bytes may move late.
+    /// far, although `progress_step` bytes may move late.
     fn steady(world: &World, sockets: Option<&SocketBuffers>, progress_step: usize) -> Self {
         let window = world.promises.rate_window;
         let pause = world.choose(&[SECOND / 10, SECOND, window / 4]);

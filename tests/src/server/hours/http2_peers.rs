@@ -125,8 +125,8 @@ impl Http2Peer {
                 duration_max += 3 * SECOND * pieces
                     + if is_slow_handler { handler_time } else { Duration::ZERO };
                 let has_trailers = world.network.random_below(2) == 0;
-                let next = self.now() + pause;
-                upload = Some(Upload { remaining, piece, next, has_trailers });
+                let next_piece_at = self.now() + pause;
+                upload = Some(Upload { remaining, piece, next_piece_at, has_trailers });
                 let path =
                     if is_slow_handler { format!("/nap/{seconds}") } else { "/count".to_owned() };
                 (path, 200, remaining.to_string().into_bytes())

@@ -1,6 +1,6 @@
-//! Simulated runs of hours ("lives"): peers that obey the rules or break exactly one, days of
-//! silence between them, and a shutdown at any moment. Each peer knows what it must receive, and
-//! when.
+//! Simulated runs of hours ("lives"): peers that follow the protocol or violate exactly one rule,
+//! days of silence between them, and a shutdown at any moment. Each peer knows what it must
+//! receive, and when.
 //!
 //! Beside what each peer of `peers.rs`, `flows.rs`, `http2_peers.rs` (HTTP/2), and `sockets.rs`
 //! (WebSockets) asserts itself, every life asserts that:

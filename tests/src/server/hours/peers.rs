@@ -1,7 +1,7 @@
 //! Peers that send little: silence, half heads, requests with pauses between, panics, and work that
 //! outlasts its peer.
 
-use super::peer::{Http1Peer, Received};
+use super::http1_peer::{Http1Peer, Received};
 use super::world::World;
 use peregrine_driver_sim::SocketBuffers;
 use std::rc::Rc;

@@ -179,7 +179,7 @@ impl World {
     pub(super) fn is_multiplexed(&self, address: &str) -> bool {
         let multiplexed_kinds =
             ["multiplexer", "half frame", "resetter", "shut", "websocket of HTTP/2"];
-        self.record
+        self.records
             .borrow()
             .get(address)
             .is_some_and(|record| multiplexed_kinds.contains(&record.kind))

@@ -1,4 +1,4 @@
-//! HTTP/2 clients in random lives: any frames in any order, cut anywhere.
+//! HTTP/2 clients in random lives: any frames in any order, truncated anywhere.
 
 use super::{Planned, choose, listen, number, pieces, send_requests};
 use crate::server::app::pattern;

@@ -54,14 +54,14 @@ pub async fn requests_in_progress_complete<B: Bench>(bench: &B, way: Way) {
         assert_eq!((response.text(), response.is_complete), (text, true));
         assert_eq!(client.ended().await, Got::End);
     }
-    // An HTTP/1.1 head that was sent before the order cannot announce the close.
+    // An HTTP/1.1 head that was sent before the shutdown request cannot announce the close.
     let announced: Vec<_> = clients.iter().map(|(client, _)| client.is_told_to_go()).collect();
     assert_eq!(announced, [true, way.differs(false, true), true]);
     drop(clients);
     assert_eq!(site.end().await.ended("drained"), 3);
 }
 
-/// Requests that are in progress at the deadline are cut and reported.
+/// Requests that are in progress at the deadline are aborted and reported.
 pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Bench>(
     bench: &B,
     way: Way,
@@ -93,7 +93,8 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
     assert_eq!((outcome.ended("force-closed"), shared.dropped.get()), (2, 2));
 }
 
-/// A second order does not wait for the deadline, nor for handlers marked to run to completion.
+/// A second shutdown request does not wait for the deadline, nor for handlers marked to run to
+/// completion.
 pub async fn a_second_shutdown_request_aborts_at_once<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
     let shared = &site.shared;
@@ -110,7 +111,7 @@ pub async fn a_second_shutdown_request_aborts_at_once<B: Bench>(bench: &B, way: 
     assert_eq!(shared.dropped.get(), 1);
 }
 
-/// Endless streams may wait for the shutdown order, and data they send afterwards arrives.
+/// Endless streams may wait for the shutdown request, and data they send afterwards arrives.
 pub async fn streams_are_notified_of_the_shutdown_request<B: Bench>(bench: &B, way: Way) {
     let site = begin_with(bench, way, Limits { shutdown_timeout: HOUR, ..limits() });
     let shared = &site.shared;
@@ -141,7 +142,7 @@ pub async fn the_server_waits_for_tasks_that_outlive_their_request<B: Bench>(ben
     assert_eq!(outcome.snapshot.aborted_tasks, 0);
 }
 
-/// A server in its lame-duck period accepts and answers requests, and tells every client to
+/// A server in its lame-duck period accepts and answers requests, and asks every client to
 /// disconnect.
 pub async fn the_server_accepts_and_answers_in_the_lame_duck_phase<B: Bench>(bench: &B, way: Way) {
     bench.calm();

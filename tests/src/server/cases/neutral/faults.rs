@@ -110,7 +110,7 @@ pub async fn unneeded_work_is_cancelled<B: Bench>(bench: &B, way: Way) {
     site.end().await;
 }
 
-/// A handler marked to run to completion does so although its client is gone.
+/// A handler marked to run to completion does so although its client has disconnected.
 pub async fn a_run_to_completion_handler_outlives_its_peer<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let shared = &site.shared;

@@ -242,8 +242,8 @@ fn reporting_app() -> App {
     App::new().get("/hello", hello).any("/told/{*rest}", fields)
 }
 
-/// Fields reach the handler as they were sent, including repeated ones. Cookie crumbs are joined
-/// into one field. `Host` is an HTTP/1.1 field; with both, the head has the authority.
+/// Fields reach the handler as they were sent, including repeated ones. Several `Cookie` fields are
+/// joined into one field. `Host` is an HTTP/1.1 field; with both, the head has the authority.
 pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), reporting_app);
     let mut client = site.client().await;

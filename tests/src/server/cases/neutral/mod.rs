@@ -61,7 +61,7 @@ impl<B: Bench> Site<B> {
         self.way.connect(&self.server).await
     }
 
-    /// Ends the server and asserts that no connection was cut.
+    /// Ends the server and asserts that no connection was aborted.
     async fn end(self) -> Outcome {
         self.server.shut_down();
         let outcome = self.server.ended().await;

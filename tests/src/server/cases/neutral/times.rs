@@ -130,7 +130,7 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
 }
 
 /// An exchange may not exceed its time limit: it gets a 503, or a broken response if the response
-/// has begun. HTTP/1.1 then closes the connection, and HTTP/2 resets the stream.
+/// has started. HTTP/1.1 then closes the connection, and HTTP/2 resets the stream.
 pub async fn an_exchange_has_a_timeout<B: Bench>(bench: &B, way: Way) {
     bench.calm();
     let site = begin_with(bench, way, Limits { exchange_timeout: Some(SHORT), ..limits() });
