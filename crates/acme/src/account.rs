@@ -46,7 +46,7 @@ impl StoredAccount {
         self.0.get(EXTERNAL_ACCOUNT_KEY).is_some_and(|stored| stored.as_str() != Some(expected))
     }
 
-    /// The credentials for the current directory URL, since one storage may serve two URLs.
+    /// Returns the credentials for the current directory URL, since one storage can serve two URLs.
     fn credentials(&self, directory: &str) -> serde_json::Result<AccountCredentials> {
         let mut members = self.0.clone();
         members.insert("directory".to_owned(), directory.into());

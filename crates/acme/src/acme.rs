@@ -37,7 +37,7 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// The protocol's name.
+    /// Returns the name of the challenge in the protocol.
     pub(crate) fn to_protocol(self) -> ChallengeType {
         match self {
             Self::TlsAlpn01 => ChallengeType::TlsAlpn01,
@@ -70,7 +70,7 @@ impl Challenge {
 #[doc(alias = "letsencrypt")]
 #[doc(alias = "autocert")]
 #[doc(alias = "certbot")]
-#[must_use = "it does nothing before a server has its `TlsConfig`"]
+#[must_use = "it does nothing until a server uses its `TlsConfig`"]
 pub struct Acme {
     domains: Vec<String>,
     directory: String,
@@ -86,8 +86,8 @@ pub struct Acme {
 }
 
 impl Acme {
-    /// Certificates for these DNS names, from [`LETS_ENCRYPT_PRODUCTION`]. Clients that send no
-    /// name get the certificate of the first one.
+    /// Requests certificates for these DNS names from [`LETS_ENCRYPT_PRODUCTION`]. Clients that
+    /// send no name get the certificate of the first one.
     pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         Self {
             domains: names.into_iter().map(Into::into).collect(),
@@ -131,15 +131,15 @@ impl Acme {
     }
 
     /// Adds the certificates in this PEM file to the system's trust store when connecting to the
-    /// directory. For private directories.
+    /// directory. Use this for private directories.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.roots.push(path.into());
         self
     }
 
-    /// Stores account and certificates in this directory, which is created if it is missing; see
-    /// [`DirStorage`]. Instances that share it share the certificates, and respond to each other's
-    /// challenges.
+    /// Stores the account and the certificates in this directory, which is created if it is
+    /// missing; see [`DirStorage`]. Instances that share it share the certificates, and respond to
+    /// each other's challenges.
     #[doc(alias = "cache")]
     #[doc(alias = "DirCache")]
     pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
@@ -149,7 +149,7 @@ impl Acme {
         self
     }
 
-    /// Stores account and certificates elsewhere.
+    /// Stores the account and the certificates in this storage.
     pub fn storage(mut self, storage: impl Storage) -> Self {
         self.storage = Some(Arc::new(storage));
         self
@@ -272,14 +272,14 @@ impl fmt::Debug for Acme {
     }
 }
 
-/// Normalizes a name.
+/// Checks and normalizes a name.
 // RFC 1035 §2.3.1 and §2.3.4: letters, digits and hyphens, and the length limits.
 pub(crate) fn check_domain(name: &str) -> Result<String, AcmeSetupError> {
     let invalid = |cause| Err(AcmeSetupError::InvalidDomain { name: name.to_owned(), cause });
     let normalized = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     if normalized.starts_with("*.") {
         return invalid(
-            "wildcards need the challenge dns-01, which a server cannot answer; \
+            "wildcards need the challenge dns-01, which a web server cannot respond to; \
             name each host, or obtain it with certbot or lego, and use TlsConfig::from_pem_files",
         );
     }
@@ -309,15 +309,15 @@ fn is_directory_url(url: &str) -> bool {
     url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() == Some("https") && uri.host().is_some())
 }
 
-/// The `mailto:` URL of an address.
+/// Checks an address and returns its `mailto:` URL.
 fn check_contact(contact: &str) -> Result<String, AcmeSetupError> {
     let address = contact.strip_prefix("mailto:").unwrap_or(contact);
-    let is_valid_part =
+    let is_printable =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
     match address.split_once('@') {
         // RFC 8555 §7.3: one address, without header fields.
         Some((user, host))
-            if is_valid_part(user) && is_valid_part(host) && !address.contains([',', '?']) =>
+            if is_printable(user) && is_printable(host) && !address.contains([',', '?']) =>
         {
             Ok(format!("mailto:{address}"))
         }
@@ -359,7 +359,7 @@ fn decode_base64url(text: &str) -> Option<Vec<u8>> {
             bytes.push((bits >> bit_count) as u8);
         }
     }
-    // The leftover bits must be fewer than those of one character.
+    // There must be fewer leftover bits than one character has.
     (bit_count < 6 && !bytes.is_empty()).then_some(bytes)
 }
 

@@ -26,7 +26,7 @@ pub struct AcmeClientThread {
 }
 
 impl AcmeClient {
-    /// One client for each distinct ACME configuration among these TLS configurations.
+    /// Creates one client for each distinct ACME configuration among these TLS configurations.
     #[must_use]
     pub fn for_listeners<'t>(configs: impl Iterator<Item = &'t TlsConfig>) -> Vec<Self> {
         let mut clients: Vec<Self> = Vec::new();
@@ -42,7 +42,7 @@ impl AcmeClient {
         clients
     }
 
-    /// The responses to the pending challenges.
+    /// Returns the responses to the pending challenges.
     #[must_use]
     pub fn challenge_responses(&self) -> Arc<ChallengeResponses> {
         Arc::clone(&self.shared.challenges)
@@ -79,7 +79,7 @@ impl AcmeClient {
                 // released, and the next process resumes it from the storage.
                 tokio::select! { biased; () = end => {}, () = renewal_loop.run() => {} }
             });
-            // A pending DNS lookup may take long.
+            // A pending DNS lookup can take long.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("peregrine-acme".to_owned()).spawn(thread_body)?;
@@ -87,7 +87,7 @@ impl AcmeClient {
     }
 }
 
-/// Signals the end of the thread, even by a panic.
+/// Signals the end of the thread, even if it ends by a panic.
 struct StoppedOnDrop(#[expect(dead_code, reason = "its drop signals the end")] mpsc::Sender<()>);
 
 impl Drop for StoppedOnDrop {

@@ -27,7 +27,7 @@ impl<F: Future> Future for CatchUnwind<F> {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
     let formatted = || panic.downcast_ref::<String>().map(String::as_str);

@@ -29,7 +29,8 @@ pub(crate) struct StorageChallengeLookup(Arc<Inner>);
 
 struct Inner {
     storage: ScopedStorage,
-    /// Where found responses are published. Weak, because it owns this lookup.
+    /// Where found responses are published. This is weak, because the `ChallengeResponses` own this
+    /// lookup.
     challenges: Weak<ChallengeResponses>,
     state: Mutex<State>,
     /// The number of the last completed read.
@@ -38,7 +39,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// The number of reads begun.
+    /// The number of reads that have begun.
     started: u64,
     started_at: Option<Instant>,
     /// The number of the read that requests wait for.

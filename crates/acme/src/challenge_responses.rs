@@ -36,7 +36,7 @@ impl<'a> ActiveResponses<'a> {
             self.storage.store_challenge_response(response.clone(), SystemTime::now())
         {
             tracing::error!(target: "peregrine", name = response.domain, %error,
-                "a challenge response cannot be stored: other instances cannot answer the challenge");
+                "a challenge response cannot be stored: other instances cannot respond to the challenge");
         }
         self.published.push(response);
         Ok(())

@@ -17,7 +17,7 @@ pub enum FailureReason {
     Challenge,
     /// The issued certificate cannot be used.
     InvalidCertificate,
-    /// Another instance holds the lock without any result.
+    /// Another instance holds the lock without a result.
     Locked,
     /// The authority is unreachable, or the server that responds is not an ACME directory.
     Network,
@@ -48,7 +48,7 @@ impl FailureReason {
         Self::Timeout,
     ];
 
-    /// The reason's label in metrics.
+    /// Returns the reason's label in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -154,7 +154,7 @@ pub(crate) fn is_unrelated_to_order(problem: &Problem) -> bool {
     )
 }
 
-/// The problem's type in the protocol.
+/// Returns the problem's type in the protocol.
 pub(crate) fn problem_type(problem: &Problem) -> &str {
     let kind = problem.r#type.as_deref().unwrap_or_default();
     kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or_default()

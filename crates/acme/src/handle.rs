@@ -54,7 +54,7 @@ impl AcmeHandle {
         check_domain(name).is_ok_and(|name| self.0.request_renewal(&name))
     }
 
-    /// The current status.
+    /// Returns the current status.
     pub fn status(&self) -> AcmeStatus {
         self.0.status()
     }

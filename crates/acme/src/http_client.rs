@@ -45,9 +45,9 @@ pub(crate) struct AcmeHttpClient {
 /// The delays that the directory requested.
 #[derive(Debug, Default)]
 struct RetryAfterState {
-    /// Set if the directory rejected a request since this was last read.
-    refused: Option<RetryAfter>,
-    /// From the last response.
+    /// The rejection of a request since this was last taken, if any.
+    rejection: Option<RetryAfter>,
+    /// The time that the last response specified, if any.
     last_retry_after: Option<SystemTime>,
 }
 
@@ -67,8 +67,8 @@ impl RetryAfterState {
         // requests of this kind.
         let is_global = status == StatusCode::SERVICE_UNAVAILABLE;
         if is_global || status == StatusCode::TOO_MANY_REQUESTS {
-            let previous = self.refused.take();
-            self.refused = Some(RetryAfter {
+            let previous = self.rejection.take();
+            self.rejection = Some(RetryAfter {
                 retry_at: retry_at.max(previous.and_then(|retry_after| retry_after.retry_at)),
                 is_global: is_global || previous.is_some_and(|retry_after| retry_after.is_global),
             });
@@ -108,17 +108,17 @@ impl AcmeHttpClient {
         Box::new(HttpClientAdapter { pooled, retry_after: Arc::clone(&self.retry_after) })
     }
 
-    /// The rejection since the last call, if any.
+    /// Returns the rejection since the last call, if any.
     pub(crate) fn take_rejection(&self) -> Option<RetryAfter> {
-        self.retry_after().refused.take()
+        self.retry_after_state().rejection.take()
     }
 
-    /// The time of the next request, if the last response specified one.
+    /// Returns the time of the next request, if the last response specified one.
     pub(crate) fn last_retry_after(&self) -> Option<SystemTime> {
-        self.retry_after().last_retry_after.take()
+        self.retry_after_state().last_retry_after.take()
     }
 
-    fn retry_after(&self) -> MutexGuard<'_, RetryAfterState> {
+    fn retry_after_state(&self) -> MutexGuard<'_, RetryAfterState> {
         self.retry_after.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -131,7 +131,7 @@ fn add_root_file(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
         count += 1;
     }
-    if count == 0 { Err("it holds no certificate".to_owned()) } else { Ok(()) }
+    if count == 0 { Err("it contains no certificate".to_owned()) } else { Ok(()) }
 }
 
 struct HttpClientAdapter {
@@ -152,7 +152,7 @@ impl HttpClient for HttpClientAdapter {
         Box::pin(async move {
             let to_error = |cause: String| Error::Other(format!("{authority}: {cause}").into());
             let on_timeout =
-                |_| to_error(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs()));
+                |_| to_error(format!("no response within {} s", RESPONSE_TIMEOUT.as_secs()));
             let response = timeout(RESPONSE_TIMEOUT, response).await.map_err(on_timeout)?;
             let (mut parts, body) =
                 response.map_err(|error| to_error(error_chain(&error)))?.into_parts();
@@ -174,7 +174,7 @@ impl HttpClient for HttpClientAdapter {
     }
 }
 
-/// The time before which the server requests not to be contacted, at most a day from now.
+/// Returns the time before which the server requests not to be contacted, at most a day from now.
 // RFC 9110 §10.2.3: a number of seconds, or a date.
 fn retry_after(fields: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
     let value = fields.get(RETRY_AFTER)?.to_str().ok()?.trim();
@@ -189,8 +189,9 @@ fn retry_after(fields: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
     now.checked_add(delay.min(RETRY_AFTER_MAX))
 }
 
-/// Replaces `Retry-After` by the value computed here. The ACME library adds any number to the
-/// current time, and would panic on overflow. For renewal windows, it also requires the field.
+/// Replaces the value of `Retry-After` with the one computed here. The ACME library adds any number
+/// to the current time, and would panic on overflow. For renewal windows, it also requires the
+/// field.
 fn replace_retry_after(
     fields: &mut HeaderMap,
     retry_at: Option<SystemTime>,
@@ -204,7 +205,7 @@ fn replace_retry_after(
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 pub(crate) fn error_chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -269,14 +270,14 @@ mod tests {
         let at = |seconds| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         let mut state = RetryAfterState::default();
         state.record(StatusCode::OK, at(5));
-        assert_eq!((state.refused, state.last_retry_after), (None, at(5)));
+        assert_eq!((state.rejection, state.last_retry_after), (None, at(5)));
         state.record(StatusCode::TOO_MANY_REQUESTS, at(9));
         state.record(StatusCode::TOO_MANY_REQUESTS, at(7));
         state.record(StatusCode::OK, None);
         let rejection = |until, is_global| Some(RetryAfter { retry_at: until, is_global });
-        assert_eq!((state.refused, state.last_retry_after), (rejection(at(9), false), None));
+        assert_eq!((state.rejection, state.last_retry_after), (rejection(at(9), false), None));
         state.record(StatusCode::SERVICE_UNAVAILABLE, None);
         state.record(StatusCode::TOO_MANY_REQUESTS, None);
-        assert_eq!(state.refused, rejection(at(9), true));
+        assert_eq!(state.rejection, rejection(at(9), true));
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct OrderContext<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// The identifier of a certificate in requests for renewal information.
+/// Returns the identifier of a certificate for requests for renewal information.
 // RFC 9773 §4.1: the key identifier of its issuer, and its serial number.
 pub(crate) fn ari_certificate_id(
     current: &CurrentCertificate,
@@ -135,7 +135,7 @@ impl OrderContext<'_> {
         parse_certificate(self.domain, pem).map_err(unusable)
     }
 
-    /// The order that a previous process started, if it is still usable.
+    /// Resumes the order that a previous process started, if it is still usable.
     async fn resume(&self, account: &Account) -> Result<Option<(Order, String)>, OrderFailure> {
         let storage = &self.settings.storage;
         let Some(PendingOrder { order_url, private_key_pem }) = storage.pending_order(self.domain)
@@ -155,7 +155,7 @@ impl OrderContext<'_> {
                         return Ok(Some((order, private_key_pem)));
                     }
                 }
-                // The directory does not know the order any more.
+                // The directory does not know the order anymore.
                 Err(Error::Api(problem)) if !is_unrelated_to_order(&problem) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -166,7 +166,7 @@ impl OrderContext<'_> {
         Ok(None)
     }
 
-    /// A new order, which is stored before it is processed.
+    /// Creates an order, and stores it before it is processed.
     async fn create(&self, account: &Account) -> Result<(Order, String), OrderFailure> {
         let key = KeyPair::generate().map_err(|error| {
             OrderFailure::new(FailureReason::InvalidCertificate, error.to_string())
@@ -258,7 +258,7 @@ impl OrderContext<'_> {
         Ok(())
     }
 
-    /// The certificate request with this key.
+    /// Creates a certificate request with this key.
     fn create_csr(&self, key: &str) -> Result<Vec<u8>, OrderFailure> {
         let build = || {
             let mut parameters = CertificateParams::new([self.domain.to_owned()])?;
@@ -285,7 +285,7 @@ fn is_replaces_error(error: &Error) -> bool {
     }
 }
 
-/// Why the authority could not verify the name, according to the challenges.
+/// Returns why the authority could not verify the name, according to the challenges.
 async fn challenge_failure(order: &mut Order, error: Option<Error>) -> OrderFailure {
     let mut problems = Vec::new();
     let mut authorizations = order.authorizations();

@@ -21,7 +21,7 @@ impl PanicSafeStorage {
         Self { storage, panics: Arc::default() }
     }
 
-    /// How often the storage has panicked.
+    /// Returns how often the storage has panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }

@@ -4,18 +4,18 @@
 use crate::timing;
 use std::time::{Duration, SystemTime};
 
-/// All names.
+/// The schedule of all names.
 #[derive(Debug, Default)]
 pub(crate) struct RenewalSchedule {
     entries: Vec<ScheduledDomain>,
-    /// The authority requested that no requests are sent before this time.
+    /// The time before which no requests are sent, because the authority requested that.
     backoff_until: Option<SystemTime>,
 }
 
 /// The maximum pause of all requests. It also bounds the effect of a clock that was set back.
 const BACKOFF_MAX: Duration = Duration::from_secs(86_400);
 
-/// One name.
+/// The schedule of one name.
 #[derive(Debug)]
 pub(crate) struct ScheduledDomain {
     pub(crate) domain: String,
@@ -217,8 +217,8 @@ impl RenewalSchedule {
         entry.ari_check_at = None;
     }
 
-    /// The action that is due now: the order that has been due for longest, so that failing orders
-    /// do not delay others, or else the first request for a renewal window.
+    /// Returns the action that is due now: the order that has been due for longest, so that failing
+    /// orders do not delay others, or else the first request for a renewal window.
     pub(crate) fn next_action(&self, now: SystemTime) -> RenewalAction {
         let backoff_until =
             self.backoff_until.filter(|until| *until > now && *until <= now + BACKOFF_MAX);
@@ -241,7 +241,7 @@ impl RenewalSchedule {
 }
 
 impl ScheduledDomain {
-    /// When a certificate is ordered.
+    /// Returns when a certificate is ordered.
     pub(crate) fn due_at(&self) -> SystemTime {
         match (&self.current, self.retry_at) {
             (_, Some(retry_at)) => retry_at,
@@ -250,7 +250,7 @@ impl ScheduledDomain {
         }
     }
 
-    /// When to request the window from the authority.
+    /// Returns when to request the window from the authority.
     fn ari_due_at(&self, now: SystemTime) -> Option<SystemTime> {
         // RFC 9773 §4.3.3: no requests for certificates that have expired or are about to be
         // replaced.

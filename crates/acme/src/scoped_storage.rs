@@ -76,7 +76,7 @@ impl ScopedStorage {
         format!("{}/{file}", self.directory)
     }
 
-    /// The stored account.
+    /// Loads the account.
     pub(crate) fn account(&self) -> io::Result<Option<Vec<u8>>> {
         self.storage.load(&self.key("account.json"))
     }
@@ -89,7 +89,8 @@ impl ScopedStorage {
         self.storage.remove(&self.key("account.json"))
     }
 
-    /// The certificate of `name`. An unusable one is logged and counts as missing.
+    /// Loads the certificate of `name`. If it is unusable, this is logged, and it counts as
+    /// missing.
     pub(crate) fn certificate(&self, name: &str) -> Option<StoredCertificate> {
         let key = self.key(&format!("{name}.pem"));
         let cause = match self.storage.load(&key) {
@@ -109,7 +110,7 @@ impl ScopedStorage {
         self.storage.store(&self.key(&format!("{name}.pem")), pem)
     }
 
-    /// The order in progress for `name`.
+    /// Loads the order in progress for `name`.
     pub(crate) fn pending_order(&self, name: &str) -> Option<PendingOrder> {
         let value = self.storage.load(&self.key(&format!("{name}.order.json"))).ok()??;
         serde_json::from_slice(&value).ok()
@@ -124,14 +125,14 @@ impl ScopedStorage {
         self.storage.remove(&self.key(&format!("{name}.order.json")))
     }
 
-    /// Takes the lock for orders; `None` if another instance holds it.
+    /// Takes the lock for orders. Returns `None` if another instance holds it.
     pub(crate) fn try_lock(&self) -> io::Result<Option<StorageLock>> {
         self.storage.try_lock(&self.key("lock"), LOCK_LEASE)
     }
 
-    /// All current responses. They are in one entry, so that each lookup reads the same entry,
-    /// whatever clients request. The entry is emptied rather than removed, since network file
-    /// systems cache the absence of a file for a long time.
+    /// Loads all current responses. They are in one entry, so that each lookup reads the same
+    /// entry, regardless of what clients request. The entry is emptied rather than removed, since
+    /// network file systems cache the absence of a file for a long time.
     pub(crate) fn challenge_responses(
         &self,
         now: SystemTime,
@@ -179,7 +180,7 @@ impl ScopedStorage {
         self.storage.store(&self.key(CHALLENGE_RESPONSES_FILE), &serde_json::to_vec(&responses)?)
     }
 
-    /// How often the storage has panicked.
+    /// Returns how often the storage has panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.storage.panics()
     }
@@ -200,7 +201,7 @@ fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Parses a certificate for `name`.
+/// Parses a certificate and checks that it is for `name`.
 pub(crate) fn parse_certificate(name: &str, pem: Vec<u8>) -> Result<StoredCertificate, String> {
     let info = inspect_certificate(&pem, &pem).map_err(|error: TlsSetupError| error.to_string())?;
     let CertificateInfo { names, not_before, not_after, serial, authority_key_id: issuer } = info;
@@ -218,7 +219,7 @@ fn matches_domain(pattern: &str, domain: &str) -> bool {
     pattern == domain || pattern.strip_prefix("*.").is_some_and(|suffix| parent() == Some(suffix))
 }
 
-/// The key prefix of a directory: its URL in characters that every file system supports.
+/// Returns the key prefix of a directory: its URL in characters that every file system supports.
 fn directory_key(url: &str) -> String {
     let without_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
     let sanitize = |character: char| match character {

@@ -39,7 +39,7 @@ impl AcmeShared {
         Arc::new(Self { settings, challenges, requested, changed, status })
     }
 
-    /// The shared state of a TLS configuration that uses ACME.
+    /// Returns the shared state of a TLS configuration, if it uses ACME.
     pub(crate) fn from_tls(tls: &TlsConfig) -> Option<Arc<Self>> {
         tls.provider()?.downcast().ok()
     }
@@ -79,7 +79,7 @@ impl AcmeShared {
     }
 }
 
-/// The status of each distinct ACME configuration among these TLS configurations.
+/// Returns the status of each distinct ACME configuration among these TLS configurations.
 #[must_use]
 pub fn statuses<'t>(configs: impl Iterator<Item = &'t TlsConfig>) -> Vec<AcmeStatus> {
     let mut distinct: Vec<Arc<AcmeShared>> = Vec::new();

@@ -5,16 +5,16 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Stores account, certificates and orders, across restarts and for all instances of a server. Use
-/// a [`DirStorage`], or implement it for a database or secret store.
+/// Stores the account, certificates and orders across restarts and for all instances of a server.
+/// Use a [`DirStorage`], or implement it for a database or secret store.
 ///
 /// All methods may block: they are called on dedicated threads, and by
 /// [`Acme::build`](crate::Acme::build). The values are secrets. Keys consist of letters, digits,
 /// dots, hyphens and a slash, and have no meaning for the storage. Instances that share a storage
 /// respond to each other's challenges, so a value stored by one must be visible to loads by all
-/// others at once. A panic of a method counts as a failure and is logged.
+/// others immediately. A panic of a method counts as a failure and is logged.
 pub trait Storage: Send + Sync + 'static {
-    /// Loads the value of this key; `None` if there is none.
+    /// Loads the value of this key. Returns `None` if there is none.
     ///
     /// # Errors
     /// If it cannot be read. The value then counts as missing, and the error is logged.
@@ -42,7 +42,7 @@ pub trait Storage: Send + Sync + 'static {
     fn try_lock(&self, key: &str, lease: Duration) -> io::Result<Option<Box<dyn Send>>>;
 }
 
-/// A directory of files that only the owner may read. Files are written to a temporary name, synced
+/// A directory of files that only the owner can read. Files are written to a temporary name, synced
 /// and renamed. Locks are those of the file system (`flock`), which are released when a process
 /// ends; on Unix, a lock is also revoked from a hanging process when its lease expires. On network
 /// file systems without such locks, use a separate directory for each instance.
@@ -142,7 +142,7 @@ impl Storage for DirStorage {
     }
 }
 
-/// Opens and locks a file; `None` if another process holds the lock.
+/// Opens and locks a file. Returns `None` if another process holds the lock.
 fn try_open_locked(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -193,7 +193,7 @@ fn create_dir(dir: &Path) -> io::Result<()> {
     builder.create(dir)
 }
 
-/// A unique temporary name; process IDs are not unique across containers.
+/// Returns a unique temporary name. Process IDs are not unique across containers.
 fn temp_file_path(dir: &Path) -> io::Result<PathBuf> {
     let mut random = [0; 16];
     aws_lc_rs::rand::fill(&mut random).map_err(io::Error::other)?;

@@ -9,7 +9,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The maximum delay that an authority may request.
 const RETRY_AFTER_MAX: Duration = DAY;
 
-/// When a certificate is renewed if its authority suggests nothing: after two thirds of its
+/// Returns when a certificate is renewed if its authority suggests nothing: after two thirds of its
 /// lifetime, spread over the next 1/24.
 pub(crate) fn default_renewal_time(
     not_before: SystemTime,
@@ -20,14 +20,14 @@ pub(crate) fn default_renewal_time(
     not_before + lifetime.mul_f64(2.0 / 3.0 + jitter.clamp(0.0, 1.0) / 24.0)
 }
 
-/// The latest start of a renewal, whatever the authority suggests: 1/24 of the lifetime before the
-/// end.
+/// Returns the latest start of a renewal, regardless of what the authority suggests: 1/24 of the
+/// lifetime before the end.
 pub(crate) fn latest_renewal_time(not_before: SystemTime, not_after: SystemTime) -> SystemTime {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     not_after - lifetime / 24
 }
 
-/// A time within the window suggested by the authority.
+/// Picks a time within the window suggested by the authority.
 // RFC 9773 §4.2: a uniform random time within the suggested window.
 pub(crate) fn pick_in_window(
     start: SystemTime,
@@ -39,23 +39,24 @@ pub(crate) fn pick_in_window(
     Some(start + length.mul_f64(jitter.clamp(0.0, 1.0)))
 }
 
-/// How long to wait before requesting the window from the authority again.
+/// Returns how long to wait before requesting the window from the authority again.
 // RFC 9773 §4.3.2: Retry-After within reasonable limits, such as a minute and a day.
 pub(crate) fn ari_interval(requested: Duration) -> Duration {
     requested.clamp(MINUTE, DAY)
 }
 
-/// The same delay, after this many failed requests.
+/// Returns how long to wait before requesting the window again, after this many failed requests.
 pub(crate) fn ari_backoff(failures: u32) -> Duration {
     exponential(Duration::from_secs(3_600), failures, DAY)
 }
 
-/// The delay after this many consecutive failures: half to all of a time that doubles.
+/// Returns the delay after this many consecutive failures: between half and all of a time that
+/// doubles with each failure.
 pub(crate) fn backoff(failures: u32, first: Duration, max: Duration, jitter: f64) -> Duration {
     exponential(first, failures, max.max(first)).mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
 }
 
-/// How long to wait if the authority requests a delay until `until`.
+/// Returns how long to wait if the authority requests a delay until `until`.
 pub(crate) fn retry_after_delay(until: SystemTime, now: SystemTime) -> Duration {
     until.duration_since(now).unwrap_or_default().min(RETRY_AFTER_MAX)
 }
@@ -90,7 +91,7 @@ mod tests {
         // Six days, as for short-lived certificates.
         let at = default_renewal_time(day(1), day(7), 1.0);
         assert!(at >= day(5) && at < day(6));
-        // A certificate that ends before it begins is due at once.
+        // A certificate that ends before it begins is due immediately.
         assert!(default_renewal_time(day(2), day(1), 0.5) <= day(2));
     }
 

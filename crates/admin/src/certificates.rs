@@ -75,7 +75,8 @@ pub(crate) fn families() -> impl Iterator<Item = MetricFamily<'static>> {
     families
 }
 
-fn seconds(time: SystemTime) -> f64 {
+/// Returns the seconds since the Unix epoch.
+fn unix_seconds(time: SystemTime) -> f64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since_epoch) => since_epoch.as_secs_f64(),
         Err(error) => -error.duration().as_secs_f64(),
@@ -85,10 +86,11 @@ fn seconds(time: SystemTime) -> f64 {
 /// Writes the metrics of the listeners' TLS settings.
 pub(crate) fn write(page: &mut Exposition, tls_configs: &[TlsConfig]) {
     let statuses: Vec<_> = tls_configs.iter().map(TlsConfig::status).collect();
-    // Listeners may have certificates with the same label: report the one that expires first.
+    // Listeners may have different certificates with the same label. Of these, the one that expires
+    // first is reported.
     let mut expiries: BTreeMap<&str, f64> = BTreeMap::new();
     for certificate in statuses.iter().flat_map(|status| &status.certificates) {
-        let Some(expiry) = certificate.not_after.map(seconds) else { continue };
+        let Some(expiry) = certificate.not_after.map(unix_seconds) else { continue };
         let earliest = expiries.entry(&certificate.label).or_insert(expiry);
         *earliest = earliest.min(expiry);
     }
@@ -97,9 +99,9 @@ pub(crate) fn write(page: &mut Exposition, tls_configs: &[TlsConfig]) {
         page.sample(&[("certificate", label)], expiry);
     }
     page.begin_family(&RELOADS);
-    let done = statuses.iter().map(|status| status.reloads).sum::<u64>();
+    let succeeded = statuses.iter().map(|status| status.reloads).sum::<u64>();
     let failed = statuses.iter().map(|status| status.failed_reloads).sum::<u64>();
-    page.sample(&[("result", "done")], done);
+    page.sample(&[("result", "done")], succeeded);
     page.sample(&[("result", "failed")], failed);
     let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
     for (reason, count) in statuses.iter().flat_map(|status| &status.failures_by_kind) {
@@ -113,6 +115,7 @@ pub(crate) fn write(page: &mut Exposition, tls_configs: &[TlsConfig]) {
     write_orders(page, tls_configs);
 }
 
+/// Writes the metrics of ACME orders.
 #[cfg(feature = "acme")]
 fn write_orders(page: &mut Exposition, tls_configs: &[TlsConfig]) {
     // Several listeners may share one ACME client.
@@ -125,7 +128,7 @@ fn write_orders(page: &mut Exposition, tls_configs: &[TlsConfig]) {
         failed += status.failures;
         panics += status.panics;
         for name in &status.domains {
-            let next = name.renew_at.map(seconds);
+            let next = name.renew_at.map(unix_seconds);
             let entry = names.entry(&name.domain).or_insert((0, next));
             entry.0 = entry.0.max(u64::from(name.failures));
             entry.1 = match (entry.1, next) {
@@ -191,7 +194,7 @@ mod tests {
         let expiries: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(prefix)).collect();
         assert_eq!(expiries.len(), 1, "{text}");
         let expiry: f64 = expiries[0].parse().expect("a number");
-        assert!(expiry > seconds(SystemTime::now()));
+        assert!(expiry > unix_seconds(SystemTime::now()));
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"done\"} 1"), "{text}");
         assert!(lines.contains(&"peregrine_tls_reloads_total{result=\"failed\"} 2"), "{text}");
         for reason in ["bad_ticket_keys", "unreadable"] {

@@ -1,9 +1,9 @@
-//! Observability for operators: the pages of the admin listener, the access log, and spans.
+//! Observability for operators: the pages of the admin listener, the access log, and span export.
 //!
 //! Workers never wait for any of these. They publish their data in shared memory (`state.rs`),
-//! which the thread of the admin listener renders as pages (`pages.rs`). They queue log lines for
-//! the thread that writes the access log (`access_log/`), and spans for the thread that exports
-//! them over OTLP (`otlp/`). Lines and spans that do not fit into a queue are dropped and counted.
+//! which the admin listener's thread renders as pages (`pages.rs`). They queue log lines for the
+//! thread that writes the access log (`access_log/`), and spans for the thread that exports them
+//! over OTLP (`otlp/`). Lines and spans that do not fit into their queue are dropped and counted.
 //!
 //! This crate does not use the server's builder or its handle: `peregrine` passes it bound sockets
 //! and the channel of the server's lifecycle, and re-exports [`app`], `AccessLogOptions` and
@@ -27,7 +27,7 @@ pub use listener::app;
 #[cfg(feature = "otlp")]
 pub use otlp::{Otlp, OtlpError};
 
-/// What `peregrine` needs to start and stop them. It may change in any release.
+/// Items that `peregrine` needs to start and stop the threads. They can change in any release.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::access_log::{

@@ -1,8 +1,8 @@
-//! The admin listener: metrics, probes, and the current state of the server, for operators.
+//! The admin listener: serves metrics, probes, and the current state of the server to operators.
 //!
 //! It has its own thread, limits and reserved descriptors, and runs on tokio, so it responds even
-//! while all workers are blocked or flooded. It stops after the workers. Applications that want its
-//! pages on their own listener use [`app`].
+//! while all workers are blocked or overloaded. It stops after the workers. To serve its pages from
+//! the application instead, use [`app`].
 
 use crate::pages;
 use crate::state::{self, AdminState};
@@ -26,17 +26,19 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Reserved connection slots, for new connections when all other slots are in use. If no reserved
-/// slot is free either, the server closes the oldest connection in one of them that has not sent a
-/// request. Probes can therefore always connect, even if idle clients hold all other slots.
+/// The number of connection slots that are reserved for new connections when all other slots are in
+/// use. If no reserved slot is free either, the server closes the oldest of their connections that
+/// has not sent a request. Probes can therefore always connect, even if idle clients hold all other
+/// slots.
 const RESERVED_CONNECTIONS: usize = 64;
 
-/// The shutdown timeout of the admin listener.
+/// How long [`RunningAdmin::shutdown`] waits for the thread.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pages of the admin listener, for an application that serves them itself, under a prefix or
-/// behind authentication middleware. They show the state of the server whose worker builds the
-/// application, if it has `Server::admin`. Without a server, as in a test, that state is empty.
+/// Returns the pages of the admin listener as an application, to be served by the main application
+/// under a prefix or behind authentication middleware. The pages show the state of the server whose
+/// worker calls this function, if `Server::admin` was called. Without a server, as in a test, that
+/// state is empty.
 ///
 /// ```no_run
 /// use peregrine::{Admin, admin, prelude::*};
@@ -87,11 +89,12 @@ fn run(
     .map(drop)
 }
 
-/// The number of connections that can be accepted when the process has no free descriptors.
+/// The number of descriptors that are reserved, so that this many connections can be accepted when
+/// the process has no free descriptors.
 #[cfg(unix)]
 const RESERVED_FDS: usize = 2;
 
-/// Descriptors reserved for the admin listener: unconnected sockets, since they need no file.
+/// Descriptors reserved for the admin listener. They are unconnected sockets, which need no file.
 #[cfg(unix)]
 struct ReservedFds(RefCell<Vec<UnixDatagram>>);
 
@@ -127,7 +130,8 @@ fn instrumentation() -> Instrumentation {
     Instrumentation::default()
 }
 
-/// Stops serving when another process has taken over and inherited the listener.
+/// Stops accepting when the server hands over to another process, if that process has inherited the
+/// listener.
 async fn follow_handover(
     mut server_lifecycle: watch::Receiver<Lifecycle>,
     lifecycle: watch::Sender<Lifecycle>,
@@ -140,7 +144,7 @@ async fn follow_handover(
     }
 }
 
-/// Strict limits: the pages need few resources.
+/// Returns strict limits, because the pages need few resources.
 fn limits() -> Limits {
     Limits {
         head_bytes_max: 8 * 1024,
@@ -151,7 +155,7 @@ fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         transfer_rate_grace: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
-        // A connection that has just been accepted has time to send its request.
+        // This gives a connection that has just been accepted time to send its request.
         drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
         linger_time_max: Duration::from_millis(500),
@@ -168,8 +172,9 @@ fn limits() -> Limits {
 #[derive(Debug)]
 pub struct RunningAdmin {
     lifecycle: watch::Sender<Lifecycle>,
-    /// Receives `Ok` when the thread starts serving, or its error. Disconnected when it has ended.
-    exited: mpsc::Receiver<io::Result<()>>,
+    /// Receives `Ok` when the thread starts serving, or the thread's error. Disconnected when the
+    /// thread has ended.
+    thread_events: mpsc::Receiver<io::Result<()>>,
 }
 
 impl RunningAdmin {
@@ -183,13 +188,13 @@ impl RunningAdmin {
         is_inherited: bool,
         state: &Arc<AdminState>,
     ) -> io::Result<Self> {
-        // The predecessor serves an inherited listener until the predecessor stops.
+        // The previous process serves an inherited listener until it hands over.
         let initial = if is_inherited { Lifecycle::Standby } else { Lifecycle::Serving };
         let lifecycle = watch::Sender::new(initial);
         let thread_lifecycle = lifecycle.clone();
-        let (sender, exited) = mpsc::channel();
+        let (sender, thread_events) = mpsc::channel();
         let state = Arc::clone(state);
-        let body: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let run_thread: Box<dyn FnOnce() + Send> = Box::new(move || {
             let ready_sender = sender.clone();
             let result = run(listeners, &state, thread_lifecycle, sharing, move || {
                 drop(ready_sender.send(Ok(())))
@@ -198,12 +203,12 @@ impl RunningAdmin {
                 let _ = sender.send(Err(error));
             }
         });
-        thread::Builder::new().name("peregrine-admin".to_owned()).spawn(body)?;
-        exited.recv().unwrap_or_else(|_| Err(io::Error::other("admin thread panicked")))?;
-        Ok(Self { lifecycle, exited })
+        thread::Builder::new().name("peregrine-admin".to_owned()).spawn(run_thread)?;
+        thread_events.recv().unwrap_or_else(|_| Err(io::Error::other("admin thread panicked")))?;
+        Ok(Self { lifecycle, thread_events })
     }
 
-    /// Starts serving after the predecessor has stopped.
+    /// Starts serving an inherited listener after the previous process has handed over.
     pub fn start_serving(&self) {
         self.lifecycle.send_modify(|state| *state = Lifecycle::Serving.max(*state));
     }
@@ -211,7 +216,9 @@ impl RunningAdmin {
     /// Shuts the listener down and waits for its thread.
     pub fn shutdown(self) {
         self.lifecycle.send_modify(|state| *state = Lifecycle::Draining.max(*state));
-        if let Err(mpsc::RecvTimeoutError::Timeout) = self.exited.recv_timeout(SHUTDOWN_TIMEOUT) {
+        if let Err(mpsc::RecvTimeoutError::Timeout) =
+            self.thread_events.recv_timeout(SHUTDOWN_TIMEOUT)
+        {
             catch_log_panic(
                 || tracing::debug!(target: "peregrine", "the admin listener did not stop in time"),
             );

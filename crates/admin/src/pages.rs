@@ -16,7 +16,7 @@ use std::time::Instant;
 type PageResponse = (StatusCode, [(&'static str, &'static str); 2], String);
 type StateParam = StateRef<Arc<AdminState>>;
 
-/// The application of the admin listener.
+/// Creates the admin listener's application.
 pub(crate) fn app(state: &Arc<AdminState>) -> App {
     App::new()
         .state(Arc::clone(state))
@@ -34,13 +34,13 @@ fn response(status: StatusCode, media_type: &'static str, text: String) -> PageR
     (status, [("content-type", media_type), ("cache-control", "no-store")], text)
 }
 
-/// A probe's response: programs read the status, people the text.
+/// Creates a probe's response. Programs read the status, and people read the text.
 fn probe_response(is_ok: bool, text: impl Into<String>) -> PageResponse {
     let status = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     response(status, "text/plain; charset=utf-8", format!("{}\n", text.into()))
 }
 
-/// The query that makes the probe fail during overload.
+/// The query parameter that makes `/readyz` fail while memory is short.
 const OVERLOAD_UNREADY_QUERY: &str = "overload=unready";
 
 fn livez(state: StateParam) -> PageResponse {
@@ -78,11 +78,11 @@ fn startupz(state: StateParam) -> PageResponse {
     probe_response(is_serving, if is_serving { "started" } else { "starting" })
 }
 
-/// All workers build the same application, so any of them has the routes.
+/// Lists the routes of any worker that has them, because all workers build the same application.
 fn routes(state: StateParam) -> PageResponse {
     let routes = state.workers.iter().find_map(|worker| worker.routes()).unwrap_or_default();
     let to_json = |(methods, pattern): &(String, String)| {
-        // `any method` is for people. Programs get `*` instead.
+        // `any method` is meant for people. Programs get `*` instead.
         let method = if methods == "any method" { "*" } else { methods };
         format!("{{\"method\":{},\"pattern\":{}}}", JsonString(method), JsonString(pattern))
     };
@@ -111,7 +111,7 @@ fn connections(state: StateParam) -> PageResponse {
     json(format!("{{\"open\":{total},\"workers\":[{text}]}}"))
 }
 
-/// Shows the paths of files, but not their contents.
+/// Shows the settings in effect. They include the paths of files, but not their contents.
 fn config(state: StateParam) -> PageResponse {
     match state.config.get() {
         Some(text) => {
@@ -130,7 +130,7 @@ fn json(text: String) -> PageResponse {
     response(StatusCode::OK, "application/json", text + "\n")
 }
 
-/// A JSON string.
+/// Formats a string as a JSON string.
 struct JsonString<'a>(&'a str);
 
 impl fmt::Display for JsonString<'_> {
@@ -281,7 +281,7 @@ const WORKER_FAMILIES: &[WorkerFamily] = &[
     ),
 ];
 
-/// All families that are always on the page, which are those in the guide's table.
+/// Returns the families that are always on the page. They must match the table in the guide.
 #[cfg(test)]
 fn families() -> impl Iterator<Item = MetricFamily<'static>> {
     let workers = WORKER_FAMILIES.iter().map(|worker_family| *worker_family.family);
@@ -309,14 +309,14 @@ mod tests {
         Arc::new(AdminState::new(workers, lifecycle, std::time::Duration::MAX))
     }
 
-    /// The names in the page's `TYPE` lines.
+    /// Returns the names in the page's `TYPE` lines.
     fn type_lines(page: &str) -> BTreeSet<String> {
         let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         types.map(|family| family.split(' ').next().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Table rows that start with a name in backticks: the name, and the rest of the row. Rows of
-    /// features that are not enabled are skipped.
+    /// Returns the table rows that start with a name in backticks, each as the name and the rest of
+    /// the row. Skips rows of features that are not enabled.
     fn rows(page: &str) -> impl Iterator<Item = (&str, &str)> {
         page.lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))

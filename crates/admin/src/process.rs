@@ -1,5 +1,5 @@
-//! Metrics of the process, named as in Prometheus' client libraries. They are available on Linux
-//! only.
+//! Metrics of the process, with the names that Prometheus' client libraries use. They are available
+//! on Linux only.
 
 use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 #[cfg(target_os = "linux")]
@@ -18,7 +18,7 @@ const fn family(
     MetricFamily { name, metric_type: kind, unit, help }
 }
 
-/// The families, in the order of the values of [`read`].
+/// The families, in the order of the values that [`read`] returns.
 pub(crate) const FAMILIES: &[MetricFamily<'static>] = &[
     family("process_cpu_seconds", MetricType::Counter, "seconds", "CPU time of the process."),
     family("process_resident_memory_bytes", MetricType::Gauge, "bytes", "Resident memory."),
@@ -51,10 +51,10 @@ fn read() -> [Option<f64>; 6] {
 #[cfg(target_os = "linux")]
 fn read() -> [Option<f64>; 6] {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may contain any characters, including spaces and parentheses.
+    // The process name in parentheses may contain any characters, including spaces and parentheses.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    // Numbered as in proc_pid_stat(5), where the first field after the name is field 3.
+    // Fields are numbered as in proc_pid_stat(5), where the first field after the name is field 3.
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let cpu = || Some((field(14)? + field(15)?) / CLOCK_TICKS_PER_SECOND);
     let started = || Some(boot_time()? + field(22)? / CLOCK_TICKS_PER_SECOND);
@@ -62,31 +62,34 @@ fn read() -> [Option<f64>; 6] {
     let resident = number_after(&status, "VmRSS:").map(|kib| kib * 1024.0);
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let max_fds = number_after(&limits, "Max open files");
-    [cpu(), resident, field(23), descriptors(), max_fds, started()]
+    [cpu(), resident, field(23), count_fds(), max_fds, started()]
 }
 
-/// The first number on the line that starts with `name`.
+/// Returns the first number on the line that starts with `name`.
 #[cfg(target_os = "linux")]
 fn number_after(text: &str, name: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The machine's boot time, in seconds since the Unix epoch.
+/// Returns the machine's boot time, in seconds since the Unix epoch.
 #[cfg(target_os = "linux")]
 fn boot_time() -> Option<f64> {
     number_after(&fs::read_to_string("/proc/stat").ok()?, "btime")
 }
 
+/// Returns the number of open file descriptors.
 #[cfg(target_os = "linux")]
-fn descriptors() -> Option<f64> {
-    // Since Linux 6.2, the directory's size is the number of descriptors, without listing them.
+fn count_fds() -> Option<f64> {
+    // Since Linux 6.2, the directory's size is the number of descriptors. Older kernels report 0,
+    // so the descriptors must be listed.
     let size = fs::metadata("/proc/self/fd").ok()?.len();
     let count = if size > 0 { size } else { fs::read_dir("/proc/self/fd").ok()?.count() as u64 };
     Some(count as f64)
 }
 
-/// How long a thread of this process has run, and how long it has waited for a CPU, in seconds.
+/// Returns how long a thread of this process has run, and how long it has waited for a CPU, in
+/// seconds.
 #[cfg(target_os = "linux")]
 pub(crate) fn schedstat(tid: u32) -> Option<(f64, f64)> {
     let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;

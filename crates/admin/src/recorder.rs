@@ -3,7 +3,7 @@
 //!
 //! The facade has one recorder per process. The server installs its own unless the application has
 //! already installed another. Counters and histograms consist of several shards, so that threads
-//! that update the same metric rarely contend; each thread caches the handles that it has looked
+//! that update the same metric rarely contend. Each thread caches the handles that it has looked
 //! up.
 
 use metrics::{
@@ -19,11 +19,13 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 /// The number of shards of a counter or histogram.
 const SHARDS: usize = 8;
 
-/// The bucket bounds of histograms, except those whose name ends with `bytes`.
+/// The bucket bounds of histograms, except those whose name ends with `bytes`. They suit durations
+/// in seconds or milliseconds.
 const DEFAULT_BUCKETS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0,
     250.0, 1_000.0, 10_000.0, 100_000.0,
 ];
+/// The bucket bounds of histograms whose name ends with `bytes`.
 const BYTE_BUCKETS: [f64; 19] = [
     0.0,
     64.0,
@@ -74,9 +76,11 @@ struct AppMetrics {
     counters: MetricCells<CounterCell>,
     gauges: MetricCells<GaugeCell>,
     histograms: MetricCells<HistogramCell>,
+    /// The unit and the help text of each name that the application has described.
     described: RwLock<HashMap<String, (Option<Unit>, SharedString)>>,
 }
 
+/// The cells of all metrics of one kind.
 struct MetricCells<C>(RwLock<HashMap<Key, Arc<C>>>);
 
 impl<C> Default for MetricCells<C> {
@@ -94,7 +98,7 @@ impl<C> MetricCells<C> {
         Arc::clone(cells.entry(key.clone()).or_insert_with(|| Arc::new(make())))
     }
 
-    /// All keys, grouped by name and sorted.
+    /// Returns all keys and their cells, grouped by name and sorted.
     fn by_name(&self) -> BTreeMap<String, Vec<(Key, Arc<C>)>> {
         let mut names = BTreeMap::<String, Vec<_>>::new();
         for (key, cell) in &*self.0.read().unwrap_or_else(PoisonError::into_inner) {
@@ -114,10 +118,11 @@ struct Shard(AtomicU64);
 #[derive(Default)]
 struct CounterCell {
     shards: [Shard; SHARDS],
-    /// The highest value passed to `absolute`. It is added to the increments.
+    /// The highest value passed to `absolute`. The counter's value is this plus the increments.
     absolute: AtomicU64,
 }
 
+/// The value of a gauge, as the bits of an `f64`.
 #[derive(Default)]
 struct GaugeCell(AtomicU64);
 
@@ -129,12 +134,14 @@ struct HistogramCell {
 #[derive(Default)]
 #[repr(align(64))]
 struct HistogramShard {
+    /// The last count is of values above all bounds.
     counts: [AtomicU64; 20],
+    /// The bits of an `f64`.
     sum: AtomicU64,
 }
 
-/// A thread's handle to a cell. Each thread has its own, because threads would contend for the
-/// reference count of a shared one.
+/// A thread's handle to a cell. Each thread has its own handle, because threads would contend for
+/// the reference count of a shared one.
 struct ThreadHandle<C> {
     cell: Arc<C>,
     shard: usize,
@@ -197,7 +204,7 @@ struct ThreadCache {
 /// The maximum number of cached handles of each kind; beyond it the cache is cleared.
 const THREAD_CACHE_MAX: usize = 1024;
 
-/// The shard that this thread updates.
+/// Returns the shard that this thread updates.
 fn current_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.get().unwrap_or_else(|| {
@@ -207,7 +214,7 @@ fn current_shard() -> usize {
     })
 }
 
-/// Returns this thread's handle, and creates it on first use.
+/// Returns this thread's handle, which is created on first use.
 fn cached_handle<C>(
     select: impl FnOnce(&mut ThreadCache) -> &mut HashMap<Key, Arc<ThreadHandle<C>>>,
     key: &Key,
@@ -230,7 +237,7 @@ fn cached_handle<C>(
         handles.insert(key.clone(), Arc::clone(&handle));
         handle
     });
-    // While a thread exits, it may update metrics after its cache has been destroyed.
+    // A thread that exits may update metrics after its cache has been destroyed.
     handle.unwrap_or_else(|_| {
         Arc::new(ThreadHandle { cell: cells.get_or_insert(key, &make), shard: 0 })
     })
@@ -288,7 +295,7 @@ impl Recorder for MetricsRecorder {
 impl AppMetrics {
     fn write(&self, page: &mut Exposition) {
         for (name, keys) in self.counters.by_name() {
-            self.family(page, &name, MetricType::Counter);
+            self.begin_family(page, &name, MetricType::Counter);
             for (key, cell) in keys {
                 let shards = cell.shards.iter().map(|shard| shard.0.load(Ordering::Relaxed));
                 let count = shards.sum::<u64>() + cell.absolute.load(Ordering::Relaxed);
@@ -296,14 +303,14 @@ impl AppMetrics {
             }
         }
         for (name, keys) in self.gauges.by_name() {
-            self.family(page, &name, MetricType::Gauge);
+            self.begin_family(page, &name, MetricType::Gauge);
             for (key, cell) in keys {
                 let value = f64::from_bits(cell.0.load(Ordering::Relaxed));
                 with_labels(&key, |labels| page.sample(labels, value));
             }
         }
         for (name, keys) in self.histograms.by_name() {
-            self.family(page, &name, MetricType::Histogram);
+            self.begin_family(page, &name, MetricType::Histogram);
             for (key, cell) in keys {
                 let (mut counts, mut sum) = ([0; 20], 0.0);
                 for shard in &cell.shards {
@@ -317,9 +324,9 @@ impl AppMetrics {
         }
     }
 
-    /// Starts a family. A name already used by the server or by another kind of metric gets a
+    /// Begins a family. A name that the server or another kind of metric already uses gets a
     /// prefix.
-    fn family(&self, page: &mut Exposition, name: &str, kind: MetricType) {
+    fn begin_family(&self, page: &mut Exposition, name: &str, kind: MetricType) {
         let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
         let help = described.get(name).map_or("Recorded by the application.", |(_, help)| help);
         let mut name = sanitize(name, true);
@@ -415,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_all_threads_are_added_up() {
+    fn counts_of_all_threads_are_summed() {
         let app_metrics = AppMetrics::default();
         let (counter, histogram) = (Key::from_name("n"), Key::from_name("seconds"));
         let make = || HistogramCell { bounds: &DEFAULT_BUCKETS, shards: Default::default() };

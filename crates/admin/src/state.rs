@@ -1,4 +1,4 @@
-//! The data that workers publish to the admin listener.
+//! The data that workers publish for the admin listener.
 
 use crate::access_log as log;
 use peregrine_driver::{Driver, DriverMetrics};
@@ -16,18 +16,18 @@ use tokio::sync::watch;
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// The data of one worker. The worker's thread writes it; any thread may read it.
+/// The data of one worker. The worker's thread writes it, and any thread can read it.
 #[derive(Debug)]
 pub struct WorkerView {
-    /// The counters of its connections.
+    /// The counters of the worker's connections and requests.
     pub metrics: Arc<WorkerMetrics>,
-    /// The counters of its driver.
+    /// The counters of the worker's driver.
     pub driver_metrics: Arc<DriverMetrics>,
     heartbeat: OnceLock<Weak<Heartbeat>>,
     runtime: OnceLock<RuntimeMetrics>,
     /// The operating system's id of the thread, if available.
     tid: OnceLock<u32>,
-    /// Methods and patterns.
+    /// The methods and the pattern of each route.
     routes: OnceLock<Vec<(String, String)>>,
     is_serving: AtomicBool,
 }
@@ -47,7 +47,7 @@ impl WorkerView {
 
     /// Publishes the worker's heartbeat.
     pub fn set_heartbeat(&self, heartbeat: &Arc<Heartbeat>) {
-        // Cannot fail: a worker starts only once. The same holds below.
+        // Cannot fail, because a worker starts only once. The same applies to `set_serving`.
         let _ = self.heartbeat.set(Arc::downgrade(heartbeat));
     }
 
@@ -78,7 +78,7 @@ impl WorkerView {
         self.tid.get().copied()
     }
 
-    /// How often a handler was found to block the thread.
+    /// Returns how often a handler was found to block the thread.
     pub(crate) fn blocking_polls(&self) -> u64 {
         self.heartbeat().map_or(0, |heartbeat| heartbeat.blocking_polls())
     }
@@ -111,7 +111,7 @@ pub struct AdminState {
     /// The reload metrics of the configuration.
     #[cfg(feature = "config")]
     pub reload_metrics: OnceLock<Arc<peregrine_settings::internal::ReloadMetrics>>,
-    /// The poll that each worker was last seen in, and when it was first seen.
+    /// The handler poll in which each worker was last seen.
     last_polls: Mutex<Vec<Option<LastPoll>>>,
     access_log: OnceLock<Arc<log::AccessLogMetrics>>,
     /// The distinct TLS settings of the listeners.
@@ -119,14 +119,17 @@ pub struct AdminState {
     certificates: OnceLock<Vec<peregrine_tls::TlsConfig>>,
 }
 
+/// A poll of a handler, as seen by [`AdminState::blocked_workers`].
 #[derive(Clone, Debug)]
 struct LastPoll {
+    /// The number of the poll, which identifies it.
     poll_count: usize,
     route: String,
+    /// When the poll was first seen.
     since: Instant,
 }
 
-/// A handler that has blocked its thread for too long.
+/// A worker whose handler has blocked its thread for too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockedWorker {
     pub(crate) worker: usize,
@@ -135,7 +138,8 @@ pub(crate) struct BlockedWorker {
 }
 
 impl AdminState {
-    /// Starts to measure this number of workers.
+    /// Creates the state for this number of workers, and installs the recorder for the
+    /// application's metrics.
     #[must_use]
     pub fn start(
         workers: usize,
@@ -170,7 +174,7 @@ impl AdminState {
 
     /// Publishes the metrics of the access log.
     pub fn set_access_log(&self, metrics: &Arc<log::AccessLogMetrics>) {
-        // Cannot fail: a server starts only once.
+        // Cannot fail, because a server starts only once.
         let _ = self.access_log.set(Arc::clone(metrics));
     }
 
@@ -190,7 +194,7 @@ impl AdminState {
                 distinct.push(tls.clone());
             }
         }
-        // Cannot fail: a server starts only once.
+        // Cannot fail, because a server starts only once.
         let _ = self.certificates.set(distinct);
     }
 
@@ -199,7 +203,7 @@ impl AdminState {
         self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether all workers serve.
+    /// Whether all workers are serving.
     pub(crate) fn all_serving(&self) -> bool {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
@@ -210,7 +214,7 @@ impl AdminState {
         !self.workers.is_empty() && workers.all(|worker| worker.metrics.is_memory_low())
     }
 
-    /// The server's current lifecycle state.
+    /// Returns the server's current lifecycle state.
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         *self.lifecycle.borrow()
     }
@@ -220,8 +224,8 @@ impl AdminState {
         self.lifecycle.clone()
     }
 
-    /// Checks all heartbeats, and returns the handlers that have been in the same poll for too
-    /// long.
+    /// Checks all heartbeats, and returns the workers that have been in the same handler poll for
+    /// at least the liveness threshold.
     pub(crate) fn blocked_workers(&self, now: Instant) -> Vec<BlockedWorker> {
         let mut last_polls = self.last_polls.lock().unwrap_or_else(PoisonError::into_inner);
         let mut blocked = Vec::new();
@@ -253,8 +257,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<AdminState>>> = const { RefCell::new(None) };
 }
 
-/// The data of all workers of this thread's server; on other threads, the data of a server without
-/// workers.
+/// Returns the data of all workers of this thread's server. On a thread without a server, returns
+/// the data of a server without workers.
 pub(crate) fn current() -> Arc<AdminState> {
     CURRENT.with_borrow(Clone::clone).unwrap_or_else(|| {
         let (_, lifecycle) = watch::channel(Lifecycle::Serving);
@@ -271,25 +275,25 @@ pub struct WorkerReporter {
 }
 
 impl WorkerReporter {
-    /// The data of this worker.
+    /// Returns the data of this worker.
     #[must_use]
     pub fn view(&self) -> &WorkerView {
         &self.state.workers[self.worker]
     }
 
-    /// Runs on the worker's thread before the application is built.
+    /// Must be called on the worker's thread before the application is built.
     pub fn on_thread_start(&self) {
         CURRENT.set(Some(Arc::clone(&self.state)));
     }
 
-    /// Runs on the worker's thread when the worker starts serving.
+    /// Must be called on the worker's thread when the worker starts serving.
     pub fn on_serve(&self, application: &BuiltApp) {
         self.view().set_serving(application);
     }
 }
 
-/// Checks the heartbeats periodically. A probe can then report immediately how long a handler has
-/// been running, although one check only finds which poll a worker is in.
+/// Checks the heartbeats periodically. A single check only finds which poll a worker is in, so
+/// without the earlier checks a probe could not report how long the handler has been running.
 pub(crate) async fn watch_blocking(driver: impl Driver, state: Weak<AdminState>) {
     loop {
         let Some(state) = state.upgrade() else { return };

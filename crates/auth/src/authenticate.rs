@@ -19,9 +19,9 @@ use std::marker::PhantomData;
 /// Authenticates requests to the routes inside with a function of the application, and responds
 /// with 401 if the function does not accept the credentials.
 ///
-/// The function takes the request's credentials ([`BasicAuth`], [`BearerToken`] or [`ApiKey`]). It
-/// returns a user, of any type that is `Clone + Send + Sync`, or `None`, or its own problem.
-/// Handlers take the user as [`User<T>`](crate::User).
+/// The function receives the request's credentials ([`BasicAuth`], [`BearerToken`] or [`ApiKey`]).
+/// It returns a user, of any type that is `Clone + Send + Sync`, or `None`, or its own problem.
+/// Handlers receive the user as [`User<T>`](crate::User).
 ///
 /// ```
 /// use peregrine::App;
@@ -70,8 +70,8 @@ pub struct Authenticate<C, F> {
     credentials: PhantomData<fn() -> C>,
 }
 
-/// What the verify function of an [`Authenticate`] may return: `Option<U>` or
-/// `Result<Option<U>, Problem>`.
+/// What the verify function of an [`Authenticate`] can return: `Option<U>` or `Result<Option<U>,
+/// Problem>`.
 #[diagnostic::on_unimplemented(
     message = "a function that verifies credentials returns `Option<U>` or `Result<Option<U>, Problem>`",
     label = "not `{Self}`"
@@ -142,8 +142,8 @@ impl<F> Authenticate<BearerToken, F> {
     /// let refused = send("Bearer abc");
     /// assert_eq!(refused.header("www-authenticate"), Some(r#"Token realm="restricted""#));
     /// ```
-    pub fn scheme(self, word: impl Into<Cow<'static, str>>) -> Self {
-        Self { location: CredentialLocation::Scheme(word.into()), ..self }
+    pub fn scheme(self, name: impl Into<Cow<'static, str>>) -> Self {
+        Self { location: CredentialLocation::Scheme(name.into()), ..self }
     }
 }
 
@@ -177,27 +177,32 @@ impl<C, F> Authenticate<C, F> {
     }
 }
 
-/// The request's credentials; `Ok(None)` if it has none and they are optional.
-fn extract_credentials<C: Credentials, F>(
-    this: &Authenticate<C, F>,
-    request: &mut Request,
-) -> Result<Option<C>, Problem> {
-    let result = C::read(&request.parts, &this.location);
-    let credentials = result
-        .map_err(|reason| malformed_credentials(C::SCHEME, &this.location, &this.realm, reason))?;
-    if credentials.is_some() {
-        return Ok(credentials);
+impl<C: Credentials, F> Authenticate<C, F> {
+    /// Reads the request's credentials. `Ok(None)` means that it has none and they are optional.
+    fn read_credentials(&self, request: &mut Request) -> Result<Option<C>, Problem> {
+        let result = C::read(&request.parts, &self.location);
+        let credentials = result.map_err(|reason| {
+            malformed_credentials(C::SCHEME, &self.location, &self.realm, reason)
+        })?;
+        if credentials.is_some() {
+            return Ok(credentials);
+        }
+        if !self.is_optional {
+            return Err(with_pending_challenges(
+                request,
+                missing_credentials(C::SCHEME, &self.location, &self.realm),
+            ));
+        }
+        let challenge = www_authenticate(
+            C::SCHEME,
+            self.location.scheme_name(),
+            &self.realm,
+            BearerError::None,
+        );
+        let extensions = request.parts.extensions_mut();
+        extensions.get_or_insert_default::<PendingChallenges>().0.push(challenge);
+        Ok(None)
     }
-    if !this.is_optional {
-        return Err(with_pending_challenges(
-            request,
-            missing_credentials(C::SCHEME, &this.location, &this.realm),
-        ));
-    }
-    let challenge =
-        www_authenticate(C::SCHEME, this.location.scheme_name(), &this.realm, BearerError::None);
-    request.parts.extensions_mut().get_or_insert_default::<PendingChallenges>().0.push(challenge);
-    Ok(None)
 }
 
 /// The response to credentials that the verify function did not accept.
@@ -233,7 +238,7 @@ where
     V: IntoUser,
 {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
-        let credentials = match extract_credentials(self, &mut request) {
+        let credentials = match self.read_credentials(&mut request) {
             Ok(Some(credentials)) => credentials,
             Ok(None) => return next.call(request).await,
             Err(problem) => return problem.into_response(),
@@ -281,7 +286,7 @@ where
                 ));
             }
             CredentialLocation::Query(name)
-                if name.is_empty() || !name.bytes().all(is_scheme_byte) =>
+                if name.is_empty() || !name.bytes().all(is_parameter_name_byte) =>
             {
                 requirements.config_error(format!(
                     "Authenticate: {name:?} is not a query parameter name: use letters, digits, hyphens and underscores"
@@ -292,7 +297,7 @@ where
     }
 }
 
-fn is_scheme_byte(byte: u8) -> bool {
+fn is_parameter_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 

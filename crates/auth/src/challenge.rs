@@ -26,7 +26,8 @@ pub(crate) enum BearerError<'r> {
     Scope(&'r str),
 }
 
-/// The value of `WWW-Authenticate`. `scheme_name` is the name that clients send before a token.
+/// Builds the value of `WWW-Authenticate`. `scheme_name` is the name that clients send before a
+/// token.
 pub(crate) fn www_authenticate(
     scheme: Scheme,
     scheme_name: &str,
@@ -59,8 +60,8 @@ pub(crate) fn www_authenticate(
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("Bearer"))
 }
 
-/// A quoted string (RFC 9110, section 5.6.4): quotes and backslashes are escaped with a backslash,
-/// and characters that a field cannot hold are dropped.
+/// Formats a quoted string (RFC 9110, section 5.6.4): quotes and backslashes are escaped with a
+/// backslash, and characters that a field cannot hold are dropped.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

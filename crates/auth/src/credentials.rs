@@ -50,7 +50,7 @@ pub struct BearerToken(pub String);
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(pub String);
 
-/// Where requests carry an API key.
+/// Where requests contain an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeyLocation(pub(crate) CredentialLocation);
 
@@ -79,7 +79,7 @@ impl CredentialLocation {
     }
 
     /// Records that a key was looked for here, even if there is none. Reads of `Authorization` are
-    /// recorded anyway.
+    /// recorded by the request head itself.
     fn record_lookup(&self, parts: &Parts) {
         match self {
             Self::Header(name) if name.eq_ignore_ascii_case("x-api-key") => {
@@ -116,13 +116,12 @@ impl ApiKeyLocation {
 pub(crate) trait Credentials: Sized {
     const SCHEME: Scheme;
 
-    /// Reads the credentials; `None` if the request has none of this kind.
-    ///
-    /// The error says why the credentials are malformed.
+    /// Reads the credentials; `None` if the request has none of this kind. The error is the reason
+    /// why the credentials are malformed.
     fn read(parts: &Parts, location: &CredentialLocation) -> Result<Option<Self>, &'static str>;
 }
 
-/// The credentials of this scheme in `Authorization`.
+/// Returns the credentials of this scheme in `Authorization`.
 fn authorization_credentials<'h>(
     head: &'h RequestHead,
     scheme: &str,
@@ -162,7 +161,7 @@ impl Credentials for BasicAuth {
     }
 }
 
-/// The bytes of a token68, except the padding at its end.
+/// Which bytes can occur in a token68, except the padding at its end.
 const TOKEN68: [bool; 256] = {
     let (mut table, mut byte) = ([false; 256], 0_u8);
     while byte < 128 {
@@ -281,8 +280,8 @@ pub(crate) fn missing_credentials(
 }
 
 impl BearerToken {
-    /// A token from `Authorization` with a scheme other than `Bearer`, such as `Token`; `None` if
-    /// there is none. For custom middleware and extractors; see also
+    /// Reads a token from `Authorization` with a scheme other than `Bearer`, such as `Token`;
+    /// `None` if there is none. For custom middleware and extractors; see also
     /// [`Authenticate::scheme`](crate::Authenticate::scheme).
     ///
     /// # Errors

@@ -2,9 +2,9 @@
 //!
 //! [`BasicAuth`], [`BearerToken`] and [`ApiKey`] are extractors that read credentials without
 //! verifying them. The [`Authenticate`] middleware passes credentials to a function of the
-//! application, which returns a user or `None`; it responds with 401 for `None`, and handlers get
-//! the user as [`User`]. With the feature `jwt`, [`JwtVerifier`] verifies signed tokens, and
-//! [`Jwt`] extracts their claims.
+//! application, which returns a user or `None`; it responds with 401 for `None`, and handlers
+//! receive the user as [`User`]. With the feature `jwt`, [`JwtVerifier`] verifies signed tokens,
+//! and [`Jwt`] extracts their claims.
 //!
 //! This crate does no I/O: the application supplies the function that fetches an issuer's keys.
 //! Start reading with `authenticate.rs`; `credentials.rs` has the grammar.

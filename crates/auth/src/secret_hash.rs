@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 
-/// A secret that requests must present, such as an API key. Only its SHA-256 is kept, and it is
+/// A secret that requests must present, such as an API key. Only its SHA-256 is stored, and it is
 /// compared in constant time, so neither the program's memory nor its response times reveal the
 /// secret.
 ///
@@ -30,7 +30,8 @@ impl SecretHash {
         Self(Sha256::digest(secret.as_ref()).into())
     }
 
-    /// The secret with this SHA-256 digest, for programs that should not contain the secret itself.
+    /// Creates the hash of a secret from its SHA-256 digest, for programs that should not contain
+    /// the secret itself.
     #[must_use]
     pub fn from_sha256(digest: [u8; 32]) -> Self {
         Self(digest)
@@ -40,11 +41,13 @@ impl SecretHash {
     #[doc(alias = "verify_password")]
     #[must_use]
     pub fn verify(&self, candidate: impl AsRef<[u8]>) -> bool {
-        digest_words(&self.0).ct_eq(&digest_words(&Sha256::digest(candidate.as_ref()).into())).into()
+        digest_words(&self.0)
+            .ct_eq(&digest_words(&Sha256::digest(candidate.as_ref()).into()))
+            .into()
     }
 }
 
-/// The digest as four words: a constant-time comparison costs as much per word as per byte.
+/// Converts a digest to four words: a constant-time comparison costs as much per word as per byte.
 fn digest_words(digest: &[u8; 32]) -> [u64; 4] {
     let (words, _) = digest.as_chunks();
     std::array::from_fn(|index| u64::from_ne_bytes(words[index]))

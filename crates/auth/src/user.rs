@@ -12,7 +12,7 @@ use std::any::type_name;
 ///
 /// If an optional `Authenticate` found no credentials, the extractor fails with a problem of status
 /// 401, and `Option<User<T>>` is `None`. Without any enclosing `Authenticate`, the problem has
-/// status 500. Code that holds a request's parts finds the user in their extensions.
+/// status 500. Code that has the request's parts can also get the user from their extensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct User<T>(pub T);
 

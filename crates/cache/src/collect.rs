@@ -13,17 +13,17 @@ use std::time::Duration;
 /// The number of frames to read from an always-ready body before yielding.
 const FRAMES_PER_POLL: u32 = 32;
 
-/// The result.
+/// The result of [`collect_body`].
 pub(crate) enum Collected {
     /// The complete content.
     Complete(Bytes),
-    /// The content was too long, took too long, had trailers, failed, did not match its announced
-    /// length, or the worker's memory is full: the unchanged body.
+    /// A body that yields the same frames as the original one, which was too long or too slow, had
+    /// trailers, failed, or did not have its announced length, or the worker was low on memory.
     Incomplete(Body),
 }
 
-/// Reads a body of at most `bytes_max` bytes within `timeout`, if set. The content to send is the
-/// same in either case.
+/// Collects a body of at most `bytes_max` bytes, within `timeout` if it is set. Either result has
+/// the content of the original body.
 pub(crate) async fn collect_body(
     mut body: Body,
     bytes_max: u64,
@@ -37,13 +37,13 @@ pub(crate) async fn collect_body(
         Err(body) => body,
     };
     let announced_length = body.length();
-    let (mut buffer, mut last, mut reservation) =
+    let (mut buffer, mut last_frame, mut reservation) =
         (BodyBuffer::default(), None, MemoryReservation::empty());
     // Without a runtime, as in tests, timers do not work.
     let timeout = timeout.filter(|_| tokio::runtime::Handle::try_current().is_ok());
     let mut timer = pin!(timeout.map(tokio::time::sleep));
     let (mut is_ended, mut ready_frames) = (false, 0);
-    let is_whole = loop {
+    let is_complete = loop {
         let next = poll_fn(|cx| {
             // The timer must also stop a body that is always ready.
             if timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready()) {
@@ -75,70 +75,71 @@ pub(crate) async fn collect_body(
                     }
                 }
                 Ok(Err(trailers)) => {
-                    last = Some(Ok(trailers));
+                    last_frame = Some(Ok(trailers));
                     break false;
                 }
                 Err(error) => {
-                    last = Some(Err(error));
+                    last_frame = Some(Err(error));
                     break false;
                 }
             },
         }
     };
     let buffered = buffer.into_bytes();
-    if is_whole {
+    if is_complete {
         return Collected::Complete(buffered);
     }
     Collected::Incomplete(Body::new(ReplayBody {
         buffered,
-        last,
+        last_frame,
         rest: body,
         is_ended,
         reservation,
     }))
 }
 
-/// The content read so far. Small pieces are copied together: each `Bytes` costs more than its
-/// content.
+/// The content read so far. From the second chunk on, all chunks are copied into one buffer,
+/// because many small `Bytes` would need more memory than their content.
 #[derive(Default)]
 struct BodyBuffer {
-    /// The only piece so far, not copied.
+    /// The only chunk so far, not copied.
     first: Bytes,
-    all: Vec<u8>,
+    /// All chunks, once there are several.
+    merged: Vec<u8>,
 }
 
 impl BodyBuffer {
-    fn add(&mut self, piece: Bytes) {
+    fn add(&mut self, chunk: Bytes) {
         if self.length() == 0 {
-            self.first = piece;
+            self.first = chunk;
             return;
         }
         let first = std::mem::take(&mut self.first);
-        self.all.reserve(first.len() + piece.len());
-        self.all.extend_from_slice(&first);
-        self.all.extend_from_slice(&piece);
+        self.merged.reserve(first.len() + chunk.len());
+        self.merged.extend_from_slice(&first);
+        self.merged.extend_from_slice(&chunk);
     }
 
     fn length(&self) -> u64 {
-        (self.first.len() + self.all.len()) as u64
+        (self.first.len() + self.merged.len()) as u64
     }
 
     fn memory_bytes(&self) -> usize {
-        self.first.len() + self.all.capacity()
+        self.first.len() + self.merged.capacity()
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.into() }
+        if self.merged.is_empty() { self.first } else { self.merged.into() }
     }
 }
 
-/// The part already read, followed by the rest.
+/// Yields the content that was already read, then the rest of the original body.
 struct ReplayBody {
     buffered: Bytes,
-    /// The frame after that, unless it was data.
-    last: Option<Result<Frame<Bytes>, BodyError>>,
+    /// The trailers or the error read after `buffered`, if any.
+    last_frame: Option<Result<Frame<Bytes>, BodyError>>,
     rest: Body,
-    /// Whether the rest has ended.
+    /// Whether `rest` has ended and must not be polled again.
     is_ended: bool,
     reservation: MemoryReservation,
 }
@@ -156,8 +157,8 @@ impl HttpBody for ReplayBody {
             return Poll::Ready(Some(Ok(Frame::data(buffered))));
         }
         self.reservation.resize(0);
-        if let Some(last) = self.last.take() {
-            return Poll::Ready(Some(last));
+        if let Some(frame) = self.last_frame.take() {
+            return Poll::Ready(Some(frame));
         }
         if self.is_ended {
             return Poll::Ready(None);
@@ -179,7 +180,7 @@ mod tests {
     use peregrine_web::memory::{reserved, set_limit};
     use peregrine_web::testing::block_on;
 
-    /// A body of this many pieces, without a length.
+    /// A body of this many chunks, without a length.
     fn body(pieces: usize, piece: &'static [u8]) -> Body {
         struct Pieces(usize, &'static [u8]);
         impl HttpBody for Pieces {

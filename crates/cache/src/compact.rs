@@ -1,23 +1,23 @@
-//! Copies of data that is stored for long.
+//! Copies data into buffers of its own size before it is stored.
 //!
-//! Data from a socket is often a small slice of a large buffer, which lives as long as any of its
-//! slices.
+//! Data from a socket is often a small slice of a large buffer. A stored slice would keep the whole
+//! buffer alive.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
 /// Copies content into a buffer of its exact size.
-pub(crate) fn compact_bytes(shared: &Bytes) -> Bytes {
-    Bytes::copy_from_slice(shared)
+pub(crate) fn compact_bytes(slice: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(slice)
 }
 
 /// Copies a field's value into its own buffer.
 pub(crate) fn compact_field(
-    (name, shared): (&HeaderName, &HeaderValue),
+    (name, slice): (&HeaderName, &HeaderValue),
 ) -> (HeaderName, HeaderValue) {
-    let value = HeaderValue::from_bytes(shared.as_bytes());
-    let mut value = value.unwrap_or_else(|_| shared.clone());
-    value.set_sensitive(shared.is_sensitive());
+    let value = HeaderValue::from_bytes(slice.as_bytes());
+    let mut value = value.unwrap_or_else(|_| slice.clone());
+    value.set_sensitive(slice.is_sensitive());
     (name.clone(), value)
 }
 
@@ -39,7 +39,7 @@ pub(crate) mod testing {
     }
 
     /// A small slice of a large buffer, as libraries that read from sockets produce it.
-    pub(crate) fn piece() -> (Bytes, Weak<()>) {
+    pub(crate) fn slice_of_large_buffer() -> (Bytes, Weak<()>) {
         let alive = Arc::new(());
         let weak = Arc::downgrade(&alive);
         let large = Large { bytes: vec![b'x'; 1 << 20], _alive: alive };

@@ -11,16 +11,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tracing::Span;
 
-/// A response future that runs to completion once it has been polled. If it is dropped before that,
-/// a task of the worker finishes it, and a shutdown waits for that task. Until then the request
+/// A response future that, once polled, runs to completion even if it is dropped: a task on the
+/// same worker then finishes it, and shutdown waits for that task. Until the task ends, the request
 /// counts as in progress.
 pub(crate) struct DetachOnDrop {
-    /// `None` while it is polled, so that work that panics is dropped, and after completion.
+    /// `None` after completion, and while being polled, so that a panic drops the future.
     future: Option<BoxedResponse>,
     is_started: bool,
-    /// Called on drop: returns whether the response is still needed.
+    /// Called on drop. Returns whether the response is still needed.
     keep_running: Box<dyn Fn() -> bool>,
-    /// The request that is being answered.
+    /// Keeps the request counted as in progress after the drop.
     in_progress: InFlightHandle,
     /// The time limit for the task.
     timeout: Duration,
@@ -44,7 +44,8 @@ impl DetachOnDrop {
         }
     }
 
-    /// Continues after a drop only if this returns `true` then.
+    /// Continues after a drop only if `keep_running` returns `true` at that moment. Without this
+    /// setting, it always continues.
     pub(crate) fn keep_running_if(mut self, keep_running: impl Fn() -> bool + 'static) -> Self {
         self.keep_running = Box::new(keep_running);
         self
@@ -90,14 +91,15 @@ pub(crate) struct TelemetryContext {
 }
 
 impl TelemetryContext {
-    /// Those of the current request.
+    /// Returns the span and trace of the current request.
     fn current() -> Self {
         let (mut span, trace) = (Span::none(), trace::current());
         catch_log_panic(|| span = Span::current());
         Self { span, trace }
     }
 
-    /// None, for work whose end is not part of its request.
+    /// Returns no span and no trace, for work that is not part of a request, such as a background
+    /// refresh.
     pub(crate) const fn none() -> Self {
         Self { span: Span::none(), trace: None }
     }
@@ -112,8 +114,8 @@ impl TelemetryContext {
     }
 }
 
-/// Runs `work` in a task of this worker, within a time limit, holding `permit` until the end.
-/// Without a runtime, as in some tests, the work is dropped.
+/// Spawns `work` as a task on this worker, with a time limit. The task holds `permit` until it
+/// ends. Without a Tokio runtime, as in some tests, `work` is dropped.
 pub(crate) fn spawn_detached(
     work: impl Future<Output = ()> + 'static,
     telemetry: TelemetryContext,
@@ -128,7 +130,7 @@ pub(crate) fn spawn_detached(
                 log_panic("a handler", panic);
             }
         });
-        // Another program's runtime may not support local tasks.
+        // `spawn_local` panics if the application runs in a runtime without a `LocalSet`.
         catch_panic("the start of a task", || drop(tokio::task::spawn_local(work)));
     }
 }
@@ -136,7 +138,7 @@ pub(crate) fn spawn_detached(
 /// The payload of a handler's panic.
 pub(crate) type PanicPayload = Box<dyn Any + Send>;
 
-/// The handler's response, or its panic.
+/// Calls the handler. Returns its response or the payload of its panic.
 pub(crate) async fn call_catching_panic<S: Service>(
     request: Request,
     next: &S,

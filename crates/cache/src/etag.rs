@@ -14,8 +14,8 @@ use std::fmt::Write;
 /// The default size limit of content that gets a tag.
 const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Adds an `ETag` to responses. Answers 304 to clients that already have the same content, and 412
-/// if `If-Match` names other content (RFC 9110, section 13).
+/// Adds an `ETag` to responses. Sends a 304 to clients that already have the same content, and a
+/// 412 if `If-Match` names other content (RFC 9110, section 13).
 ///
 /// ```
 /// use peregrine::App;
@@ -38,20 +38,21 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 ///   never streams of unknown length.
 /// - **Responses**: a 200 gets a tag unless it has `Cache-Control: no-store`. Conditions apply to
 ///   all 2xx responses.
-/// - **HEAD**: same fields as GET if the content is generated, which GET routes do. Without
-///   content, as from a proxy, the response keeps its length and gets no tag.
-/// - **Ranges** are left to the handler. If a handler without tags sends a part, it may be of
-/// another version than the client's. If the request has a tag (`If-Range`, `If-None-Match`,
-/// `If-Match`) or a date that differs from the part's, the handler is therefore called again
-/// without `Range`, and the client gets the whole content.
+/// - **HEAD**: a response has the fields of the GET response if its content is generated, as it is
+///   by GET routes. Without content, as from a proxy, the response keeps its length and gets no
+///   tag.
+/// - **Ranges** are left to the handler. A handler without tags may send a part of another version
+///   than the one the client has. Therefore, if the request has a tag (`If-Range`, `If-None-Match`,
+///   `If-Match`) or a date that differs from the part's, the handler is called again without
+///   `Range`, and the client gets the whole content.
 /// - **A 304** has the fields of the response except those that describe the omitted content.
 ///
 /// # With compression
 ///
 /// Put `Etag` inside (add it after) `Compression`. The tag is then computed before compression;
-/// `Compression` makes it weak, all codings share it, and a 304 costs no compression. The reverse
-/// order works for content that is compressed at once, but hashes the compressed content
-/// needlessly.
+/// `Compression` makes it weak, all codings share it, and a 304 costs no compression. In the
+/// reverse order, only content that is compressed in full before it is sent gets a tag, and each
+/// coding is hashed separately.
 #[doc(alias = "conditional_get")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
@@ -79,7 +80,7 @@ impl Etag {
         self
     }
 
-    /// Adds a tag to the response if it should have one and has no validator yet.
+    /// Adds a tag to the response if it should have one and has none yet.
     async fn add_etag(&self, response: &mut Response, is_head: bool) {
         let has_tag = response.headers.get(&ETAG).is_some();
         let permits_storing = |value: &HeaderValue| {
@@ -112,7 +113,7 @@ impl Etag {
     }
 }
 
-/// The tag of this content.
+/// Computes the tag of this content.
 fn compute_etag(content: &[u8], is_weak: bool) -> HeaderValue {
     let hash = Sha256::digest(content);
     let mut tag = String::from(if is_weak { "W/\"" } else { "\"" });
@@ -167,7 +168,7 @@ impl Middleware for Etag {
 /// The conditions that may accompany `Range`.
 const RANGE_CONDITIONS: [&str; 3] = ["if-range", "if-none-match", "if-match"];
 
-/// The same request without `Range`, if it has one with a condition.
+/// Returns the request without `Range`, if it has a `Range` with a condition.
 fn without_range(request: &Request) -> Option<Request> {
     let head = &request.parts.head;
     let has = |name: &str| head.header_bytes(name).is_some();

@@ -1,7 +1,7 @@
 //! Middleware that reuses responses: [`Etag`], so that clients can cache them; [`Cache`], which
 //! caches them on the server; and [`Idempotency`], which makes retried requests safe.
 //!
-//! Start reading with `etag.rs`, the shortest one; `collect.rs` is used by all three.
+//! Start reading with `etag.rs`, the shortest of the three. All of them use `collect.rs`.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -3,7 +3,7 @@
 use crate::coding::ContentCoding;
 use peregrine_web::RequestHead;
 
-/// The codings that a response may use.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     /// The best coding; `None` if the client accepts none of them, or prefers unencoded content.
@@ -12,7 +12,7 @@ pub(crate) struct Negotiated {
     pub(crate) identity: bool,
 }
 
-/// In thousandths.
+/// A weight, in thousandths.
 type Quality = u16;
 
 /// The weights sent by the client.
@@ -65,7 +65,7 @@ pub(crate) fn negotiate(head: &RequestHead, offered: &[ContentCoding]) -> Negoti
 }
 
 impl AcceptEncoding {
-    /// Records one element. Invalid elements are ignored.
+    /// Parses and records one element. Invalid elements are ignored.
     fn parse_element(&mut self, element: &[u8]) {
         let mut parts = element.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let name = parts.next().unwrap_or_default();
@@ -91,7 +91,7 @@ impl AcceptEncoding {
                 None => return,
             },
         };
-        // Of duplicates, the first counts.
+        // Of duplicates, the first applies.
         weight.get_or_insert(quality);
     }
 }

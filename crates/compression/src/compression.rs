@@ -17,11 +17,12 @@ use peregrine_web::{
 use std::fmt;
 use std::rc::Rc;
 
-/// Shorter content, in bytes, is not compressed: it fits into one packet with its head.
+/// The default minimum length, in bytes. Shorter content fits into one packet with its head, so
+/// compressing it gains nothing.
 pub(crate) const BYTES_MIN: u64 = 1024;
 
-/// Complete content up to this size is compressed at once; longer content in slices while it is
-/// sent.
+/// Complete content up to this size is compressed in one step; longer content is compressed in
+/// slices while it is sent.
 const INLINE_BYTES_MAX: usize = 32 * 1024;
 
 /// Digest fields, which are invalid after coding or decoding the content.
@@ -56,11 +57,11 @@ pub(crate) const DIGEST_FIELDS: [&str; 3] = ["content-digest", "repr-digest", "c
 /// - **`ETag`**: a strong tag becomes weak, since the bytes differ.
 /// - **`Vary: Accept-Encoding`** is set on every response that could be compressed.
 /// - **HEAD**: the fields are those of the GET response; nothing is compressed.
-/// - **Streams** are flushed whenever the producer pauses, so
-///   [server-sent events](peregrine_web::sse) arrive at once.
+/// - **Streams** are flushed whenever the producer pauses, so [server-sent
+///   events](peregrine_web::sse) arrive immediately.
 /// - **Large content** is compressed 16 KiB at a time, and the task yields in between.
 /// - **Memory**: about 320 KiB (gzip) or 2.5 MiB (zstd, br) per response in progress, counted
-///   against the worker's memory limit. While memory is short, nothing is compressed.
+///   against the worker's memory limit. While the worker is low on memory, nothing is compressed.
 ///
 /// # Secrets
 ///
@@ -140,7 +141,7 @@ impl Compression {
         self
     }
 
-    /// Sets which media types are compressed. The function gets the type in lower case without
+    /// Sets which media types are compressed. The function receives the type in lower case without
     /// parameters, such as `text/html`. Content without a type is never compressed.
     #[doc(alias = "gzip_types")]
     pub fn content_types(mut self, is_compressible: impl Fn(&str) -> bool + 'static) -> Self {
@@ -165,9 +166,10 @@ impl Compression {
     ) -> Response {
         let forbids_compression = NoCompression::is_set(&response);
         if response.status == StatusCode::NOT_MODIFIED && !forbids_compression {
-            // A 304 stands for a response that would have these fields.
-            self.add_vary(&mut response, negotiated.coding.is_some());
+            // A 304 has the fields that the 200 would have.
+            add_vary(&mut response);
             if negotiated.coding.is_some() {
+                weaken_etag(&mut response);
                 // RFC 9110 §8.6: the length would be that of a 200 to the same request, which is
                 // unknown before compression.
                 response.headers.remove(&CONTENT_LENGTH);
@@ -181,7 +183,7 @@ impl Compression {
             essence(&response).is_some_and(|essence| (self.content_types)(&essence));
         if has_compressible_type && is_partial_content(&response) {
             // RFC 9110 §15.3.7: a 206 has the Vary that a 200 to the same request would have.
-            self.add_vary(&mut response, false);
+            add_vary(&mut response);
             return response;
         }
         if !is_transformable(&response) {
@@ -190,6 +192,7 @@ impl Compression {
         let length = response.body.length();
         let is_long = length.is_none_or(|length| length >= self.bytes_min);
         let is_empty = length == Some(0) && !is_head;
+        // The client rejects unencoded content.
         let must_encode = !negotiated.identity;
         if is_empty || !(must_encode || (has_compressible_type && is_long)) {
             return response;
@@ -197,7 +200,7 @@ impl Compression {
         let is_memory_low = pressure() >= MemoryPressure::Moderate && !must_encode;
         let coding = negotiated.coding.filter(|_| !is_memory_low);
         let Some(coding) = coding else {
-            self.add_vary(&mut response, false);
+            add_vary(&mut response);
             return response;
         };
         let encoded = if is_head {
@@ -208,7 +211,7 @@ impl Compression {
         match encoded {
             Ok(Some(body)) => response.body = body,
             Ok(None) => {
-                self.add_vary(&mut response, false);
+                add_vary(&mut response);
                 return response;
             }
             Err(error) => {
@@ -216,11 +219,12 @@ impl Compression {
                 catch_log_panic(
                     || tracing::error!(target: "peregrine", %coding, %error, "a response could not be compressed"),
                 );
-                self.add_vary(&mut response, false);
+                add_vary(&mut response);
                 return response;
             }
         }
-        self.add_vary(&mut response, true);
+        add_vary(&mut response);
+        weaken_etag(&mut response);
         let fields = &mut response.headers;
         fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         fields.remove(&CONTENT_LENGTH);
@@ -231,7 +235,7 @@ impl Compression {
         response
     }
 
-    /// The encoded body; `None`, leaving `body` in place, if it would not be shorter.
+    /// Encodes the body. Returns `None` and leaves `body` in place if it would not become shorter.
     fn encode_body(
         &self,
         body: &mut Body,
@@ -253,21 +257,20 @@ impl Compression {
         }
         Ok(Some(Body::from_pooled(output)))
     }
+}
 
-    /// Marks the response as depending on `Accept-Encoding`. If the content was changed, its tag
-    /// becomes weak.
-    fn add_vary(&self, response: &mut Response, is_changed: bool) {
-        response.headers.add_vary("accept-encoding");
-        if !is_changed {
-            return;
-        }
-        // RFC 9110 §8.8.3.3: representations with different codings need different strong tags.
-        let tag = response.headers.get(&ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""));
-        let weak =
-            tag.and_then(|tag| HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat()).ok());
-        if let Some(weak) = weak {
-            response.headers.insert(ETAG, weak);
-        }
+/// Marks the response as depending on `Accept-Encoding`.
+fn add_vary(response: &mut Response) {
+    response.headers.add_vary("accept-encoding");
+}
+
+/// Makes the tag of encoded content weak.
+fn weaken_etag(response: &mut Response) {
+    // RFC 9110 §8.8.3.3: representations with different codings need different strong tags.
+    let tag = response.headers.get(&ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""));
+    let weak = tag.and_then(|tag| HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat()).ok());
+    if let Some(weak) = weak {
+        response.headers.insert(ETAG, weak);
     }
 }
 
@@ -286,7 +289,7 @@ impl Middleware for Compression {
         let negotiated = negotiate(head, &self.codings);
         if negotiated.coding.is_none() && !negotiated.identity {
             let mut response = not_acceptable(&self.codings).into_response();
-            self.add_vary(&mut response, false);
+            add_vary(&mut response);
             return response;
         }
         let is_head = request.method() == Method::HEAD;

@@ -40,8 +40,9 @@ struct OutputSink(Rc<RefCell<Output>>);
 #[derive(Default)]
 struct Output {
     bytes: Vec<u8>,
-    /// How many more bytes may be written.
+    /// How many more bytes can be written.
     remaining: usize,
+    /// Whether a write was refused because it exceeded `remaining`.
     is_full: bool,
 }
 
@@ -99,7 +100,7 @@ impl Decoder {
         let is_first = std::mem::take(&mut self.is_new);
         let result = match &mut self.kind {
             // RFC 7932 §9.1: these bits are not a valid window size. The library treats them as its
-            // own extension with windows of up to 1 GiB, which it would allocate at once.
+            // own extension with windows of up to 1 GiB, which it would allocate immediately.
             #[cfg(feature = "br")]
             DecoderKind::Br(_)
                 if is_first && input.first().is_some_and(|byte| byte & 0x7f == 0x11) =>
@@ -144,7 +145,8 @@ impl Decoder {
     }
 }
 
-/// The library's writer keeps output that did not fit its buffer when the input ended.
+/// The library's writer holds back output that did not fit its buffer when the input ended. Empty
+/// writes return it.
 #[cfg(feature = "br")]
 fn write_brotli(
     decoder: &mut brotli::DecompressorWriter<OutputSink>,

@@ -18,7 +18,8 @@ use std::task::{Context, Poll};
 
 /// The default limit of output bytes per input byte: text rarely exceeds 20.
 const RATIO_MAX: u32 = 100;
-/// The ratio is not checked below this size: small bodies may compress very well.
+/// The ratio is not checked for the first part of the output, of this size: small bodies may
+/// compress very well.
 const RATIO_FREE_BYTES: usize = 64 * 1024;
 /// The maximum number of codings of one body.
 const CODINGS_MAX: usize = 2;
@@ -68,8 +69,8 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 ///   KiB, get a 413 (`body-decompressed-too-large`).
 /// - An unknown coding, or more than two codings, get a 415, with `Accept-Encoding`.
 /// - Invalid, truncated or trailing data gets a 400 (`invalid-content-coding`).
-/// - A decoder's memory counts against the worker's memory limit. While little of that is left,
-///   bodies are not decoded (503).
+/// - A decoder's memory counts against the worker's memory limit. While the worker is low on
+///   memory, bodies are not decoded, and the request gets a 503.
 ///
 /// Without this middleware, handlers get encoded bodies unchanged.
 #[doc(alias = "RequestDecompressionLayer")]
@@ -105,7 +106,7 @@ impl Middleware for Decompression {
         if head.header_bytes("content-encoding").is_none() {
             return next.call(request).await;
         }
-        let codings = match content_codings(head) {
+        let codings = match parse_content_codings(head) {
             Ok(codings) => codings,
             Err(problem) => return problem.into_response(),
         };
@@ -140,8 +141,8 @@ impl Middleware for Decompression {
     }
 }
 
-/// The codings of a request's body, in the order in which they were applied.
-fn content_codings(head: &RequestHead) -> Result<Vec<ContentCoding>, Problem> {
+/// Parses the codings of a request's body, in the order in which they were applied.
+fn parse_content_codings(head: &RequestHead) -> Result<Vec<ContentCoding>, Problem> {
     let mut codings = Vec::new();
     for value in head.header_values("content-encoding") {
         for name in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -219,7 +220,7 @@ impl DecodedBody {
         }
     }
 
-    /// How many more bytes the ratio permits.
+    /// Returns how many more bytes of output the ratio permits.
     fn output_allowed(&self) -> usize {
         let ratio = usize::try_from(self.ratio_max).unwrap_or(usize::MAX);
         self.bytes_in
@@ -243,7 +244,7 @@ impl DecodedBody {
     }
 
     /// Decodes a slice of the available input.
-    fn advance(&mut self) -> Result<Vec<u8>, BodyError> {
+    fn decode_slice(&mut self) -> Result<Vec<u8>, BodyError> {
         self.create_decoder()?;
         let length = self.input.len().min(SLICE_BYTES);
         let slice = self.input.split_to(length);
@@ -269,6 +270,7 @@ impl DecodedBody {
         output
     }
 
+    /// Converts the error of the decoder, or accounts for its output.
     fn check_output(
         &mut self,
         output: Result<Vec<u8>, DecompressError>,
@@ -297,7 +299,7 @@ impl DecodedBody {
                 return Poll::Pending;
             }
             let output = if self.input.has_remaining() {
-                self.advance()
+                self.decode_slice()
             } else {
                 match Pin::new(&mut self.body).poll_frame(cx) {
                     Poll::Pending => {

@@ -15,7 +15,7 @@ pub(crate) fn is_transformable(response: &Response) -> bool {
                 | StatusCode::PARTIAL_CONTENT
         );
     let fields = &response.headers;
-    // A range is part of an encoded representation, so it cannot be encoded again.
+    // A range refers to the bytes of a representation, so it cannot be encoded.
     has_content
         && fields.get(&CONTENT_ENCODING).is_none()
         && fields.get(&CONTENT_RANGE).is_none()
@@ -36,7 +36,7 @@ fn has_no_transform(response: &Response) -> bool {
     directives.any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
 }
 
-/// The media type without parameters, in lower case.
+/// Returns the media type without parameters, in lower case.
 pub(crate) fn essence(response: &Response) -> Option<String> {
     let value = response.headers.get(&CONTENT_TYPE).map(HeaderValue::as_bytes)?;
     let essence = value.split(|byte| *byte == b';').next()?.trim_ascii();

@@ -11,14 +11,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// The number of bytes compressed between yields. Compression takes CPU time, and the content may
-/// all be available at once.
+/// be available in full from the start.
 const YIELD_BYTES: usize = 16 * 1024;
-/// The cost of a frame in bytes. Even a small one is work for its producer.
+/// The cost of a frame, in bytes. Even a small one is work for its producer.
 const COST_PER_FRAME: usize = YIELD_BYTES / 32;
-/// A frame of this size is sent.
+/// Output of at least this size is sent as a frame.
 const FRAME_BYTES: usize = 8 * 1024;
 
-/// A body in a content coding.
+/// A body that is compressed as it is polled.
 pub(crate) struct EncodedBody {
     body: Body,
     /// `None` once the end has been written.
@@ -33,7 +33,7 @@ pub(crate) struct EncodedBody {
     needs_flush: bool,
     /// Bytes compressed since the last yield.
     work_since_yield: usize,
-    /// The frame after the content.
+    /// The frame to send after the content.
     trailers: Option<Frame<Bytes>>,
     reservation: MemoryReservation,
 }
@@ -63,12 +63,12 @@ impl EncodedBody {
     }
 
     /// Takes the compressed output as a frame.
-    fn frame(&mut self) -> Frame<Bytes> {
+    fn take_frame(&mut self) -> Frame<Bytes> {
         Frame::data(Bytes::from(std::mem::take(&mut self.out)))
     }
 
     /// Compresses a slice of the available input.
-    fn advance(&mut self) -> io::Result<()> {
+    fn compress_slice(&mut self) -> io::Result<()> {
         let Some(encoder) = &mut self.encoder else { return Ok(()) };
         let length = self.input.len().min(YIELD_BYTES);
         encoder.write(&self.input[..length], &mut self.out)?;
@@ -90,7 +90,7 @@ impl EncodedBody {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             if self.out.len() >= FRAME_BYTES || (self.encoder.is_none() && !self.out.is_empty()) {
-                return Poll::Ready(Some(Ok(self.frame())));
+                return Poll::Ready(Some(Ok(self.take_frame())));
             }
             if self.encoder.is_none() {
                 return Poll::Ready(self.trailers.take().map(Ok));
@@ -101,7 +101,7 @@ impl EncodedBody {
                 return Poll::Pending;
             }
             if !self.input.is_empty() {
-                self.advance().map_err(stream_error)?;
+                self.compress_slice().map_err(stream_error)?;
                 continue;
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
@@ -134,7 +134,7 @@ impl EncodedBody {
                     if self.out.is_empty() {
                         return Poll::Pending;
                     }
-                    return Poll::Ready(Some(Ok(self.frame())));
+                    return Poll::Ready(Some(Ok(self.take_frame())));
                 }
             }
         }

@@ -76,7 +76,7 @@ impl Encoder {
         }
     }
 
-    /// Finishes the body.
+    /// Appends the end of the encoded body to `out`.
     pub(crate) fn finish(self, out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             #[cfg(any(feature = "gzip", feature = "deflate"))]
@@ -97,7 +97,7 @@ mod deflate {
     use std::cell::RefCell;
     use std::io;
 
-    /// The window, the tables and the pending output.
+    /// The memory of the window, the tables and the pending output.
     pub(super) const MEMORY_BYTES: usize = 320 * 1024;
 
     /// How many idle compressors a thread keeps for reuse: creating one costs more than compressing
@@ -149,7 +149,7 @@ mod deflate {
             }
         }
 
-        /// The compressor, after writing the header on first use.
+        /// Returns the compressor, after writing the header on first use.
         fn compressor(&mut self, out: &mut Vec<u8>) -> &mut Compress {
             #[cfg(feature = "gzip")]
             if !self.header_written && self.container == Container::Gzip {

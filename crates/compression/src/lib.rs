@@ -6,7 +6,7 @@
 //!
 //! Adapters such as `async-compression` are not used. They work on byte streams, whereas bodies
 //! here are streams of frames with trailers; and they do not flush when a producer pauses, do not
-//! yield within a large piece, and do not limit the output of a decompression bomb.
+//! yield within a large chunk, and do not limit the output of a decompression bomb.
 //!
 //! Start reading with `compression.rs`; `encoded_body.rs` is the body that it produces.
 #![forbid(unsafe_code)]

@@ -4,9 +4,9 @@ use crate::duration::{TextVisitor, is_off, parse_scaled};
 use serde::de::Deserializer;
 use serde::ser::{Error as _, Serializer};
 
-/// A human-readable size, for `#[serde(with = "ByteSize")]` on any integer: `64 KiB`, `2 MB`, `512
-/// B`, `512`. `KiB` is 1,024 bytes and `kB` 1,000; `k`, `m` and `g` alone mean `KiB`, `MiB` and
-/// `GiB`, as in nginx.
+/// A human-readable size, for `#[serde(with = "ByteSize")]` on any integer. Examples are `64 KiB`,
+/// `2 MB`, `512 B` and `512`. `KiB` means 1,024 bytes and `kB` means 1,000 bytes. As in nginx, `k`,
+/// `m` and `g` alone mean `KiB`, `MiB` and `GiB`.
 #[derive(Clone, Copy, Debug)]
 pub enum ByteSize {}
 
@@ -14,8 +14,8 @@ pub enum ByteSize {}
 #[derive(Clone, Copy, Debug)]
 pub enum OptionalByteSize {}
 
-/// A size, or `auto`, or `off`, for `#[serde(with = "AutoByteSize")]` on a type that distinguishes
-/// the three.
+/// A size, `auto` or `off`, for `#[serde(with = "AutoByteSize")]` on a type that distinguishes the
+/// three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoByteSize {
     /// `auto`
@@ -49,7 +49,7 @@ const UNITS: [(&str, u128); 14] = [
     ("tib", 1 << 40),
 ];
 
-/// Parses a size; `None` if it is invalid.
+/// Parses a size. Returns `None` if `text` is not a size.
 pub(crate) fn parse_byte_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_');
@@ -59,6 +59,7 @@ pub(crate) fn parse_byte_size(text: &str) -> Option<u64> {
     u64::try_from(parse_scaled(&number.replace('_', ""), *unit)?).ok()
 }
 
+/// Formats a size in the largest unit of which it is an integer multiple.
 pub(crate) fn format_byte_size(size: u64) -> String {
     let unit = [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = unit.into_iter().find(|(_, unit)| size > 0 && size.is_multiple_of(*unit));
@@ -70,7 +71,7 @@ impl ByteSize {
     /// Serialises the size.
     ///
     /// # Errors
-    /// The size exceeds 64 bits, or an error of the serializer.
+    /// The size exceeds 64 bits, or the serializer fails.
     pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
         bytes: &T,
         serializer: S,
@@ -86,9 +87,10 @@ impl ByteSize {
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
-        let read = |text: &str| parse_byte_size(text).and_then(|bytes| T::try_from(bytes).ok());
-        let sizes = Some((|bytes: u64| T::try_from(bytes).ok()) as fn(u64) -> Option<T>);
-        deserializer.deserialize_any(TextVisitor { expected: EXPECTED, read, sizes })
+        let parse_text =
+            |text: &str| parse_byte_size(text).and_then(|bytes| T::try_from(bytes).ok());
+        let parse_integer = Some((|bytes: u64| T::try_from(bytes).ok()) as fn(u64) -> Option<T>);
+        deserializer.deserialize_any(TextVisitor { expected: EXPECTED, parse_text, parse_integer })
     }
 }
 
@@ -96,7 +98,7 @@ impl OptionalByteSize {
     /// Serialises the size.
     ///
     /// # Errors
-    /// The size exceeds 64 bits, or an error of the serializer.
+    /// The size exceeds 64 bits, or the serializer fails.
     pub fn serialize<T: Copy + TryInto<u64>, S: Serializer>(
         bytes: &Option<T>,
         serializer: S,
@@ -114,13 +116,17 @@ impl OptionalByteSize {
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
-        let read = |text: &str| match text {
+        let parse_text = |text: &str| match text {
             text if is_off(text) => Some(None),
             text => T::try_from(parse_byte_size(text)?).ok().map(Some),
         };
-        let sizes =
+        let parse_integer =
             Some((|bytes: u64| T::try_from(bytes).ok().map(Some)) as fn(u64) -> Option<Option<T>>);
-        deserializer.deserialize_any(TextVisitor { expected: EXPECTED_OR_OFF, read, sizes })
+        deserializer.deserialize_any(TextVisitor {
+            expected: EXPECTED_OR_OFF,
+            parse_text,
+            parse_integer,
+        })
     }
 }
 
@@ -143,18 +149,19 @@ impl AutoByteSize {
     /// Deserialises the size.
     ///
     /// # Errors
-    /// The value is neither a size nor `auto` nor `off`.
+    /// The value is not a size, `auto` or `off`.
     pub fn deserialize<'de, T: From<Self>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
-        let read = |text: &str| match text {
+        let parse_text = |text: &str| match text {
             text if text.trim() == "auto" => Some(Self::Auto),
             text if is_off(text) => Some(Self::Off),
             text => parse_byte_size(text).map(Self::Bytes),
         };
-        let sizes = Some((|bytes: u64| Some(Self::Bytes(bytes))) as fn(u64) -> Option<Self>);
+        let parse_integer =
+            Some((|bytes: u64| Some(Self::Bytes(bytes))) as fn(u64) -> Option<Self>);
         deserializer
-            .deserialize_any(TextVisitor { expected: EXPECTED_OR_AUTO, read, sizes })
+            .deserialize_any(TextVisitor { expected: EXPECTED_OR_AUTO, parse_text, parse_integer })
             .map(T::from)
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn from_value<T: DeserializeOwned>(value: &ConfigValue) -> Result<T, 
     T::deserialize(ConfigDeserializer(value))
 }
 
-/// Deserialises one setting.
+/// Deserialises a setting or a table of settings.
 #[derive(Clone, Copy)]
 struct ConfigDeserializer<'v>(&'v ConfigValue);
 
@@ -46,7 +46,7 @@ impl ConfigDeserializer<'_> {
         error.with_location(&self.0.location)
     }
 
-    /// The text of an environment variable, which may represent any type.
+    /// Returns the text of an environment variable, which may represent any type.
     fn env_text(&self) -> Option<&str> {
         match (&self.0.kind, &self.0.location) {
             (ValueKind::String(text), SourceLocation::EnvVar(_)) => Some(text.trim()),
@@ -54,19 +54,23 @@ impl ConfigDeserializer<'_> {
         }
     }
 
-    /// A number, which may be given as the text of a variable.
-    fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
+    /// Deserialises an integer, which may be the text of a variable.
+    fn deserialize_integer<'de, V: Visitor<'de>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, ConfigError> {
         let parsed = self.env_text().and_then(|text| text.replace('_', "").parse::<i128>().ok());
         match parsed {
-            Some(number) => {
-                integer(number, visitor).map_err(|error| error.with_location(&self.0.location))
-            }
+            Some(number) => visit_integer(number, visitor)
+                .map_err(|error| error.with_location(&self.0.location)),
             None => self.deserialize_any(visitor),
         }
     }
 }
 
-fn integer<'de, V: Visitor<'de>>(number: i128, visitor: V) -> Result<V::Value, ConfigError> {
+/// Passes a number to the visitor as a `u64`, an `i64` or an `i128`, whichever can represent it
+/// first.
+fn visit_integer<'de, V: Visitor<'de>>(number: i128, visitor: V) -> Result<V::Value, ConfigError> {
     if let Ok(number) = u64::try_from(number) {
         visitor.visit_u64(number)
     } else if let Ok(number) = i64::try_from(number) {
@@ -83,7 +87,7 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
         let result = match &self.0.kind {
             ValueKind::Nil => visitor.visit_unit(),
             ValueKind::Bool(value) => visitor.visit_bool(*value),
-            ValueKind::Integer(number) => integer(*number, visitor),
+            ValueKind::Integer(number) => visit_integer(*number, visitor),
             ValueKind::Float(number) => visitor.visit_f64(*number),
             ValueKind::String(text) => visitor.visit_str(text),
             ValueKind::Secret(secret) => visitor.visit_str(secret.expose_secret()),
@@ -102,35 +106,35 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     }
 
     fn deserialize_i8<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_i16<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_i32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_u8<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_u16<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
-        self.number(visitor)
+        self.deserialize_integer(visitor)
     }
 
     fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
@@ -172,7 +176,8 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match &self.0.kind {
-            // The text is in place of a table, which may contain secrets, so the error hides it.
+            // The error does not show a text that is in place of a table, because it may contain
+            // secrets.
             ValueKind::String(_) => {
                 Err(self.invalid_type_of(Unexpected::Other("a text"), &visitor))
             }
@@ -218,7 +223,7 @@ impl<'de> Deserializer<'de> for ConfigDeserializer<'_> {
     }
 }
 
-/// The entries of a table, and the entry whose key was read last.
+/// The remaining entries of a table, and the entry whose key was read last.
 struct TableAccess<'v>(std::slice::Iter<'v, TableEntry>, Option<&'v TableEntry>);
 
 impl<'de> MapAccess<'de> for TableAccess<'_> {
@@ -228,7 +233,7 @@ impl<'de> MapAccess<'de> for TableAccess<'_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, ConfigError> {
-        // Unset settings are skipped, so their defaults apply.
+        // Unset settings are skipped, so that their defaults apply.
         let entry = self.0.by_ref().find(|entry| entry.value.kind != ValueKind::Nil);
         let Some(entry) = entry else { return Ok(None) };
         self.1 = Some(entry);
@@ -246,7 +251,7 @@ impl<'de> MapAccess<'de> for TableAccess<'_> {
     }
 }
 
-/// The items of a list, and how many were read.
+/// The remaining items of a list, and the number of items that were read.
 struct ArrayAccess<'v>(std::slice::Iter<'v, ConfigValue>, usize);
 
 impl<'de> SeqAccess<'de> for ArrayAccess<'_> {

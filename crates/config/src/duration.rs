@@ -15,10 +15,11 @@ pub enum HumanDuration {}
 #[derive(Clone, Copy, Debug)]
 pub enum OptionalDuration {}
 
-/// The expected value in error messages.
+/// The description of the expected value, for error messages.
 const EXPECTED: &str = "a duration with its unit, such as `75s`, `2m` or `1h 30m`";
 const EXPECTED_OR_OFF: &str = "a duration with its unit, such as `75s` or `2m`, or `off`";
 
+/// The units, in nanoseconds.
 const UNITS: [(&str, u128); 11] = [
     ("w", 7 * 86_400 * 1_000_000_000),
     ("d", 86_400 * 1_000_000_000),
@@ -33,10 +34,10 @@ const UNITS: [(&str, u128); 11] = [
     ("ns", 1),
 ];
 
-/// The units in which durations are printed.
+/// The units in which durations are printed, largest first.
 const PRINTED_UNITS: [&str; 7] = ["d", "h", "m", "s", "ms", "us", "ns"];
 
-/// Parses a duration; `None` if it is invalid.
+/// Parses a duration. Returns `None` if `text` is not a duration.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
@@ -74,7 +75,7 @@ pub(crate) fn parse_scaled(number: &str, unit: u128) -> Option<u128> {
     }
     let scaled_fraction = fraction.parse::<u128>().ok()?.checked_mul(unit)?;
     let power = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    // A fraction smaller than the smallest unit is an error.
+    // A value that is not a whole number of the smallest unit is an error.
     if scaled_fraction % power == 0 { whole.checked_add(scaled_fraction / power) } else { None }
 }
 
@@ -105,7 +106,8 @@ impl HumanDuration {
     /// # Errors
     /// The value is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let visitor = TextVisitor { expected: EXPECTED, read: parse_duration, sizes: None };
+        let visitor =
+            TextVisitor { expected: EXPECTED, parse_text: parse_duration, parse_integer: None };
         deserializer.deserialize_str(visitor)
     }
 }
@@ -129,22 +131,26 @@ impl OptionalDuration {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
-        let read =
+        let parse_text =
             |text: &str| if is_off(text) { Some(None) } else { parse_duration(text).map(Some) };
-        deserializer.deserialize_str(TextVisitor { expected: EXPECTED_OR_OFF, read, sizes: None })
+        deserializer.deserialize_str(TextVisitor {
+            expected: EXPECTED_OR_OFF,
+            parse_text,
+            parse_integer: None,
+        })
     }
 }
 
-/// Returns whether the text means "none".
+/// Whether the text means that there is no value.
 pub(crate) fn is_off(text: &str) -> bool {
     matches!(text.trim(), "off" | "none")
 }
 
-/// Parses a string with one function and, if given, a number with another.
+/// Parses a string with `parse_text`. Also accepts an integer if there is `parse_integer`.
 pub(crate) struct TextVisitor<T, F: Fn(&str) -> Option<T>> {
     pub(crate) expected: &'static str,
-    pub(crate) read: F,
-    pub(crate) sizes: Option<fn(u64) -> Option<T>>,
+    pub(crate) parse_text: F,
+    pub(crate) parse_integer: Option<fn(u64) -> Option<T>>,
 }
 
 impl<T, F: Fn(&str) -> Option<T>> Visitor<'_> for TextVisitor<T, F> {
@@ -155,15 +161,15 @@ impl<T, F: Fn(&str) -> Option<T>> Visitor<'_> for TextVisitor<T, F> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        (self.read)(text)
+        (self.parse_text)(text)
             .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self.expected))
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
         let unexpected = serde::de::Unexpected::Unsigned(value);
-        match self.sizes {
+        match self.parse_integer {
             None => Err(E::invalid_type(unexpected, &self.expected)),
-            Some(read) => read(value).ok_or_else(|| E::invalid_value(unexpected, &self.expected)),
+            Some(parse) => parse(value).ok_or_else(|| E::invalid_value(unexpected, &self.expected)),
         }
     }
 

@@ -5,13 +5,14 @@ use serde::de::{Expected, Unexpected};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why settings cannot be used: the position, the setting, the expected value, and the most similar
-/// name.
+/// The reason why settings cannot be used, with the position, the setting, the expected value, and
+/// the most similar name.
 ///
-/// The `Debug` form is also the readable text, because Rust prints it when `main` returns an error.
+/// The `Debug` form is the same text as the `Display` form, because Rust prints the `Debug` form
+/// when `main` returns an error.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The path of the setting, in reverse order.
+    /// The parts of the setting's path, the last one first.
     path: Vec<String>,
     location: Option<SourceLocation>,
     kind: ErrorKind,
@@ -19,14 +20,17 @@ pub struct ConfigError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ErrorKind {
-    /// An unknown setting, and the known ones.
+    /// The name of an unknown setting, and the known names.
     UnknownKey(String, Vec<String>),
-    /// An unknown enum value, and the known ones.
+    /// An unknown enum value, and the known values.
     UnknownVariant(String, &'static [&'static str]),
-    /// The found and the expected value.
+    /// Descriptions of the found and of the expected value.
     InvalidType(String, String),
+    /// The name of a required setting.
     MissingKey(&'static str),
+    /// The path of a file, and why it cannot be read.
     Unreadable(PathBuf, String),
+    /// A message.
     Other(String),
 }
 
@@ -53,24 +57,25 @@ impl ConfigError {
         Self::from_kind(ErrorKind::Unreadable(path, cause.to_string()))
     }
 
-    /// An environment variable for an unknown setting.
+    /// Creates an error for an unknown setting.
     pub(crate) fn unknown(key: &str, known: Vec<String>) -> Self {
         Self::from_kind(ErrorKind::UnknownKey(key.to_owned(), known))
     }
 
+    /// Adds `key` to the front of the setting's path.
     pub(crate) fn nested_in(mut self, key: &str) -> Self {
         self.path.push(key.to_owned());
         self
     }
 
-    /// Sets the position, unless a more precise one is known.
+    /// Sets the position, unless one is already set, which is more precise.
     #[must_use]
     pub fn with_location(mut self, location: &SourceLocation) -> Self {
         self.location.get_or_insert_with(|| location.clone());
         self
     }
 
-    /// The full name of the setting; empty if the error is not about a setting.
+    /// Returns the full name of the setting. Empty if the error is not about a setting.
     #[must_use]
     pub fn key(&self) -> String {
         let mut names: Vec<&str> = self.path.iter().rev().map(String::as_str).collect();
@@ -82,7 +87,7 @@ impl ConfigError {
         names.join(".")
     }
 
-    /// The position, if it is known.
+    /// Returns the position, if it is known.
     #[must_use]
     pub fn location(&self) -> Option<&SourceLocation> {
         self.location.as_ref()
@@ -128,9 +133,10 @@ impl fmt::Debug for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The maximum number of names listed if none is similar.
+/// The maximum number of names to list if none is similar.
 const SUGGESTIONS_MAX: usize = 24;
 
+/// Writes the known name that is most similar to `name`, or else a list of known names.
 fn write_suggestion(f: &mut fmt::Formatter<'_>, name: &str, known: &[String]) -> fmt::Result {
     if let Some(nearest) = closest(name, known) {
         return write!(f, "; did you mean `{nearest}`?");
@@ -144,14 +150,14 @@ fn write_suggestion(f: &mut fmt::Formatter<'_>, name: &str, known: &[String]) ->
     write!(f, "; expected one of {}{more}", listed.join(", "))
 }
 
-/// The name most similar to `target`, if any is similar enough.
+/// Returns the name most similar to `target`, if any is similar enough.
 fn closest<'k>(target: &str, known: &'k [String]) -> Option<&'k str> {
     let target = crate::value::normalize_key(target);
     // A third of the characters may differ.
     let distance_max = (target.chars().count() / 3).clamp(1, 4);
     let distances = known.iter().map(|name| (edit_distance(&target, name), name));
     let (distance, name) = distances.min_by_key(|(distance, _)| *distance)?;
-    // Users often remember the end of a name, or its beginning.
+    // Users often remember only the beginning or the end of a name.
     let partial_match = || {
         known.iter().find(|name| {
             target.len() >= 4 && (name.starts_with(&target) || name.ends_with(&target))
@@ -160,7 +166,8 @@ fn closest<'k>(target: &str, known: &'k [String]) -> Option<&'k str> {
     if distance <= distance_max { Some(name) } else { partial_match().map(String::as_str) }
 }
 
-/// The name most similar to `target`, with at most `distance_max` edits.
+/// Returns the name most similar to `target`, if at most `distance_max` edits convert one to the
+/// other.
 pub(crate) fn closest_name<'k>(
     target: &str,
     known: &'k [String],
@@ -171,7 +178,8 @@ pub(crate) fn closest_name<'k>(
     (distance <= distance_max).then_some(name)
 }
 
-/// The edit distance: characters added, removed or replaced, or neighbours swapped.
+/// Returns the edit distance, in which each edit adds, removes or replaces a character, or swaps
+/// two neighbours.
 fn edit_distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     // No setting has such a long name.
@@ -256,7 +264,7 @@ fn truncate(text: &str) -> String {
     }
 }
 
-/// The expected type, described for users who do not know Rust.
+/// Describes the expected type for users who do not know Rust.
 fn describe_expected(expected: &dyn Expected) -> String {
     let text = expected.to_string();
     let up_to = |max: u64| format!("a whole number from 0 to {max}");

@@ -4,12 +4,12 @@ use crate::duration::{TextVisitor, is_off};
 use serde::de::Deserializer;
 use serde::ser::Serializer;
 
-/// A file mode in octal, such as `0660`, or `off`, which is `None`. It is a string, because a TOML
-/// number would be decimal.
+/// A file mode in octal, such as `0660`, or `off`, which is `None`. Modes are strings, because a
+/// TOML number would be decimal.
 #[derive(Clone, Copy, Debug)]
 pub enum OptionalFileMode {}
 
-/// Only read, write and execute permissions.
+/// The maximum mode, which has only read, write and execute permissions.
 const MODE_MAX: u32 = 0o777;
 
 const EXPECTED: &str = "the mode of a file in octal, as a text such as `\"0660\"`, or `off`";
@@ -33,9 +33,13 @@ impl OptionalFileMode {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<u32>, D::Error> {
-        let read =
+        let parse_text =
             |text: &str| if is_off(text) { Some(None) } else { parse_file_mode(text).map(Some) };
-        deserializer.deserialize_any(TextVisitor { expected: EXPECTED, read, sizes: None })
+        deserializer.deserialize_any(TextVisitor {
+            expected: EXPECTED,
+            parse_text,
+            parse_integer: None,
+        })
     }
 }
 

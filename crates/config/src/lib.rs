@@ -1,18 +1,17 @@
 //! Reads and prints human-readable settings.
 //!
 //! Settings are a serde type. [`ConfigLoader`] reads it from the program's values, then from a TOML
-//! file, then from environment variables; later layers override earlier ones. Errors contain the
+//! file, then from environment variables. Later layers override earlier ones. Errors contain the
 //! position (the file and line, or the variable), the key, the expected value, and the most similar
-//! known key. [`to_toml_string()`] prints complete settings in a form that parses to the same
-//! values.
+//! known key. [`to_toml_string()`] prints complete settings as TOML that parses to the same values.
 //!
-//! [`HumanDuration`] and [`ByteSize`] are formats for durations and sizes, for `#[serde(with =
-//! "HumanDuration")]`; [`OptionalDuration`], [`OptionalByteSize`] and [`OptionalCount`] also accept
-//! `off`, [`AutoCount`] accepts `auto`, and [`AutoByteSize`] both. A [`SecretString`] is never
-//! printed.
+//! [`HumanDuration`] and [`ByteSize`] are formats of durations and sizes for serde's `with`
+//! attribute, as in `#[serde(with = "HumanDuration")]`. [`OptionalDuration`], [`OptionalByteSize`]
+//! and [`OptionalCount`] also accept `off`, [`AutoCount`] accepts `auto`, and [`AutoByteSize`]
+//! accepts both. A [`SecretString`] is never printed.
 //!
-//! `value.rs` is a tree with positions, `loader/mod.rs` builds it from the layers, and `de.rs`
-//! deserialises it.
+//! `value.rs` contains a tree of settings with positions, `loader/mod.rs` builds the tree from the
+//! layers, and `de.rs` deserialises it.
 #![forbid(unsafe_code)]
 
 mod byte_size;

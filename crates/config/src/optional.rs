@@ -1,4 +1,4 @@
-//! Numbers and strings that may also be `off` or `auto`.
+//! Numbers and strings that can also be `off` or `auto`.
 
 use crate::duration::{TextVisitor, is_off};
 use serde::de::Deserializer;
@@ -23,6 +23,7 @@ fn parse_number<T: TryFrom<u64>>(text: &str) -> Option<T> {
     T::try_from(text.trim().replace('_', "").parse::<u64>().ok()?).ok()
 }
 
+/// Serialises a number, or the text `absent` in place of `None`.
 fn serialize_or<T: Copy + TryInto<u64>, S: Serializer>(
     value: &Option<T>,
     absent: &str,
@@ -58,15 +59,16 @@ impl AutoCount {
     ) -> Result<Option<std::num::NonZeroUsize>, D::Error> {
         use std::num::NonZeroUsize;
         let to_count = |number: u64| NonZeroUsize::new(usize::try_from(number).ok()?);
-        let read = |text: &str| match text.trim() {
+        let parse_text = |text: &str| match text.trim() {
             "auto" => Some(None),
             text => to_count(parse_number(text)?).map(Some),
         };
-        let sizes = |number: u64| NonZeroUsize::new(usize::try_from(number).ok()?).map(Some);
+        let parse_integer =
+            |number: u64| NonZeroUsize::new(usize::try_from(number).ok()?).map(Some);
         deserializer.deserialize_any(TextVisitor {
             expected: EXPECTED_OR_AUTO,
-            read,
-            sizes: Some(sizes),
+            parse_text,
+            parse_integer: Some(parse_integer),
         })
     }
 }
@@ -90,11 +92,15 @@ impl OptionalCount {
     pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
-        let read =
+        let parse_text =
             |text: &str| if is_off(text) { Some(None) } else { parse_number(text).map(Some) };
-        let sizes =
+        let parse_integer =
             Some((|count: u64| T::try_from(count).ok().map(Some)) as fn(u64) -> Option<Option<T>>);
-        deserializer.deserialize_any(TextVisitor { expected: EXPECTED_OR_OFF, read, sizes })
+        deserializer.deserialize_any(TextVisitor {
+            expected: EXPECTED_OR_OFF,
+            parse_text,
+            parse_integer,
+        })
     }
 }
 
@@ -117,13 +123,15 @@ impl OptionalString {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<String>, D::Error> {
-        // A variable that is set to an empty text counts as unset.
+        // An empty text counts as `off`, because a variable may be set to it instead of being
+        // unset.
         let is_none = |text: &str| is_off(text) || text.is_empty();
-        let read = |text: &str| Some(if is_none(text) { None } else { Some(text.to_owned()) });
+        let parse_text =
+            |text: &str| Some(if is_none(text) { None } else { Some(text.to_owned()) });
         deserializer.deserialize_str(TextVisitor {
             expected: "a text, or `off`",
-            read,
-            sizes: None,
+            parse_text,
+            parse_integer: None,
         })
     }
 }

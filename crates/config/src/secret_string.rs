@@ -4,14 +4,14 @@ use serde::de::{Deserialize, Deserializer, Error as _, Unexpected, Visitor};
 use serde::ser::{Serialize, Serializer};
 use std::fmt;
 
-/// Printed instead of a secret.
+/// The text that is printed instead of a secret.
 const REDACTED: &str = "(hidden)";
 
 /// The name by which this crate's serializer recognises a secret.
 pub(crate) const NEWTYPE_NAME: &str = "$peregrine::Secret";
 
-/// A string that is neither printed nor logged: a password or a token. Printed settings show
-/// `(hidden)` instead, which is rejected when read. Serializers other than
+/// A string that is neither printed nor logged, such as a password or a token. Printed settings
+/// show `(hidden)` instead, which is rejected when it is read back. Serializers other than
 /// [`to_value`](crate::to_value) get the secret itself.
 #[doc(alias = "Secrecy")]
 #[derive(Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for SecretString {
     }
 }
 
-/// Reads a string; errors do not contain values of other types.
+/// Reads a string. Errors do not contain values of other types, which may be secrets too.
 struct RedactingVisitor;
 
 impl Visitor<'_> for RedactingVisitor {
@@ -134,7 +134,7 @@ mod tests {
         let no_vars: [(&str, &str); 0] = [];
         let read: Tree =
             ConfigLoader::new("X_").env_vars(no_vars).load(&code("abc")).expect("valid settings");
-        assert_eq!(read.headers["a"].expose_secret(), "abc", "the program's value is kept");
+        assert_eq!(read.headers["a"].expose_secret(), "abc", "the program's value is unchanged");
         let layers = ConfigLoader::new("X_").env_vars([("X_HEADERS__A", "def")]);
         let read: Tree = layers.load(&code("abc")).expect("valid settings");
         assert_eq!(read.headers["a"].expose_secret(), "def");

@@ -9,7 +9,7 @@ use serde::ser::{self, Serializer};
 /// Serialises a value to a tree.
 ///
 /// # Errors
-/// The value contains something that settings cannot contain, such as bytes.
+/// The value contains a type that settings cannot contain, such as bytes.
 pub fn to_value<T: Serialize + ?Sized>(tree: &T) -> Result<ConfigValue, ConfigError> {
     tree.serialize(ConfigSerializer).map(ConfigValue::default_value)
 }
@@ -180,7 +180,7 @@ impl Serializer for ConfigSerializer {
     }
 }
 
-/// The items of a list.
+/// Collects the items of a list.
 struct ArraySerializer(Vec<ConfigValue>);
 
 impl ArraySerializer {
@@ -229,17 +229,18 @@ impl ser::SerializeTupleStruct for ArraySerializer {
     }
 }
 
-/// The entries of a table, and the key of the next value.
+/// Collects the entries of a table.
 #[derive(Default)]
 struct TableSerializer {
-    all: Vec<TableEntry>,
+    entries: Vec<TableEntry>,
+    /// The key of the next value.
     key: String,
 }
 
 impl TableSerializer {
     fn push<T: Serialize + ?Sized>(&mut self, key: String, value: &T) -> Result<(), ConfigError> {
         let value = to_value(value).map_err(|error| error.nested_in(&key))?;
-        self.all.push(TableEntry { key, key_location: SourceLocation::Default, value });
+        self.entries.push(TableEntry { key, key_location: SourceLocation::Default, value });
         Ok(())
     }
 }
@@ -263,7 +264,7 @@ impl ser::SerializeMap for TableSerializer {
     }
 
     fn end(self) -> Result<ValueKind, ConfigError> {
-        Ok(ValueKind::Table(self.all))
+        Ok(ValueKind::Table(self.entries))
     }
 }
 
@@ -280,6 +281,6 @@ impl ser::SerializeStruct for TableSerializer {
     }
 
     fn end(self) -> Result<ValueKind, ConfigError> {
-        Ok(ValueKind::Table(self.all))
+        Ok(ValueKind::Table(self.entries))
     }
 }

@@ -9,16 +9,16 @@ use std::fmt::Write as _;
 /// Prints settings as TOML that parses to the same values, except for secrets, which are hidden.
 ///
 /// # Errors
-/// The value contains something that settings cannot contain, such as bytes.
+/// The value contains a type that settings cannot contain, such as bytes.
 pub fn to_toml_string<T: Serialize>(tree: &T) -> Result<String, ConfigError> {
     to_toml_string_with_comments(tree, &|_| None)
 }
 
-/// Like [`to_toml_string()`], with comments: `comment` is called with the full name of each setting
-/// and table.
+/// Like [`to_toml_string()`], but adds the comment that `comment` returns for the full name of each
+/// setting and table.
 ///
 /// # Errors
-/// As [`to_toml_string()`].
+/// See [`to_toml_string()`].
 pub fn to_toml_string_with_comments<T: Serialize>(
     tree: &T,
     comment: &dyn Fn(&str) -> Option<String>,
@@ -28,7 +28,7 @@ pub fn to_toml_string_with_comments<T: Serialize>(
     Ok(text)
 }
 
-/// A full name, plain and quoted for TOML.
+/// A full name, in plain form and quoted for TOML.
 #[derive(Default)]
 struct KeyPath {
     plain: String,

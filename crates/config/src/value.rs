@@ -47,17 +47,17 @@ pub struct ConfigValue {
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ValueKind {
-    /// Unset. Printed as if it did not exist.
+    /// Unset. It is omitted when settings are printed.
     Nil,
     /// `true` or `false`.
     Bool(bool),
     /// A whole number.
     Integer(i128),
-    /// Any other number.
+    /// A floating-point number.
     Float(f64),
     /// A string.
     String(String),
-    /// A hidden string.
+    /// A string that is never printed.
     Secret(SecretString),
     /// A list of values.
     Array(Vec<ConfigValue>),
@@ -68,22 +68,22 @@ pub enum ValueKind {
 /// One setting of a table.
 #[derive(Clone, Debug)]
 pub struct TableEntry {
-    /// Its name.
+    /// The setting's name.
     pub key: String,
     /// Where the name was written.
     pub key_location: SourceLocation,
-    /// Its value.
+    /// The setting's value.
     pub value: ConfigValue,
 }
 
-/// Ignores where it was set.
+/// Compares only the values, and ignores where they were set.
 impl PartialEq for ConfigValue {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind
     }
 }
 
-/// Ignores where it was set.
+/// Compares only the keys and values, and ignores where they were set.
 impl PartialEq for TableEntry {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key && self.value == other.value
@@ -91,11 +91,12 @@ impl PartialEq for TableEntry {
 }
 
 impl ConfigValue {
+    /// Creates a value that was set by the program.
     pub(crate) fn default_value(kind: ValueKind) -> Self {
         Self { kind, location: SourceLocation::Default }
     }
 
-    /// The entries of a table.
+    /// Returns the entries of a table. Empty if this is not a table.
     #[must_use]
     pub fn entries(&self) -> &[TableEntry] {
         match &self.kind {
@@ -104,13 +105,13 @@ impl ConfigValue {
         }
     }
 
-    /// The entry of this name, if this is a table that contains it.
+    /// Returns the value of this name, if this is a table that contains it.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// The entry of this name, mutably.
+    /// Like [`get`](Self::get), but returns a mutable reference.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.kind {
             ValueKind::Table(entries) => {
@@ -120,9 +121,9 @@ impl ConfigValue {
         }
     }
 
-    /// Merges `stronger` into this value: tables entry by entry, all other values as a whole. If
-    /// `is_strict`, names must be equal; otherwise case and hyphens are ignored for existing names,
-    /// because variables cannot express them.
+    /// Merges `stronger` into this value. Tables are merged entry by entry, and all other values
+    /// are replaced. If `is_strict`, names must be equal. Otherwise the case and the hyphens of
+    /// existing names are ignored, because the names of environment variables cannot express them.
     pub fn merge(&mut self, stronger: Self, is_strict: bool) {
         match (&mut self.kind, stronger.kind) {
             (_, ValueKind::Nil) => {}
@@ -149,15 +150,15 @@ impl ConfigValue {
         }
     }
 
-    /// All values with their full names, without the tables that contain them.
+    /// Returns all values except tables, with their full names.
     #[must_use]
     pub fn leaves(&self) -> Vec<(String, &Self)> {
         let mut leaves = Vec::new();
-        self.walk("", &mut leaves);
+        self.collect_leaves("", &mut leaves);
         leaves
     }
 
-    fn walk<'v>(&'v self, path: &str, leaves: &mut Vec<(String, &'v Self)>) {
+    fn collect_leaves<'v>(&'v self, path: &str, leaves: &mut Vec<(String, &'v Self)>) {
         for entry in self.entries() {
             let path = match path {
                 "" => entry.key.clone(),
@@ -165,14 +166,14 @@ impl ConfigValue {
             };
             match &entry.value.kind {
                 ValueKind::Nil => {}
-                ValueKind::Table(_) => entry.value.walk(&path, leaves),
+                ValueKind::Table(_) => entry.value.collect_leaves(&path, leaves),
                 _ => leaves.push((path, &entry.value)),
             }
         }
     }
 }
 
-/// A name in the form used by variables.
+/// Converts a name to the form that environment variables use.
 pub(crate) fn normalize_key(key: &str) -> String {
     key.to_ascii_lowercase().replace('-', "_")
 }

@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use crate::Driver;
 
-/// How long idle blocking threads may take to end. A thread that is still alive after that is
+/// The time allowed for idle blocking threads to end. A thread that is still alive after that is
 /// running a function.
 const IDLE_THREAD_EXIT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The interval between two checks whether to keep waiting for threads.
 const WAIT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Counts the blocking threads of one worker's runtime, which reports their start and end.
+/// Counts the blocking threads of one worker's runtime. The runtime reports their start and end.
 ///
-/// Idle threads count as well. They end as soon as the runtime has shut down, so the remaining
-/// number is that of functions still running.
+/// Idle threads count as well. They end as soon as the runtime has shut down, so each thread that
+/// remains is still running a function.
 #[derive(Clone, Debug, Default)]
 pub struct BlockingThreads(Arc<ThreadCount>);
 
@@ -57,19 +57,19 @@ impl BlockingThreads {
         *self.alive()
     }
 
-    /// Blocks until no thread is left, or until `keep_waiting` returns false and the number
-    /// has stopped falling: threads that are about to end do not count as left behind.
-    /// `keep_waiting` gets their number repeatedly, at least once.
+    /// Blocks until no thread is left, or until `keep_waiting` returns false and the number has
+    /// stopped falling, so that threads that are about to end are still waited for. Calls
+    /// `keep_waiting` with the number of threads repeatedly, at least once.
     pub fn wait_while(&self, keep_waiting: &mut dyn FnMut(usize) -> bool) {
         let mut alive = self.alive();
         loop {
-            let (waits, before) = (keep_waiting(*alive), *alive);
+            let (should_wait, before) = (keep_waiting(*alive), *alive);
             if before == 0 {
                 return;
             }
             let waited = self.0.ended.wait_timeout(alive, WAIT_INTERVAL);
             alive = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if !waits && *alive >= before {
+            if !should_wait && *alive >= before {
                 return;
             }
         }
@@ -81,8 +81,8 @@ impl BlockingThreads {
     }
 }
 
-/// A worker's blocking functions when it ends: [`Driver::wait_for_blocking_tasks_while`] for
-/// drivers that host tokio.
+/// Waits for a worker's blocking functions when the worker ends: implements
+/// [`Driver::wait_for_blocking_tasks_while`] for drivers that host tokio.
 #[derive(Default)]
 pub struct BlockingTasks {
     threads: BlockingThreads,
@@ -104,21 +104,22 @@ impl BlockingTasks {
         self.keep_waiting.replace(Some(Box::new(keep_waiting)));
     }
 
-    /// Waits until spawned functions have started, because tokio drops those that have not when it
-    /// shuts down. Functions start in order, so all of them have started once a last one has, which
-    /// `spawn_last` spawns. The driver must still be running.
+    /// Waits until all spawned functions have started, because tokio drops functions that have not
+    /// started when it shuts down. Functions start in order, so `spawn_last` spawns one more: when
+    /// that one has run, all others have started. The driver must still be running.
     pub async fn start_queued<F: Future>(
         &self,
         driver: &impl Driver,
         spawn_last: impl FnOnce() -> F,
     ) {
-        // A function that was just spawned may have no thread yet.
+        // Without a thread, a function may still be queued: its thread is only now being started.
         if self.threads.is_empty() && (self.keep_waiting.borrow().is_none() || !can_start_thread())
         {
             return;
         }
         let _hold = driver.keep_awake();
-        // Another worker may have taken the thread in the meantime.
+        // Spawning panics if no thread can be started. Another worker may have reached the limit of
+        // threads since the check.
         let Ok(last) = catch_unwind(AssertUnwindSafe(spawn_last)) else { return };
         let mut last = pin!(last);
         loop {
@@ -127,7 +128,8 @@ impl BlockingTasks {
                 Poll::Ready(_) => Poll::Ready(true),
                 Poll::Pending => timer.as_mut().poll(cx).map(|()| false),
             });
-            // If the maximum number of functions is running, no new one starts.
+            // While the maximum number of functions is running, no new one starts, so the caller
+            // decides whether to wait for that.
             if has_started.await || !self.should_keep_waiting() {
                 return;
             }
@@ -135,16 +137,17 @@ impl BlockingTasks {
     }
 
     fn should_keep_waiting(&self) -> bool {
-        // `keep_waiting` may call `wait_while` again.
+        // Taken out during the call, because `keep_waiting` may itself call `wait_while`.
         let Some(mut keep_waiting) = self.keep_waiting.take() else { return false };
-        let waits = keep_waiting(self.threads.count());
+        let should_wait = keep_waiting(self.threads.count());
         self.keep_waiting.borrow_mut().get_or_insert(keep_waiting);
-        waits
+        should_wait
     }
 
     /// Calls `shut_down_runtime`, which shuts the runtime down and waits for its threads for at
-    /// most the given time. Then waits for functions that are still running while `keep_waiting`
-    /// returns true. Without a `keep_waiting` it waits for none.
+    /// most the given time. Then waits for functions that are still running, for as long as the
+    /// `keep_waiting` passed to [`wait_while`](Self::wait_while) returns true. Without one, it does
+    /// not wait for any function.
     pub fn shut_down(&self, shut_down_runtime: impl FnOnce(Duration)) {
         match self.keep_waiting.take() {
             None => shut_down_runtime(Duration::ZERO),
@@ -156,8 +159,8 @@ impl BlockingTasks {
     }
 }
 
-/// Returns whether the process can start one more thread. A runtime that has none and cannot start
-/// one panics.
+/// Returns whether the process can start one more thread. A runtime without a blocking thread
+/// panics if it cannot start one.
 fn can_start_thread() -> bool {
     let started = thread::Builder::new().name("peregrine-probe".to_owned()).spawn(|| ());
     started.is_ok_and(|thread| thread.join().is_ok())

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 
-/// An accepted connection of this machine that is not attached to a worker: see
+/// An accepted connection that is not attached to any worker: see
 /// [`Driver::hand_off`](crate::Driver::hand_off).
 ///
 /// Workers of the same driver pass it to each other. Whether it is non-blocking depends on the

@@ -10,7 +10,7 @@
 //! Four rules apply to every driver, and the common test suite checks them:
 //!
 //! 1. Memory that the kernel may access belongs to the operation, never to the future.
-//! 2. Dropping a future abandons its operation. It frees nothing that the kernel may use.
+//! 2. Dropping a future abandons its operation, but frees nothing that the kernel may still use.
 //! 3. If a result is not read, its contents (a buffer, a connection) are still released.
 //! 4. When a driver shuts down, the kernel has finished with all memory before it is freed.
 //!
@@ -58,9 +58,9 @@ pub trait Driver: Clone + 'static {
 
     /// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
     ///
-    /// Tasks that are still alive then are dropped, and functions on tokio's blocking threads are
-    /// waited for as set by [`Driver::wait_for_blocking_tasks_while`]. A tokio runtime is entered
-    /// for the whole time: `tokio::spawn`, timers and sockets work in every task.
+    /// Then drops all tasks that are still alive, and waits for functions on tokio's blocking
+    /// threads as set by [`Driver::wait_for_blocking_tasks_while`]. A tokio runtime is entered for
+    /// the whole time, so `tokio::spawn`, timers and sockets work in every task.
     ///
     /// # Errors
     /// The kernel rejected a resource that the driver needs, such as descriptors or locked memory.
@@ -75,17 +75,17 @@ pub trait Driver: Clone + 'static {
     /// The kernel rejected the registration of the socket.
     fn listen(&self, socket: Self::Socket) -> io::Result<Self::Listener>;
 
-    /// Detaches a connection that was just accepted from this worker, so that another one can
-    /// [`accept_handoff`](Self::accept_handoff) it. Nothing may have been received, sent or awaited
-    /// on it; only its addresses and credentials may have been read. Data from the peer stays in
-    /// the kernel.
+    /// Detaches a newly accepted connection from this worker, so that another worker can
+    /// [`accept_handoff`](Self::accept_handoff) it. The caller must not have received, sent or
+    /// awaited anything on the connection; it may have read the addresses and credentials. Data
+    /// from the peer stays in the kernel.
     ///
     /// # Errors
-    /// The kernel rejected the call, or the connection was used. The connection is closed.
+    /// The kernel rejected the call, or the connection had been used. The connection is closed.
     fn hand_off(&self, stream: Self::Stream) -> io::Result<Self::Handoff>;
 
-    /// Attaches a connection to this worker that another worker of the same driver has
-    /// [passed](Self::hand_off).
+    /// Attaches to this worker a connection that another worker of the same driver has
+    /// [handed off](Self::hand_off).
     ///
     /// # Errors
     /// The kernel rejected the call. The connection is closed.
@@ -109,35 +109,36 @@ pub trait Driver: Clone + 'static {
         self.now()
     }
 
-    /// Like [`precise_now`](Self::precise_now), but may be slightly old: at most by the rest of the
-    /// poll of one other task, or by a few polls if the previous ones were quick. Reading a clock
-    /// is noticeable in a small request. The default reads it.
+    /// Like [`precise_now`](Self::precise_now), but may return a slightly old reading, because
+    /// reading a clock takes a noticeable part of a small request. The reading is at most as old as
+    /// one poll of another task or, if recent polls were quick, as a few polls. The default always
+    /// reads the clock.
     fn coarse_now(&self) -> Duration {
         self.precise_now()
     }
 
-    /// When the worker last polled the kernel for its current work, by the clock of
-    /// [`precise_now`](Self::precise_now): sockets that were ready then have waited since for their
-    /// iteration on the thread. Sockets that became ready later are found by the next poll of the
-    /// kernel, so they may have waited, in addition, for as long as the previous iteration took.
-    /// Right after a sleep it is the current time. May be called for each request. The default, for
-    /// drivers that do not know, is [`now`](Self::now).
+    /// The time, by the clock of [`precise_now`](Self::precise_now), at which the worker polled the
+    /// kernel for its current work. A socket that was ready at that time has waited since then for
+    /// the thread. A socket that became ready later is found by the next poll, so its data may in
+    /// addition have waited for the length of the previous iteration. Right after a sleep, this is
+    /// the current time. Cheap enough to call for each request. The default, for drivers that do
+    /// not know the time, is [`now`](Self::now).
     fn polled_at(&self) -> Duration {
         self.now()
     }
 
     /// The earliest time at which data that was passed to [`Stream::send`] at `time`, by the clock
     /// of [`now`](Self::now), was passed to the kernel. Drivers that do this at the end of an
-    /// iteration take long iterations into account. The default, for drivers that do it at once, is
-    /// `time`.
+    /// iteration take long iterations into account. The default, for drivers that do it
+    /// immediately, is `time`.
     fn submitted_at(&self, time: Duration) -> Duration {
         time
     }
 
     /// Registers `callback` to be called at the end of each iteration of the loop, with the current
     /// time, before data sent in the iteration is passed to the kernel. Returns false, and never
-    /// calls `callback`, if the driver has no such point. `callback` must not call the driver. It
-    /// is for code that would otherwise read the clock many times in an iteration.
+    /// calls `callback`, if the driver has no such point. `callback` must not call the driver. Use
+    /// it in code that would otherwise read the clock many times in an iteration.
     fn on_iteration_end(&self, callback: impl Fn(Duration) + 'static) -> bool {
         drop(callback);
         false
@@ -147,9 +148,9 @@ pub trait Driver: Clone + 'static {
     /// tasks and after a poll of the kernel.
     const SELF_WAKE_YIELDS: bool = true;
 
-    /// Yields: polls the task of `cx`, which has more to do, again after all other ready tasks
-    /// were polled and the driver has polled the kernel. The default wakes the task, which is
-    /// correct if [`Self::SELF_WAKE_YIELDS`].
+    /// Yields: the task of `cx`, which has more to do, is polled again after all other ready tasks
+    /// were polled and the driver has polled the kernel. The default wakes the task, which has this
+    /// effect if [`Self::SELF_WAKE_YIELDS`] is true.
     fn yield_now(&self, cx: &mut Context<'_>) {
         cx.waker().wake_by_ref();
     }
@@ -161,21 +162,21 @@ pub trait Driver: Clone + 'static {
     /// Completes when `now()` has reached `at`, up to a few milliseconds late, never early.
     fn sleep_until(&self, at: Duration) -> impl Future<Output = ()>;
 
-    /// Informs the driver that a task waits for an event that the driver does not know (a tokio
-    /// timer, a channel, another thread), until the guard is dropped. A driver that parks in the
-    /// kernel uses this to choose how to park; for other drivers it costs nothing.
+    /// Informs the driver, until the guard is dropped, that a task waits for an event that the
+    /// driver does not know about: a tokio timer, a channel, another thread. A driver that parks in
+    /// the kernel uses this to choose how to park; for other drivers it costs nothing.
     fn keep_awake(&self) -> Self::KeepAwake;
 
     /// The number of live tasks on this thread's tokio runtime. Tasks of [`Driver::spawn`] may be
     /// included: to count the others, call this after those have ended.
     fn tokio_tasks(&self) -> usize;
 
-    /// Sets how long [`Driver::run`] waits, after `main` has completed and all tasks were dropped,
-    /// for functions that still run on tokio's blocking threads (`tokio::task::spawn_blocking`):
-    /// while `keep_waiting` returns true. It is called with their number from time to time, and at
-    /// least once.
+    /// Makes [`Driver::run`] wait, after `main` has completed and all tasks were dropped, for
+    /// functions that are still running on tokio's blocking threads
+    /// (`tokio::task::spawn_blocking`), for as long as `keep_waiting` returns true. `keep_waiting`
+    /// is called with their number from time to time, and at least once.
     ///
-    /// Without this call a driver waits for none. The default never waits and never calls
+    /// Without this call, a driver does not wait for them. The default never waits and never calls
     /// `keep_waiting`.
     fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
         drop(keep_waiting);
@@ -194,7 +195,7 @@ pub trait Listener: 'static {
     /// One connection.
     type Stream: Stream;
 
-    /// Accepts the next connection. Dropping the future loses none.
+    /// Accepts the next connection. Dropping the future loses no connection.
     ///
     /// # Errors
     /// An error applies to this attempt, not to the listener: the caller may call again. If the
@@ -204,20 +205,22 @@ pub trait Listener: 'static {
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>>;
 
     /// Makes the kernel refuse new connections, where that is supported (Linux). Connections that
-    /// are already in progress can still be accepted. The default has no effect.
+    /// are already being established or waiting can still be accepted. The default has no effect.
     ///
-    /// If it is known that none of them is left, as with Unix domain sockets on Linux,
-    /// [`accept`](Self::accept) then fails with [`InvalidInput`](io::ErrorKind::InvalidInput).
+    /// If the driver can tell that all of these have been accepted, as with Unix domain sockets on
+    /// Linux, [`accept`](Self::accept) then fails with
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput).
     ///
     /// This applies to the *socket*, permanently: other workers and processes that share it get no
     /// new connections either. Use it for sockets that close soon, and that were not and will not
     /// be passed to another process.
     fn refuse_new_connections(&self) {}
 
-    /// Returns the connection for which this worker was woken when it stopped accepting, if it is
-    /// still waiting. A worker that stops using a socket shared with others must call this once: if
-    /// the kernel wakes one worker per connection, no other worker was woken for that one. The
-    /// default is for drivers that are woken together with all others.
+    /// Stops waiting for connections. If this worker has already been woken for a connection that
+    /// is still in the backlog, returns that connection. A worker that stops using a socket shared
+    /// with others must call this once: where the kernel wakes only one worker per connection, no
+    /// other worker was woken for that one. The default is for drivers whose workers are all woken
+    /// for each connection.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -242,8 +245,8 @@ pub trait Stream: 'static {
     /// call, nor while the last call returned bytes.
     ///
     /// # Errors
-    /// The connection broke (`ECONNRESET` and similar), in either direction: a task that waits here
-    /// is woken when a send fails, too. Bytes received before the error are returned first.
+    /// The connection broke (`ECONNRESET` and similar), in either direction: a failed send also
+    /// wakes the task that waits to receive. Bytes received before the error are returned first.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Self::Chunk>>;
 
     /// Returns a chunk's bytes in memory that the caller may keep, if that needs no copy and wastes
@@ -258,19 +261,19 @@ pub trait Stream: 'static {
         Err(chunk)
     }
 
-    /// Starts sending the bytes of `out`, after those of earlier calls. Leaves `out` empty, with
-    /// the memory of an earlier send if the driver has some. Sending continues in the background
-    /// while the stream lives, and wakes only tasks that wait in [`poll_flush`](Self::poll_flush).
+    /// Starts sending the bytes of `out`, after those of earlier calls. Leaves `out` empty, and may
+    /// replace its memory with that of an earlier send. Sending continues in the background while
+    /// the stream lives, and wakes only tasks that wait in [`poll_flush`](Self::poll_flush).
     ///
     /// Callers must limit how much they pass: a driver's queue is unlimited. After a failure, and
-    /// after [`finish`](Self::finish), bytes are dropped.
+    /// after [`finish`](Self::finish), the bytes are discarded.
     fn send(&self, out: &mut Vec<u8>);
 
     /// Like [`send`](Self::send) for `out` and then `shared`, with one system call if possible. The
     /// driver holds `shared` without copying it until the kernel has accepted its bytes, or nothing
     /// more can be sent.
     ///
-    /// Use it for large data: small pieces are cheaper to copy to `out`. The default copies.
+    /// Use it for large data; small data is cheaper to copy to `out`. The default copies.
     fn send_shared(&self, out: &mut Vec<u8>, shared: Bytes) {
         let shared = SendBuf::from_shared(shared);
         out.extend_from_slice(shared.as_bytes());
@@ -298,22 +301,23 @@ pub trait Stream: 'static {
         self.finish();
     }
 
-    /// Ready when the kernel has everything that was passed to [`send`](Self::send),
+    /// Ready when the kernel has accepted everything that was passed to [`send`](Self::send),
     /// [`send_shared`](Self::send_shared) and [`send_file`](Self::send_file) and, after
     /// [`finish`](Self::finish), when sending was shut down as well.
     ///
     /// # Errors
-    /// The connection broke, and it is unknown how much was sent; or data was passed after the end;
-    /// or a file was shorter than expected. Every later call returns the error again.
+    /// The connection broke, and it is unknown how much was sent; or data was passed after
+    /// [`finish`](Self::finish); or a file was shorter than expected. Every later call returns the
+    /// error again.
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Returns whether [`poll_flush`](Self::poll_flush) would be ready, without arranging a
     /// wake-up.
     fn is_flushed(&self) -> bool;
 
-    /// Returns whether, as far as is known, no data waits for the peer. Data that the driver passes
-    /// to the kernel at the end of the worker's iteration is not known to be sent, and not known to
-    /// wait. If the kernel turns out to have no room for all of it, a task that waits in
+    /// Returns whether, as far as the driver knows, no data is waiting for the peer to read. Also
+    /// returns true for data that only waits until the driver passes it to the kernel at the end of
+    /// the worker's iteration. If the kernel then has no room for all of it, a task that waits in
     /// [`poll_recv`](Self::poll_recv) is woken.
     ///
     /// This is for callers that only decide whether to continue. Before dropping the stream, and
@@ -322,27 +326,27 @@ pub trait Stream: 'static {
         self.is_flushed()
     }
 
-    /// The progress of sending: a count that grows whenever the kernel takes bytes. Drivers limit
-    /// how much the kernel takes beyond the room of the peer's kernel. So if the count does not
-    /// change while bytes are unsent, the peer does not read, or has read less than a step since:
-    /// half of [`SocketOptions::notsent_lowat_bytes`], or the step in which the peer's kernel opens
-    /// its window.
+    /// The number of bytes that the kernel has accepted, which shows the progress of sending.
+    /// Drivers limit how much the kernel accepts beyond the window of the peer. So if the number
+    /// does not change while bytes are unsent, the peer is not reading, or has since read less than
+    /// a step: half of [`SocketOptions::notsent_lowat_bytes`], or the step in which the peer's
+    /// kernel opens its window.
     fn bytes_written(&self) -> u64;
 
     /// Shuts down sending (`FIN`) after everything sent before. Receiving is still possible.
     fn finish(&self);
 
-    /// Receives data that is in the kernel now, but that [`poll_recv`](Self::poll_recv), which was
-    /// pending just before, may not know of because the worker has not polled the kernel for a long
-    /// time. Called before giving up on a peer. Returns `None` if there is none, which is also the
-    /// default, for drivers that know of all data.
+    /// Receives data that is already in the kernel although [`poll_recv`](Self::poll_recv) was just
+    /// pending: the worker may not have polled the kernel for a long time. Call it before giving up
+    /// on a peer. Returns `None` if there is no such data. The default, for drivers whose
+    /// `poll_recv` always returns available data, is `None`.
     fn try_recv(&self) -> Option<Self::Chunk> {
         None
     }
 
     /// Returns whether the peer has reset the connection, as far as the kernel can tell without
-    /// receiving. For callers that do not receive for a long time. May cost a system call. Once it
-    /// is true, the connection can only be dropped. The default returns false.
+    /// receiving. For callers that do not receive for a long time. May cost a system call. Once
+    /// this has returned true, the connection can only be dropped. The default returns false.
     fn is_broken(&self) -> bool {
         false
     }
@@ -382,15 +386,16 @@ pub struct Options {
     /// The size of a receive buffer in bytes. Default 4,096, between 512 and 65,536.
     pub receive_buffer_bytes: usize,
     /// The number of unread receive buffers per connection at which the driver stops receiving.
-    /// Default 8. A driver may then continue with fewer and larger pieces, of which at most one is
+    /// Default 8. A driver may then continue with fewer, larger chunks, of which at most one is
     /// unread at a time.
     pub read_ahead_buffers_max: usize,
-    /// The size in bytes of a receive on a connection that fills its buffers; such receives use
-    /// separate memory. Default 128 KiB, between 4 KiB and 1 MiB. Larger ones gain little and delay
-    /// the other connections. A chunk that fills less than half of it is copied if it is kept.
+    /// The size in bytes of a large receive, used for a connection that fills its shared buffers;
+    /// large receives use separate memory. Default 128 KiB, between 4 KiB and 1 MiB. A larger size
+    /// gains little and delays the other connections. A chunk that fills less than half of it is
+    /// copied if the receiver stores it.
     pub large_receive_bytes: usize,
     /// How long to poll for completions, in microseconds, before sleeping in the kernel. Spends
-    /// idle CPU time to lower latency. Default 0: sleep at once.
+    /// idle CPU time to lower latency. Default 0: sleep immediately.
     pub spin_us: u32,
     /// The CPU to pin the worker's thread to, as an index into those that the process may use,
     /// modulo their number. They are ordered by NUMA node ([`order_by_numa_node`]), so that
@@ -398,7 +403,7 @@ pub struct Options {
     #[doc(alias = "worker_cpu_affinity")]
     #[doc(alias = "core_affinity")]
     pub cpu: Option<usize>,
-    /// Options of sockets.
+    /// Options of the listening sockets and of their connections.
     pub socket_options: SocketOptions,
     /// Where the driver publishes its counters for other threads; one per worker. Default none; the
     /// driver then does not read the clock for them. A server with an admin listener sets it.

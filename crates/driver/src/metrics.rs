@@ -25,8 +25,8 @@ pub const ITERATION_BOUNDS: [u64; 13] = [
 /// The counters of one worker's driver. Any thread may read them at any time; only the worker
 /// writes.
 ///
-/// A driver leaves counters that it does not support at zero. Values may be as old as its last
-/// iteration.
+/// A driver leaves counters that it does not support at zero. Values are published at the end of
+/// each iteration.
 #[derive(Debug, Default)]
 // Two workers must not write to the same cache line, or to one that is prefetched with it.
 #[repr(C, align(128))]
@@ -50,13 +50,14 @@ pub struct DriverMetrics {
 impl DriverMetrics {
     /// Records an iteration of this length.
     pub fn record_iteration(&self, time: Duration) {
-        let time = time.as_secs().saturating_mul(1_000_000_000) + u64::from(time.subsec_nanos());
-        self.iterations.observe(time, &ITERATION_BOUNDS);
+        let nanoseconds =
+            time.as_secs().saturating_mul(1_000_000_000) + u64::from(time.subsec_nanos());
+        self.iterations.observe(nanoseconds, &ITERATION_BOUNDS);
     }
 
-    /// Publishes the blocking threads of the worker's runtime, once.
+    /// Publishes the blocking threads of the worker's runtime. Only the first call has an effect.
     pub fn set_blocking_threads(&self, threads: BlockingThreads) {
-        // A driver starts only once.
+        // Fails only on a second call, and a driver starts only once.
         let _ = self.blocking_threads.set(threads);
     }
 

@@ -30,11 +30,11 @@ fn numa_nodes(folder: &Path) -> BTreeMap<usize, usize> {
 
 /// Parses a CPU list such as `0-3,8,10-11`. Malformed parts are skipped.
 fn parse_cpu_list(list: &str) -> impl Iterator<Item = usize> {
-    let range = |part: &str| {
+    let parse_range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
     };
-    list.trim().split(',').filter_map(range).flatten()
+    list.trim().split(',').filter_map(parse_range).flatten()
 }
 
 fn sort_by_node(mut cpus: Vec<usize>, nodes: &BTreeMap<usize, usize>) -> Vec<usize> {

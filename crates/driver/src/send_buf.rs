@@ -91,10 +91,12 @@ impl FileRange {
     }
 }
 
-/// Shared bytes that can be dropped anywhere: their owner, and its destructor, may be the
-/// application's. A panic of the destructor is reported like every panic and then caught.
+/// Shared bytes whose owner may be a type of the application, with a destructor that runs when the
+/// driver drops them. A panic of that destructor is reported like any other, but does not unwind
+/// into the driver.
 ///
-/// A driver drops these while none of its state is borrowed: a destructor may wake a task.
+/// A driver drops shared bytes only while none of its state is borrowed, because the destructor may
+/// wake a task.
 pub struct SharedBytes(Option<Bytes>);
 
 impl Deref for SharedBytes {
@@ -108,7 +110,8 @@ impl Deref for SharedBytes {
 impl Drop for SharedBytes {
     fn drop(&mut self) {
         let bytes = self.0.take();
-        // The panic hook has reported it, and it cannot have touched the driver's state.
+        // The panic hook has reported the panic, and the destructor cannot access the driver's
+        // state, so there is nothing left to do.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(bytes)));
     }
 }

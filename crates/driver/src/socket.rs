@@ -38,7 +38,7 @@ pub enum Address {
     Tcp(SocketAddr),
     /// A Unix domain socket, with its path if it has one.
     Unix(Option<PathBuf>),
-    /// The kernel did not report it, or the driver does not use a kernel.
+    /// The kernel did not report the address, or the driver does not use the kernel.
     #[default]
     Unknown,
 }
@@ -54,7 +54,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// The process that connected a Unix domain socket, as recorded by the kernel at that time.
+/// The process at the other end of a Unix domain socket, as recorded by the kernel when it
+/// connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnixCredentials {
     /// The effective user ID of the process.

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// does not support are ignored there.
 ///
 /// `backlog`, `receive_buffer_bytes`, `send_buffer_bytes`, `ipv6_only` and `shared_accept_queue`
-/// apply to addresses that the server binds itself. For a socket passed to the server, its creator
-/// has decided about them, as has the previous process for addresses inherited in an in-place
-/// upgrade. `backlog` also applies to Unix domain sockets, all others only to TCP.
+/// apply only to addresses that the server binds itself. For a socket that was passed to the
+/// server, its creator has set them; for an address inherited in an in-place upgrade, the previous
+/// process has. `backlog` also applies to Unix domain sockets, all other options only to TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// The number of connections that may wait in the kernel before they are accepted. Default
@@ -16,14 +16,14 @@ pub struct SocketOptions {
     #[doc(alias = "listen")]
     #[doc(alias = "somaxconn")]
     pub backlog: u32,
-    /// Sends small segments at once (`TCP_NODELAY`), so that responses do not wait for the peer's
-    /// delayed acknowledgement. Default true.
+    /// Sends small segments immediately (`TCP_NODELAY`), so that responses do not wait for the
+    /// peer's delayed acknowledgement. Default true.
     #[doc(alias = "TCP_NODELAY")]
     #[doc(alias = "tcp_nodelay")]
     pub nodelay: bool,
-    /// The number of bytes that the kernel takes for a connection beyond those it can send
-    /// (`TCP_NOTSENT_LOWAT`, on Linux). Default 64 KiB. The amount it takes then adapts to the
-    /// peer's speed, and a peer that does not read costs little memory.
+    /// The number of bytes that the kernel accepts for a connection beyond those it can send now
+    /// (`TCP_NOTSENT_LOWAT`, on Linux). Default 64 KiB. With this limit, the amount that the kernel
+    /// buffers adapts to the peer's speed, and a peer that does not read costs little memory.
     #[doc(alias = "TCP_NOTSENT_LOWAT")]
     pub notsent_lowat_bytes: u32,
     /// How long a connection may be silent before the kernel probes whether the peer is still there
@@ -37,16 +37,17 @@ pub struct SocketOptions {
     /// The time between two unanswered probes. Default 15 s.
     #[doc(alias = "TCP_KEEPINTVL")]
     pub tcp_keepalive_interval: Duration,
-    /// The number of unanswered probes after which the kernel breaks the connection. Default 4. On
+    /// The number of unanswered probes after which the kernel closes the connection. Default 4. On
     /// Linux it applies only if `tcp_user_timeout` is `None`.
     #[doc(alias = "TCP_KEEPCNT")]
     pub tcp_keepalive_retries: u32,
     /// How long data, or probes of `tcp_keepalive`, may stay unacknowledged before the kernel
-    /// breaks the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves it to the
-    /// kernel, which retransmits for some 15 minutes. The kernel also counts the time in which a
-    /// client keeps its window closed, even if the client answers, so a client may stop reading for
-    /// that long. The server raises it above the `transfer_rate_grace` that its listeners start
-    /// with, so that it never ends a slow reader before the server's own limit does.
+    /// closes the connection (`TCP_USER_TIMEOUT`, on Linux). Default 150 s; `None` leaves the time
+    /// to the kernel, which retransmits for some 15 minutes. The kernel also counts the time during
+    /// which a client keeps its window closed, even if the client acknowledges probes, so this
+    /// limits how long a client can stop reading. The server raises the timeout above the
+    /// `transfer_rate_grace` that its listeners start with, so that the kernel never closes the
+    /// connection of a slow reader before the server's own limit does.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub tcp_user_timeout: Option<Duration>,
     /// The size of the kernel's receive buffer (`SO_RCVBUF`). Default `None`: the kernel chooses it
@@ -68,8 +69,8 @@ pub struct SocketOptions {
     /// the first worker to accept gets the connection.
     ///
     /// In both cases a worker that has more connections than the others passes new ones on. With
-    /// one queue, a busy worker leaves connections to the others in the first place. It costs more
-    /// with many new connections per second.
+    /// one queue, a busy worker leaves connections to the others in the first place, but accepting
+    /// costs more CPU time if there are many new connections per second.
     #[doc(alias = "SO_REUSEPORT")]
     #[doc(alias = "reuseport")]
     pub shared_accept_queue: bool,

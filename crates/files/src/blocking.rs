@@ -6,15 +6,16 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Work that has started.
+/// Work that was started on a thread that may block.
 pub(crate) enum BlockingTask<T> {
     Spawned(JoinHandle<T>),
+    /// Finished without a runtime; `None` once the result was returned.
     Done(Option<T>),
 }
 
 impl<T: Send + 'static> BlockingTask<T> {
-    /// Starts `work` on a thread that may block, or runs it at once without a runtime, as in some
-    /// tests.
+    /// Starts `work` on a thread that may block. Without a runtime, as in some tests, runs it
+    /// immediately.
     pub(crate) fn spawn(work: impl FnOnce() -> T + Send + 'static) -> Self {
         match Handle::try_current() {
             Ok(runtime) => Self::Spawned(runtime.spawn_blocking(work)),
@@ -22,7 +23,8 @@ impl<T: Send + 'static> BlockingTask<T> {
         }
     }
 
-    /// Polls for the result, once. A panic of the work is resumed here.
+    /// Polls for the result, which is returned once. If the work panicked, the panic is resumed
+    /// here.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T> {
         let error = match self {
             Self::Done(result) => return result.take().map_or(Poll::Pending, Poll::Ready),

@@ -18,20 +18,22 @@ use std::task::{Context, Poll, ready};
 /// The size of a read. At most two of these are in memory: one being sent and one being read.
 const CHUNK_BYTES: u64 = 128 * 1024;
 
-/// The amount that a driver sends at once. Before each, the page cache is checked.
+/// The maximum length of a file range that is passed to a driver. Before each range, the page cache
+/// is checked.
 const SENDFILE_BYTES: u64 = 1024 * 1024;
 
-/// A piece of a body: bytes in memory, or a range of a file.
+/// A segment of a body: bytes in memory, or a range of a file.
 #[derive(Debug)]
 pub(crate) enum BodySegment {
     Bytes(Bytes),
     File { offset: u64, len: u64 },
 }
 
-/// Pieces of one open file, read only as fast as the client reads them.
+/// A body that consists of segments of one open file, which are read only as fast as the client
+/// reads them.
 ///
-/// Data in the page cache is read or sent immediately; for other data, threads that may block are
-/// used.
+/// Data in the page cache is read or sent immediately; other data is first read on threads that may
+/// block.
 pub(crate) struct FileStream {
     file: Arc<File>,
     segments: VecDeque<BodySegment>,
@@ -43,11 +45,11 @@ pub(crate) struct FileStream {
     reservation: MemoryReservation,
 }
 
-/// The state of the first piece.
+/// How the first segment is being read.
 enum FileReadState {
     Idle,
     Reading(BlockingTask<io::Result<Bytes>>),
-    /// This many bytes are being loaded into the page cache.
+    /// A thread is loading this many bytes into the page cache.
     Prefetching(BlockingTask<io::Result<()>>, u64),
     /// The page cache cannot be queried, so threads read the file.
     ReadOnly,
@@ -65,26 +67,25 @@ impl FileStream {
         Self { file, segments, state, reusable_buffer, bytes_left, reservation }
     }
 
-    /// The offset and length of the first segment if it is a file range; a segment in memory is
-    /// removed and returned.
-    fn next_file_range(&mut self) -> Result<Option<Bytes>, (u64, u64)> {
+    /// Returns the next segment that is not empty. A segment in memory is removed; a file range
+    /// stays until [`Self::advance`] has consumed it.
+    fn next_segment(&mut self) -> Option<BodySegment> {
         loop {
-            match self.segments.pop_front() {
-                None => return Ok(None),
-                Some(BodySegment::File { len: 0, .. }) => {}
-                Some(BodySegment::File { offset, len }) => {
+            match self.segments.pop_front()? {
+                BodySegment::File { len: 0, .. } => {}
+                BodySegment::File { offset, len } => {
                     self.segments.push_front(BodySegment::File { offset, len });
-                    return Err((offset, len));
+                    return Some(BodySegment::File { offset, len });
                 }
-                Some(BodySegment::Bytes(bytes)) => {
+                BodySegment::Bytes(bytes) => {
                     self.bytes_left -= bytes.len() as u64;
-                    return Ok(Some(bytes));
+                    return Some(BodySegment::Bytes(bytes));
                 }
             }
         }
     }
 
-    /// Removes `count` sent bytes from the first piece.
+    /// Removes `count` sent bytes from the first segment, which is a file range.
     fn advance(&mut self, count: u64) {
         if let Some(BodySegment::File { offset, len }) = self.segments.front_mut() {
             *offset += count;
@@ -93,7 +94,8 @@ impl FileStream {
         self.bytes_left -= count;
     }
 
-    /// The length was announced, so a read error must abort the response.
+    /// Logs a read error and fails the body: the length was already announced, so the response must
+    /// be aborted.
     fn fail<T>(&mut self, error: io::Error) -> Poll<Option<Result<T, BodyError>>> {
         catch_log_panic(
             || tracing::error!(target: "peregrine", %error, "a file could not be read to its end"),
@@ -103,6 +105,7 @@ impl FileStream {
         Poll::Ready(Some(Err(BodyError::Stream(error.into()))))
     }
 
+    /// Reads the next chunk of a file range.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -139,8 +142,8 @@ impl FileStream {
         Poll::Ready(result)
     }
 
-    /// Ready with how many bytes from `offset` on can be sent without blocking; `None` if they must
-    /// be read.
+    /// Returns how many bytes from `offset` on a driver can send without blocking, or `None` if
+    /// they must be read on a thread.
     fn poll_prefetch(
         &mut self,
         cx: &mut Context<'_>,
@@ -181,9 +184,10 @@ impl HttpBody for FileStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let (offset, len) = match self.next_file_range() {
-            Ok(bytes) => return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes)))),
-            Err(first) => first,
+        let (offset, len) = match self.next_segment() {
+            None => return Poll::Ready(None),
+            Some(BodySegment::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Some(BodySegment::File { offset, len }) => (offset, len),
         };
         match ready!(self.poll_read(cx, offset, len)) {
             Ok(bytes) if bytes.is_empty() => self.fail(io::ErrorKind::UnexpectedEof.into()),
@@ -209,11 +213,12 @@ impl FileBody for FileStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyPart, BodyError>>> {
-        let (offset, len) = match self.next_file_range() {
-            Ok(bytes) => {
-                return Poll::Ready(bytes.map(|bytes| Ok(BodyPart::Frame(Frame::data(bytes)))));
+        let (offset, len) = match self.next_segment() {
+            None => return Poll::Ready(None),
+            Some(BodySegment::Bytes(bytes)) => {
+                return Poll::Ready(Some(Ok(BodyPart::Frame(Frame::data(bytes)))));
             }
-            Err(first) => first,
+            Some(BodySegment::File { offset, len }) => (offset, len),
         };
         match ready!(self.poll_prefetch(cx, offset, len)) {
             Ok(Some(len)) => {
@@ -229,8 +234,11 @@ impl FileBody for FileStream {
     }
 }
 
-/// Creates the body of these pieces.
-pub(crate) fn body(content: &FileContent, segments: VecDeque<BodySegment>) -> peregrine_web::Body {
+/// Builds a body from segments of a file's content.
+pub(crate) fn build_body(
+    content: &FileContent,
+    segments: VecDeque<BodySegment>,
+) -> peregrine_web::Body {
     match content {
         FileContent::Open(file) => {
             peregrine_web::Body::from_file_body(FileStream::new(Arc::clone(file), segments))

@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The overhead of an entry.
+/// The estimated memory of an entry in addition to its content and paths.
 const ENTRY_BYTES: usize = 512;
 
-/// The maximum number of open files. Each needs a descriptor, and the disk space if it was deleted.
+/// The maximum number of open files. Each occupies a descriptor and, if the file was deleted, its
+/// disk space.
 pub(crate) const OPEN_FILES_MAX: usize = 64;
 
 pub(crate) type Key = (FilePath, AcceptedCodings);
@@ -42,8 +43,8 @@ impl FileCache {
         Self { entries, bytes: 0, bytes_max, open_files, ttl, uses: 0, close_all_count: 0 }
     }
 
-    /// The cached file, if it is fresh. Small files keep their cached content; for open files, the
-    /// metadata is compared with the cached one.
+    /// Returns the cached file if it is fresh. The content of a small file is fresh for the whole
+    /// `ttl`; an open file is stale as soon as its metadata has changed.
     pub(crate) fn get(&mut self, key: &Key, now: Instant) -> Option<Rc<ResolvedFile>> {
         self.uses += 1;
         self.close_stale(now);
@@ -80,8 +81,8 @@ impl FileCache {
         self.entries.insert(key, entry);
     }
 
-    /// Closes all files when the process is out of descriptors. Returns how often this has closed
-    /// any.
+    /// Closes all open files, because the process is out of descriptors. Returns the new value of
+    /// [`Self::close_all_count`].
     pub(crate) fn close_all(&mut self) -> u64 {
         let open = std::mem::take(&mut self.open_files);
         open.iter().for_each(|(_, key)| self.remove(key));
@@ -89,7 +90,7 @@ impl FileCache {
         self.close_all_count
     }
 
-    /// How often all files were closed.
+    /// Returns how many times open files were closed by [`Self::close_all`].
     pub(crate) fn close_all_count(&self) -> u64 {
         self.close_all_count
     }

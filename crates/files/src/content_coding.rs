@@ -41,8 +41,8 @@ impl ContentCoding {
 /// The formats that a client accepts, best first.
 pub(crate) type AcceptedCodings = [Option<ContentCoding>; 3];
 
-/// RFC 9110, section 12.5.3: without the field, anything is acceptable. But such a client is not a
-/// browser, and gets what every client understands.
+/// RFC 9110, section 12.5.3: without the field, any coding is acceptable. But a client that omits
+/// the field is not a browser, so it gets uncompressed content, which every client understands.
 pub(crate) fn negotiate(head: &RequestHead) -> AcceptedCodings {
     let mut qualities = [None; 3];
     let (mut wildcard, mut identity) = (0, None);

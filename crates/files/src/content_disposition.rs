@@ -1,4 +1,4 @@
-//! File names: for downloads, and as patterns.
+//! File names: in `Content-Disposition`, matched by patterns, and with content hashes.
 
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -18,8 +18,8 @@ const VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'|')
     .remove(b'~');
 
-/// A `Content-Disposition` with which browsers save the response under this name (RFC 6266), in any
-/// script.
+/// A `Content-Disposition` with which browsers save the response under this name (RFC 6266). The
+/// name can contain any Unicode characters.
 ///
 /// In the form for old clients, characters other than plain ASCII become `_`. In both forms,
 /// slashes and control characters do, so that the name cannot be taken for a path.

@@ -14,8 +14,8 @@ pub(crate) enum TryRead<T> {
     Unknown,
 }
 
-/// The distance of probes for cached data. The kernel loads and evicts neighboring pages at about
-/// the same time, and each probe is a system call.
+/// The distance between probes for cached data. The kernel loads and evicts neighboring pages at
+/// about the same time, and each probe is a system call.
 const RESIDENCY_SAMPLE_BYTES: u64 = 512 * 1024;
 
 /// Whether these bytes are in the page cache, judging by samples. A file that ends earlier is an
@@ -35,7 +35,7 @@ pub(crate) fn check_resident(file: &File, offset: u64, length: u64) -> TryRead<(
     }
 }
 
-/// Reads from the page cache only; 0 bytes at the end of the file.
+/// Reads from the page cache only. Returns 0 bytes at the end of the file.
 #[cfg(target_os = "linux")]
 pub(crate) fn try_read(file: &File, buffer: &mut [u8], offset: u64) -> TryRead<usize> {
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -45,8 +45,8 @@ pub(crate) fn try_read(file: &File, buffer: &mut [u8], offset: u64) -> TryRead<u
             Ok(count) => TryRead::Done(Ok(count)),
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => TryRead::WouldBlock,
-            // Some file systems do not support the flag, old kernels not the call, and seccomp
-            // filters may forbid it.
+            // Some file systems do not support the flag, old kernels lack the call, and some
+            // seccomp filters forbid it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL) => TryRead::Unknown,
             Err(error) => TryRead::Done(Err(error.into())),
         };

@@ -30,21 +30,22 @@ pub const CACHE_BYTES_DEFAULT: usize = 8 * 1024 * 1024;
 /// The default time for which cached files count as fresh: 1 s.
 pub const CACHE_TTL_DEFAULT: Duration = Duration::from_secs(1);
 
-/// Larger files are not cached in memory, but read while they are sent: 64 KiB.
+/// The maximum size of a file whose content is cached: 64 KiB. Larger files are read while they are
+/// sent.
 pub const CACHED_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// The methods that files support.
+/// The methods that [`Files`] supports.
 const ALLOWED_METHODS: &str = "GET, HEAD, OPTIONS";
 
 /// Serves the files of a directory, or of a tree embedded in the program. Use it as a handler for
 /// [`App::subtree`](peregrine_web::App::subtree), as a fallback, or for a route that ends in
 /// `{*path}`.
 ///
-/// It answers GET and HEAD, with ranges and conditions, and OPTIONS; a missing file is a 404. It
+/// It supports GET and HEAD, with ranges and conditions, and OPTIONS. A missing file gets a 404. It
 /// serves regular files beneath the directory. Unless a method below changes that, names that begin
 /// with a dot are not served and symbolic links are not followed; no path ever leads out of the
-/// directory. An open file stays the same until its response has ended, even if it is replaced
-/// meanwhile.
+/// directory. A response comes from one open file, even if the file is replaced while the response
+/// is sent.
 ///
 /// ```
 /// use peregrine::files::Files;
@@ -92,7 +93,7 @@ enum ServeOutcome {
 }
 
 impl Files {
-    /// Serves the directory at `root`. If it does not exist at this time, that is logged.
+    /// Serves the directory at `root`. If it does not exist yet, this is logged.
     #[doc(alias = "ServeDir")]
     #[doc(alias = "root")]
     #[must_use]
@@ -235,7 +236,7 @@ impl Files {
 
     /// Sets how much content of small files each worker caches, in bytes, and how long cached files
     /// count as fresh. Up to 64 larger files are kept open for the same time. A change is noticed
-    /// after that time at the latest, and at once if a larger file is modified in place. With a
+    /// after that time at the latest, and immediately if a larger file is modified in place. With a
     /// time of zero, nothing is cached. The defaults are [`CACHE_BYTES_DEFAULT`] and
     /// [`CACHE_TTL_DEFAULT`].
     #[doc(alias = "open_file_cache")]
@@ -245,9 +246,9 @@ impl Files {
         Self { cache, cache_bytes: bytes_max, cache_ttl: ttl, ..self }
     }
 
-    /// Answers a handler's request with the file at this path below the directory: plain names
-    /// separated by slashes, not percent-encoded. For handlers that check permissions first. A
-    /// directory is a 404, even if it has an index.
+    /// Returns the response to a handler's request for the file at this path below the directory:
+    /// plain names separated by slashes, not percent-encoded. For handlers that check permissions
+    /// first. A directory is a 404, even if it has an index.
     ///
     /// ```
     /// use peregrine::files::{Files, attachment};
@@ -349,7 +350,7 @@ impl Files {
                 Ok(resolution) => break resolution,
                 // Cached open files are closed to make descriptors available for the requested one.
                 Err(error) => match close_count.take().filter(|_| is_resource_exhausted(&error)) {
-                    // They may have been closed for another request meanwhile.
+                    // Try again if this or a concurrent request has closed some.
                     Some(previous) if self.cache.borrow_mut().close_all() != previous => {}
                     _ => return Err(error),
                 },
@@ -399,13 +400,13 @@ impl Service for Files {
                 .with_header(ALLOW, HeaderValue::from_static(ALLOWED_METHODS))
                 .into_response();
         }
-        // A path that is not valid for a file may still be that of a page.
+        // A path that is invalid for a file can still be that of a page of the application.
         let target = FilePath::from_request(&request.parts, self.hidden_files);
         self.respond(&request.parts, target, true).await
     }
 }
 
-/// Whether the client accepts HTML pages, which the fallback replaces.
+/// Whether the request is for an HTML page, which the fallback can replace.
 fn accepts_html(head: &RequestHead) -> bool {
     let names_html =
         |list: &[u8]| list.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html"));

@@ -25,7 +25,7 @@ pub(crate) struct ResolvedFile {
 }
 
 impl ResolvedFile {
-    /// Whether it keeps a file open.
+    /// Whether this value holds an open file.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.content, FileContent::Open(_))
     }
@@ -57,7 +57,7 @@ pub(crate) struct FileMetadata {
     pub(crate) modified: Option<SystemTime>,
     /// The entity tag, with its quotes.
     pub(crate) etag: String,
-    /// Both as header field values.
+    /// `etag` and `modified` as header field values.
     pub(crate) etag_header: HeaderValue,
     pub(crate) last_modified_header: Option<HeaderValue>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct FileMetadata {
 const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 impl FileMetadata {
-    /// Metadata with this tag, which must be plain text.
+    /// Creates metadata with this entity tag, which must be visible ASCII.
     pub(crate) fn new(length: u64, modified: Option<SystemTime>, etag: String) -> Self {
         let text = |text: &str| HeaderValue::from_str(text).expect("tags and dates are plain text");
         let last_modified_header =
@@ -75,7 +75,7 @@ impl FileMetadata {
         Self { length, modified, etag_header: text(&etag), last_modified_header, etag }
     }
 
-    pub(crate) fn from_metadata(metadata: &Metadata, encoding: Option<ContentCoding>) -> Self {
+    pub(crate) fn from_metadata(metadata: &Metadata, coding: Option<ContentCoding>) -> Self {
         let modified = metadata.modified().ok();
         let since_epoch = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
         let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
@@ -85,8 +85,8 @@ impl FileMetadata {
         let nanos = since_epoch.unwrap_or_default().as_nanos();
         // Writing to a string never fails.
         let _ = write!(tag, "{nanos:x}-{:x}-{:x}", metadata.len(), inode(metadata));
-        if let Some(encoding) = encoding {
-            let _ = write!(tag, "-{}", encoding.name());
+        if let Some(coding) = coding {
+            let _ = write!(tag, "-{}", coding.name());
         }
         tag.push('"');
         Self::new(metadata.len(), modified, tag)
@@ -108,7 +108,7 @@ fn inode(_: &Metadata) -> u64 {
     0
 }
 
-/// The media type by file extension.
+/// Returns the media type for a path, by its extension.
 pub(crate) fn media_type(path: &str) -> &'static str {
     let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
     // Types that browsers depend on, with the charset of web pages.

@@ -1,6 +1,6 @@
 //! Builds the response for a file.
 
-use crate::body::{BodySegment, body};
+use crate::body::{BodySegment, build_body};
 use crate::metadata::ResolvedFile;
 use crate::range::{ByteRange, Ranges, parse};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::SystemTime;
 
-/// The response to a GET or HEAD request for this file.
+/// Builds the response to a GET or HEAD request for this file.
 pub(crate) fn respond(
     head: &RequestHead,
     file: &ResolvedFile,
@@ -61,14 +61,14 @@ fn content_response(
         Ranges::Full => {
             let segments = VecDeque::from([BodySegment::File { offset: 0, len: length }]);
             let mut response =
-                Response::new(StatusCode::OK).with_body(body(&file.content, segments));
+                Response::new(StatusCode::OK).with_body(build_body(&file.content, segments));
             set(&mut response, CONTENT_TYPE, HeaderValue::from_static(file.media_type));
             response
         }
         Ranges::Satisfiable(parts) => partial_content(file, &parts),
     };
-    if let Some(encoding) = file.content_coding {
-        set(&mut response, CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
+    if let Some(coding) = file.content_coding {
+        set(&mut response, CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
     }
     set(&mut response, ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     set(&mut response, X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -85,10 +85,10 @@ fn partial_content(file: &ResolvedFile, parts: &[ByteRange]) -> Response {
         set(&mut response, CONTENT_TYPE, HeaderValue::from_static(file.media_type));
         set(&mut response, CONTENT_RANGE, header_value(content_range(*part)));
         segments.push_back(BodySegment::File { offset: part.start, len: part.length });
-        return response.with_body(body(&file.content, segments));
+        return response.with_body(build_body(&file.content, segments));
     }
     // RFC 9110 §14.6: several parts are a `multipart/byteranges`.
-    let boundary = boundary();
+    let boundary = random_boundary();
     let value = header_value(format!("multipart/byteranges; boundary={boundary}"));
     set(&mut response, CONTENT_TYPE, value);
     let mut line_end = "";
@@ -102,11 +102,11 @@ fn partial_content(file: &ResolvedFile, parts: &[ByteRange]) -> Response {
         line_end = "\r\n";
     }
     segments.push_back(BodySegment::Bytes(Bytes::from(format!("\r\n--{boundary}--\r\n"))));
-    response.with_body(body(&file.content, segments))
+    response.with_body(build_body(&file.content, segments))
 }
 
-/// A random boundary, which no file can contain.
-fn boundary() -> String {
+/// Generates a random boundary, so that no file contains it.
+fn random_boundary() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())
 }

@@ -14,24 +14,25 @@ pub(crate) struct FilePath {
 
 impl FilePath {
     /// The target of a request; `None` if its path cannot be that of a file.
-    pub(crate) fn from_request(parts: &Parts, has_dot_files: bool) -> Option<Self> {
+    pub(crate) fn from_request(parts: &Parts, serves_hidden_files: bool) -> Option<Self> {
         let path = parts.head.path().as_bytes();
         let is_dir = path.ends_with(b"/");
         let raw =
             path_below_prefix(parts).unwrap_or_else(|| path.strip_prefix(b"/").unwrap_or(path));
-        Self::parse(raw, is_dir, has_dot_files)
+        Self::parse(raw, is_dir, serves_hidden_files)
     }
 
     /// The target for a path from a handler; `None` unless all names are plain.
-    pub(crate) fn from_path(path: &str, has_dot_files: bool) -> Option<Self> {
+    pub(crate) fn from_path(path: &str, serves_hidden_files: bool) -> Option<Self> {
         let is_served =
-            |name: &str| is_safe_component(name) && (has_dot_files || !name.starts_with('.'));
+            |name: &str| is_safe_component(name) && (serves_hidden_files || !name.starts_with('.'));
         let path = path.split('/').all(is_served).then(|| path.to_owned())?;
         Some(Self { path, is_dir: false })
     }
 
-    /// Splits before decoding, so that an encoded slash never separates names.
-    pub(crate) fn parse(raw: &[u8], is_dir: bool, has_dot_files: bool) -> Option<Self> {
+    /// Parses a percent-encoded path. Splits it before decoding, so that an encoded slash never
+    /// separates names.
+    pub(crate) fn parse(raw: &[u8], is_dir: bool, serves_hidden_files: bool) -> Option<Self> {
         let raw = raw.strip_suffix(b"/").filter(|raw| !raw.is_empty()).unwrap_or(raw);
         let mut path = String::with_capacity(raw.len());
         if raw.is_empty() {
@@ -39,7 +40,7 @@ impl FilePath {
         }
         for segment in raw.split(|byte| *byte == b'/') {
             let name = percent_decode(segment).decode_utf8().ok()?;
-            if !is_safe_component(&name) || (name.starts_with('.') && !has_dot_files) {
+            if !is_safe_component(&name) || (name.starts_with('.') && !serves_hidden_files) {
                 return None;
             }
             if !path.is_empty() {
@@ -51,8 +52,8 @@ impl FilePath {
     }
 }
 
-/// Whether a file may have this name. Windows gives more characters a special meaning, and drops
-/// trailing dots and spaces.
+/// Whether a file with this name can be served. Windows gives more characters a special meaning,
+/// and drops trailing dots and spaces.
 fn is_safe_component(name: &str) -> bool {
     let is_forbidden = |c: char| c == '/' || c == '\\' || c.is_control();
     let is_windows = || {
@@ -66,7 +67,8 @@ fn is_safe_component(name: &str) -> bool {
         || cfg!(windows) && is_windows())
 }
 
-/// The path below the route's prefix; `None` if no route matched, and the whole path counts.
+/// Returns the path below the route's prefix; `None` if no route matched, so that the whole path is
+/// that of the file.
 fn path_below_prefix(parts: &Parts) -> Option<&[u8]> {
     let (_, last) = parts.pattern()?.rsplit_once('/')?;
     if !last.starts_with("{*") {

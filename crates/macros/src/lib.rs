@@ -1,13 +1,13 @@
 //! Attribute macros that register handlers as routes: `#[get("/users/{id}")]` and similar, for
 //! [`App::register`](https://docs.rs/peregrine/latest/peregrine/struct.App.html).
 //!
-//! A function with such an attribute becomes a function from scope to scope, which adds the route
-//! to an application. The handler itself can then no longer be called; to route a function that is
-//! also called directly, omit the attribute and pass it to `App::get`.
+//! A function with such an attribute becomes a function that takes a scope, adds the route to it,
+//! and returns it. The handler itself can then no longer be called; to route a function that is
+//! also called directly, omit the attribute and pass the function to `App::get`.
 //!
-//! In addition to the pattern, an attribute takes `name = "..."`, a name for URLs
+//! In addition to the pattern, an attribute accepts `name = "..."`, a name for URLs
 //! (`HandlerExt::named`), and any number of `guard = ...`, which restrict the requests that the
-//! route handles (`HandlerExt::guard`). With the feature `openapi` it takes `described`, or
+//! route handles (`HandlerExt::guard`). With the feature `openapi` it accepts `described`, or
 //! `describe = |it| ...` for more detail; the doc comment becomes part of the description.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use syn::{
 
 /// The arguments of an attribute.
 struct AttributeArgs {
-    /// Only for `on`.
+    /// The method; only for the attribute `on`.
     method: Option<Expr>,
     pattern: LitStr,
     name: Option<LitStr>,
@@ -103,8 +103,8 @@ impl Parse for MethodArgs {
     }
 }
 
-/// The code that replaces `function`.
-fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens {
+/// The code that replaces `function`. `scope_method` is the method of `Scope` that adds the route.
+fn expand(scope_method: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens {
     if let Some(receiver) = function.sig.receiver() {
         let text = "a handler must be a function, not a method: take state as `State<T>`";
         return syn::Error::new_spanned(receiver, text).into_compile_error();
@@ -119,7 +119,7 @@ fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens 
         function.attrs.drain(..).partition(|attribute| attribute.path().is_ident("doc"));
     function.attrs = other_attributes;
     let name = function.sig.ident.clone();
-    let add = format_ident!("{add}");
+    let scope_method = format_ident!("{scope_method}");
     let AttributeArgs { method, pattern, name: route_name, guards, description } = arguments;
     let method = method.iter();
     let mut handler = quote!(#name);
@@ -150,10 +150,10 @@ fn expand(add: &str, arguments: &AttributeArgs, mut function: ItemFn) -> Tokens 
         // unit struct.
         #[allow(clippy::must_use_candidate, clippy::double_must_use)]
         #visibility fn #name(__peregrine_scope: ::peregrine::web::Scope) -> ::peregrine::web::Scope {
-            // Inside this function, the name refers to the handler. It may be `scope`, because the
-            // parameter has another name.
+            // Inside this function, the name refers to the handler. The parameter has an unusual
+            // name, so that a handler can be called `scope`.
             #function
-            __peregrine_scope.#add(#(#method,)* #pattern, #handler)
+            __peregrine_scope.#scope_method(#(#method,)* #pattern, #handler)
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// A counter at zero.
+    /// Creates a counter at zero.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -28,7 +28,7 @@ impl Counter {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// The current value. May be called by any thread.
+    /// Returns the current value. Any thread can call this.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -42,7 +42,7 @@ impl Counter {
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
-    /// A gauge at zero.
+    /// Creates a gauge at zero.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicI64::new(0))
@@ -60,7 +60,7 @@ impl Gauge {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// The current value. May be called by any thread.
+    /// Returns the current value. Any thread can call this.
     #[inline]
     #[must_use]
     pub fn get(&self) -> i64 {

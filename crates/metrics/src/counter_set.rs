@@ -1,4 +1,4 @@
-//! Counts a few kinds that are not known in advance.
+//! Counts events of a few kinds that are not known in advance.
 
 use crate::counter::Counter;
 use std::sync::OnceLock;
@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 /// A counter for each of up to `MAX` kinds; all further kinds share one counter. Only one thread
 /// may write, as for a [`Counter`].
 ///
-/// Meant for rare events: a kind is found by comparing it with all previous ones.
+/// Meant for rare events: a kind is found by comparing it with the previous ones, one by one.
 #[derive(Debug)]
 pub struct CounterSet<K, const MAX: usize> {
-    labels: [OnceLock<K>; MAX],
+    kinds: [OnceLock<K>; MAX],
     counts: [Counter; MAX],
     overflow: Counter,
 }
@@ -17,7 +17,7 @@ pub struct CounterSet<K, const MAX: usize> {
 impl<K, const MAX: usize> Default for CounterSet<K, MAX> {
     fn default() -> Self {
         Self {
-            labels: [const { OnceLock::new() }; MAX],
+            kinds: [const { OnceLock::new() }; MAX],
             counts: [const { Counter::new() }; MAX],
             overflow: Counter::new(),
         }
@@ -27,12 +27,12 @@ impl<K, const MAX: usize> Default for CounterSet<K, MAX> {
 impl<K: PartialEq, const MAX: usize> CounterSet<K, MAX> {
     /// Counts an event of this kind.
     pub fn increment(&self, kind: K) {
-        for (label, count) in self.labels.iter().zip(&self.counts) {
-            let is_free = label.get().is_none();
-            if is_free || label.get() == Some(&kind) {
+        for (counted_kind, count) in self.kinds.iter().zip(&self.counts) {
+            let is_free = counted_kind.get().is_none();
+            if is_free || counted_kind.get() == Some(&kind) {
                 if is_free {
                     // This thread is the only writer.
-                    let _ = label.set(kind);
+                    let _ = counted_kind.set(kind);
                 }
                 return count.add(1);
             }
@@ -40,9 +40,9 @@ impl<K: PartialEq, const MAX: usize> CounterSet<K, MAX> {
         self.overflow.add(1);
     }
 
-    /// The kinds so far, each with its count. May be called by any thread.
+    /// Returns the kinds so far, each with its count. Any thread can call this.
     pub fn iter(&self) -> impl Iterator<Item = (&K, u64)> {
-        let kinds = self.labels.iter().map_while(OnceLock::get);
+        let kinds = self.kinds.iter().map_while(OnceLock::get);
         kinds.zip(self.counts.iter().map(Counter::get))
     }
 

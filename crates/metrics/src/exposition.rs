@@ -35,7 +35,7 @@ pub struct MetricFamily<'a> {
 }
 
 impl MetricFamily<'_> {
-    /// The name of its samples, or their common prefix.
+    /// Returns the name of its samples, or their common prefix.
     #[must_use]
     pub fn sample_name(&self) -> String {
         let suffix = match self.metric_type {
@@ -66,7 +66,7 @@ pub type Labels<'a> = [(&'a str, &'a str)];
 pub struct Exposition {
     format: ExpositionFormat,
     text: String,
-    /// The names already used.
+    /// All names under which samples of the families so far may appear.
     used_names: HashSet<String>,
     /// The sample name of the current family.
     sample_name: String,
@@ -233,7 +233,8 @@ impl Display for SampleValue {
     }
 }
 
-/// Escapes characters that would end the text early; double quotes only if `quotes` is set.
+/// Displays text with escapes for characters that would end it early; double quotes only if
+/// `quotes` is set.
 struct Escaped<'a> {
     text: &'a str,
     quotes: bool,

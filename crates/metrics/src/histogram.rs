@@ -43,7 +43,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
         self.sum.add(value.saturating_mul(times));
     }
 
-    /// Adds the counts to `buckets`. May be called by any thread.
+    /// Adds the counts to `buckets`. Any thread can call this.
     pub fn read_into(&self, buckets: &mut HistogramSnapshot) {
         let counts = self.counts.iter().chain([&self.overflow]);
         buckets.add(counts.map(Counter::get), self.sum.get());
@@ -76,8 +76,8 @@ impl HistogramSnapshot {
         self.add(other.counts.iter().copied(), other.sum);
     }
 
-    /// The number of values. It is the sum of the ranges, so a page that is written while other
-    /// threads count is consistent.
+    /// The number of values. It is computed from the ranges, so a page is consistent even if other
+    /// threads count while it is written.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many slots are tried for a key.
+/// The maximum number of slots that are tried for a key.
 const PROBE_LEN_MAX: usize = 16;
 
 /// Values under keys. One thread adds entries, and any thread reads all of them. The table never
@@ -14,7 +14,7 @@ pub struct MetricMap<V> {
     overflow: V,
 }
 
-/// Slots do not share cache lines, hence neither do workers.
+/// Aligned so that no two slots share a cache line, and thus no two workers write to the same one.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct MapEntry<V> {
@@ -36,7 +36,8 @@ impl<V: Default> MetricMap<V> {
         }
     }
 
-    /// The entry of `key`, which must not be zero. Only for the thread that writes.
+    /// Returns the entry of `key`, which must not be zero, and creates it if necessary. Only for
+    /// the thread that writes.
     #[inline]
     #[must_use]
     pub fn entry(&self, key: u64) -> &V {
@@ -47,6 +48,7 @@ impl<V: Default> MetricMap<V> {
     }
 
     #[cold]
+    /// Finds or creates the entry of a key that is not in its first slot.
     fn probe(&self, key: u64, first: usize) -> &V {
         for probe in 0..PROBE_LEN_MAX.min(self.slots.len()) {
             let slot = &self.slots[(first + probe) & (self.slots.len() - 1)];
@@ -62,13 +64,13 @@ impl<V: Default> MetricMap<V> {
         &self.overflow
     }
 
-    /// The slot that is tried first for a key.
+    /// Returns the slot that is tried first for a key.
     fn home_slot(&self, key: u64) -> usize {
         // Fibonacci hashing: the upper bits of the product depend on all bits of the key.
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
     }
 
-    /// All entries with their keys, in any order. May be called by any thread.
+    /// Returns all entries with their keys, in any order. Any thread can call this.
     pub fn entries(&self) -> impl Iterator<Item = (u64, &V)> {
         let slots = self.slots.iter().map(|slot| (slot.key.load(Ordering::Acquire), &slot.value));
         slots.filter(|(key, _)| *key != 0)

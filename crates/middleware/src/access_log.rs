@@ -25,10 +25,10 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `route` | the pattern, such as `/birds/{id}`; missing without a route |
 /// | `path` | as sent, without the query, which may contain secrets |
 /// | `status` | the response's; 500 if the handler panicked; missing if the peer disconnected |
-/// | `duration_us` | microseconds from here to the response's head; its body takes longer |
+/// | `duration_us` | microseconds until this middleware gets the response's head; its body takes longer |
 /// | `bytes` | the length of the response's body; missing if unknown |
 /// | `problem` | the kind of the problem that became the response, such as `invalid-json` |
-/// | `peer` | the address of the other end |
+/// | `peer` | the address of the connection's other end |
 /// | `client` | the address of the client, if reported by a trusted proxy |
 /// | `request_id` | the ID set by a [`crate::SetRequestId`] around this middleware |
 ///
@@ -38,7 +38,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 ///
 /// The level is `INFO`; `WARN` for a status of 400 or above and for requests that were cancelled
 /// because the peer disconnected; `ERROR` for 500 or above. The target is [`ACCESS_LOG_TARGET`].
-/// Without a subscriber, a request costs one comparison.
+/// Without a subscriber, this middleware costs one comparison per request.
 ///
 /// ```
 /// use peregrine::middleware::{AccessLog, SetRequestId};
@@ -65,18 +65,19 @@ impl Middleware for AccessLog {
         if LevelFilter::current() < LevelFilter::ERROR {
             return next.call(request).await;
         }
-        let mut entry = LogRecord::new(&request);
+        let mut record = LogRecord::new(&request);
         let response = next.call(request).await;
         // The application may render problems differently, with another length.
-        let response = entry.request.render_problem(response);
-        entry.response = Some(ResponseSummary::new(&response));
-        drop(entry);
+        let response = record.request.render_problem(response);
+        record.response = Some(ResponseSummary::new(&response));
+        // Dropping the record logs it.
+        drop(record);
         response
     }
 }
 
-/// The logged properties of a request. They are written on drop, so a cancelled request is logged
-/// as well.
+/// The logged properties of a request. The event is written on drop, so a cancelled request is
+/// logged as well.
 struct LogRecord {
     started_at: Instant,
     request: RequestSnapshot,
@@ -129,7 +130,7 @@ impl Drop for LogRecord {
             None => has_panicked.then_some(500),
         };
         // The level is part of an event's static metadata, so each level needs its own macro call.
-        macro_rules! write {
+        macro_rules! log {
             ($level:expr, $text:literal) => {
                 catch_log_panic(|| tracing::event!(
                     target: ACCESS_LOG_TARGET,
@@ -149,11 +150,11 @@ impl Drop for LogRecord {
             };
         }
         match status {
-            _ if has_panicked => write!(Level::ERROR, "panicked"),
-            Some(500..) => write!(Level::ERROR, "completed"),
-            Some(400..) => write!(Level::WARN, "completed"),
-            Some(_) => write!(Level::INFO, "completed"),
-            None => write!(Level::WARN, "cancelled"),
+            _ if has_panicked => log!(Level::ERROR, "panicked"),
+            Some(500..) => log!(Level::ERROR, "completed"),
+            Some(400..) => log!(Level::WARN, "completed"),
+            Some(_) => log!(Level::INFO, "completed"),
+            None => log!(Level::WARN, "cancelled"),
         }
     }
 }

@@ -7,13 +7,13 @@ use std::fmt;
 #[cfg(feature = "cors")]
 use std::rc::Rc;
 
-/// The maximum length of quoted text from a peer, in characters.
-const QUOTED_MAX: usize = 60;
+/// The maximum length of text from a peer in a message, in characters.
+const DISPLAYED_CHARS_MAX: usize = 60;
 
-/// Text from a peer, shortened for display.
-pub(crate) fn quote(bytes: &[u8]) -> String {
+/// Shortens text from a peer for display in a message.
+pub(crate) fn shorten_for_display(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    match text.char_indices().nth(QUOTED_MAX) {
+    match text.char_indices().nth(DISPLAYED_CHARS_MAX) {
         Some((end, _)) => format!("{}..", &text[..end]),
         None => text.into_owned(),
     }
@@ -35,7 +35,7 @@ pub(crate) struct AllowedOrigins {
 
 #[derive(Clone)]
 enum Rule {
-    /// As configured, and ready to be sent.
+    /// An origin as configured, and as a field value.
     Exact(
         String,
         #[cfg_attr(not(feature = "cors"), expect(dead_code, reason = "sent by `Cors`"))]
@@ -116,11 +116,11 @@ fn origins_match(a: &str, b: &str) -> bool {
     a == b || matches!((Origin::parse(a), Origin::parse(b)), (Some(a), Some(b)) if a == b)
 }
 
-/// Origins of one scheme whose hosts have the same suffix.
+/// A pattern of origins with the same scheme and the same host or host suffix.
 #[derive(Clone, Debug)]
 struct OriginPattern {
     is_https: bool,
-    /// With a leading dot, if more labels may precede it.
+    /// The host, or with a wildcard its suffix, including the leading dot.
     host: String,
     has_wildcard: bool,
     /// `None` allows any port.
@@ -135,7 +135,7 @@ impl OriginPattern {
             Some(text) => (text, true),
             None => (text, false),
         };
-        let (has_star, text) = match text.split_once("://*.") {
+        let (has_wildcard, text) = match text.split_once("://*.") {
             Some((scheme, host)) => (true, format!("{scheme}://{host}")),
             None => (false, text.to_owned()),
         };
@@ -143,14 +143,14 @@ impl OriginPattern {
             return Err(WILDCARD_ERROR);
         }
         let Some(origin) = Origin::parse(&text) else { return Err(WILDCARD_ERROR) };
-        // Otherwise anyone with a domain would be allowed.
-        if has_star && !origin.host.contains('.') && origin.host != "localhost" {
+        // Otherwise anyone with a domain under, for example, `*.com` would be allowed.
+        if has_wildcard && !origin.host.contains('.') && origin.host != "localhost" {
             return Err("the host after `*.` must have at least two labels");
         }
-        let dot = if has_star { "." } else { "" };
+        let dot = if has_wildcard { "." } else { "" };
         let host = format!("{dot}{}", origin.host);
         let port = (!any_port).then_some(origin.port);
-        Ok(Self { is_https: origin.is_https, host, has_wildcard: has_star, port })
+        Ok(Self { is_https: origin.is_https, host, has_wildcard, port })
     }
 
     fn matches(&self, text: &str) -> bool {
@@ -192,7 +192,7 @@ fn parse_rule(text: &str) -> Result<Rule, &'static str> {
         || (is_http && Origin::parse(text).is_none())
     {
         return Err(
-            "it has scheme, host and optionally a port, and nothing after them, not even a slash",
+            "an origin has a scheme, host and optionally a port, and nothing after them, not even a slash",
         );
     }
     let value =

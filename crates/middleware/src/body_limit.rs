@@ -1,8 +1,8 @@
-//! Limits request bodies.
+//! Limits the size of request bodies.
 
 use peregrine_web::{Middleware, Request, Response, Service};
 
-/// Lowers or raises the limit of request bodies, in bytes, for the routes inside.
+/// Lowers or raises the size limit of request bodies, in bytes, for the routes inside.
 ///
 /// The innermost of several limits applies, whether it is larger or smaller than the others: a
 /// handler's own limit, otherwise that of the innermost `BodyLimit`, otherwise the server's. It is

@@ -1,4 +1,4 @@
-//! Responds for handlers that panic.
+//! Responds in place of handlers that panic.
 
 use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
@@ -27,10 +27,10 @@ use std::task::Poll;
 /// ```
 #[derive(Default)]
 pub struct CatchPanic {
-    hook: Option<PanicHandler>,
+    hook: Option<PanicHook>,
 }
 
-type PanicHandler = Box<dyn Fn(&PanicInfo<'_>) -> Response>;
+type PanicHook = Box<dyn Fn(&PanicInfo<'_>) -> Response>;
 
 /// A panic, passed to the hook of [`CatchPanic::on_panic`].
 #[doc(alias = "PanicHookInfo")]

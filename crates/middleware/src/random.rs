@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Random bytes from the operating system.
+/// Returns random bytes from the operating system.
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Fails on systems without such a source, or in a sandbox that forbids it. Secrets are then
-    // impossible, and the panic becomes a 500.
+    // Fails on systems without a source of randomness, or in a sandbox that forbids it. No secret
+    // can be created then, and the panic becomes a 500.
     getrandom::fill(&mut bytes).expect("the system provides random bytes");
     bytes
 }

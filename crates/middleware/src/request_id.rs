@@ -21,10 +21,10 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// in the current `tracing` span: a server runs each request in a span with this field, so all of a
 /// handler's events contain the ID.
 ///
-/// A well-formed ID has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`. So
-/// an ID can neither break a log line nor fill the log. A new ID has 32 hexadecimal digits: 16
-/// chosen at random by each worker when it starts, and 16 that count its requests in a scrambled
-/// order. IDs are unique, but not secret.
+/// A well-formed ID has 1 to 128 bytes, which are ASCII letters, digits, or one of `-_.:/+=@`.
+/// Therefore an ID can neither break a log line nor fill the log. A new ID has 32 hexadecimal
+/// digits: 16 chosen at random by each worker when it starts, and 16 that count its requests in a
+/// scrambled order. IDs are unique, but not secret.
 ///
 /// ```
 /// use peregrine::middleware::{RequestId, SetRequestId};
@@ -75,7 +75,7 @@ impl SetRequestId {
         self
     }
 
-    fn request_id(&self, parts: &Parts) -> RequestId {
+    fn choose_id(&self, parts: &Parts) -> RequestId {
         let inbound = match self.inbound {
             InboundId::Accept => parts.head.header_bytes(self.name.as_str()),
             InboundId::Replace => None,
@@ -92,7 +92,7 @@ impl Default for SetRequestId {
 
 impl Middleware for SetRequestId {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
-        let id = self.request_id(&request.parts);
+        let id = self.choose_id(&request.parts);
         request.parts.extensions_mut().insert(id);
         // Without a subscriber, this is one comparison. `enabled!` would evaluate the filters of a
         // subscriber's layers, and its result would apply to the next event too: layers of
@@ -152,15 +152,15 @@ thread_local! {
     static SEQUENCE: IdSequence = IdSequence::new();
 }
 
-/// The IDs of one worker.
+/// Generates the IDs of one worker.
 struct IdSequence {
     worker: u64,
     count: Cell<u64>,
 }
 
 impl IdSequence {
-    /// The standard library seeds its hash maps from the operating system's randomness, and each
-    /// `RandomState` differently. A hash under such a seed is random enough.
+    /// Draws random numbers without a dependency: the standard library seeds each `RandomState`
+    /// differently, from the operating system's randomness.
     fn new() -> Self {
         let random = || RandomState::new().hash_one("request id");
         Self { worker: random(), count: Cell::new(random()) }

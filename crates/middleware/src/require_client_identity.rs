@@ -9,9 +9,9 @@ use std::rc::Rc;
 /// Responds with 403 to clients without a certificate, and to those whose certificate is not
 /// allowed, for the routes inside.
 ///
-/// The server's TLS must request certificates (`ClientAuth::optional()`), and verifies them. This
-/// middleware decides where one is required, because a server must not request one later (RFC 9113,
-/// section 9.2.3).
+/// The server must request certificates in the TLS handshake (`ClientAuth::optional()`), which also
+/// verifies them. This middleware decides where one is required, because an HTTP/2 server must not
+/// request one after the handshake (RFC 9113, section 9.2.3).
 ///
 /// ```
 /// use peregrine::middleware::RequireClientIdentity;
@@ -31,22 +31,23 @@ use std::rc::Rc;
 #[doc(alias = "client_certificate")]
 #[derive(Clone, Default)]
 pub struct RequireClientIdentity {
-    allows: Option<Rc<AllowFn>>,
+    is_allowed: Option<Rc<AllowFn>>,
 }
 
 type AllowFn = dyn Fn(&ClientIdentity) -> bool;
 
 impl RequireClientIdentity {
-    /// Requires a certificate, whatever its subject.
+    /// Requires a certificate, with any subject.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Accepts only clients for which `allows` returns true. The last call applies.
+    /// Accepts only clients for which `is_allowed` returns true. Of several calls, the last one
+    /// applies.
     #[must_use]
-    pub fn allow(mut self, allows: impl Fn(&ClientIdentity) -> bool + 'static) -> Self {
-        self.allows = Some(Rc::new(allows));
+    pub fn allow(mut self, is_allowed: impl Fn(&ClientIdentity) -> bool + 'static) -> Self {
+        self.is_allowed = Some(Rc::new(is_allowed));
         self
     }
 }
@@ -54,13 +55,13 @@ impl RequireClientIdentity {
 impl Middleware for RequireClientIdentity {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let client = request.parts.connection().client_identity();
-        let problem = match (client, &self.allows) {
+        let problem = match (client, &self.is_allowed) {
             (None, _) => Problem::new(
                 StatusCode::FORBIDDEN,
                 "client-certificate-required",
-                "this is only answered to clients with a certificate; connect again with one",
+                "this resource requires a client certificate; connect again with one",
             ),
-            (Some(client), Some(allows)) if !allows(client) => Problem::new(
+            (Some(client), Some(is_allowed)) if !is_allowed(client) => Problem::new(
                 StatusCode::FORBIDDEN,
                 "client-not-allowed",
                 "the client named by the certificate is not allowed here",
@@ -73,7 +74,7 @@ impl Middleware for RequireClientIdentity {
 
 impl fmt::Debug for RequireClientIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let allows_all = self.allows.is_none();
+        let allows_all = self.is_allowed.is_none();
         f.debug_struct("RequireClientIdentity").field("allows_all", &allows_all).finish()
     }
 }

@@ -3,9 +3,9 @@
 use http::{HeaderName, HeaderValue};
 use peregrine_web::{Middleware, Request, Response, Service};
 
-/// Sets and removes header fields of all responses that pass through it, in the order of the calls.
-/// For the fields with which browsers protect a site, use `SecurityHeaders` (feature
-/// `security-headers`).
+/// Sets and removes header fields of all responses that pass through it, in the order in which they
+/// are configured. For the fields with which browsers protect a site, use `SecurityHeaders`
+/// (feature `security-headers`).
 ///
 /// ```
 /// use peregrine::http::{HeaderValue, header};

@@ -35,7 +35,7 @@ thread_local! {
     static EVENTS: RefCell<Option<Vec<CapturedEvent>>> = const { RefCell::new(None) };
 }
 
-/// The events caused by `run` on this thread.
+/// Calls `run` and returns the events that it causes on this thread.
 ///
 /// One subscriber serves all tests: short-lived ones would race with tracing's interest cache when
 /// other tests reach the same event at the same time.

@@ -8,16 +8,16 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// Responds in place of the routes inside if they take too long.
+/// Responds in place of the routes inside if their response takes too long to begin.
 ///
 /// The status is 503: the server gave up, and the request may be retried. (408 would mean that the
 /// client was slow, 504 that a server behind this one was; a gateway should set that with
 /// [`Timeout::status`].) The code inside is dropped at its current `await`. A handler that computes
-/// without an `await` cannot be stopped. The time runs until the response begins; its body may take
-/// as long as the server's own limits allow.
+/// without an `await` cannot be stopped. The limit applies until the response begins; its body can
+/// take as long as the server's own limits allow.
 ///
-/// The timer is set only for requests that are not answered immediately. It is tokio's timer, which
-/// runs on every worker.
+/// The timer is set only for requests whose response is not ready immediately. It is tokio's timer,
+/// which runs on every worker.
 ///
 /// ```
 /// use peregrine::middleware::Timeout;
@@ -34,7 +34,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// Creates a limit of `limit`, with status 503.
+    /// Creates a middleware with this time limit and status 503.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self { limit, status: StatusCode::SERVICE_UNAVAILABLE }
@@ -49,7 +49,7 @@ impl Timeout {
 
     fn problem(&self) -> Problem {
         let limit_ms = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
-        let detail = format!("there was no answer within {limit_ms} ms; try again later");
+        let detail = format!("there was no response within {limit_ms} ms; try again later");
         Problem::new(self.status, "timeout", detail).with_member("limit_ms", limit_ms)
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the work that nested applications continue after their response.
+//! Runs the work that nested applications leave to be done after their response.
 //!
 //! This work is a future that is not `Send`, so an `http::Response` cannot carry it. A nested
 //! application stores the future in a thread-local, and the mount or layer that polls the
@@ -16,7 +16,8 @@ thread_local! {
     static DEFERRED: Cell<Option<Vec<AfterResponse>>> = const { Cell::new(None) };
 }
 
-/// Runs `poll`, and appends the work that a nested application stores meanwhile to `deferred`.
+/// Calls `poll`, and appends the work that nested applications store during this call to
+/// `deferred`.
 pub(crate) fn collect<T>(deferred: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T) -> T {
     struct Collecting<'l> {
         deferred: &'l mut Vec<AfterResponse>,
@@ -32,8 +33,8 @@ pub(crate) fn collect<T>(deferred: &mut Vec<AfterResponse>, poll: impl FnOnce() 
     poll()
 }
 
-/// Stores `work` for the mount or layer that polls this application. Under another server no mount
-/// or layer collects the work, so this function drops it.
+/// Stores `work` for the mount or layer that polls this application. Under another server there is
+/// no mount or layer to collect the work, so it is dropped.
 pub(crate) fn defer(work: AfterResponse) {
     if let Some(mut deferred) = DEFERRED.take() {
         deferred.push(work);
@@ -41,8 +42,8 @@ pub(crate) fn defer(work: AfterResponse) {
     }
 }
 
-/// Runs `after_response` to completion. Polls `task` meanwhile, because `after_response` may wait
-/// for its work. Then runs `task` to completion.
+/// Runs `after_response` to completion, and polls `task` meanwhile, because `after_response` may
+/// wait for it. Then runs `task` to completion.
 pub(crate) async fn run_after_response(
     mut task: Option<impl LocalTask>,
     mut after_response: Vec<AfterResponse>,

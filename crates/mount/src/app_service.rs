@@ -51,9 +51,9 @@ use std::time::Duration;
 /// The body limit of a route (default 2 MiB, see [`AppService::body_limit`]) and its time limit
 /// apply. Under another server, the time limit needs a tokio runtime with time enabled. The
 /// surrounding server handles the connection, including time limits on slow peers. It also handles
-/// the panics that the `CatchPanic` middleware does not catch. An upgrade needs two things: hyper's
-/// `OnUpgrade` in the request's extensions, which hyper inserts, and a `LocalSet`, because the
-/// upgraded protocol runs as a local task.
+/// the panics that the `CatchPanic` middleware does not catch. An upgrade needs hyper's `OnUpgrade`
+/// in the request's extensions, where hyper inserts it, and a `LocalSet`, because the upgraded
+/// protocol runs as a local task.
 ///
 /// A tower service inside the application may spawn a task that reads the request body after the
 /// response. This works only if the application is mounted in another Peregrine application. Other
@@ -63,15 +63,15 @@ use std::time::Duration;
 /// If the request's extensions contain a [`ConnectionInfo`], handlers see this value as their
 /// connection. Otherwise they see `ConnectionInfo::default()`.
 ///
-/// Another server, or middleware that creates a new request without the extensions of the original
-/// one, may have identified the client without the application knowing it. There, `Cache` stores
-/// only responses with `Cache-Control: public` or `s-maxage`, and `Idempotency` stores responses
-/// only if it has a scope.
+/// The application cannot know whether another server has identified the client, nor whether
+/// middleware that creates a new request without the original extensions has. In both cases,
+/// `Cache` stores only responses with `Cache-Control: public` or `s-maxage`, and `Idempotency`
+/// stores responses only if it has a scope.
 ///
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
 /// # Errors
-/// The application has errors, such as conflicting routes; see [`App::build`].
+/// The application is invalid, for example because routes conflict; see [`App::build`].
 pub fn into_tower(app: App) -> Result<AppService, BuildError> {
     app.build().map(AppService::new)
 }
@@ -80,7 +80,7 @@ pub fn into_tower(app: App) -> Result<AppService, BuildError> {
 /// connection.
 ///
 /// # Errors
-/// The application has errors, such as conflicting routes; see [`App::build`].
+/// The application is invalid, for example because routes conflict; see [`App::build`].
 ///
 /// ```
 /// use peregrine::tower::into_make_service;
@@ -117,7 +117,7 @@ impl AppService {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Handles one request with any type of body.
+    /// Handles one request, whatever its body type.
     pub(crate) async fn respond<B>(&self, request: http::Request<B>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
@@ -131,11 +131,12 @@ impl AppService {
                 return self.app.render_problem(error.into(), &RequestHead::from_pool());
             }
         };
-        // Keeps the fields that `Connection` names. The client addressed `Connection` to the
-        // surrounding server, whose middleware may have set those fields since then.
+        // Keeps the fields that `Connection` names. `Connection` was for the surrounding server,
+        // whose middleware may have set those fields itself.
         head.keep_nominated_headers();
         // Saves the route of the surrounding server before this application sets its own.
         head.enter_nested_app();
+        // The surrounding code may already have identified the client.
         PrivateResponse::import_marks(&head, &connection, &parts.extensions);
         if let Some(mounted) = parts.extensions.get::<MountInfo>() {
             head.set_mount(mounted.clone());
@@ -155,7 +156,7 @@ impl AppService {
         let timeout_response = || self.app.render_problem(Problem::handler_timeout(), &shared_head);
         let mut response = result.unwrap_or_else(timeout_response);
         PrivateResponse::finish_response(&shared_head, &mut response);
-        // Read only by a surrounding Peregrine server.
+        // Reports to a surrounding Peregrine server which identities the response depends on.
         let sources = PrivateResponse::watch_head(&shared_head).sources();
         if sources != IdentitySources::default() {
             response.extensions_mut().insert(sources);
@@ -173,8 +174,8 @@ impl AppService {
     }
 }
 
-/// Returns the handler's response, or `None` if the time limit expires first. If the destructor of
-/// the handler's future panics, the response does not change, as in the server.
+/// Returns the handler's response, or `None` if the time limit expires first. As in the server, a
+/// panic in the destructor of the handler's future does not change the response.
 async fn with_timeout(
     handler: impl Future<Output = Response>,
     limit: Option<Duration>,
@@ -182,7 +183,7 @@ async fn with_timeout(
     let mut handler = pin!(Some(handler));
     let mut timer = None;
     let result = poll_fn(|cx| {
-        let future = handler.as_mut().as_pin_mut().expect("it is dropped only below");
+        let future = handler.as_mut().as_pin_mut().expect("the handler is dropped only below");
         if let Poll::Ready(response) = future.poll(cx) {
             return Poll::Ready(Some(response));
         }

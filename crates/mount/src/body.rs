@@ -1,10 +1,10 @@
 //! Request bodies that are `Send`, as mounted services and tower layers require.
 //!
 //! Peregrine's own bodies are not `Send`. For a mounted service, this module converts a complete
-//! body to bytes, and moves the frames of an incomplete body through a channel (`body_channel`).
+//! body to bytes, and passes the frames of an incomplete body through a channel (`body_channel`).
 //!
 //! A tower layer usually passes the body on unchanged, on the same thread. So the body of a layer's
-//! request stays in a thread-local table (`request_table`). It moves through a channel only if
+//! request stays in a thread-local table (`request_table`), and passes through a channel only if
 //! another thread reads it.
 
 use crate::body_channel::{BodyForwarder, ForwardedBody, FrameResult};
@@ -26,11 +26,12 @@ const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// A body that is `Send`, for requests to mounted services and tower layers, and for responses of
 /// [`spawn_tower`](crate::spawn_tower). Bytes and strings convert into it.
 ///
-/// A body that was complete before the service was called consists of its bytes only. Any other
-/// body requests one frame at a time from the connection's thread, and only when the service polls
-/// the body. Trailers arrive as the last frame. An error is a [`BodyError`], such as
-/// [`BodyError::Disconnected`] if the connection ends. A body over one of Peregrine's limits fails
-/// with the `LengthLimitError` of `http-body-util`, which axum and tower's layers convert to a 413.
+/// A body that was complete before the service was called is stored as bytes. Any other body
+/// requests one frame at a time from the connection's thread, and only when the service polls the
+/// body. Trailers arrive as the last frame. Errors are [`BodyError`]s, such as
+/// [`BodyError::Disconnected`] if the connection ends. A body over one of Peregrine's limits
+/// instead fails with the `LengthLimitError` of `http-body-util`, which axum and tower's layers
+/// convert to a 413.
 ///
 /// ```
 /// use http_body::Body as _;
@@ -48,7 +49,7 @@ enum SendBodyKind {
     #[default]
     Empty,
     Bytes(Bytes),
-    /// A complete body in Peregrine's own type, which keeps a pooled buffer or a size limit.
+    /// A complete body in Peregrine's own type, with its pooled buffer or size limit.
     Full(FullBody),
     Local(LocalBody),
     Forwarded(ForwardedBody),
@@ -57,7 +58,7 @@ enum SendBodyKind {
 /// A reference to a body that stays on its thread.
 struct LocalBody {
     handle: LocalHandle,
-    /// Remaining bytes, if known.
+    /// The number of remaining bytes, if known.
     remaining: Option<u64>,
     is_ended: bool,
 }
@@ -65,7 +66,7 @@ struct LocalBody {
 impl SendBody {
     /// Converts `body` into a `SendBody`. If `body` is incomplete, also returns a forwarder, which
     /// the caller must poll on this thread for as long as the body may be read.
-    pub(crate) fn into_forwarded(mut body: Body) -> (Self, Option<BodyForwarder>) {
+    pub(crate) fn from_body(mut body: Body) -> (Self, Option<BodyForwarder>) {
         if let Some(bytes) = body.as_slice() {
             return (Self(full_body(bytes.len(), &mut body)), None);
         }
@@ -86,14 +87,14 @@ impl SendBody {
             Ok(handle) => {
                 Self(SendBodyKind::Local(LocalBody { handle, remaining, is_ended: false }))
             }
-            // The request is over, so nothing would poll a forwarder for this body. The forwarder
+            // The request is over, so no code would poll a forwarder for this body. The forwarder
             // is dropped here, and the body's reader gets an error.
-            Err(LocalValue::Body(body)) => Self::into_forwarded(body).0,
+            Err(LocalValue::Body(body)) => Self::from_body(body).0,
             Err(LocalValue::Call(_)) => unreachable!("the value is a body"),
         }
     }
 
-    /// Returns the Peregrine body, if it is on this thread.
+    /// Returns Peregrine's own body, if it is on this thread.
     ///
     /// # Errors
     /// The body is on another thread. It is returned unchanged.
@@ -138,6 +139,7 @@ impl From<&'static str> for SendBody {
     }
 }
 
+/// Converts a complete body of `length` bytes.
 fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
     if length == 0 {
         return SendBodyKind::Empty;
@@ -247,7 +249,7 @@ impl fmt::Debug for SendBody {
     }
 }
 
-/// A request's body with its type erased, to be sent to the thread of an application.
+/// A request body with its type erased, for requests sent to another thread.
 pub(crate) struct SendBoxBody(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>);
 
 impl SendBoxBody {

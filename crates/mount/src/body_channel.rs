@@ -1,6 +1,6 @@
 //! A body that crosses threads, one frame at a time.
 //!
-//! A [`BodyForwarder`] owns the body on the body's thread and moves a frame to the reader's end
+//! A [`BodyForwarder`] owns the body on the body's thread, and passes a frame to the reader's end
 //! ([`ForwardedBody`]) when the reader requests one. The forwarder is a [`LocalTask`]: work that is
 //! polled together with the code that may wait for it.
 
@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The maximum number of frames moved in one poll. Without it, a body that is always ready would
-/// starve other tasks.
+/// The maximum number of rounds in one poll. Each round forwards at most one frame of a body.
+/// Without this limit, a body that is always ready would starve other tasks.
 const FRAMES_PER_POLL_MAX: usize = 32;
 
 pub(crate) type FrameResult = Option<Result<Frame<Bytes>, BodyError>>;
@@ -22,12 +22,12 @@ pub(crate) type FrameResult = Option<Result<Frame<Bytes>, BodyError>>;
 /// The reader's end of a forwarded body.
 pub(crate) struct ForwardedBody {
     channel: Arc<Mutex<BodyChannel>>,
-    /// Remaining bytes, if known.
+    /// The number of remaining bytes, if known.
     pub(crate) remaining: Option<u64>,
     pub(crate) is_ended: bool,
 }
 
-/// The state that both ends share. It holds at most one frame.
+/// The state that both ends share. It buffers at most one frame.
 #[derive(Default)]
 pub(crate) struct BodyChannel {
     frame: FrameResult,
@@ -45,14 +45,14 @@ enum ChannelEnd {
     /// More frames follow when the reader requests them.
     #[default]
     Open,
-    /// Nothing follows: the reader has the whole body or an error.
+    /// Nothing follows: the body is complete or has failed.
     Closed,
     /// An error follows: the forwarder was dropped before the end of the body.
     Aborted,
 }
 
 impl ForwardedBody {
-    /// The reader's end, and the shared state.
+    /// Creates the reader's end and the state that it shares with the forwarder.
     pub(crate) fn new(remaining: Option<u64>) -> (Self, Arc<Mutex<BodyChannel>>) {
         let channel = Arc::<Mutex<BodyChannel>>::default();
         (Self { channel: Arc::clone(&channel), remaining, is_ended: false }, channel)
@@ -113,17 +113,17 @@ impl Drop for ForwardedBody {
 /// The sending end of a forwarded body. If it is dropped before the end of the body, the reader
 /// gets an error.
 pub(crate) struct BodyForwarder {
-    /// `None` when there is nothing left to move.
+    /// `None` when there is nothing left to forward.
     body: Option<Body>,
     channel: Arc<Mutex<BodyChannel>>,
 }
 
-/// The result of polling a [`BodyForwarder`].
+/// The result of polling a [`LocalTask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing was moved: the reader requested no frame, or the body has none yet.
+    /// No work was done: none was requested, or it must wait.
     Idle,
-    /// The reader has a frame or an end to process.
+    /// Work was done, so code that waits for it should be polled again.
     Advanced,
 }
 
@@ -140,19 +140,19 @@ pub(crate) trait LocalTask {
 }
 
 impl BodyForwarder {
-    /// Moves `body` over `channel`.
+    /// Forwards `body` over `channel`.
     pub(crate) fn new(body: Body, channel: Arc<Mutex<BodyChannel>>) -> Self {
         Self { body: Some(body), channel }
     }
 
-    /// Makes the reader's end fail, because no body will arrive.
+    /// Makes the reader's next read fail, because no body will arrive.
     pub(crate) fn abort(channel: Arc<Mutex<BodyChannel>>) {
         drop(Self { body: None, channel });
     }
 }
 
 impl LocalTask for BodyForwarder {
-    /// Moves a frame if the reader requested one and the body has one; otherwise registers the
+    /// Forwards a frame if the reader requested one and the body has one; otherwise registers the
     /// waker.
     fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
         let Some(body) = &mut self.body else { return Progress::Idle };
@@ -192,7 +192,7 @@ impl LocalTask for BodyForwarder {
         self.body.is_some() && !lock(&self.channel).is_reader_gone
     }
 
-    /// Moves the body to its end, or until the reader is dropped.
+    /// Forwards frames until the body ends or the reader is dropped.
     async fn run_to_completion(mut self) {
         poll_fn(|cx| {
             while self.poll(cx) == Progress::Advanced {}
@@ -247,8 +247,8 @@ pub(crate) fn poll_with<T>(
     Poll::Pending
 }
 
-/// Ignores poisoning: no code panics while it holds this lock. One end of the channel may be
-/// dropped while a panic unwinds, and must not panic again.
+/// Ignores poisoning, because no code panics while it holds this lock. One end of the channel may
+/// be dropped while a panic unwinds, and must not panic again.
 fn lock(channel: &Mutex<BodyChannel>) -> MutexGuard<'_, BodyChannel> {
     channel.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ pub(crate) type CallOutcome = std::thread::Result<http::Response<SendBody>>;
 /// A call to the layer's inner service.
 pub(crate) type LocalCall<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
 
-/// Polls a call and sends its outcome to `reply`. Returns false if the call is over or cancelled.
+/// Polls a call, and sends its outcome to `reply`. Returns whether the call must be polled again.
 pub(crate) fn poll_call(
     call: &mut LocalCall<'_>,
     reply: &mut Option<CallReply>,
@@ -31,7 +31,7 @@ pub(crate) fn poll_call(
         Ok(Poll::Ready(response)) => Ok(response),
         Err(panic) => Err(panic),
     };
-    // If the receiver is dropped, so is the response.
+    // If the receiver was dropped, `send` drops the outcome.
     if let Some(sender) = reply.take() {
         let _ = sender.send(outcome);
     }

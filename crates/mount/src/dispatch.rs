@@ -1,4 +1,4 @@
-//! Calls a tower service when it is ready. A request that must wait gets its own instance.
+//! Calls a tower service when it is ready. A request that must wait gets its own instance of it.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -20,17 +20,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// Why a call yielded no response.
+/// Why a service returned no response.
 #[derive(Debug)]
 pub enum TowerError {
     /// `poll_ready` returned an error.
-    NotReady(BoxError),
-    /// The call returned an error.
+    PollReady(BoxError),
+    /// `call` returned an error.
     Call(BoxError),
 }
 
-/// The future of a call whose service was not ready immediately. It is boxed because it is rare:
-/// otherwise every request's future would reserve space for it.
+/// The future of a call whose service was not ready immediately. It is boxed because such calls are
+/// rare: otherwise the future of every request would reserve space for it.
 pub type OneshotFuture<'r, B> =
     Pin<Box<dyn Future<Output = Result<http::Response<B>, TowerError>> + 'r>>;
 
@@ -45,13 +45,13 @@ pub trait Dispatch: Clone + 'static + sealed::Sealed {
     /// The error of a failed call.
     type Error: Into<BoxError>;
 
-    /// Polls whether a request can be passed to the service now.
+    /// Polls whether the service is ready for a request.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
-    /// Calls the service, which [`Dispatch::poll_ready`] just reported as ready.
+    /// Calls the service. The last [`Dispatch::poll_ready`] must have returned `Ready(Ok(()))`.
     fn call(&self, request: http::Request<SendBody>) -> Self::Future;
 
-    /// Calls the service once it is ready; `readiness` is the result of the last
+    /// Waits until the service is ready and calls it. `readiness` is the result of the last
     /// [`Dispatch::poll_ready`].
     fn oneshot(
         &self,
@@ -85,7 +85,8 @@ impl<S> SharedService<S> {
         self.0.borrow_mut().poll_ready(cx)
     }
 
-    /// Calls the service, which was just ready.
+    /// Calls the service. The last [`SharedService::poll_shared`] must have returned
+    /// `Ready(Ok(()))`.
     pub(crate) fn call_shared<T>(&self, request: T) -> S::Future
     where
         S: Service<T>,
@@ -93,7 +94,7 @@ impl<S> SharedService<S> {
         self.0.borrow_mut().call(request)
     }
 
-    /// Waits for the service and calls it.
+    /// Waits until the service is ready and calls it.
     ///
     /// The request takes the instance that was polled, and a fresh clone replaces it. The state of
     /// a polled instance (a position in a queue, a permit, a waker) belongs to the request that
@@ -116,7 +117,7 @@ impl<S> SharedService<S> {
         };
         Box::pin(async move {
             match error {
-                Some(error) => Err(TowerError::NotReady(error)),
+                Some(error) => Err(TowerError::PollReady(error)),
                 None => call(polled, request).await,
             }
         })
@@ -162,38 +163,41 @@ pub struct PerConnection<M> {
 }
 
 thread_local! {
-    /// The services of each connection. They cannot be in [`PerConnection`], which is passed to the
-    /// workers and must be `Send`. They cannot be in [`ConnectionInfo`] either, because its copies
-    /// may move to other threads.
+    /// The services of each connection on this thread, by the id of its [`ConnectionToken`]. They
+    /// cannot be in [`PerConnection`], which is passed to the workers and must be `Send`. They
+    /// cannot be in [`ConnectionInfo`] either, because its copies may move to other threads.
     static CONNECTION_SERVICES: RefCell<HashMap<u64, ConnectionServices>> = RefCell::default();
 }
 
-/// The services of one connection, each with the number of its [`PerConnection`]. No service is
-/// called or dropped while `CONNECTION_SERVICES` is borrowed, because the service's code may borrow
+/// The services of one connection, each with the id of its [`PerConnection`]. No service is called
+/// or dropped while `CONNECTION_SERVICES` is borrowed, because the service's code may borrow
 /// `CONNECTION_SERVICES` too.
 type ConnectionServices = Vec<(u64, Rc<dyn Any>)>;
 
-/// A connection's number on its thread. Dropping it drops the connection's services.
+/// A connection's id, stored in its [`ConnectionInfo`]. Dropping the token drops the connection's
+/// services.
 struct ConnectionToken(u64);
 
 impl ConnectionToken {
-    fn new(connection: &ConnectionInfo) -> Option<&Self> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        connection.data.get_or_init(|| Self(NUMBERS.fetch_add(1, Ordering::Relaxed)))
+    /// Returns the connection's token, which is created if there is none. Returns `None` if other
+    /// code uses the connection's data.
+    fn get_or_init(connection: &ConnectionInfo) -> Option<&Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        connection.data.get_or_init(|| Self(NEXT_ID.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
 impl Drop for ConnectionToken {
     fn drop(&mut self) {
-        // While a thread exits, its services may already be dropped.
+        // While a thread exits, `CONNECTION_SERVICES` may already be destroyed.
         let services =
             CONNECTION_SERVICES.try_with(|all_services| all_services.borrow_mut().remove(&self.0));
         drop_services(services.ok().flatten().unwrap_or_default());
     }
 }
 
-/// Drops services one by one and catches their panics: a panicking destructor must not fail the
-/// server's work for the connection, and a second one must not abort the process.
+/// Drops services one by one and catches their panics. Otherwise a panicking destructor would
+/// unwind into the server's code for the connection, and a second one would abort the process.
 fn drop_services(services: ConnectionServices) {
     for (_, service) in services {
         if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
@@ -206,11 +210,11 @@ fn drop_services(services: ConnectionServices) {
 
 impl<M> PerConnection<M> {
     pub(crate) fn new(make: M) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        Self { make: RefCell::new(make), id: NUMBERS.fetch_add(1, Ordering::Relaxed) }
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Self { make: RefCell::new(make), id: NEXT_ID.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// A clone of the connection's service, if it has one.
+    /// Returns a clone of the connection's service, if it has one.
     fn cached<S: Clone + 'static>(&self, connection: &ConnectionInfo) -> Option<S> {
         let token: &ConnectionToken = connection.data.get()?;
         let service = CONNECTION_SERVICES.with_borrow(|all_services| {
@@ -220,9 +224,9 @@ impl<M> PerConnection<M> {
         service?.downcast_ref::<S>().cloned()
     }
 
-    /// Stores a service for the connection's further requests.
+    /// Stores a service for the connection's later requests.
     fn cache<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
-        let Some(token) = ConnectionToken::new(connection) else { return };
+        let Some(token) = ConnectionToken::get_or_init(connection) else { return };
         let service = Rc::new(service);
         CONNECTION_SERVICES.with_borrow_mut(|all_services| {
             all_services.entry(token.0).or_default().push((self.id, service))
@@ -232,7 +236,7 @@ impl<M> PerConnection<M> {
 
 impl<M> Drop for PerConnection<M> {
     fn drop(&mut self) {
-        // While a thread exits, its services may already be dropped.
+        // While a thread exits, `CONNECTION_SERVICES` may already be destroyed.
         let own_services: Option<Vec<_>> = CONNECTION_SERVICES
             .try_with(|all_services| {
                 let mut all_services = all_services.borrow_mut();
@@ -263,8 +267,8 @@ where
     type Future = S::Future;
     type Error = S::Error;
 
-    /// Always pending, because the service depends on the connection, which this method does not
-    /// know.
+    /// Always pending, so that `oneshot` is used. This method does not know the connection, and the
+    /// service depends on it.
     fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Pending
     }
@@ -288,7 +292,7 @@ where
         let connection = Rc::clone(connection);
         let make = self.make.borrow().clone();
         Box::pin(async move {
-            // A peer on a Unix socket has no address: its service is made for the unspecified one.
+            // A peer on a Unix socket has no IP address, so its service is created for 0.0.0.0:0.
             let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let address =
                 client_addr.map_or_else(|| connection.peer.socket_addr(), |client| client.address);
@@ -306,27 +310,27 @@ async fn make_service<M: Service<SocketAddr, Error = Infallible>>(
     mut make: M,
     peer: SocketAddr,
 ) -> Result<M::Response, TowerError> {
-    ready(&mut make).await?;
+    wait_until_ready(&mut make).await?;
     match make.call(peer).await {
         Ok(service) => Ok(service),
     }
 }
 
-/// Waits for a service and calls it.
+/// Waits until a service is ready and calls it.
 async fn call<S, T>(mut service: S, request: T) -> Result<S::Response, TowerError>
 where
     S: Service<T, Error: Into<BoxError>>,
 {
-    ready(&mut service).await?;
+    wait_until_ready(&mut service).await?;
     service.call(request).await.map_err(|error| TowerError::Call(error.into()))
 }
 
-async fn ready<S, T>(service: &mut S) -> Result<(), TowerError>
+async fn wait_until_ready<S, T>(service: &mut S) -> Result<(), TowerError>
 where
     S: Service<T, Error: Into<BoxError>>,
 {
-    let ready = poll_fn(|cx| service.poll_ready(cx)).await;
-    ready.map_err(|error| TowerError::NotReady(error.into()))
+    let readiness = poll_fn(|cx| service.poll_ready(cx)).await;
+    readiness.map_err(|error| TowerError::PollReady(error.into()))
 }
 
 impl<M> fmt::Debug for PerConnection<M> {

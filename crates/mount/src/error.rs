@@ -9,11 +9,11 @@ use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Any error of a service or a body.
+/// An error of any service or body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Converts an error of a request's body. `LengthLimitError`, which axum and tower's layers use for
-/// a body over its limit, becomes our own error, so that the client receives a 413.
+/// Converts an error of a request body. `LengthLimitError`, which axum and tower's layers use for a
+/// body over its limit, becomes a [`BodyError`], so that the client receives a 413.
 #[cold]
 pub(crate) fn from_tower_error(error: BoxError) -> BoxError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
@@ -27,9 +27,9 @@ pub(crate) fn from_tower_error(error: BoxError) -> BoxError {
 }
 
 /// Converts a [`BodyError`] for a service. If the body is over its limit or is a decompression
-/// bomb, the error must be the `LengthLimitError` that axum and tower's layers recognise. Only a
-/// `Limited` body of `http-body-util` creates that error. If memory for the body is short, a 503
-/// would be right, but axum and tower's layers recognise no error that yields it.
+/// bomb, the error must be the `LengthLimitError` that axum and tower's layers recognise. It cannot
+/// be constructed directly, so a `Limited` body of `http-body-util` must create it. If memory for
+/// the body is short, a 503 would be right, but axum and tower's layers convert no error to a 503.
 #[cold]
 pub(crate) fn to_tower_error(error: BodyError) -> BoxError {
     let is_too_large = matches!(

@@ -15,7 +15,7 @@ pub(crate) struct ConnectionExtensions(Option<InsertFn>);
 /// True if a Peregrine application may run inside a mounted service, on any thread of the process.
 static IS_NESTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, the extensions of each request contain its [`ConnectionInfo`], for an application
+/// Makes the extensions of each later request contain its [`ConnectionInfo`], for an application
 /// inside a mounted service. Programs without a nested application do not pay for this copy.
 pub(crate) fn enable_nested() {
     IS_NESTED.store(true, Ordering::Relaxed);

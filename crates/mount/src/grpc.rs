@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The time within which the response to a gRPC call must begin.
 pub(crate) struct GrpcDeadline {
     timeout: Duration,
-    /// Created at the first poll, so calls with an immediate response need no timer.
+    /// Created at the first poll, so that calls with an immediate response need no timer.
     timer: Option<Box<dyn Timer>>,
     content_type: HeaderValue,
 }
@@ -36,7 +36,8 @@ impl GrpcDeadline {
         timer.poll_elapsed(cx).map(|()| self.deadline_exceeded())
     }
 
-    // A response without content, which the gRPC protocol calls Trailers-Only.
+    /// The status is in the head of a response without content. The gRPC protocol calls this form
+    /// Trailers-Only.
     fn deadline_exceeded(&self) -> Response {
         let field = |name, value| (HeaderName::from_static(name), HeaderValue::from_static(value));
         let mut response = Response::new(StatusCode::OK);

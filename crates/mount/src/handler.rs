@@ -39,21 +39,23 @@ use std::time::Duration;
 ///
 /// # Differences from hyper
 ///
-/// - Requests without a body, and those whose body arrived with the head, need no channel and no
-///   task.
-/// - Each request polls the service's `poll_ready`. While the service is not ready, the request
-///   waits until its route's time limit expires or its peer disconnects. If `poll_ready` fails, the
-///   response is a 503. If the call fails, it is a 500. [`TowerHandler::on_error`] changes both.
+/// - A request body that has arrived completely is passed to the service as bytes. Any other body
+///   stays on the connection's thread, because Peregrine's bodies are not `Send`, and its frames
+///   are passed through a channel, one at a time.
+/// - Each request polls the service's `poll_ready`, and waits until the service is ready, the
+///   route's time limit expires or the peer disconnects. If `poll_ready` fails, the response is a
+///   503. If `call` fails, the response is a 500. [`TowerHandler::on_error`] replaces both.
 /// - Peregrine's limit on request bodies does not apply, because axum has its own; see
 ///   [`TowerHandler::body_limit`].
-/// - The deadline of a gRPC call (`grpc-timeout`) applies, as in tonic's own server: a call whose
-///   response has not begun by the deadline is dropped, and the response is `DEADLINE_EXCEEDED`.
+/// - The deadline of a gRPC call (`grpc-timeout`) is enforced, as in tonic's own server: a call
+///   whose response has not begun by the deadline is dropped, and the response is
+///   `DEADLINE_EXCEEDED`.
 /// - If the service panics, the response is a 500 and the connection is closed. The worker
 ///   continues.
 #[doc(alias = "nest_service")]
 #[doc(alias = "route_service")]
-pub struct TowerHandler<R> {
-    dispatch: R,
+pub struct TowerHandler<D> {
+    dispatch: D,
     options: RouteOptions,
     extensions: ConnectionExtensions,
     on_error: Option<ErrorHandler>,
@@ -62,8 +64,8 @@ pub struct TowerHandler<R> {
 type ErrorHandler = Arc<dyn Fn(BoxError) -> Response + Send + Sync>;
 
 /// Converts `service` into a handler. `service` is an axum `Router` or any other tower service that
-/// takes an `http::Request<SendBody>` and returns an `http::Response`. It can also be a
-/// make-service that takes a peer's address, such as axum's
+/// accepts an `http::Request<SendBody>` and returns an `http::Response`. It can also be a
+/// make-service that accepts a peer's address, such as axum's
 /// `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
@@ -80,7 +82,7 @@ pub fn tower<Via, T: IntoTowerHandler<Via>>(service: T) -> TowerHandler<T::Dispa
     service.into_tower_handler()
 }
 
-/// Types that can be mounted: tower services, make-services that take a peer's address, and a
+/// Types that can be mounted: tower services, make-services that accept a peer's address, and a
 /// [`TowerHandler`] that is already configured. `Via` distinguishes these; it is always inferred.
 #[doc(alias = "nest_service")]
 #[diagnostic::on_unimplemented(
@@ -99,15 +101,15 @@ pub trait IntoTowerHandler<Via> {
     fn into_tower_handler(self) -> TowerHandler<Self::Dispatch>;
 }
 
-/// Marks tower services.
+/// The `Via` of [`IntoTowerHandler`] for tower services.
 #[derive(Debug)]
 pub enum ViaService {}
 
-/// Marks make-services.
+/// The `Via` of [`IntoTowerHandler`] for make-services.
 #[derive(Debug)]
 pub enum ViaMake {}
 
-/// Marks [`TowerHandler`] itself, here and as a handler.
+/// The `Via` of [`IntoTowerHandler`] for a [`TowerHandler`]. Also marks it as a [`Handler`].
 #[derive(Debug)]
 pub enum ViaTowerHandler {}
 
@@ -133,16 +135,16 @@ where
     }
 }
 
-impl<R: Dispatch> IntoTowerHandler<ViaTowerHandler> for TowerHandler<R> {
-    type Dispatch = R;
+impl<D: Dispatch> IntoTowerHandler<ViaTowerHandler> for TowerHandler<D> {
+    type Dispatch = D;
 
     fn into_tower_handler(self) -> Self {
         self
     }
 }
 
-impl<R> TowerHandler<R> {
-    fn new(dispatch: R) -> Self {
+impl<D> TowerHandler<D> {
+    fn new(dispatch: D) -> Self {
         let options =
             RouteOptions { lifts_body_limit: true, is_grpc: true, ..RouteOptions::default() };
         Self { dispatch, options, extensions: ConnectionExtensions::default(), on_error: None }
@@ -205,8 +207,9 @@ impl<R> TowerHandler<R> {
         Self { extensions: self.extensions.with_client_addr(make), ..self }
     }
 
-    /// Sets the response to an error of the service's `call` or `poll_ready`, in place of 500 and
-    /// 503. Services that cannot fail, such as axum routers, never use them.
+    /// Sets the function that creates the response if the service's `call` or `poll_ready` fails.
+    /// Without it, the response is a 500 if `call` fails and a 503 if `poll_ready` fails. It is
+    /// never called for services that cannot fail, such as axum routers.
     ///
     /// ```
     /// use peregrine::http::StatusCode;
@@ -238,8 +241,9 @@ impl<R> TowerHandler<R> {
         self
     }
 
-    /// Limits the bodies of requests, in bytes. Default: none. axum's extractors have their own
-    /// limit of 2 MB, and plain services have none, as under hyper.
+    /// Limits the size of request bodies, in bytes. By default Peregrine sets no limit, as under
+    /// hyper: axum's extractors enforce their own limit of 2 MB, and other services must limit the
+    /// bodies that they read.
     #[doc(alias = "DefaultBodyLimit")]
     #[must_use]
     pub fn body_limit(mut self, bytes_max: u64) -> Self {
@@ -248,15 +252,15 @@ impl<R> TowerHandler<R> {
     }
 
     /// Limits the time until a response begins, including the wait for a service that is not ready.
-    /// Default: none. If the limit expires, the call is dropped and the response is a 503.
+    /// When the limit expires, the call is dropped and the response is a 503. Default: no limit.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.options.timeout = Some(limit);
         self
     }
 
-    /// Runs calls to completion when the peer disconnects. Default: their futures are dropped, as
-    /// under hyper.
+    /// Runs calls to completion even if the peer disconnects. By default the call's future is
+    /// dropped when the peer disconnects, as under hyper.
     #[doc(alias = "detach")]
     #[must_use]
     pub fn run_to_completion(mut self) -> Self {
@@ -265,7 +269,7 @@ impl<R> TowerHandler<R> {
     }
 }
 
-impl<R: Clone> Clone for TowerHandler<R> {
+impl<D: Clone> Clone for TowerHandler<D> {
     fn clone(&self) -> Self {
         Self {
             dispatch: self.dispatch.clone(),
@@ -276,11 +280,11 @@ impl<R: Clone> Clone for TowerHandler<R> {
     }
 }
 
-impl<R: Dispatch> Signature<ViaTowerHandler> for TowerHandler<R> {}
+impl<D: Dispatch> Signature<ViaTowerHandler> for TowerHandler<D> {}
 
-impl<R: Dispatch> Handler<ViaTowerHandler, ()> for TowerHandler<R> {
+impl<D: Dispatch> Handler<ViaTowerHandler, ()> for TowerHandler<D> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        self.respond(request, false)
+        self.respond(request, false) // keeps the path's prefix
     }
 
     fn require(&self, _: &mut Requirements) {}
@@ -290,75 +294,80 @@ impl<R: Dispatch> Handler<ViaTowerHandler, ()> for TowerHandler<R> {
     }
 }
 
-impl<R: Dispatch> TowerHandler<R> {
-    /// Passes a request to the service and converts its response.
+impl<D: Dispatch> TowerHandler<D> {
+    /// Passes a request to the service and converts its response. `strip_mount_prefix` removes the
+    /// mount's prefix from the path that the service sees.
     ///
-    /// The future is moved once for each request, so its size matters: it holds each large value
+    /// The future is moved once for each request, so its size matters: it stores each large value
     /// (the request for the service, its call, a response) only once, and no longer than necessary.
-    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` stores its arguments twice")]
     pub(crate) fn respond(
         &self,
         request: Request,
-        is_stripped: bool,
+        strip_mount_prefix: bool,
     ) -> impl Future<Output = Response> {
         async move {
             let head = &request.parts.head;
-            let is_upgrade = head.index().wants_upgrade(head.as_bytes());
-            let (readiness, pending_upgrade) = poll_fn(|cx| {
-                let pending_upgrade = if is_upgrade { PendingUpgrade::new(cx) } else { None };
-                Poll::Ready((self.dispatch.poll_ready(cx), pending_upgrade))
+            let wants_upgrade = head.index().wants_upgrade(head.as_bytes());
+            let (readiness, upgrade_pair) = poll_fn(|cx| {
+                let upgrade_pair = if wants_upgrade { PendingUpgrade::new(cx) } else { None };
+                Poll::Ready((self.dispatch.poll_ready(cx), upgrade_pair))
             })
             .await;
             let (parts, body) = request.into_parts();
-            let (body, forwarder) = SendBody::into_forwarded(body);
+            let (body, forwarder) = SendBody::from_body(body);
             let is_head = parts.head.index().method == peregrine_proto::Method::Head;
-            let (on_upgrade, upgrade) = pending_upgrade.unzip();
+            let (on_upgrade, pending_upgrade) = upgrade_pair.unzip();
             let deadline = GrpcDeadline::from_head(&parts.head);
+            // The request's parts are moved into the service's request, but `finish_response` must
+            // still be able to mark this request.
             let watch = PrivateResponse::watch(&parts);
-            let mut cleanup = CallCleanup {
+            let mut state = CallState {
                 forwarder,
-                upgrade,
+                pending_upgrade,
                 is_head,
                 deadline,
                 after_response: Vec::new(),
                 watch,
             };
             if let Poll::Ready(Ok(())) = readiness {
-                let request = self.convert_request(parts, body, is_stripped, on_upgrade).0;
+                let request = self.convert_request(parts, body, strip_mount_prefix, on_upgrade).0;
                 let call = pin!(self.dispatch.call(request));
-                cleanup
-                    .respond(call, |error| self.error_response(TowerError::Call(error.into())))
+                state
+                    .run_call(call, |error| self.error_response(TowerError::Call(error.into())))
                     .await
             } else {
                 let (request, connection) =
-                    self.convert_request(parts, body, is_stripped, on_upgrade);
+                    self.convert_request(parts, body, strip_mount_prefix, on_upgrade);
                 let call = self.dispatch.oneshot(readiness, request, &connection);
                 drop(connection);
-                cleanup.respond(call, |error| self.error_response(error)).await
+                state.run_call(call, |error| self.error_response(error)).await
             }
         }
     }
 
-    /// Converts a request to the type that the service takes. Also returns the connection, which
-    /// some services are created for.
+    /// Converts a request to the type that the service accepts. Also returns the connection,
+    /// because [`PerConnection`] creates a service for it.
     #[inline]
     fn convert_request(
         &self,
         mut parts: Parts,
         body: SendBody,
-        is_stripped: bool,
-        upgrade: Option<OnUpgrade>,
+        strip_mount_prefix: bool,
+        on_upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let (connection, client_addr) =
             (Rc::clone(parts.peek_connection()), ClientAddr::from_parts(&parts));
+        // The service may read cookies or credentials without marking the request.
         PrivateResponse::mark_delegated(&parts);
         if extensions::is_nested() {
+            // An application inside the service cannot see this request's marks otherwise.
             PrivateResponse::export_marks(&mut parts);
         }
-        let mut request = into_http(parts, body, is_stripped);
+        let mut request = into_http(parts, body, strip_mount_prefix);
         self.extensions.insert_into(&connection, client_addr, request.extensions_mut());
-        if let Some(upgrade) = upgrade {
-            request.extensions_mut().insert(upgrade);
+        if let Some(on_upgrade) = on_upgrade {
+            request.extensions_mut().insert(on_upgrade);
         }
         (request, connection)
     }
@@ -366,12 +375,12 @@ impl<R: Dispatch> TowerHandler<R> {
     #[cold]
     fn error_response(&self, failure: TowerError) -> Response {
         let (error, status, kind, detail) = match failure {
-            TowerError::NotReady(error) => {
-                let detail = "The server cannot answer now. Try again later.";
+            TowerError::PollReady(error) => {
+                let detail = "The server cannot respond now. Try again later.";
                 (error, StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
             }
             TowerError::Call(error) => {
-                let detail = "The server failed while it worked on this request.";
+                let detail = "The server failed while handling this request.";
                 (error, StatusCode::INTERNAL_SERVER_ERROR, "service-failed", detail)
             }
         };
@@ -385,21 +394,22 @@ impl<R: Dispatch> TowerHandler<R> {
     }
 }
 
-/// What must be done for a request beside its call, and when the service has responded.
-struct CallCleanup {
+/// The state of a request that is polled beside its call, or that its response needs.
+struct CallState {
     forwarder: Option<BodyForwarder>,
-    upgrade: Option<Box<PendingUpgrade>>,
+    pending_upgrade: Option<Box<PendingUpgrade>>,
     is_head: bool,
     /// The deadline of a gRPC call.
     deadline: Option<Box<GrpcDeadline>>,
     /// Work that nested applications leave to be done after the response.
     after_response: Vec<peregrine_web::response::AfterResponse>,
+    /// Marks the request as dependent on the client's identity.
     watch: PrivateResponseWatch,
 }
 
-impl CallCleanup {
-    /// Polls a call to its end and converts the response.
-    async fn respond<C, B, E>(
+impl CallState {
+    /// Polls `call` to completion and converts the response.
+    async fn run_call<C, B, E>(
         &mut self,
         mut call: Pin<impl DerefMut<Target = C>>,
         on_error: impl FnOnce(E) -> Response,
@@ -435,31 +445,32 @@ impl CallCleanup {
         let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response =
             from_http(response, self.forwarder.take(), take(&mut self.after_response), cx);
-        // A nested application may have identified the client from state that only it can read.
+        // The extensions of a nested application's response contain the identities that it has
+        // read, such as its sessions.
         if let Some(sources) = response.extensions().and_then(|extensions| extensions.get()) {
             self.watch.mark(*sources);
         }
         if self.is_head {
-            remove_content_length(&mut response);
+            suppress_content_length(&mut response);
         }
-        match self.upgrade.take() {
-            Some(upgrade) if is_upgraded => response.with_upgrade(upgrade.into_on_upgrade()),
+        match self.pending_upgrade.take() {
+            Some(pending) if is_upgraded => response.with_upgrade(pending.into_upgrade_handler()),
             _ => response,
         }
     }
 }
 
-/// Prevents the server from adding `Content-Length: 0` to a response to HEAD. A service may remove
-/// the content of such a response, and then the body's length is not that of the response to GET.
-/// A `Content-Length` that the service set is sent unchanged.
+/// Prevents the server from adding `Content-Length: 0` to a response to HEAD. The service may have
+/// removed the content itself, so an empty body does not show that the response to GET is empty. A
+/// `Content-Length` that the service set is sent unchanged.
 #[cold]
-fn remove_content_length(response: &mut Response) {
+fn suppress_content_length(response: &mut Response) {
     if response.body.as_slice().is_some_and(<[u8]>::is_empty) {
         response.body = Body::new(UnknownLengthBody);
     }
 }
 
-/// A body without bytes that does not announce its length.
+/// An empty body that does not report its length.
 struct UnknownLengthBody;
 
 impl HttpBody for UnknownLengthBody {
@@ -474,7 +485,7 @@ impl HttpBody for UnknownLengthBody {
     }
 }
 
-impl<R> fmt::Debug for TowerHandler<R> {
+impl<D> fmt::Debug for TowerHandler<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TowerHandler").field("options", &self.options).finish_non_exhaustive()
     }

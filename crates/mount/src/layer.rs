@@ -39,20 +39,20 @@ use tower_layer::Layer;
 /// axum, `layer` applies to the routes before it. The state of a layer's service (such as the
 /// permits of a `ConcurrencyLimitLayer`) exists once for each route, as in axum. The state of the
 /// layer itself (such as the permits of a `GlobalConcurrencyLimitLayer`) is shared by all routes of
-/// a worker, and by all workers if each of them gets a clone of the layer.
+/// a worker, and also by all workers if each of them gets a clone of the layer.
 ///
 /// The layer, its service and the handlers need not be `Send`. The inner service that the layer
-/// wraps ([`NextService`]) *is* `Send`, and so are its futures and bodies. So layers that require
-/// `Send` work, such as those of tower-sessions and axum-login. The handler's future stays on the
-/// request's thread, even if the layer polls the inner service's future or reads a body on another
-/// thread. Channels are used only for work that the layer moves to another thread. Layers made for
-/// axum's bodies work with [`layer_with_body`](crate::layer_with_body).
+/// wraps ([`NextService`]) *is* `Send`, and so are its futures and bodies. Layers that require
+/// `Send` therefore work, such as those of tower-sessions and axum-login. The handler's future
+/// stays on the request's thread, even if the layer polls the inner service's future or reads a
+/// body on another thread. Channels are used only for work that the layer moves to another thread.
+/// Layers made for axum's bodies work with [`layer_with_body`](crate::layer_with_body).
 ///
 /// The layer's service must be `Clone`. If the service is not ready for a request, that request
 /// waits with this instance, and a clone replaces the instance for other requests. If the service's
 /// `call` fails, the response is a 500; if its `poll_ready` fails, the response is a 503. A
-/// handler's panic propagates to the layer's code that polls the inner service's future. If the
-/// layer first polls such a future after the layer has responded, the future yields a 500.
+/// handler's panic propagates to the layer's code that polls the inner service's future. If that
+/// future is first polled after the layer has responded, it yields a 500.
 ///
 /// ```
 /// use peregrine::tower::layer;
@@ -74,7 +74,7 @@ use tower_layer::Layer;
 ///
 /// Converting the request to an `http::Request` costs about nine allocations. Layers that are
 /// combined with `tower::ServiceBuilder` share this cost. If another thread reads a body or polls
-/// the inner service's future, the data go through channels and the request's thread is woken.
+/// the inner service's future, the data passes through channels and the request's thread is woken.
 pub fn layer<L, S, B>(layer: L) -> LayerMiddleware<L>
 where
     L: Layer<NextService, Service = S>,
@@ -147,8 +147,8 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    /// Creates the layer's service for this request only, because `next` is borrowed for one
-    /// request. [`Middleware::wrap_service`] creates it once for each route.
+    /// Creates the layer's service for this request only, because `next` is only borrowed.
+    /// [`Middleware::wrap_service`], which owns the inner service, creates it once for each route.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let service = SharedService::new(self.layer.layer(NextService(())));
         // A layer may call its inner service several times, in sequence or concurrently.
@@ -178,7 +178,7 @@ where
     }
 }
 
-/// A route with the service that a layer wraps around it.
+/// A route, and the service that a layer wraps around it.
 struct LayeredRoute<S> {
     service: SharedService<S>,
     next: ErasedService,
@@ -204,8 +204,8 @@ where
     }
 }
 
-/// Passes a request to a layer's service. The layer's calls to its inner service go to `next`. If
-/// `next` is `None`, `poll_owner` makes these calls.
+/// Passes a request to a layer's service. When the layer calls its inner service, the call goes to
+/// `next`. If `next` is `None`, `poll_owner` makes these calls.
 async fn call_layer<S, B>(
     service: &SharedService<S>,
     extensions: &ConnectionExtensions,
@@ -223,11 +223,12 @@ where
     let readiness = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
     let (mut parts, body) = request.into_parts();
     // Drops the fields that `Connection` names. Otherwise a client could name a field in
-    // `Connection` and so remove the value that a layer sets.
+    // `Connection`, and so remove the value that a layer sets.
     parts.head.remove_nominated_headers();
+    // The layer may read cookies or credentials without marking the request.
     PrivateResponse::mark_delegated(&parts);
     let mut request = parts.head.to_http(SendBody::default());
-    *request.extensions_mut() = std::mem::take(parts.extensions_mut());
+    *request.extensions_mut() = take(parts.extensions_mut());
     extensions.insert_into(
         parts.peek_connection(),
         ClientAddr::from_parts(&parts),
@@ -242,15 +243,15 @@ where
     *request.body_mut() = SendBody::new_local(body, owner.request());
     if let Poll::Ready(Ok(())) = readiness {
         let call = pin!(service.call_shared(request));
-        finish_call(call, owner, poll_owner, |error| TowerError::Call(error.into())).await
+        drive_call(call, owner, poll_owner, |error| TowerError::Call(error.into())).await
     } else {
-        finish_call(service.oneshot_owned(readiness, request), owner, poll_owner, |error| error)
+        drive_call(service.oneshot_owned(readiness, request), owner, poll_owner, |error| error)
             .await
     }
 }
 
-/// Polls a call to its end and converts the response.
-async fn finish_call<C, B, E>(
+/// Polls a call to completion and converts the response.
+async fn drive_call<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
     owner: RequestOwner,
     mut poll_owner: impl FnMut(&mut RequestOwner, &mut Context<'_>) -> Progress,
@@ -272,7 +273,7 @@ where
         let original = owner.finish_request();
         let mut response = match result.map_err(&to_error) {
             Ok(response) => from_http(response, Some(owner), take(&mut after_response), cx),
-            Err(TowerError::NotReady(error)) => {
+            Err(TowerError::PollReady(error)) => {
                 internal_error(&error, StatusCode::SERVICE_UNAVAILABLE)
             }
             Err(TowerError::Call(error)) => {
@@ -293,13 +294,13 @@ where
 #[cold]
 fn internal_error(error: &BoxError, status: StatusCode) -> Response {
     catch_log_panic(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
-    let detail = "The server could not answer this request.";
+    let detail = "The server could not handle this request.";
     Problem::new(status, "layer-failed", detail).into_response()
 }
 
-/// The service inside a layer: a tower service that takes a request with any body and calls the
+/// The service inside a layer: a tower service that accepts a request with any body and calls the
 /// rest of the application. It is `Send`, and so are its futures and bodies. The rest of the
-/// application runs on the request's thread.
+/// application still runs on the request's thread.
 #[doc(alias = "Next")]
 #[derive(Clone)]
 pub struct NextService(());
@@ -344,7 +345,7 @@ where
     let (request, request_ref) = match restore(parts, to_body(body)) {
         Ok(restored) => restored,
         Err(problem) => {
-            return to_http(problem.into_response(), |body| SendBody::into_forwarded(body).0);
+            return to_http(problem.into_response(), |body| SendBody::from_body(body).0);
         }
     };
     let mut response = next.call(request).await;
@@ -362,7 +363,7 @@ fn request_gone() -> http::Response<SendBody> {
     let error = "it called its inner service after its response, or without the request's \
                  extensions";
     let response = internal_error(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
-    to_http(response, |body| SendBody::into_forwarded(body).0)
+    to_http(response, |body| SendBody::from_body(body).0)
 }
 
 /// The future of [`NextService`]. The call begins when the future is first polled.
@@ -370,7 +371,7 @@ pub struct NextFuture<B>(NextState<B>);
 
 enum NextState<B> {
     /// The call has not begun. The request is boxed to keep this future small, because layers move
-    /// the futures that contain it.
+    /// the futures that contain this one.
     NotStarted(Box<http::Request<B>>),
     /// The call is stored in its request's row (module `request_table`).
     Local(LocalHandle),
@@ -427,7 +428,8 @@ where
                     self.0 = state;
                     return Poll::Pending;
                 }
-                // The call is over, even if the layer keeps this future.
+                // This drops the handle, and so the completed call, even if the layer keeps this
+                // future.
                 (LocalLookup::Local(Poll::Ready(response)), _) => return Poll::Ready(response),
                 _ => return Poll::Ready(request_gone()),
             }

@@ -1,8 +1,8 @@
 //! Runs tower services in Peregrine applications, and Peregrine applications as tower services.
 //!
 //! - [`tower`] converts a tower service, such as an axum `Router`, into a handler. The service must
-//!   be `Clone` and take an `http::Request` with a [`SendBody`]. [`Mount::mount`] mounts a service
-//!   under a prefix, beside native routes.
+//!   be `Clone` and accept an `http::Request` with a [`SendBody`]. [`Mount::mount`] mounts a
+//!   service under a prefix, beside native routes.
 //! - [`layer()`] converts a tower layer into a middleware, such as a layer of `tower-http` or
 //!   `tower-sessions`. [`layer_with_body`] does the same for a layer that requires axum's body
 //!   type.

@@ -1,4 +1,4 @@
-//! Mounts services under a prefix, and removes the prefix from the paths of their requests.
+//! Mounts services under a prefix, and removes the prefix from the paths that the services see.
 
 use crate::dispatch::Dispatch;
 use crate::handler::{IntoTowerHandler, TowerHandler, ViaTowerHandler};
@@ -22,11 +22,11 @@ use peregrine_web::{App, Handler, Request, Response, Scope};
 /// ```
 #[doc(alias = "nest_service")]
 pub trait Mount: Sized {
-    /// Passes requests for `prefix`, `prefix/` and all paths below it to `service`, with any
+    /// Passes requests for `prefix`, `prefix/` and all paths below it to `service`, whatever their
     /// method. Native routes that match a path more specifically take precedence.
     ///
     /// As in axum's `nest_service`, the service sees the path without the prefix, beginning with
-    /// `/`. The full path is in [`OriginalUri`], in the request's extensions. The prefix may
+    /// `/`. The request's extensions contain the full path, as [`OriginalUri`]. The prefix may
     /// contain parameters.
     ///
     /// [`OriginalUri`]: crate::OriginalUri
@@ -52,14 +52,14 @@ impl Mount for Scope {
     }
 }
 
-/// A mounted service whose requests have the prefix removed.
-struct StripPrefix<R>(TowerHandler<R>);
+/// A mounted service, which sees paths without the mount's prefix.
+struct StripPrefix<D>(TowerHandler<D>);
 
-impl<R: Dispatch> Signature<ViaTowerHandler> for StripPrefix<R> {}
+impl<D: Dispatch> Signature<ViaTowerHandler> for StripPrefix<D> {}
 
-impl<R: Dispatch> Handler<ViaTowerHandler, ()> for StripPrefix<R> {
+impl<D: Dispatch> Handler<ViaTowerHandler, ()> for StripPrefix<D> {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
-        self.0.respond(request, true)
+        self.0.respond(request, true) // strips the path's prefix
     }
 
     fn require(&self, requirements: &mut Requirements) {

@@ -1,4 +1,4 @@
-//! The original request, kept while a tower layer holds the `http::Request` made from it.
+//! The original request, stored while a tower layer owns the `http::Request` created from it.
 //!
 //! The module `restore` stores it in the request's row of a thread-local table (module
 //! `request_table`). When the layer calls its inner service, `restore` finds the row through the
@@ -12,7 +12,7 @@ use peregrine_web::{Parts, Response};
 pub(crate) struct OriginalRequest {
     parts: Parts,
     /// The rest of the application; `None` if the middleware's `run` only borrows it. In that case
-    /// `run` makes the layer's calls.
+    /// `run` makes the layer's calls to its inner service.
     next: Option<ErasedService>,
     /// The upgrades of the responses that the layer received from its inner service.
     upgrades: Vec<UpgradeHandler>,
@@ -33,7 +33,7 @@ impl OriginalRequest {
         &self.parts
     }
 
-    /// The rest of the application.
+    /// Returns the rest of the application, if this request owns it.
     pub(crate) fn next_service(&self) -> Option<ErasedService> {
         self.next.clone()
     }
@@ -44,14 +44,14 @@ impl OriginalRequest {
         self.upgrades.push(upgrade);
     }
 
-    /// The upgrade that belongs to the layer's response.
+    /// Returns the upgrade that belongs to the layer's response.
     pub(crate) fn into_upgrade(mut self, response: &mut Response) -> Option<UpgradeHandler> {
         match response.extensions_mut().remove::<UpgradeIndex>() {
             Some(UpgradeIndex(index)) if index < self.upgrades.len() => {
                 Some(self.upgrades.swap_remove(index))
             }
-            // A layer may create a new response without the extensions. Then the last upgrade is
-            // used.
+            // The layer may have created a new response without the extensions. The last upgrade is
+            // then the most likely one.
             _ => self.upgrades.pop(),
         }
     }

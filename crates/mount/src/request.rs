@@ -8,8 +8,8 @@ use peregrine_web::scope::CATCH_ALL;
 use peregrine_web::selection::MountInfo;
 use peregrine_web::{Parts, RequestHead};
 
-/// The request target before a mount removed its prefix. It is in the extensions of each request to
-/// a service that is mounted under a prefix.
+/// The request target with the prefix that the mount removed. It is in the extensions of each
+/// request to a service that is mounted under a prefix.
 ///
 /// ```
 /// use peregrine::tower::OriginalUri;
@@ -23,8 +23,9 @@ use peregrine_web::{Parts, RequestHead};
 pub struct OriginalUri(pub Uri);
 
 /// The limits for a request that this server or another one has already accepted. The configured
-/// limits apply to peers, and a layer that adds a field is not a peer. The only limit that remains
-/// is the maximum head size of 65,535 bytes. The limit of the route applies to the body.
+/// limits protect against peers, so they must not reject a request because a layer added a field.
+/// The only remaining limit on the head is its maximum size of 65,535 bytes. The route's limit
+/// applies to the body.
 const UNLIMITED: Limits = Limits {
     head_bytes_max: usize::MAX,
     request_line_bytes_max: usize::MAX,
@@ -33,12 +34,16 @@ const UNLIMITED: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// Creates an `http` request from `parts` and `body`. If `is_stripped`, removes the mount's prefix
-/// from its target.
-pub(crate) fn into_http<B>(mut parts: Parts, body: B, is_stripped: bool) -> http::Request<B> {
+/// Creates an `http` request from `parts` and `body`. `strip_mount_prefix` removes the mount's
+/// prefix from the target.
+pub(crate) fn into_http<B>(
+    mut parts: Parts,
+    body: B,
+    strip_mount_prefix: bool,
+) -> http::Request<B> {
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
-    let stripped = if is_stripped { strip_prefix(&parts, request.uri()) } else { None };
+    let stripped = if strip_mount_prefix { strip_prefix(&parts, request.uri()) } else { None };
     if stripped.is_some() || parts.head.depends_on_selection() {
         let (path, routes_hash) = (parts.head.original_path().into(), parts.head.routes_hash());
         request.extensions_mut().insert(MountInfo { path, routes_hash });
@@ -75,7 +80,7 @@ fn strip_prefix(parts: &Parts, uri: &Uri) -> Option<Uri> {
 /// Converts the head of an `http` request.
 ///
 /// # Errors
-/// The request violates a rule of HTTP that our requests obey.
+/// The request violates a rule of HTTP. The `http` crate allows requests that we reject.
 pub(crate) fn to_head(parts: &http::request::Parts) -> Result<RequestHead, RequestError> {
     let authority =
         parts.uri.authority().map_or(&b""[..], |authority| authority.as_str().as_bytes());
@@ -98,8 +103,8 @@ pub(crate) fn to_head(parts: &http::request::Parts) -> Result<RequestHead, Reque
         },
     };
     // RFC 9113 §8.3.1: HTTP/2 sends the host in `:authority`.
-    let is_missing = !authority.is_empty() && !parts.headers.contains_key(HOST);
-    let host = is_missing.then_some((&b"host"[..], authority));
+    let lacks_host = !authority.is_empty() && !parts.headers.contains_key(HOST);
+    let host = lacks_host.then_some((&b"host"[..], authority));
     let fields = parts.headers.iter();
     let fields = fields.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
     RequestHead::build(&UNLIMITED, &line, host.into_iter().chain(fields))

@@ -17,21 +17,21 @@ use std::task::{Context, Poll, ready};
 
 /// Converts the response and its body. `task` is polled together with the response's body. After
 /// the response, it is polled for as long as its work can be requested, because the service may
-/// have moved a body or a call that `task` owns into its response or into a spawned task.
+/// have moved a reference to a body or a call of `task` into its response or into a spawned task.
 /// `after_response`, the work of nested applications, runs after the response.
 ///
-/// This is not an `async fn`, and no `async fn` here keeps large values: a handler's future is
-/// moved for each request, and its size includes everything that it can ever hold.
-pub(crate) fn from_http<B, E>(
+/// This is not an `async fn`, and no `async fn` here stores large values: a handler's future is
+/// moved for each request, and its size includes everything that it can ever store.
+pub(crate) fn from_http<B, T>(
     response: http::Response<B>,
-    task: Option<E>,
+    task: Option<T>,
     after_response: Vec<peregrine_web::response::AfterResponse>,
     cx: &mut Context<'_>,
 ) -> Response
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
-    E: LocalTask + 'static,
+    T: LocalTask + 'static,
 {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::NOT_MODIFIED && body.is_end_stream() {
@@ -40,7 +40,7 @@ where
     let mut response = Response::new(parts.status);
     let mut pending_task = PendingTask::new(task);
     response.body = into_body(body, &parts.headers, &mut pending_task, cx);
-    // A service may respond while a task of its own still reads the request.
+    // The service may respond while a task that it spawned still reads the request.
     match pending_task {
         PendingTask::Own(task) if task.is_active() || !after_response.is_empty() => {
             response = response.with_after_response(Box::pin(after_response::run_after_response(
@@ -58,7 +58,7 @@ where
         }
         PendingTask::Nothing if !after_response.is_empty() => {
             response = response.with_after_response(Box::pin(after_response::run_after_response(
-                None::<E>,
+                None::<T>,
                 after_response,
             )));
         }
@@ -77,7 +77,7 @@ where
     response
 }
 
-/// Returns the length in the service's `Content-Length`. A body does not always know its length: a
+/// Returns the length in the service's `Content-Length`. A body may not know its own length: a
 /// file's body does not, but the service that opened the file does.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     let mut values = headers.get_all(CONTENT_LENGTH).iter();
@@ -100,16 +100,18 @@ fn remove_zero_length(headers: &mut HeaderMap) {
     }
 }
 
-fn into_body<B, E>(
+/// Converts the body of a service's response. If the body may wait for the pending task, polling
+/// the result also polls the task.
+fn into_body<B, T>(
     body: B,
     headers: &HeaderMap,
-    pending_task: &mut PendingTask<E>,
+    pending_task: &mut PendingTask<T>,
     cx: &mut Context<'_>,
 ) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
-    E: LocalTask + 'static,
+    T: LocalTask + 'static,
 {
     if body.is_end_stream() {
         return Body::empty();
@@ -138,14 +140,16 @@ where
     if body.size_hint().exact().is_some() {
         match body.as_mut().poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) if body.is_end_stream() && frame.is_data() => {
-                return frame.into_data().map_or_else(|_| Body::empty(), |data| bytes(data).into());
+                return frame
+                    .into_data()
+                    .map_or_else(|_| Body::empty(), |data| to_bytes(data).into());
             }
             Poll::Ready(frame) => first = Some(frame.map(convert_frame)),
             Poll::Pending => {}
         }
     } else {
-        // The length that a body knows takes precedence over the field. The server sends no more
-        // than the announced length, and closes the connection if the body is shorter.
+        // A length that the body knows would take precedence over the field. The server sends no
+        // more than the announced length, and closes the connection if the body is shorter.
         remaining = declared_length(headers);
     }
     Body::new(ServiceBody { first, body, remaining, task: pending_task.share() })
@@ -167,7 +171,7 @@ fn try_into_body<B: 'static>(body: B) -> Result<Body, B> {
     }
 }
 
-/// `value` as a `T`, if that is its type.
+/// Returns `value` as a `T`, if that is its type.
 pub(crate) fn downcast<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     let mut slot = Some(value);
     match (&mut slot as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
@@ -176,17 +180,17 @@ pub(crate) fn downcast<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     }
 }
 
-/// Converts `data` to `Bytes`, without a copy if they already are `Bytes`.
-fn bytes(mut data: impl Buf) -> Bytes {
+/// Converts `data` to `Bytes`, without a copy if `data` is already `Bytes`.
+fn to_bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
-/// Converts our response to one of the `http` crate.
+/// Converts our response to one of the `http` crate, and its body with `convert_body`.
 pub(crate) fn to_http<B>(
     mut response: Response,
-    body: impl FnOnce(Body) -> B,
+    convert_body: impl FnOnce(Body) -> B,
 ) -> http::Response<B> {
-    let mut http_response = http::Response::new(body(std::mem::take(&mut response.body)));
+    let mut http_response = http::Response::new(convert_body(std::mem::take(&mut response.body)));
     *http_response.status_mut() = response.status;
     http_response.headers_mut().reserve(response.headers.len());
     for (name, value) in response.headers.iter() {
@@ -198,8 +202,8 @@ pub(crate) fn to_http<B>(
     http_response
 }
 
-/// Converts the body of a request to a Peregrine [`Body`]. If it already is one, it gets no further
-/// box.
+/// Converts the body of a request to a Peregrine [`Body`]. If it is already one, it is not boxed
+/// again.
 pub(crate) fn to_body<B>(body: B) -> Body
 where
     B: HttpBody + 'static,
@@ -249,36 +253,37 @@ type FrameResult = Option<Result<Frame<Bytes>, BoxError>>;
 fn convert_frame<D: Buf, E: Into<BoxError>>(
     frame: Result<Frame<D>, E>,
 ) -> Result<Frame<Bytes>, BoxError> {
-    frame.map(|frame| frame.map_data(bytes)).map_err(Into::into)
+    frame.map(|frame| frame.map_data(to_bytes)).map_err(Into::into)
 }
 
-/// The body of a service's response, as a stream for our bodies.
-struct ServiceBody<B, E> {
-    /// The result of the poll that checked whether the body is a single piece.
+/// A service's body, as the stream inside a Peregrine [`Body`].
+struct ServiceBody<B, T> {
+    /// The result of the poll that checked whether the body is a single frame.
     first: Option<FrameResult>,
     body: Pin<Box<B>>,
-    /// Remaining bytes of an announced length.
+    /// The number of remaining bytes, if the service declared a length that the body does not know.
     remaining: Option<u64>,
-    task: Option<SharedTask<E>>,
+    task: Option<SharedTask<T>>,
 }
 
-/// Work that continues beside a response.
-enum PendingTask<E> {
+/// A [`LocalTask`] that may have to be polled after the service has responded.
+enum PendingTask<T> {
     Nothing,
-    Own(E),
-    Shared(SharedTask<E>),
+    Own(T),
+    /// Also polled by the response's body.
+    Shared(SharedTask<T>),
 }
 
-/// A task that is polled with the response's body, and continues when that body is complete.
-struct SharedTask<E>(Rc<RefCell<Option<E>>>);
+/// A task that is polled with the response's body, and may continue after that body is complete.
+struct SharedTask<T>(Rc<RefCell<Option<T>>>);
 
-impl<E: LocalTask> PendingTask<E> {
-    fn new(task: Option<E>) -> Self {
+impl<T: LocalTask> PendingTask<T> {
+    fn new(task: Option<T>) -> Self {
         task.map_or(Self::Nothing, Self::Own)
     }
 
-    /// Returns the task, if it is still needed, so that the response's body can poll it too.
-    fn share(&mut self) -> Option<SharedTask<E>> {
+    /// Shares the task with the response's body. Returns `None` if the task is no longer needed.
+    fn share(&mut self) -> Option<SharedTask<T>> {
         match std::mem::replace(self, Self::Nothing) {
             Self::Own(task) if task.is_active() => {
                 let shared = Rc::new(RefCell::new(Some(task)));
@@ -290,11 +295,11 @@ impl<E: LocalTask> PendingTask<E> {
     }
 }
 
-impl<B, E> HttpBody for ServiceBody<B, E>
+impl<B, T> HttpBody for ServiceBody<B, T>
 where
     B: HttpBody,
     B::Error: Into<BoxError>,
-    E: LocalTask,
+    T: LocalTask,
 {
     type Data = Bytes;
     type Error = BoxError;

@@ -15,8 +15,8 @@ use peregrine_web::service::ErasedService;
 use peregrine_web::{Body, Parts, Problem, Request, RequestHead};
 use std::sync::Arc;
 
-/// Stores `parts` on this thread until the request is over. Adds a [`RequestRefExtension`] that
-/// refers to them to the extensions of `request`, which was created from `parts`.
+/// Stores `parts` on this thread until the request is over. `request`, which was created from
+/// `parts`, gets a [`RequestRefExtension`] that refers to them.
 pub(crate) fn store_request<B>(
     parts: Parts,
     next: Option<ErasedService>,
@@ -31,8 +31,8 @@ pub(crate) fn store_request<B>(
 /// Returns our request with the layer's changes, and the [`RequestRef`] of the original request.
 ///
 /// # Errors
-/// The layer used the request after its end or removed its extensions, or made the head invalid
-/// HTTP.
+/// The layer used the request after the response, removed the request's extensions, or changed the
+/// head so that it is no longer valid HTTP.
 pub(crate) fn restore(
     mut parts: http::request::Parts,
     body: Body,
@@ -45,7 +45,8 @@ pub(crate) fn restore(
     });
     let Some((request_ref, mut request)) = original else {
         return Err(layer_failed(
-            "a tower layer passed on a request after its end, or without its extensions",
+            "the layer called its inner service after its response, or without the request's \
+             extensions",
         ));
     };
     if is_changed(&parts, &request.parts.head) {
@@ -65,30 +66,30 @@ pub(crate) fn restore(
 
 fn layer_failed(cause: &str) -> Problem {
     catch_log_panic(
-        || tracing::error!(target: "peregrine", cause, "a tower layer spoiled a request"),
+        || tracing::error!(target: "peregrine", cause, "a tower layer sent an invalid request"),
     );
-    let detail = "The server could not answer this request.";
+    let detail = "The server could not handle this request.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "layer-failed", detail)
 }
 
 fn invalid_request(error: RequestError) -> Problem {
     match error {
-        // The peer may have sent almost all of an oversized head, and a peer must not be able to
-        // cause log lines.
+        // The peer may have sent almost all of an oversized head. This is not logged, because a
+        // peer must not be able to flood the log.
         RequestError::HeadTooLong | RequestError::RequestLineTooLong => error.into(),
         _ => layer_failed(error.rule()),
     }
 }
 
-/// Returns the original request without its body. The head is shared, because a layer that retries
-/// calls its inner service more than once.
+/// Returns a copy of the original request without its body. The head is shared, because a layer
+/// that retries calls its inner service more than once.
 fn clone_without_body(parts: &Parts) -> Request {
     let (states, connection) = (parts.states().clone(), parts.peek_connection().clone());
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
-/// Whether the layer changed the method, the target or the fields. If it changed none of them, the
-/// original head is used, with its route and parameters.
+/// Whether the layer changed the method, the target or the fields. If not, the original head is
+/// used, with its route and parameters.
 fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
     let target = head.slice(head.index().target);
     let has_same_target = match parts.uri.path_and_query() {
@@ -114,8 +115,8 @@ fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
     !is_unchanged && parts.headers != head.peek_header_map()
 }
 
-/// Sets the route of the original request on `head`. Parameters are positions in the path, so they
-/// are copied only if the path is unchanged.
+/// Sets the route of the original request on `head`. Parameters are stored as positions in the
+/// path, so they are copied only if the path is unchanged.
 fn rebuild(original: &Parts, mut head: RequestHead) -> RequestHead {
     let is_same_path = original.head.path() == head.path();
     head.resolve(|_, parameters| {

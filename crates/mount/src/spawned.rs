@@ -1,4 +1,4 @@
-//! An application on a thread of its own, as a tower service that is `Send`.
+//! An application on its own thread, as a tower service that is `Send`.
 
 use crate::app_service::AppService;
 use crate::body::{SendBody, SendBoxBody};
@@ -25,7 +25,7 @@ const QUEUED_REQUESTS_MAX: usize = 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// The application has errors, such as conflicting routes.
+    /// The application is invalid, for example because routes conflict.
     Build(BuildError),
     /// The thread or its runtime could not be started.
     Thread(io::Error),
@@ -35,7 +35,9 @@ impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Build(error) => error.fmt(f),
-            Self::Thread(error) => write!(f, "the application has no thread: {error}"),
+            Self::Thread(error) => {
+                write!(f, "the application's thread could not be started: {error}")
+            }
         }
     }
 }
@@ -46,12 +48,12 @@ impl std::error::Error for SpawnError {}
 /// for axum and for hyper on several threads. The thread ends when the last clone is dropped.
 ///
 /// Each request goes to that thread through a channel, and its response returns through another.
-/// This wakes another thread twice and costs some microseconds. All requests share one core. Bodies
-/// move one frame at a time, when they are read. To use more cores, spawn several applications and
-/// distribute the load. The reverse is better: let the Peregrine server run the axum router or
-/// other tower service, with [`crate::tower`].
+/// This wakes a thread twice for each request, which costs some microseconds. All requests share
+/// one core. Bodies pass through a channel one frame at a time, when they are read. To use more
+/// cores, spawn several applications and distribute the load between them. The reverse is faster:
+/// let the Peregrine server run the axum router or other tower service, with [`crate::tower`].
 ///
-/// The application does not notice when the surrounding server drains. Its event streams continue
+/// The application is not notified when the surrounding server drains. Its event streams continue
 /// until they end or the server closes them.
 ///
 /// ```
@@ -66,21 +68,22 @@ impl std::error::Error for SpawnError {}
 /// ```
 ///
 /// # Errors
-/// The application has errors, such as conflicting routes, or its thread could not be started.
+/// The application is invalid, for example because routes conflict, or its thread could not be
+/// started.
 pub fn spawn_tower<M>(make: M) -> Result<SpawnedService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,
 {
     let (requests, request_receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
-    let (build_sender, built_receiver) = std::sync::mpsc::channel();
-    let body = move || {
+    let (build_sender, build_receiver) = std::sync::mpsc::channel();
+    let run_thread = move || {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())
             .map_err(SpawnError::Thread);
         let service = make().build().map(AppService::new).map_err(SpawnError::Build);
         let (runtime, service) = match runtime.and_then(|runtime| Ok((runtime, service?))) {
-            Ok(pair) => pair,
+            Ok(built) => built,
             Err(error) => return drop(build_sender.send(Err(error))),
         };
         let _ = build_sender.send(Ok(()));
@@ -88,10 +91,10 @@ where
         runtime.block_on(run_app(service, request_receiver));
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
-    thread.spawn(body).map_err(SpawnError::Thread)?;
+    thread.spawn(run_thread).map_err(SpawnError::Thread)?;
     let panicked =
         |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
-    built_receiver.recv().map_err(panicked)??;
+    build_receiver.recv().map_err(panicked)??;
     Ok(SpawnedService { requests, permit: None })
 }
 
@@ -111,7 +114,8 @@ async fn handle_request(
     request: http::Request<SendBoxBody>,
     mut reply: oneshot::Sender<http::Response<SendBody>>,
 ) {
-    // If the caller drops its future, the handler is dropped too, as if the peer had disconnected.
+    // If the caller drops its future, the handler's future is dropped too, as if the peer had
+    // disconnected.
     let mut response = tokio::select! {
         biased;
         response = service.respond(request) => response,
@@ -119,7 +123,7 @@ async fn handle_request(
     };
     let (mut forwarder, after_response) = (None, response.take_after_response());
     let response = to_http(response, |body| {
-        let (body, body_forwarder) = SendBody::into_forwarded(body);
+        let (body, body_forwarder) = SendBody::from_body(body);
         forwarder = body_forwarder;
         body
     });
@@ -129,7 +133,7 @@ async fn handle_request(
     if let Some(forwarder) = forwarder {
         forwarder.run_to_completion().await;
     }
-    // A nested service may have spawned a task that reads the request's body after the response.
+    // A service inside the application may have spawned a task that still reads the request body.
     if let Some(after_response) = after_response {
         after_response.await;
     }
@@ -144,7 +148,7 @@ struct RemoteRequest {
 #[doc(alias = "Buffer")]
 pub struct SpawnedService {
     requests: mpsc::Sender<RemoteRequest>,
-    /// The channel's permit for the next call, or the future that waits for the permit.
+    /// The permit for the next call, or the future that waits for it.
     permit: Option<PermitState>,
 }
 
@@ -182,7 +186,7 @@ where
                 Some(PermitState::Waiting(permit_future)) => {
                     match ready!(permit_future.as_mut().poll(cx)) {
                         Ok(permit) => self.permit = Some(PermitState::Acquired(permit)),
-                        // `call` then has no permit and responds with a 500.
+                        // The thread has ended. `call` has no permit, and responds with a 500.
                         Err(_) => {
                             self.permit = None;
                             return Poll::Ready(Ok(()));

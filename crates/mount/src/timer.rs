@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Returns a timer that fires after this time, or `None` if the thread has no clock.
+/// Returns a timer that expires after this time, or `None` if the thread has no clock.
 pub(crate) fn new_timer(after: Duration) -> Option<Box<dyn Timer>> {
     let tokio_timer =
         || Handle::try_current().ok().and_then(|_| TokioTimerSource::new().new_timer());

@@ -2,11 +2,11 @@
 //! extensions.
 //!
 //! Only hyper can create that type, and only for a connection that it serves. So for each request
-//! that requests an upgrade, hyper serves an in-memory connection. On it, hyper reads a fixed
-//! request, and the real request gets the `OnUpgrade` of the fixed one. When the mounted
-//! service responds with 101, the fixed request's handler also responds with 101. hyper writes this
-//! response, which is discarded, and treats the in-memory connection as upgraded. From then on, the
-//! in-memory connection carries the bytes of the real connection, through our [`Upgraded`].
+//! that requests an upgrade, hyper serves an in-memory connection and reads a fixed request from
+//! it. The real request gets the `OnUpgrade` of the fixed one. When the mounted service responds
+//! with 101, the fixed request's handler also responds with 101. hyper writes this response, which
+//! is discarded, and treats the in-memory connection as upgraded. From then on, the in-memory
+//! connection carries the bytes of the real connection, which our [`Upgraded`] represents.
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, StatusCode};
@@ -33,8 +33,7 @@ use tokio::sync::oneshot;
 const UPGRADE_REQUEST: &[u8] =
     b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: a\r\n\r\n";
 
-/// An upgrade that the service may still accept. If this is dropped, the service's future that
-/// waits for the upgrade fails.
+/// An upgrade that the service may still accept. If it is dropped, the service's `OnUpgrade` fails.
 pub(crate) struct PendingUpgrade {
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
     accept: oneshot::Sender<()>,
@@ -74,8 +73,9 @@ impl PendingUpgrade {
         Some((on_upgrade.take()?, Box::new(Self { connection, accept, io: upgrade_io })))
     }
 
-    /// Returns the handler that completes the `OnUpgrade` when the server has sent the 101.
-    pub(crate) fn into_on_upgrade(self: Box<Self>) -> UpgradeHandler {
+    /// Returns the handler that completes the `OnUpgrade`. The server runs it after it has sent the
+    /// 101.
+    pub(crate) fn into_upgrade_handler(self: Box<Self>) -> UpgradeHandler {
         UpgradeHandler::new(async move |upgraded| {
             let Self { connection, accept, io } = *self;
             if accept.send(()).is_err() || connection.await.is_err() {
@@ -90,13 +90,13 @@ impl PendingUpgrade {
 }
 
 /// Our end of the in-memory connection. If the real connection breaks or is closed by force, the
-/// server drops the future that owns this end. Then hyper's end fails, so that the protocol does
+/// server drops the future that owns this end. hyper's end then fails, so that the protocol does
 /// not wait for bytes that can no longer arrive.
 #[derive(Default)]
 struct UpgradeIo(Arc<Mutex<SharedIo>>);
 
 impl UpgradeIo {
-    /// Moves bytes between the real connection and the upgraded protocol until either ends.
+    /// Copies bytes between the real connection and the upgraded protocol until either ends.
     async fn run(self, mut upgraded: Upgraded) {
         let mut outgoing = Vec::new();
         poll_fn(|cx| {
@@ -126,7 +126,7 @@ impl UpgradeIo {
         .await;
     }
 
-    /// Receives the next bytes once the previous ones are read.
+    /// Receives the next bytes if the protocol has read the previous ones.
     fn receive(&self, upgraded: &mut Upgraded, cx: &mut Context<'_>) {
         {
             let mut shared = lock(&self.0);
@@ -152,8 +152,8 @@ impl UpgradeIo {
         }
     }
 
-    /// Makes both directions fail, and wakes the tasks that wait for either. Bytes received earlier
-    /// can still be read.
+    /// Makes both directions fail, and wakes the tasks that wait for either. The protocol can still
+    /// read bytes that were received earlier.
     fn abort(&self) {
         let mut shared = lock(&self.0);
         shared.is_aborted = true;
@@ -171,14 +171,16 @@ impl Drop for UpgradeIo {
     }
 }
 
-/// The state that hyper's end of the connection and ours share.
+/// The state that both ends of the in-memory connection share.
 struct SharedIo {
     phase: Phase,
+    /// Bytes that hyper's end has not yet read.
     incoming: Bytes,
+    /// Bytes that hyper's end has written and our end has not yet sent.
     outgoing: Vec<u8>,
     /// The peer has closed its sending side.
     is_read_closed: bool,
-    /// Our end was dropped or failed: nothing more is received or sent.
+    /// The real connection failed, or our end was dropped: no more bytes are received or sent.
     is_aborted: bool,
     /// The protocol has closed its sending side or was dropped.
     is_write_closed: bool,
@@ -212,12 +214,12 @@ impl Default for SharedIo {
     }
 }
 
-/// No code panics while it holds this lock.
+/// Ignores poisoning, because no code panics while it holds this lock.
 fn lock(shared: &Mutex<SharedIo>) -> MutexGuard<'_, SharedIo> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// hyper's end of the connection.
+/// hyper's end of the in-memory connection.
 struct HyperIo(Arc<Mutex<SharedIo>>);
 
 impl Read for HyperIo {
@@ -257,7 +259,8 @@ impl Write for HyperIo {
     ) -> Poll<io::Result<usize>> {
         let mut shared = lock(&self.0);
         if shared.phase == Phase::Handshake {
-            // hyper writes only the head before it completes the upgrade.
+            // hyper completes the upgrade after it has written this head, and writes nothing
+            // between.
             if bytes.ends_with(b"\r\n\r\n") {
                 shared.phase = Phase::Established;
             }
@@ -329,9 +332,8 @@ impl fmt::Debug for PendingUpgrade {
     }
 }
 
-/// The opposite direction: runs our protocol on a connection that hyper has upgraded.
-///
-/// The protocol runs as a local task, since it is not `Send`.
+/// The reverse of [`PendingUpgrade`]: runs our upgrade handler on a connection that hyper has
+/// upgraded. It runs as a local task, because it is not `Send`.
 pub(crate) fn spawn_upgrade(on_upgrade: hyper::upgrade::OnUpgrade, handler: UpgradeHandler) {
     tokio::task::spawn_local(async move {
         let Ok(mut io) = on_upgrade.await else { return };
@@ -355,16 +357,18 @@ pub(crate) fn spawn_upgrade(on_upgrade: hyper::upgrade::OnUpgrade, handler: Upgr
     });
 }
 
-/// Moves bytes between hyper's connection and our protocol.
+/// Copies bytes between hyper's connection and our protocol.
 struct Tunnel {
-    /// `None` when nothing more arrives.
+    /// `None` after the peer has closed its sending side or the connection has failed.
     writer: Option<PipeWriter>,
     outgoing: SendBuffer,
+    /// The bytes drained from `outgoing`, of which the first `sent` are sent.
     unsent: Vec<u8>,
     sent: usize,
 }
 
 impl Tunnel {
+    /// Whether all drained bytes are sent.
     fn is_idle(&self) -> bool {
         self.sent == self.unsent.len()
     }
@@ -392,8 +396,8 @@ impl Tunnel {
         }
     }
 
-    /// Sends until the connection accepts no more bytes or nothing is left to send. Ready only
-    /// with an error.
+    /// Sends until the connection accepts no more bytes or there are none left to send. Is ready
+    /// only if sending fails.
     fn poll_send(
         &mut self,
         io: &mut hyper::upgrade::Upgraded,

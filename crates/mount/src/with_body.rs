@@ -1,4 +1,4 @@
-//! Tower layers that are made for one type of body.
+//! Tower layers that require one body type.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -34,7 +34,7 @@ use tower_service::Service;
 /// assert_eq!((response.header("x-stamp"), response.text().as_str()), (Some("1"), "hello"));
 /// ```
 ///
-/// Otherwise it works like [`layer()`], which takes layers that accept any body type.
+/// Otherwise it works like [`layer()`], which is for layers that accept any body type.
 ///
 /// # Cost
 ///
@@ -72,7 +72,7 @@ impl<L: Layer<NextServiceWithBody<B>>, B> Layer<NextService> for LayerWithBody<L
     }
 }
 
-/// Adapts a service that takes one body type to [`SendBody`].
+/// Adapts a service that accepts one body type to [`SendBody`].
 pub struct ServiceWithBody<S, B> {
     body: fn(SendBody) -> B,
     service: S,

@@ -5,15 +5,15 @@ use std::panic::resume_unwind;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// Work that has started.
+/// Work that was started on a thread that may block.
 pub(crate) enum BlockingTask<T> {
     Spawned(JoinHandle<T>),
     Done(T),
 }
 
 impl<T: Send + 'static> BlockingTask<T> {
-    /// Starts `work` on a thread that may block, or runs it at once without a runtime, as in some
-    /// tests.
+    /// Starts `work` on a thread that may block. Without a runtime, as in some tests, runs it
+    /// immediately.
     pub(crate) fn spawn(work: impl FnOnce() -> T + Send + 'static) -> Self {
         match Handle::try_current() {
             Ok(runtime) => Self::Spawned(runtime.spawn_blocking(work)),
@@ -21,7 +21,7 @@ impl<T: Send + 'static> BlockingTask<T> {
         }
     }
 
-    /// Waits for the result. A panic of the work is resumed here.
+    /// Waits for the result. If the work panicked, the panic is resumed here.
     pub(crate) async fn join(self) -> T {
         let error = match self {
             Self::Done(result) => return result,

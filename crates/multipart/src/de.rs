@@ -1,8 +1,9 @@
 //! Deserializes the fields of a form with serde.
 //!
-//! serde knows text and numbers, but not files. While a form is read, its files are therefore kept
-//! in a thread-local list, and serde carries tokens that refer to them. A token is not valid UTF-8,
-//! so text from a client can never be a token, and a text field cannot contain one.
+//! serde knows text and numbers, but not files. While a form is deserialized, its files are
+//! therefore stored in a thread-local list, and serde carries tokens that refer to them. A token is
+//! not valid UTF-8, so text from a client can never be a token, and a text field cannot contain
+//! one.
 
 use crate::uploaded_file::UploadedFile;
 use serde::de::value::{MapDeserializer, SeqDeserializer, StrDeserializer};
@@ -44,7 +45,8 @@ pub(crate) fn from_fields<T: DeserializeOwned>(
     T::deserialize(FormDeserializer(groups))
 }
 
-/// Holds the files of an outer form while an inner one is read, and restores them when dropped.
+/// Gives each form its own list of files. Holds the list of an outer form while an inner one is
+/// deserialized, and restores it when dropped.
 struct UploadRegistry(Vec<Option<UploadedFile>>);
 
 thread_local! {
@@ -81,7 +83,7 @@ const TOKEN_PREFIX: &[u8] = b"\xffperegrine-upload";
 /// The newtype name by which [`UploadedFile`] requests a file from a deserializer.
 const UPLOAD_NEWTYPE_NAME: &str = "$peregrine::multipart::Upload";
 
-/// Works only inside a form: [`MultipartForm`](crate::MultipartForm).
+/// Works only inside a form that is deserialized by [`MultipartForm`](crate::MultipartForm).
 impl<'de> Deserialize<'de> for UploadedFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_newtype_struct(UPLOAD_NEWTYPE_NAME, UploadVisitor)
@@ -102,7 +104,7 @@ impl<'de> Visitor<'de> for UploadVisitor {
             .ok_or_else(|| E::invalid_type(Unexpected::Other("bytes"), &self))
     }
 
-    /// A value that serde has buffered, for example because of `flatten`.
+    /// Called for a value that serde has buffered, for example because of `flatten`.
     fn visit_newtype_struct<D: Deserializer<'de>>(
         self,
         deserializer: D,
@@ -153,7 +155,7 @@ struct FieldDeserializer {
 }
 
 impl FieldDeserializer {
-    /// The only value.
+    /// Returns the only value; fails if there are several.
     fn single(self) -> Result<FieldValueDeserializer, FormError> {
         let Self { name, mut values } = self;
         match (values.pop(), values.len()) {
@@ -176,7 +178,7 @@ impl FieldValue {
     fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
-            Self::File(upload) => upload.is_no_file_chosen(),
+            Self::File(upload) => upload.has_no_chosen_file(),
         }
     }
 }
@@ -205,7 +207,7 @@ impl<'de> Deserializer<'de> for FieldDeserializer {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FormError> {
         let Self { name, values } = self;
         let values = values.into_iter().filter(
-            |value| !matches!(value, FieldValue::File(upload) if upload.is_no_file_chosen()),
+            |value| !matches!(value, FieldValue::File(upload) if upload.has_no_chosen_file()),
         );
         let values = values.map(|value| FieldValueDeserializer { name: name.clone(), value });
         let mut values = SeqDeserializer::new(values);
@@ -388,7 +390,7 @@ impl<'de> Deserializer<'de> for FieldValueDeserializer {
         }
         match self.value {
             FieldValue::Text(_) => Err(self.error("text, expected a file".to_owned())),
-            FieldValue::File(ref upload) if upload.is_no_file_chosen() => {
+            FieldValue::File(ref upload) if upload.has_no_chosen_file() => {
                 Err(self.error("no file was chosen".to_owned()))
             }
             FieldValue::File(_) => self.deserialize_any(visitor),

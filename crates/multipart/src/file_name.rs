@@ -3,14 +3,14 @@
 /// The maximum length in bytes: the limit of file systems, minus room for an extension.
 const BYTES_MAX: usize = 200;
 
-/// A file name from a client, made safe as the last component of a path; `None` if nothing is left.
+/// Makes a file name from a client safe as the last component of a path; `None` if nothing is left.
 ///
-/// Removed are everything up to the last slash or backslash, control characters, characters with a
+/// Removes everything up to the last slash or backslash, control characters, characters with a
 /// special meaning (`<>:"|?*`), and dots and spaces at both ends. Names of Windows devices get an
 /// underscore as a prefix. The result has at most 200 bytes.
 ///
-/// The name is not unique, and says nothing about the content. Prefer to generate a name, and keep
-/// this one for display.
+/// The name is not unique, and says nothing about the content. It is better to generate a name and
+/// use this one only for display.
 ///
 /// ```
 /// use peregrine::multipart::sanitize_file_name;

@@ -13,7 +13,7 @@ const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 
 /// A whole multipart form as a `T`: the last argument of a handler.
 ///
-/// Fields of `T` are matched by name, including serde's `rename`. A field may be text, a number, a
+/// Fields of `T` are matched by name, including serde's `rename`. A field can be text, a number, a
 /// `bool` (`true`, `false`, or `on` as sent by a check box), a unit enum, an
 /// [`UploadedFile`](crate::UploadedFile), an `Option`, or a `Vec` of these for a name that is sent
 /// several times. If nothing was entered or chosen (empty text, or a file without name and
@@ -21,8 +21,8 @@ const FIELD_OVERHEAD_BYTES: usize = size_of::<(String, FieldValue)>();
 /// dropped. Nested structs are not supported; `#[serde(flatten)]` works for text and files, but not
 /// for numbers, since serde then does not request them as such.
 ///
-/// It fails like [`Multipart`], and with 422 for a form that is not a `T`, with the `path` of the
-/// field.
+/// It fails like [`Multipart`]. In addition, a form that does not match `T` gets a 422 with the
+/// `path` of the field.
 ///
 /// ```
 /// use peregrine::multipart::{MultipartForm, UploadedFile};

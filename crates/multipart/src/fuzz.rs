@@ -6,7 +6,7 @@ use crate::parser::{Event, Parser};
 use bytes::Bytes;
 
 /// Parses the bytes after the first two as a form with the boundary `b`: once whole, and once in
-/// pieces of the sizes given by the first two bytes.
+/// chunks whose sizes are given by the first two bytes.
 ///
 /// # Panics
 /// If the events differ, or the parser violates an invariant.
@@ -15,10 +15,11 @@ pub fn fuzz_one(data: &[u8]) {
     let form = Bytes::copy_from_slice(form);
     let whole = events(&form, [usize::MAX, usize::MAX]);
     let split = events(&form, [usize::from(first).max(1), usize::from(second).max(1)]);
-    assert_eq!(whole, split, "any cut of the same bytes gives the same events");
+    assert_eq!(whole, split, "the same bytes must give the same events, however they are split");
 }
 
-/// All events, with the data of each part joined, and the result of the form.
+/// Parses `form` in chunks of alternating `sizes`. Returns all events, with the data of each part
+/// joined, and the result.
 pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(), MultipartError>) {
     let limits = MultipartLimits {
         fields_max: 20,
@@ -39,15 +40,15 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) => {
-                    // How much of the last part was reported before the error depends on the cut.
+                    // How much of the last part was reported before the error depends on the split.
                     events.pop_if(|event| matches!(event, Event::Data(_)));
                     return (events, Err(error));
                 }
             };
             match (events.last_mut(), event) {
-                (Some(Event::Data(data)), Event::Data(piece)) => {
-                    assert!(!piece.is_empty(), "pieces are not empty");
-                    *data = [&**data, &piece].concat().into();
+                (Some(Event::Data(data)), Event::Data(chunk)) => {
+                    assert!(!chunk.is_empty(), "chunks are not empty");
+                    *data = [&**data, &chunk].concat().into();
                 }
                 (_, event) => events.push(event),
             }
@@ -61,7 +62,7 @@ pub(crate) fn events(form: &Bytes, sizes: [usize; 2]) -> (Vec<Event>, Result<(),
     (events, parser.finish())
 }
 
-/// Seed forms, prefixed with the sizes of pieces.
+/// Returns seed forms, each prefixed with two chunk sizes.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let field = |head: &str, content: &str| format!("--b\r\n{head}\r\n\r\n{content}\r\n");

@@ -1,9 +1,9 @@
-//! A form as it arrives, field by field and piece by piece.
+//! A form as it arrives, field by field and chunk by chunk.
 
 use crate::error::MultipartError;
 use crate::limits::MultipartLimits;
 use crate::parser::{Event, Parser};
-use crate::part_headers::{PartHeaders, boundary, is_utf8};
+use crate::part_headers::{PartHeaders, is_utf8, parse_boundary};
 use crate::uploaded_file::{UploadWriter, UploadedFile};
 use bytes::Bytes;
 use futures_core::Stream;
@@ -21,8 +21,8 @@ use std::task::{Context, Poll, ready};
 ///
 /// Slow handlers apply backpressure to the client. For limits, see [`MultipartLimits`]. It fails
 /// with 415 for a `Content-Type` other than `multipart/form-data`, 400 for a form that is malformed
-/// or incomplete, 413 for one that exceeds a limit, and like any body that cannot be read.
-/// `Option<Multipart>` is `None` for a request with neither body nor `Content-Type`.
+/// or incomplete, 413 for one that exceeds a limit, and with the problem of the body if it cannot
+/// be read. `Option<Multipart>` is `None` for a request with neither body nor `Content-Type`.
 ///
 /// ```
 /// use peregrine::multipart::Multipart;
@@ -32,8 +32,8 @@ use std::task::{Context, Poll, ready};
 ///     let mut text = String::new();
 ///     while let Some(mut field) = form.next_field().await? {
 ///         let mut bytes = 0;
-///         while let Some(piece) = field.chunk().await? {
-///             bytes += piece.len();
+///         while let Some(chunk) = field.chunk().await? {
+///             bytes += chunk.len();
 ///         }
 ///         text += &format!("{}: {bytes}\n", field.name());
 ///     }
@@ -76,7 +76,7 @@ pub struct MultipartProgress {
     pub expected: Option<u64>,
 }
 
-/// One field of a form, which is also a stream of its pieces. If it is dropped before its end, the
+/// One field of a form, which is also a stream of its chunks. If it is dropped before its end, the
 /// rest is skipped.
 pub struct Field<'m> {
     form: &'m mut Multipart,
@@ -92,7 +92,7 @@ impl FromRequest for Multipart {
             let detail = format!("the request has no Content-Type; send one that is {MEDIA_TYPE}");
             return Err(unsupported(detail));
         };
-        let Some(boundary) = boundary(content_type) else {
+        let Some(boundary) = parse_boundary(content_type) else {
             let content_type = String::from_utf8_lossy(content_type);
             let content_type = &content_type[..content_type.floor_char_boundary(200)];
             let detail = format!("the Content-Type is `{content_type}`, but must be {MEDIA_TYPE}");
@@ -141,20 +141,21 @@ impl Multipart {
         Self { parser: parser.expect("the boundary was validated before"), limits, ..self }
     }
 
-    /// Calls `callback` for each received piece with the progress so far. The next piece waits
-    /// until it returns.
+    /// Calls `callback` with the progress so far for each chunk of the body that is received. The
+    /// next chunk is not read until it returns.
     #[must_use]
     pub fn on_progress(self, callback: impl FnMut(MultipartProgress) + 'static) -> Self {
         Self { on_progress: Some(Box::new(callback)), ..self }
     }
 
-    /// How much has been received.
+    /// How much of the form has been received.
     #[must_use]
     pub fn progress(&self) -> MultipartProgress {
         self.progress
     }
 
-    /// The next field; `None` at the end. The rest of the previous field is skipped.
+    /// Returns the next field; `None` at the end of the form. The rest of the previous field is
+    /// skipped.
     ///
     /// # Errors
     /// The form is malformed, exceeds a limit, or cannot be read. The problem is the response for
@@ -192,7 +193,7 @@ impl Multipart {
         }
     }
 
-    /// A piece of the current part; `None` at its end.
+    /// Polls for a chunk of the current part; `None` at its end. A problem names the field `name`.
     fn poll_chunk(
         &mut self,
         name: Option<&str>,
@@ -212,7 +213,7 @@ impl Multipart {
         }
     }
 
-    /// The next event; problems name this field.
+    /// Polls for the next event. A problem names the field `name`.
     fn poll_event(
         &mut self,
         name: Option<&str>,
@@ -296,7 +297,7 @@ impl Field<'_> {
         self.form.progress
     }
 
-    /// The next piece, never empty; `None` at the field's end.
+    /// Returns the next chunk, never empty; `None` at the field's end.
     ///
     /// # Errors
     /// As for [`Multipart::next_field`].
@@ -319,8 +320,8 @@ impl Field<'_> {
         let Some(second) = self.chunk().await? else { return Ok(first) };
         let mut buffer = [first, second].concat();
         reservation.resize(buffer.capacity());
-        while let Some(piece) = self.chunk().await? {
-            buffer.extend_from_slice(&piece);
+        while let Some(chunk) = self.chunk().await? {
+            buffer.extend_from_slice(&chunk);
             reservation.resize(buffer.capacity());
             if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded.into());
@@ -350,8 +351,8 @@ impl Field<'_> {
     /// As for [`Field::bytes`]; status 500 or 507 if it cannot be stored.
     pub async fn into_file(mut self) -> Result<UploadedFile, Problem> {
         let mut writer = UploadWriter::new(self.form.limits.in_memory_bytes_max);
-        while let Some(piece) = self.chunk().await? {
-            writer.write(piece).await?;
+        while let Some(chunk) = self.chunk().await? {
+            writer.write(chunk).await?;
         }
         writer.finish(self.head).await
     }

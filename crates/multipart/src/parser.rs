@@ -33,8 +33,8 @@ pub struct Parser {
     state: ParserState,
     /// The head of a part, as far as received.
     head: Vec<u8>,
-    fields: usize,
-    files: usize,
+    field_count: usize,
+    file_count: usize,
     is_file: bool,
     /// The bytes of content in this part, and in all parts.
     part_bytes: u64,
@@ -46,7 +46,8 @@ pub struct Parser {
     held_preamble_bytes: usize,
 }
 
-/// The length of a line end.
+/// The length of a line end. A delimiter at the beginning of the form or of a part's content needs
+/// no line end of its own, so parsing starts there as if one had been received.
 const CRLF_BYTES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +55,11 @@ enum ParserState {
     /// Before the first delimiter, of which this many bytes have arrived.
     Preamble(usize),
     AfterBoundary(AfterBoundary),
-    /// In a head, with this many lines so far.
+    /// In a part's head, after this many lines. The current line begins at `line_start` in the
+    /// buffered head.
     Headers {
         lines: usize,
-        line_begins: usize,
+        line_start: usize,
     },
     /// In content, with this many bytes of a possible delimiter.
     Body(usize),
@@ -78,7 +80,7 @@ enum AfterBoundary {
 pub enum Event {
     /// A part begins.
     PartStart(PartHeaders),
-    /// A piece of the part's content, never empty.
+    /// A chunk of the part's content, never empty.
     Data(Bytes),
     /// The part has ended.
     PartEnd,
@@ -96,7 +98,7 @@ impl Parser {
     /// Creates a parser for a form with this boundary.
     ///
     /// # Errors
-    /// RFC 2046, section 5.1.1, does not allow the boundary.
+    /// The boundary is not allowed by RFC 2046, section 5.1.1.
     pub fn new(boundary: &[u8], limits: &MultipartLimits) -> Result<Self, MultipartError> {
         if !is_valid_boundary(boundary) {
             return Err(MultipartError::InvalidBoundary);
@@ -108,8 +110,8 @@ impl Parser {
             delimiter: delimiter.into(),
             state: ParserState::Preamble(CRLF_BYTES),
             head: Vec::new(),
-            fields: 0,
-            files: 0,
+            field_count: 0,
+            file_count: 0,
             is_file: false,
             part_bytes: 0,
             total_bytes: 0,
@@ -118,10 +120,11 @@ impl Parser {
         })
     }
 
-    /// The next event in `input`, which is advanced past it. `None` when all input is consumed.
+    /// Parses the next event in `input`, which is advanced past it. Returns `None` once all input
+    /// is consumed.
     ///
     /// # Errors
-    /// The form breaks a rule or exceeds a limit. Later calls have no meaning.
+    /// The form breaks a rule or exceeds a limit. The parser must not be used any further.
     pub fn receive(&mut self, input: &mut Bytes) -> Result<Option<Event>, MultipartError> {
         while !input.is_empty() {
             match self.state {
@@ -131,8 +134,8 @@ impl Parser {
                         return Ok(Some(event));
                     }
                 }
-                ParserState::Headers { lines, line_begins } => {
-                    if let Some(head) = self.parse_headers(lines, line_begins, input)? {
+                ParserState::Headers { lines, line_start } => {
+                    if let Some(head) = self.parse_headers(lines, line_start, input)? {
                         return self.begin_part(head).map(Some);
                     }
                 }
@@ -156,7 +159,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Ends the input.
+    /// Checks, at the end of the body, that the form is complete.
     ///
     /// # Errors
     /// The form is incomplete.
@@ -170,6 +173,7 @@ impl Parser {
         self.head.capacity()
     }
 
+    /// Skips data before the first delimiter.
     fn parse_preamble(&mut self, matched: usize, input: &mut Bytes) -> Result<(), MultipartError> {
         let (matched, scan) = self.scan_body(matched, input);
         self.state = ParserState::Preamble(matched);
@@ -181,6 +185,7 @@ impl Parser {
         Ok(())
     }
 
+    /// Parses one byte after a boundary.
     fn parse_after_boundary(
         &mut self,
         position: AfterBoundary,
@@ -200,7 +205,7 @@ impl Parser {
             }
             (AfterBoundary::Cr, b'\n') => {
                 self.head.clear();
-                self.state = ParserState::Headers { lines: 0, line_begins: 0 };
+                self.state = ParserState::Headers { lines: 0, line_start: 0 };
                 return Ok(None);
             }
             _ => return Err(MultipartError::InvalidDelimiter),
@@ -209,11 +214,11 @@ impl Parser {
         Ok(None)
     }
 
-    /// Reads lines of a head, and the head after the last one.
+    /// Reads lines of a part's head. Returns the head once its last line has arrived.
     fn parse_headers(
         &mut self,
         mut lines: usize,
-        mut line_begins: usize,
+        mut line_start: usize,
         input: &mut Bytes,
     ) -> Result<Option<PartHeaders>, MultipartError> {
         while !input.is_empty() {
@@ -228,38 +233,38 @@ impl Parser {
             if end.is_none() {
                 break;
             }
-            match &self.head[line_begins..] {
-                b"\r\n" => return PartHeaders::parse(&self.head[..line_begins]).map(Some),
+            match &self.head[line_start..] {
+                b"\r\n" => return PartHeaders::parse(&self.head[..line_start]).map(Some),
                 line if !line.ends_with(b"\r\n") => return Err(MultipartError::InvalidHeaderLine),
                 _ if lines == self.limits.part_headers_max => {
                     return Err(MultipartError::TooManyPartHeaders(self.limits.part_headers_max));
                 }
                 _ => {}
             }
-            (lines, line_begins) = (lines + 1, self.head.len());
+            (lines, line_start) = (lines + 1, self.head.len());
         }
-        self.state = ParserState::Headers { lines, line_begins };
+        self.state = ParserState::Headers { lines, line_start };
         Ok(None)
     }
 
     fn begin_part(&mut self, head: PartHeaders) -> Result<Event, MultipartError> {
         self.is_file = head.is_file();
-        if self.fields == self.limits.fields_max {
+        if self.field_count == self.limits.fields_max {
             return Err(MultipartError::TooManyFields(self.limits.fields_max));
         }
-        self.fields += 1;
-        if self.is_file && self.files == self.limits.files_max {
+        self.field_count += 1;
+        if self.is_file && self.file_count == self.limits.files_max {
             return Err(MultipartError::TooManyFiles(self.limits.files_max));
         }
-        self.files += usize::from(self.is_file);
+        self.file_count += usize::from(self.is_file);
         self.part_bytes = 0;
         self.held_preamble_bytes = CRLF_BYTES;
         self.state = ParserState::Body(CRLF_BYTES);
         Ok(Event::PartStart(head))
     }
 
-    /// Finds data or a delimiter in content, given that `matched` bytes of a delimiter have
-    /// arrived. Also returns how many have arrived now.
+    /// Finds data or a delimiter in content, given that `matched` bytes of a possible delimiter
+    /// have arrived before. Also returns how many have arrived now.
     fn scan_body(&mut self, matched: usize, input: &mut Bytes) -> (usize, Option<Scan>) {
         if matched > 0 {
             let expected = &self.delimiter[matched..];
@@ -295,7 +300,7 @@ impl Parser {
         (0, Some(Scan::Data(input.split_to(data_len))))
     }
 
-    /// Counts content against the limits.
+    /// Counts content against the limits, and returns it as an event.
     fn count_data(&mut self, data: Bytes) -> Result<Event, MultipartError> {
         let bytes = data.len() as u64;
         self.part_bytes += bytes;
@@ -315,7 +320,7 @@ impl Parser {
         }
     }
 
-    /// Counts bytes outside parts against the limit.
+    /// Counts bytes outside of parts against the limit.
     fn count_preamble(&mut self, bytes: usize) -> Result<(), MultipartError> {
         self.preamble_bytes = self.preamble_bytes.saturating_add(bytes);
         if self.preamble_bytes > self.limits.part_headers_bytes_max {

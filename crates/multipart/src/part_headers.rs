@@ -30,7 +30,7 @@ impl PartHeaders {
                 {
                     return Err(MultipartError::MissingContentDisposition);
                 }
-                // The first one counts, as in `PartHeaders::header`.
+                // The first one applies, as in `PartHeaders::header`.
                 "content-type" if head.header("content-type").is_none() => {
                     head.content_type = str::from_utf8(value).ok().map(str::to_owned);
                 }
@@ -92,7 +92,8 @@ impl PartHeaders {
     }
 }
 
-/// The name in lower case, and the value without surrounding whitespace.
+/// Splits a header field into its name, in lower case, and its value, without surrounding
+/// whitespace.
 fn parse_header(line: &[u8]) -> Result<(String, &[u8]), MultipartError> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(MultipartError::InvalidHeader)?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -180,7 +181,7 @@ impl<'v> Parameters<'v> {
         self.essence
     }
 
-    /// The next name and value. The inner `None` is the end, the outer one a syntax error.
+    /// Parses the next name and value. The inner `None` is the end, the outer one a syntax error.
     pub(crate) fn next(&mut self) -> Option<Option<(&'v str, String)>> {
         self.rest = self.rest.trim_ascii_start();
         // RFC 9110 §5.6.6: a semicolon need not be followed by a parameter.
@@ -210,8 +211,8 @@ impl<'v> Parameters<'v> {
     }
 }
 
-/// The content of a quoted string after its opening quote, and the length including the closing
-/// quote.
+/// Parses a quoted string after its opening quote. Returns its content, and its length including
+/// the closing quote.
 ///
 /// Browsers write a quote as `%22` and line ends as `%0D%0A`, and do not escape backslashes; other
 /// clients escape quotes and backslashes with a backslash. Both forms are accepted; a backslash
@@ -236,8 +237,8 @@ fn parse_quoted_string(text: &str) -> Option<(String, usize)> {
     }
 }
 
-/// The boundary in a `Content-Type` of `multipart/form-data`; `None` for any other type.
-pub(crate) fn boundary(content_type: &[u8]) -> Option<Result<String, MultipartError>> {
+/// Parses the boundary in a `Content-Type` of `multipart/form-data`; `None` for any other type.
+pub(crate) fn parse_boundary(content_type: &[u8]) -> Option<Result<String, MultipartError>> {
     let end = content_type.iter().position(|byte| *byte == b';').unwrap_or(content_type.len());
     if !content_type[..end].trim_ascii().eq_ignore_ascii_case(b"multipart/form-data") {
         return None;
@@ -260,7 +261,7 @@ pub(crate) fn boundary(content_type: &[u8]) -> Option<Result<String, MultipartEr
     }
 }
 
-/// Whether a field with this type is UTF-8, as far as the type declares.
+/// Whether a field with this media type is UTF-8: it declares no other charset.
 pub(crate) fn is_utf8(content_type: &str) -> bool {
     let mut parameters = Parameters::new(content_type);
     while let Some(Some((name, value))) = parameters.next() {

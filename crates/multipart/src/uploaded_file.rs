@@ -104,7 +104,7 @@ impl UploadedFile {
     }
 
     /// Whether a file field was submitted without choosing a file.
-    pub(crate) fn is_no_file_chosen(&self) -> bool {
+    pub(crate) fn has_no_chosen_file(&self) -> bool {
         self.is_empty() && self.file_name().is_none_or(str::is_empty)
     }
 
@@ -146,7 +146,7 @@ impl UploadedFile {
         BlockingTask::spawn(move || save(content, length, &path)).join().await.map_err(UploadError)
     }
 
-    /// A reader of the content from its beginning. It may block: use it with
+    /// Returns a reader of the content from its beginning. It may block: use it with
     /// `peregrine::spawn_blocking`.
     #[must_use]
     pub fn reader(&self) -> impl Read + Send + 'static {
@@ -214,8 +214,11 @@ fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
 /// The minimum size of a write, except at the end of a file.
 const WRITE_BATCH_BYTES: usize = 256 * 1024;
 
-/// The overhead of a waiting piece.
+/// The memory of a waiting chunk in addition to its content.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
+
+/// While a file is small, more waiting chunks than this are joined into one.
+const CHUNKS_MAX: usize = 64;
 
 /// Receives a file. While one batch is written, the next one is received.
 pub(crate) struct UploadWriter {
@@ -233,14 +236,14 @@ impl UploadWriter {
         Self { memory_bytes_max, chunks, pending_bytes: 0, reservation, length: 0, file: None }
     }
 
-    pub(crate) async fn write(&mut self, piece: Bytes) -> Result<(), Problem> {
-        self.length += piece.len() as u64;
-        self.pending_bytes += piece.len() + CHUNK_OVERHEAD_BYTES;
-        self.chunks.push(piece);
+    pub(crate) async fn write(&mut self, chunk: Bytes) -> Result<(), Problem> {
+        self.length += chunk.len() as u64;
+        self.pending_bytes += chunk.len() + CHUNK_OVERHEAD_BYTES;
+        self.chunks.push(chunk);
         self.reservation.resize(self.pending_bytes);
         let is_large = self.length > self.memory_bytes_max as u64;
-        // Join many small pieces, which would cost a multiple of their bytes.
-        if !is_large && self.chunks.len() > 64 {
+        // Many small chunks would occupy a multiple of their content's size.
+        if !is_large && self.chunks.len() > CHUNKS_MAX {
             self.chunks = vec![self.chunks.concat().into()];
             self.pending_bytes = self.chunks[0].len() + CHUNK_OVERHEAD_BYTES;
             self.reservation.resize(self.pending_bytes);
@@ -254,7 +257,7 @@ impl UploadWriter {
         Ok(())
     }
 
-    /// Starts to write the waiting pieces, after the previous write has finished.
+    /// Starts to write the waiting chunks, after the previous write has finished.
     async fn flush_batch(&mut self) -> Result<(), Problem> {
         let file = match self.file.take() {
             Some(file) => Some(file.join().await.map_err(UploadError)?),

@@ -10,7 +10,8 @@ use peregrine_web::middleware::{IntoMiddleware, Middleware};
 use std::fmt;
 
 /// A scope in which every route describes itself; other handlers do not compile. Created by
-/// [`api_scope`].
+/// [`api_scope`]. The type parameters `Args` and `Via` of its methods are always inferred
+/// ([`Handler`]).
 #[doc(alias = "ApiRouter")]
 pub struct ApiScope(Scope);
 
@@ -85,8 +86,8 @@ impl ApiScope {
         Self(self.0.scope(prefix, api_scope(build)))
     }
 
-    /// Adds the routes of a function, such as one in another file. Its descriptions of subsequent
-    /// routes and its middleware apply only within it.
+    /// Adds the routes of a function, such as one in another file. Tags, middleware and other
+    /// settings that the function adds apply only to its own routes.
     ///
     /// ```
     /// # use peregrine::openapi::{ApiScope, OpenApiExt, OpenApi, api_scope};

@@ -38,14 +38,14 @@ impl Document {
         &self.undescribed
     }
 
-    /// The document as served. The order of its members is deterministic.
+    /// The document as it is served. The order of its members is deterministic.
     #[must_use]
     pub fn to_json(&self) -> String {
         self.value.to_string()
     }
 }
 
-/// Indented JSON, for files that are compared by people.
+/// Indented JSON, for files that people read and compare.
 impl fmt::Display for Document {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.value)

@@ -18,13 +18,13 @@ use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The description of the 422 of `Valid`.
+/// The description of the 422 response of `Valid`.
 #[cfg(feature = "validate")]
 pub(crate) const VALIDATION_FAILED: &str =
     "Values break rules; `errors` lists them with JSON pointers.";
 
-/// An extractor that describes what it requires of requests. Without this, the route of a handler
-/// cannot be described automatically.
+/// An extractor that describes what it requires of requests. A handler's route can be described
+/// automatically only if all arguments of the handler implement this trait.
 ///
 /// ```
 /// use peregrine::openapi::{OperationInput, Operation, Parameter};
@@ -59,7 +59,7 @@ pub(crate) const VALIDATION_FAILED: &str =
     note = "for your own extractor, implement `peregrine::openapi::OperationInput`; an empty implementation means that it requires nothing of requests"
 )]
 pub trait OperationInput {
-    /// Adds what it requires, and how it fails.
+    /// Adds what the extractor requires, and the problems with which it rejects requests.
     fn describe(_operation: &mut Operation) {}
 }
 

@@ -6,8 +6,8 @@
 //! page. Documents are created when an application is built, and cost nothing per request. The
 //! command `contract` reports which changes between two documents break clients ([`diff`]).
 //!
-//! `peregrine-web` knows nothing of this crate: descriptions are metadata of routes. Start
-//! reading with `operation_handler.rs`, then `openapi.rs`.
+//! `peregrine-web` does not depend on this crate: it stores descriptions as opaque metadata of
+//! routes. Start reading with `operation_handler.rs`, then `openapi.rs`.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -114,7 +114,7 @@ impl OpenApi {
         self
     }
 
-    /// Adds an alternative security requirement of all operations, unless they override it. One of
+    /// Adds an alternative security requirement for all operations that do not override it. One of
     /// several alternatives suffices.
     #[must_use]
     pub fn default_security(mut self, scheme: &str) -> Self {
@@ -161,7 +161,7 @@ impl OpenApi {
         self
     }
 
-    /// Serves no page.
+    /// Disables the page.
     #[must_use]
     pub fn without_ui(mut self) -> Self {
         self.ui_path = None;
@@ -171,7 +171,7 @@ impl OpenApi {
     /// Creates the document of an application.
     ///
     /// # Errors
-    /// All errors at once: operations that require an unknown security scheme or share an ID and,
+    /// All errors together: operations that require an unknown security scheme or share an ID and,
     /// with [`OpenApi::require_descriptions`], undescribed routes. Each error contains the location
     /// of the route and the fix.
     pub fn build_document(&self, application: &BuiltApp) -> Result<Document, Vec<String>> {
@@ -225,6 +225,8 @@ impl OpenApi {
         document
     }
 
+    /// Reports unknown security schemes, IDs that operations share and, if descriptions are
+    /// required, undescribed routes.
     fn check(&self, builder: &DocumentBuilder, errors: &mut Vec<String>) {
         let operations = builder.paths.values().flat_map(|path| path.operations.values());
         let default_schemes = self
@@ -232,14 +234,15 @@ impl OpenApi {
             .iter()
             .filter_map(Value::as_object)
             .flat_map(|requirement| requirement.keys());
-        let mut unknown: BTreeMap<&str, String> =
+        // The required schemes, each with the first route that requires it.
+        let mut required: BTreeMap<&str, String> =
             default_schemes.map(|name| (name.as_str(), "the application".to_owned())).collect();
         for described in operations {
             for scheme in described.operation.schemes() {
-                unknown.entry(scheme).or_insert_with(|| described.route.clone());
+                required.entry(scheme).or_insert_with(|| described.route.clone());
             }
         }
-        for (scheme, route) in unknown {
+        for (scheme, route) in required {
             if !self.schemes.contains_key(scheme) {
                 errors.push(format!(
                     "{route} requires the security scheme `{scheme}`, which the OpenApi does not have: add \
@@ -251,8 +254,8 @@ impl OpenApi {
         for described in builder.paths.values().flat_map(|path| path.operations.values()) {
             let Some(id) = described.operation.explicit_id() else { continue };
             let first = *ids.entry(id).or_insert(described);
-            // A subtree, or a pattern with optional parts, has several paths, which cannot be named
-            // separately.
+            // A subtree, or a pattern with optional parameters, has several paths, which cannot be
+            // named separately.
             if first.location != described.location {
                 errors.push(format!(
                     "{} and {} both have the id `{id}`: rename one",
@@ -284,9 +287,9 @@ pub struct UndescribedRoute {
     pub method: String,
     /// The full pattern.
     pub pattern: String,
-    /// The source location where it was added.
+    /// The source location where the route was added.
     pub location: String,
-    /// Why it is missing.
+    /// Why the route is not in the document.
     pub reason: &'static str,
 }
 
@@ -300,7 +303,7 @@ impl fmt::Display for UndescribedRoute {
 #[derive(Default)]
 struct DocumentBuilder {
     schemas: Rc<RefCell<Schemas>>,
-    /// By shape.
+    /// By normalized template.
     paths: BTreeMap<String, PathItem>,
     undescribed: Vec<UndescribedRoute>,
     errors: Vec<String>,
@@ -313,16 +316,17 @@ struct PathItem {
 
 struct RouteOperation {
     operation: Operation,
-    /// Its name in error messages.
+    /// The route's name in error messages.
     route: String,
-    /// The source location where it was added.
+    /// The source location where the route was added.
     location: String,
     name: Option<String>,
-    missing_parameters: usize,
+    omitted_parameters: usize,
 }
 
 impl DocumentBuilder {
     fn add(&mut self, route: &RouteInfo<'_>, api: &OpenApi) {
+        // The format of problems must be set before the first operation refers to it.
         if self.paths.is_empty()
             && let Some((media_type, schema)) = &api.problem
         {
@@ -351,7 +355,7 @@ impl DocumentBuilder {
             Err(_) => {
                 let operation = describe(&Method::GET);
                 let Some(methods) = operation.documented_methods() else {
-                    self.skip(route, "answers any method; specify which with `it.methods([..])`");
+                    self.skip(route, "handles any method; specify which with `it.methods([..])`");
                     return;
                 };
                 methods.iter().map(|method| (method.clone(), describe(method))).collect()
@@ -397,7 +401,7 @@ impl DocumentBuilder {
             route: route_name,
             location,
             name,
-            missing_parameters: route.omitted_parameters(),
+            omitted_parameters: route.omitted_parameters(),
         };
         path.operations.insert(method, described);
     }
@@ -421,7 +425,7 @@ impl DocumentBuilder {
 fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation {
     let kinds = || route.metadata::<OperationMetadata>().map(|metadata| &metadata.0);
     if let Some(DocComment(text)) = route.metadata::<DocComment>().last() {
-        operation.doc_comment(text);
+        operation.apply_doc_comment(text);
     }
     for kind in kinds() {
         if let MetadataKind::Scope(edit) = kind {
@@ -444,12 +448,12 @@ fn apply_metadata(route: &RouteInfo<'_>, mut operation: Operation) -> Operation 
     operation
 }
 
-/// The operation IDs by shape and method: explicit ones, otherwise the names of routes, made unique
-/// where several routes have the same name.
+/// The operation IDs by normalized template and method: explicit ones, otherwise the names of
+/// routes, made unique where several routes have the same name.
 fn operation_ids(paths: &BTreeMap<String, PathItem>) -> BTreeMap<(String, String), String> {
     let operations = || {
-        paths.iter().flat_map(|(shape, path)| {
-            path.operations.iter().map(move |(method, described)| (shape, method, described))
+        paths.iter().flat_map(|(template, path)| {
+            path.operations.iter().map(move |(method, described)| (template, method, described))
         })
     };
     let mut used_ids: BTreeSet<String> = operations()
@@ -463,11 +467,12 @@ fn operation_ids(paths: &BTreeMap<String, PathItem>) -> BTreeMap<(String, String
         }
     }
     let (mut ids, mut assigned) = (BTreeMap::new(), BTreeSet::new());
-    // The complete pattern gets the plain name; those without optional parts get a number.
+    // The pattern with all optional parameters gets the plain name; those without some get a
+    // number.
     let mut ordered: Vec<_> = operations().collect();
-    ordered.sort_by_key(|(_, _, described)| described.missing_parameters);
-    for (shape, method, described) in ordered {
-        let key = (shape.clone(), method.clone());
+    ordered.sort_by_key(|(_, _, described)| described.omitted_parameters);
+    for (template, method, described) in ordered {
+        let key = (template.clone(), method.clone());
         if let Some(id) = described.operation.explicit_id().filter(|id| assigned.insert(*id)) {
             ids.insert(key, id.to_owned());
         } else if let Some(id) = described.operation.explicit_id() {

@@ -44,7 +44,7 @@ pub struct Operation {
     operation_id: Option<String>,
     is_deprecated: bool,
     security: Option<Vec<Value>>,
-    methods: Option<Vec<Method>>,
+    documented_methods: Option<Vec<Method>>,
     extensions: Map<String, Value>,
 }
 
@@ -73,7 +73,7 @@ impl Operation {
             operation_id: None,
             is_deprecated: false,
             security: None,
-            methods: None,
+            documented_methods: None,
             extensions: Map::new(),
         }
     }
@@ -153,7 +153,7 @@ impl Operation {
 
     /// Sets the documented methods of a route that handles any method.
     pub fn methods(&mut self, methods: impl IntoIterator<Item = Method>) -> &mut Self {
-        self.methods = Some(methods.into_iter().collect());
+        self.documented_methods = Some(methods.into_iter().collect());
         self
     }
 
@@ -213,8 +213,8 @@ impl Operation {
         self
     }
 
-    /// Sets the description of the response with this status; adds one without content if there is
-    /// none.
+    /// Sets the description of the response with this status. If there is no such response, adds
+    /// one without content.
     pub fn response(&mut self, status: u16, description: impl Into<String>) -> &mut Self {
         let status = ResponseStatus::Code(status);
         match self.responses.iter_mut().find(|response| response.status == status) {
@@ -247,7 +247,7 @@ impl Operation {
         self
     }
 
-    /// Adds a parameter, or adds information to one of an extractor.
+    /// Adds a parameter. If an extractor has already described it, merges the descriptions.
     pub fn parameter(&mut self, parameter: Parameter) -> &mut Self {
         let parameter = parameter.resolve_schema(&mut self.schemas.borrow_mut());
         let existing = self.parameters.iter_mut().find(|existing| existing.is_same(&parameter));
@@ -258,13 +258,13 @@ impl Operation {
         self
     }
 
-    /// Adds a body of this media type, in addition to others.
+    /// Adds a media type to the request body, with the schema of `T`.
     pub fn body<T: JsonSchema>(&mut self, media_type: &str) -> &mut Self {
         let schema = self.schemas.borrow_mut().input::<T>();
         self.body_with_schema(media_type, schema, true)
     }
 
-    /// Sets the description of the body.
+    /// Sets the description of the request body.
     pub fn body_description(&mut self, text: impl Into<String>) -> &mut Self {
         if let Some(body) = &mut self.body {
             body.description = Some(text.into());
@@ -272,7 +272,7 @@ impl Operation {
         self
     }
 
-    /// Adds an example of the body.
+    /// Adds an example of the request body.
     pub fn body_example(&mut self, name: &str, value: impl Serialize) -> &mut Self {
         for content in self.body.iter_mut().flat_map(|body| body.content.values_mut()) {
             add_example(content, name, &value);
@@ -295,7 +295,7 @@ impl Operation {
         self.schemas.borrow_mut()
     }
 
-    /// Adds a body with a schema from [`Operation::schemas`], in addition to others.
+    /// Adds a media type to the request body, with a schema from [`Operation::schemas`].
     pub fn body_with_schema(
         &mut self,
         media_type: &str,
@@ -355,7 +355,7 @@ impl Operation {
             .filter(|parameter| parameter.location == ParameterLocation::Path);
         if let Some(properties) = properties {
             for parameter in path_parameters {
-                if let Some(property) = properties.iter().find(|it| it.name == parameter.name) {
+                if let Some(property) = properties.iter().find(|own| own.name == parameter.name) {
                     parameter.refine_schema(property.schema.clone());
                 }
             }
@@ -373,15 +373,15 @@ impl Operation {
 
     /// Makes everything that `describe` adds optional.
     pub(crate) fn make_optional(&mut self, describe: impl FnOnce(&mut Self)) {
-        let (count, has_body) = (self.parameters.len(), self.body.is_some());
-        let previous_len = self.security.as_ref().map_or(0, Vec::len);
+        let (parameter_count, has_body) = (self.parameters.len(), self.body.is_some());
+        let requirement_count = self.security.as_ref().map_or(0, Vec::len);
         describe(self);
         // OpenAPI 3.1, Operation Object: an empty requirement makes security optional.
         let requirements = self.security.as_mut();
-        if let Some(requirements) = requirements.filter(|it| it.len() > previous_len) {
+        if let Some(requirements) = requirements.filter(|all| all.len() > requirement_count) {
             requirements.push(json!({}));
         }
-        for parameter in &mut self.parameters[count..] {
+        for parameter in &mut self.parameters[parameter_count..] {
             parameter.is_required = false;
         }
         if let Some(body) = self.body.as_mut().filter(|_| !has_body) {
@@ -389,7 +389,7 @@ impl Operation {
         }
     }
 
-    /// Drops the problems that `describe` adds.
+    /// Like `make_optional`, and drops the problems that `describe` adds.
     pub(crate) fn without_problems(&mut self, describe: impl FnOnce(&mut Self)) {
         let previous = std::mem::take(&mut self.responses);
         self.make_optional(describe);
@@ -415,7 +415,7 @@ impl Operation {
 /// Methods for the document.
 impl Operation {
     pub(crate) fn documented_methods(&self) -> Option<&[Method]> {
-        self.methods.as_deref()
+        self.documented_methods.as_deref()
     }
 
     pub(crate) fn explicit_id(&self) -> Option<&str> {
@@ -429,7 +429,7 @@ impl Operation {
     }
 
     /// Uses a doc comment as the default summary and description.
-    pub(crate) fn doc_comment(&mut self, text: &str) {
+    pub(crate) fn apply_doc_comment(&mut self, text: &str) {
         let (summary, description) = text.split_once("\n\n").unwrap_or((text, ""));
         if !summary.trim().is_empty() {
             let words: Vec<_> = summary.split_whitespace().collect();
@@ -489,7 +489,7 @@ impl Operation {
                 }
             }
         }
-        let entries = merged.iter().map(|(status, it)| (status.to_string(), it.to_value()));
+        let entries = merged.iter().map(|(status, spec)| (status.to_string(), spec.to_value()));
         let mut members: Map<String, Value> = entries.collect();
         if members.is_empty() {
             let text = "Determined by the handler.";

@@ -1,4 +1,6 @@
 //! Handlers that describe themselves through their argument and return types.
+//!
+//! The type parameters `Args` and `Via` are markers that the compiler infers ([`Handler`]).
 
 use crate::input::OperationInput;
 use crate::operation::Operation;
@@ -12,7 +14,7 @@ use peregrine_web::{Request, Response};
 use std::fmt;
 use std::rc::Rc;
 
-/// A change of a description.
+/// A change to the description of an operation.
 pub(crate) type OperationEdit = dyn for<'a> Fn(&'a mut Operation) -> &'a mut Operation;
 
 /// The metadata of a route that is described or hidden.
@@ -21,12 +23,13 @@ pub struct OperationMetadata(pub(crate) MetadataKind);
 
 #[derive(Clone)]
 pub(crate) enum MetadataKind {
-    /// Of a scope, for all routes in it.
+    /// Set on a scope, for all of its routes.
     Scope(Rc<OperationEdit>),
-    /// From the types of a handler.
+    /// Derived from the types of a handler.
     Inferred(fn(&mut Operation)),
     /// Added to a route explicitly.
     Explicit(Rc<OperationEdit>),
+    /// Excludes the route from the document.
     Hidden,
 }
 
@@ -102,7 +105,7 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
         Described { handler: self, metadata: metadata.into() }
     }
 
-    /// Like [`described`](Self::described), with additions by `edit`, which take precedence.
+    /// Like [`described`](Self::described), and then applies `edit`, whose changes take precedence.
     fn describe(
         self,
         edit: impl for<'a> Fn(&'a mut Operation) -> &'a mut Operation + 'static,
@@ -110,15 +113,15 @@ pub trait DescribeExt<Args>: Signature<Args> + Sized {
     where
         Self: OperationHandler<Args>,
     {
-        let signature =
+        let inferred =
             OperationMetadata(MetadataKind::Inferred(<Self as OperationHandler<Args>>::describe));
         Described {
             handler: self,
-            metadata: [signature, OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into(),
+            metadata: [inferred, OperationMetadata(MetadataKind::Explicit(Rc::new(edit)))].into(),
         }
     }
 
-    /// Describes the route only by `edit`: for services, and for handlers that return
+    /// Describes the route only with `edit`: for services, and for handlers that return
     /// `impl IntoResponse`.
     fn described_manually(
         self,
@@ -164,15 +167,15 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Descri
     }
 }
 
-/// The description is already attached to its route.
+/// Adds nothing, because the handler already attaches its description to the route.
 impl<Args, H: Signature<Args>> OperationHandler<ViaOptions<Args>> for Described<H> {
     fn describe(_: &mut Operation) {}
 }
 
 macro_rules! delegate_description {
-    ($($Around:ident)*) => {
+    ($($Wrapper:ident)*) => {
         $(
-            impl<Args, H: OperationHandler<Args>> OperationHandler<ViaOptions<Args>> for $Around<H> {
+            impl<Args, H: OperationHandler<Args>> OperationHandler<ViaOptions<Args>> for $Wrapper<H> {
                 fn describe(operation: &mut Operation) {
                     H::describe(operation);
                 }
@@ -203,13 +206,14 @@ where
     }
 }
 
-/// Implements [`OperationHandler`] for one number of arguments and one kind of return.
+/// Implements [`OperationHandler`] for one number of arguments. `$bound` is a further bound on the
+/// result of a handler that is not `async`.
 macro_rules! handler {
-    ($Marker:ident, $Fn:ident, [$($result:tt)*], $($Argument:ident)*) => {
+    ($Marker:ident, $Fn:ident, [$($bound:tt)*], $($Argument:ident)*) => {
         impl<F, R, $($Argument,)*> OperationHandler<($Marker, $($Argument,)*)> for F
         where
             F: $Fn($($Argument,)*) -> R,
-            R: OperationOutput $($result)*,
+            R: OperationOutput $($bound)*,
             $($Argument: OperationInput,)*
         {
             fn describe(operation: &mut Operation) {

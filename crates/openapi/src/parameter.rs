@@ -79,14 +79,14 @@ impl Parameter {
         Self::new(ParameterLocation::Cookie, name)
     }
 
-    /// Marks it as required.
+    /// Marks the parameter as required.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.is_required = true;
         self
     }
 
-    /// Marks it as deprecated.
+    /// Marks the parameter as deprecated.
     #[must_use]
     pub fn deprecated(mut self) -> Self {
         self.is_deprecated = true;
@@ -126,7 +126,7 @@ impl Parameter {
         self
     }
 
-    /// Sets the schema of a property, whose description becomes the parameter's.
+    /// Uses the schema of a property. The property's description becomes the parameter's.
     pub(crate) fn apply_property(mut self, schema: Value) -> Self {
         let mut schema = without_null(schema);
         if let Value::Object(members) = &mut schema {
@@ -138,7 +138,7 @@ impl Parameter {
         self.with_schema(schema)
     }
 
-    /// Creates its schema.
+    /// Generates the schema of the type that was set with `schema`.
     pub(crate) fn resolve_schema(mut self, schemas: &mut Schemas) -> Self {
         if let Some(schema) = self.schema_fn.take() {
             self.schema = Some(without_null(schema(schemas)));
@@ -146,6 +146,7 @@ impl Parameter {
         self
     }
 
+    /// Whether `other` describes the same parameter.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         // RFC 9110 §5.1: field names are case-insensitive.
         let is_same_name = match self.location {
@@ -164,21 +165,21 @@ impl Parameter {
         self.examples.extend(other.examples);
     }
 
-    /// Adds an extractor's information about a parameter in the path. The pattern may be more
-    /// precise: `{id:u32}` is a number even if the extractor takes a string.
+    /// Replaces the pattern's schema of a parameter in the path by that of the extractor, unless
+    /// the pattern is more precise: `{id:u32}` is a number even if the extractor reads a string.
     pub(crate) fn refine_schema(&mut self, schema: Value) {
         let is_text = schema.get("type").is_some_and(|kind| kind == "string")
             && schema.as_object().is_some_and(|members| members.len() == 1);
         let pattern_schema = self.schema.take();
         *self = Self::new(self.location, &self.name)
-            .with_keywords(std::mem::take(&mut self.extensions), self.description.take())
+            .with_annotations(std::mem::take(&mut self.extensions), self.description.take())
             .apply_property(schema);
         if is_text && pattern_schema.is_some() {
             self.schema = pattern_schema;
         }
     }
 
-    fn with_keywords(self, extensions: Map<String, Value>, description: Option<String>) -> Self {
+    fn with_annotations(self, extensions: Map<String, Value>, description: Option<String>) -> Self {
         Self { extensions, description, ..self }
     }
 

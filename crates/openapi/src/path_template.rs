@@ -13,7 +13,7 @@ pub(crate) struct PathTemplate {
     /// The template without names. OpenAPI 3.1, Paths Object: templates that differ only in names
     /// are the same.
     pub(crate) normalized: String,
-    /// Its parameters; those for the rest of a path begin with `*`.
+    /// The names of its parameters. The name of a catch-all begins with `*`.
     pub(crate) parameters: Vec<String>,
 }
 
@@ -33,8 +33,8 @@ impl PathTemplate {
         Self { text: text + &rest, normalized: normalized + &rest, parameters }
     }
 
-    /// The parameters as far as the pattern defines them, with the names of `template`, which has
-    /// the same shape.
+    /// The parameters, as far as the pattern of `route` describes them. They have the names in
+    /// `template`, the document's template for this path.
     pub(crate) fn parameters(&self, route: &RouteInfo<'_>, template: &Self) -> Vec<Parameter> {
         let names = self.parameters.iter().zip(&template.parameters);
         let parameter = |(pattern_name, name): (&String, &String)| {
@@ -59,13 +59,13 @@ fn escape_literal(text: &str) -> String {
 
 /// The schema of a type in patterns.
 fn pattern_schema(kind: &str) -> Value {
-    let between = |format: &str, minimum: Value, maximum: Value| json!({ "type": "integer", "format": format, "minimum": minimum, "maximum": maximum });
+    let bounded_integer = |format: &str, minimum: Value, maximum: Value| json!({ "type": "integer", "format": format, "minimum": minimum, "maximum": maximum });
     match kind {
-        "u8" => between("uint8", u8::MIN.into(), u8::MAX.into()),
-        "u16" => between("uint16", u16::MIN.into(), u16::MAX.into()),
-        "u32" => between("uint32", u32::MIN.into(), u32::MAX.into()),
-        "i8" => between("int8", i8::MIN.into(), i8::MAX.into()),
-        "i16" => between("int16", i16::MIN.into(), i16::MAX.into()),
+        "u8" => bounded_integer("uint8", u8::MIN.into(), u8::MAX.into()),
+        "u16" => bounded_integer("uint16", u16::MIN.into(), u16::MAX.into()),
+        "u32" => bounded_integer("uint32", u32::MIN.into(), u32::MAX.into()),
+        "i8" => bounded_integer("int8", i8::MIN.into(), i8::MAX.into()),
+        "i16" => bounded_integer("int16", i16::MIN.into(), i16::MAX.into()),
         "i32" => json!({ "type": "integer", "format": "int32" }),
         "i64" => json!({ "type": "integer", "format": "int64" }),
         "u64" => json!({ "type": "integer", "format": "uint64", "minimum": 0 }),

@@ -29,7 +29,7 @@ pub(crate) struct PublishedDocument(Rc<OnceCell<RenderedDocument>>);
 struct RenderedDocument {
     document: Rc<Document>,
     /// The document as served, created on the first request.
-    file: OnceCell<StaticAsset>,
+    json: OnceCell<StaticAsset>,
 }
 
 /// Content that does not change while the program runs.
@@ -37,30 +37,30 @@ struct RenderedDocument {
 struct StaticAsset {
     media_type: &'static str,
     content: Bytes,
-    tag: String,
+    etag: String,
 }
 
 impl StaticAsset {
     fn new(media_type: &'static str, content: impl Into<Bytes>) -> Self {
         let content = content.into();
-        // The tag is the same in every instance of a program. The hash need not resist attempts to
-        // construct a collision.
+        // The tag must be the same in every instance of a program, so the hash has no random key.
+        // It need not resist collision attacks, because the content is fixed.
         let mut hasher = DefaultHasher::new();
         hasher.write(&content);
-        let tag = format!("\"{:016x}\"", hasher.finish());
-        Self { media_type, content, tag }
+        let etag = format!("\"{:016x}\"", hasher.finish());
+        Self { media_type, content, etag }
     }
 
     fn respond(&self, conditions: &Preconditions) -> Response {
-        let current = Validators::etag(&self.tag);
+        let current = Validators::etag(&self.etag);
         let outcome = conditions.evaluate(current);
         if outcome == PreconditionOutcome::Failed {
             return precondition_failed(current).into_response();
         }
         let mut response = Response::new(StatusCode::OK).with_body(self.content.clone());
         response.headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
-        if let Ok(tag) = HeaderValue::try_from(self.tag.as_str()) {
-            response.headers.insert(ETAG, tag);
+        if let Ok(etag) = HeaderValue::try_from(self.etag.as_str()) {
+            response.headers.insert(ETAG, etag);
         }
         if outcome == PreconditionOutcome::NotModified {
             not_modified(&mut response);
@@ -75,24 +75,24 @@ impl PublishedDocument {
     }
 
     fn set(&self, document: Document) {
-        let _ = self.0.set(RenderedDocument { document: Rc::new(document), file: OnceCell::new() });
+        let _ = self.0.set(RenderedDocument { document: Rc::new(document), json: OnceCell::new() });
     }
 
     fn respond(&self, conditions: &Preconditions) -> Response {
         let Some(rendered) = self.0.get() else { return StatusCode::NOT_FOUND.into_response() };
-        let file = || StaticAsset::new("application/json", rendered.document.to_json());
-        rendered.file.get_or_init(file).respond(conditions)
+        let to_json = || StaticAsset::new("application/json", rendered.document.to_json());
+        rendered.json.get_or_init(to_json).respond(conditions)
     }
 }
 
 impl RegisterRoutes for OpenApi {
     fn register(self, scope: &mut Scope) {
-        RegisterRoutes::register(|scope: Scope| self.routes(scope), scope);
+        RegisterRoutes::register(|scope: Scope| self.add_routes(scope), scope);
     }
 }
 
 impl OpenApi {
-    fn routes(self, scope: Scope) -> Scope {
+    fn add_routes(self, scope: Scope) -> Scope {
         let published = PublishedDocument::default();
         let served = published.clone();
         let metadata = published.clone();
@@ -100,7 +100,7 @@ impl OpenApi {
         let json = json.with_metadata(metadata).with_metadata(hidden());
         let scope = scope.get(&self.json_path, json);
         let scope = match &self.ui_path {
-            Some(page_path) => self.ui_routes(scope, page_path),
+            Some(page_path) => self.add_ui_routes(scope, page_path),
             None => scope,
         };
         scope.on_build(move |application| {
@@ -108,7 +108,7 @@ impl OpenApi {
         })
     }
 
-    fn ui_routes(&self, scope: Scope, page_path: &str) -> Scope {
+    fn add_ui_routes(&self, scope: Scope, page_path: &str) -> Scope {
         // If an application treats both paths as one, relative links on the page with a trailing
         // slash resolve differently.
         let [html, html_with_slash] = [page_path.to_owned(), format!("{page_path}/")].map(|from| {

@@ -1,8 +1,8 @@
 //! The schemas of types, collected while operations are described.
 //!
-//! A type can have two schemas: one for reading and one for writing, which differ, for example, if
-//! a field has a default. Each is generated separately. If they are the same, they become one
-//! component in the document, otherwise two.
+//! A type can have two schemas, one for requests and one for responses. They differ, for example,
+//! if a field has a default. Each is generated separately. If they are the same, they become one
+//! component of the document, otherwise two.
 
 use http::StatusCode;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -85,8 +85,8 @@ impl Schemas {
         schema
     }
 
-    /// Redirects the references in `document` to its components. Returns the components that it
-    /// needs.
+    /// Changes the references in `document` to refer to components. Returns the components that the
+    /// document needs.
     pub(crate) fn into_components(mut self, document: &mut Value) -> Map<String, Value> {
         let sides = [
             (INPUT_REF_PREFIX, self.input.take_definitions(true)),
@@ -94,10 +94,10 @@ impl Schemas {
         ];
         let mut differing: BTreeSet<String> = BTreeSet::new();
         let [(_, input), (_, output)] = &sides;
-        let both = || input.keys().filter(|name| output.contains_key(*name));
+        let common_names = || input.keys().filter(|name| output.contains_key(*name));
         // A schema also differs if it refers to one that differs.
         loop {
-            let new = both().filter(|name| {
+            let new = common_names().filter(|name| {
                 !differing.contains(*name)
                     && (!equal_ignoring_side(&input[*name], &output[*name])
                         || references_any(&input[*name], &differing))
@@ -111,12 +111,12 @@ impl Schemas {
         let mut used = BTreeSet::new();
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         let mut components: BTreeMap<String, Value> = BTreeMap::new();
-        for (side, definitions) in sides {
+        for (ref_prefix, definitions) in sides {
             for (name, schema) in definitions {
-                let reference = format!("{side}{name}");
+                let reference = format!("{ref_prefix}{name}");
                 let is_shared = !differing.contains(&name)
                     && names.contains_key(&format!("{INPUT_REF_PREFIX}{name}"));
-                let preferred_name = match (differing.contains(&name), side) {
+                let preferred_name = match (differing.contains(&name), ref_prefix) {
                     (false, _) => name.clone(),
                     (true, INPUT_REF_PREFIX) => format!("{name}Input"),
                     (true, _) => format!("{name}Output"),
@@ -138,7 +138,7 @@ impl Schemas {
     }
 }
 
-/// Compares schemas regardless of the side that their references point to.
+/// Compares schemas as if references to input and to output schemas were the same.
 fn equal_ignoring_side(input: &Value, output: &Value) -> bool {
     fn without_side(value: &Value) -> String {
         value.to_string().replace("\"#/output/", "\"#/input/")
@@ -316,7 +316,8 @@ pub(crate) struct Property {
     is_from_union: bool,
 }
 
-/// Collects the properties that an object's schema lists itself.
+/// Collects the properties that an object's schema lists itself. They are unconditional unless the
+/// schema is one of several alternatives.
 fn collect_own_properties(schema: &Value, is_unconditional: bool, found: &mut Vec<Property>) {
     let required: Vec<_> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().collect();
@@ -374,11 +375,12 @@ impl Schemas {
         depth: u8,
         found: &mut Vec<Property>,
     ) {
+        // Recursive schemas are not followed further.
         if depth > 8 {
             return;
         }
         let resolved = self.resolve(schema);
-        // A reference may have sibling properties, such as the tag of a variant.
+        // A schema with a reference may have properties too, such as the tag of a variant.
         if *schema != resolved {
             collect_own_properties(schema, is_unconditional, found);
         }

@@ -1,4 +1,4 @@
-//! A table of breaking changes: schemas in both directions, and all other parts.
+//! Tables of changes: schemas in both directions, and all other parts of a document.
 
 use peregrine_openapi::diff::{Change, diff};
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ type Row<'t> = (&'t str, Value, Value, &'t [&'t str], &'t [&'t str]);
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "it is a table")]
-fn requests_may_only_widen_and_responses_may_only_narrow() {
+fn reports_narrowed_request_schemas_and_widened_response_schemas() {
     let text = || json!({ "type": "string" });
     let object = |properties: Value, required: Value| json!({ "type": "object", "properties": properties, "required": required });
     // From one schema to the other: the rules broken in requests, and in responses.

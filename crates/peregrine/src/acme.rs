@@ -1,5 +1,5 @@
-//! Certificates through ACME while the server runs: starts the threads that obtain them, and
-//! answers the HTTP requests with which the certificate authority validates domain names.
+//! Obtains certificates through ACME while the server runs: starts the threads that request them,
+//! and responds to the HTTP requests with which the certificate authority validates domain names.
 
 use crate::error::Error;
 use crate::runtime::handle::ServerHandle;
@@ -25,7 +25,7 @@ impl From<AcmeSetupError> for Error {
     }
 }
 
-/// The ACME clients of a server that has not started yet, and the challenges that they answer.
+/// The ACME clients of a server that has not started yet, and their challenge responses.
 pub(crate) struct AcmeClients {
     clients: Vec<AcmeClient>,
     challenges: Arc<[Arc<ChallengeResponses>]>,
@@ -38,8 +38,8 @@ impl AcmeClients {
         Self { clients, challenges }
     }
 
-    /// Wraps the applications of `make_app` so that they answer validation requests before any
-    /// route.
+    /// Wraps the applications of `make_app` so that validation requests get their response before
+    /// any route is tried.
     pub(crate) fn intercepting_challenges<'m>(
         &self,
         make_app: &'m mut dyn FnMut() -> BoxedMakeApp,
@@ -57,18 +57,18 @@ impl AcmeClients {
         })
     }
 
-    /// Starts one thread per ACME client. Each begins when the server serves, and ends when the
-    /// server shuts down or the returned value is dropped.
+    /// Starts one thread per ACME client. Each thread begins its work when the server serves, and
+    /// ends when the server shuts down or the returned value is dropped.
     pub(crate) fn start(self, handle: &ServerHandle) -> Result<Vec<AcmeClientThread>, Error> {
         let start = |client: AcmeClient| {
-            let (mut until_serving, mut until_shutdown) = (handle.subscribe(), handle.subscribe());
-            // After an upgrade in place, the previous process holds the sockets and the lock until
+            let (mut serving_state, mut shutdown_state) = (handle.subscribe(), handle.subscribe());
+            // During an upgrade in place, the previous process holds the sockets and the lock until
             // this one serves.
             let serving = async move {
-                drop(until_serving.wait_for(|state| *state >= Lifecycle::Serving).await)
+                drop(serving_state.wait_for(|state| *state >= Lifecycle::Serving).await)
             };
             let shutdown = async move {
-                drop(until_shutdown.wait_for(|state| *state > Lifecycle::Serving).await)
+                drop(shutdown_state.wait_for(|state| *state > Lifecycle::Serving).await)
             };
             client.start(serving, shutdown).map_err(Error::Worker)
         };
@@ -82,9 +82,10 @@ const CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
 /// The maximum length of a token. Those of known certificate authorities are much shorter.
 const TOKEN_BYTES_MAX: usize = 256;
 
-/// How long a request waits for the challenge responses of other instances.
+/// How long a validation request waits for the challenge responses of other server instances.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Makes `application` respond to validation requests while a challenge is pending.
 fn intercept_challenges(
     application: BuiltApp,
     challenges: Arc<[Arc<ChallengeResponses>]>,
@@ -109,7 +110,7 @@ fn intercept_challenges(
     application.intercept(classify, |app| ChallengeResponder { challenges, app })
 }
 
-/// The token at the end of a path.
+/// Returns the token at the end of a validation request's path.
 // RFC 8555 §8.3: a token consists of characters of the base64url alphabet.
 fn challenge_token(path: &str) -> Option<&str> {
     let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -118,6 +119,7 @@ fn challenge_token(path: &str) -> Option<&str> {
     is_valid.then_some(token)
 }
 
+/// Finds the response to a challenge, first in this process and then in the shared storage.
 async fn find_key_authorization(
     challenge_sets: &[Arc<ChallengeResponses>],
     token: &str,
@@ -128,7 +130,7 @@ async fn find_key_authorization(
         return Some(authorization);
     }
     for challenges in challenge_sets.iter().filter(|challenges| challenges.has_remote_http01()) {
-        // The storage may hang, so the lookup has a timeout.
+        // The shared storage may hang, so the lookup has a timeout.
         let authorization = timeout(LOOKUP_TIMEOUT, challenges.remote_http01(token)).await;
         if let Ok(Some(authorization)) = authorization {
             return Some(authorization);
@@ -137,7 +139,7 @@ async fn find_key_authorization(
     None
 }
 
-/// Answers validation requests, and passes all others to the application.
+/// Responds to validation requests, and passes all others to the application.
 struct ChallengeResponder {
     challenges: Arc<[Arc<ChallengeResponses>]>,
     app: BuiltApp,
@@ -165,7 +167,7 @@ mod tests {
     use peregrine_web::App;
 
     #[test]
-    fn validation_requests_are_answered_before_all_routes() {
+    fn validation_requests_bypass_all_routes() {
         let challenges = ChallengeResponses::new().expect("a set of challenges");
         let app = App::new().get("/{*all}", || "the application").post("/{*all}", || "posted");
         let app = app.build().expect("valid routes");

@@ -1,4 +1,4 @@
-//! [`Error`]: why a server could not start, or failed later, and how to fix the cause.
+//! [`Error`]: the reason why a server could not start or had to stop, with a hint how to fix it.
 
 use peregrine_admin::internal::AccessLogError;
 use peregrine_restart::internal::HandoverError;
@@ -18,14 +18,14 @@ use std::io;
 pub enum Error {
     /// An address cannot be parsed or resolved.
     InvalidAddress {
-        /// The address, as written by the application.
+        /// The address, as passed by the application.
         address: String,
         /// The error from the name lookup.
         cause: io::Error,
     },
     /// The server cannot listen on an address.
     Bind {
-        /// The address, as written by the application.
+        /// The address, as passed by the application.
         address: String,
         /// The operating system's error.
         cause: io::Error,
@@ -39,18 +39,18 @@ pub enum Error {
     },
     /// A certificate, a key or another TLS setting cannot be used.
     Tls(TlsSetupError),
-    /// The application is inconsistent. All problems are reported together.
+    /// The application is invalid. All of its errors are reported together.
     Build(BuildError),
     /// The requested driver cannot run here.
     Driver {
         /// The driver's name.
         driver: &'static str,
-        /// Why not, and how to fix it.
+        /// The reason, and how to fix it.
         cause: String,
     },
     /// A setting has an invalid value.
     Config(String),
-    /// A worker's thread ended with an error.
+    /// A thread could not be started, or a worker's thread ended with an error.
     Worker(io::Error),
     /// A worker's thread panicked: in the function that builds the application, in the `Drop` of a
     /// value that the application holds, or in the server itself.
@@ -60,8 +60,8 @@ pub enum Error {
         /// The panic's message.
         cause: String,
     },
-    /// The numbers of the workers that did not end when the server shut down, because a handler
-    /// blocks their thread.
+    /// Workers did not end when the server shut down, because a handler blocks their thread.
+    /// Contains their numbers.
     WorkersBlocked(Vec<usize>),
     /// The handlers for SIGTERM and Ctrl-C cannot be installed.
     Signals(io::Error),
@@ -149,14 +149,14 @@ impl fmt::Debug for Error {
     }
 }
 
-/// The error for a setting that needs a feature the program was built without.
+/// Returns the error for a setting that requires a feature that is not enabled.
 #[cfg(feature = "config")]
 pub(crate) fn missing_feature(setting: &str, feature: &str) -> Error {
     let text = format!("this program was built without the feature `{feature}` of `peregrine`");
     ConfigError::for_key(setting, text).into()
 }
 
-/// The hint when the server cannot listen on an address.
+/// Returns the hint for an error of listening on `address`.
 fn bind_hint(address: &str, cause: &io::Error) -> &'static str {
     let is_unix = address.starts_with("unix:");
     match cause.kind() {
@@ -180,14 +180,15 @@ fn bind_hint(address: &str, cause: &io::Error) -> &'static str {
     }
 }
 
-/// The hint for errors that mean that the process has exhausted a resource.
+/// Returns the hint for errors that occur when the process has exhausted a resource.
 fn exhaustion_hint(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         // ENFILE and EMFILE, which have no `ErrorKind`. The numbers are the same on every Unix.
         Some(23 | 24) => {
             "; raise the descriptor limit with `ulimit -n`, or LimitNOFILE= of the service"
         }
-        // EAGAIN: among the operations reported here, only starting a thread fails with it.
+        // EAGAIN. Of the operations that report their error here, only starting a thread fails with
+        // it.
         _ if cause.kind() == io::ErrorKind::WouldBlock => {
             "; the thread limit is reached: raise TasksMax= of the service, pids.max of the \
              cgroup, or `ulimit -u`"
@@ -227,8 +228,8 @@ impl From<TlsSetupError> for Error {
     }
 }
 
-/// Allows `?` on this error in a `main` that returns `io::Result`, as with other frameworks. Keeps
-/// the kind of the operating system's error, if there was one.
+/// Allows `?` on this error in a `main` that returns `io::Result`, as with other frameworks. The
+/// kind is that of the operating system's error, if there was one.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {

@@ -17,8 +17,8 @@
 //!
 //! # Features
 //!
-//! Features add API and never change the behaviour of existing code. Enabled by default: `restart`,
-//! `tls`, `uring` and `websocket`.
+//! Features add API and never change the behaviour of existing code. `restart`, `tls`, `uring` and
+//! `websocket` are enabled by default.
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -143,11 +143,11 @@ pub use server::{Server, serve};
 /// The result of [`Server::serve`] and similar functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The admin listener: metrics, probes, and the current state of the server, for operators.
+/// The admin listener: serves metrics, probes, and the current state of the server to operators.
 ///
 /// It has its own thread, limits and reserved descriptors, and runs on tokio, so it responds even
-/// while all workers are blocked or flooded. It stops after the workers. Applications that want its
-/// pages on their own listener use [`app`](admin::app).
+/// while all workers are blocked or overloaded. It stops after the workers. To serve its pages from
+/// the application instead, use [`app`](admin::app).
 pub mod admin {
     pub use crate::listen::admin::Admin;
     pub use peregrine_admin::app;
@@ -155,22 +155,22 @@ pub mod admin {
 
 /// The access log: one line per request, written by a separate thread.
 ///
-/// Workers put lines into a queue and never wait. Lines are dropped and counted if they cannot be
-/// written, because the disk is full, a pipe has no reader, or the queue is full.
+/// Workers put lines into a queue and never wait. Lines that cannot be written are dropped and
+/// counted, for example because the disk or the queue is full, or because a pipe has no reader.
 pub mod access_log {
     pub use peregrine_admin::{AccessLogFormat, AccessLogOptions};
 }
 
 /// Exports spans to OpenTelemetry collectors, with OTLP over HTTP. Requires the feature `otlp`.
 ///
-/// [`Otlp`](otlp::Otlp) is the complete setup. A separate thread sends the spans. Those that it
-/// cannot send are dropped, so that no worker waits.
+/// [`Otlp`](otlp::Otlp) is the complete setup. A separate thread sends the spans. It drops spans
+/// that it cannot send, so that no worker waits.
 #[cfg(feature = "otlp")]
 pub mod otlp {
     pub use peregrine_admin::{Otlp, OtlpError};
 }
 
-/// What `peregrine-simulate` needs beyond the public interface. It may change in any release.
+/// Items that `peregrine-simulate` needs beyond the public API. They can change in any release.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::listen::listener::ListenerSettings;

@@ -1,6 +1,7 @@
-//! A server on a free port of the loopback interface, for tests that need real sockets.
+//! A server on a free port of the loopback interface, for tests that require real sockets.
 //!
-//! Most tests do not need them: `App::test` calls the application in process, which is faster.
+//! Most tests do not need real sockets: `App::test` calls the application in process, which is
+//! faster.
 
 use crate::error::Error;
 use crate::runtime::make_app::MakeApp;
@@ -9,7 +10,7 @@ use crate::server::Server;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 
-/// A server for the duration of a test. Dropping it cuts all its connections.
+/// A server for the duration of a test. Dropping it cuts all of its connections.
 ///
 /// ```no_run
 /// use peregrine::prelude::*;
@@ -25,8 +26,8 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Starts `make`'s application with one worker, on the driver that [`Server`] chooses by
-    /// default.
+    /// Starts a server for the application that `make` returns, with one worker, on the driver that
+    /// [`Server`] chooses by default.
     ///
     /// # Errors
     /// See [`Error`].
@@ -34,7 +35,7 @@ impl TestServer {
         Self::start_with(|server| server, make)
     }
 
-    /// Like [`start`](Self::start), with a server that `configure` changes first.
+    /// Like [`start`](Self::start), but `configure` can first change the server's settings.
     ///
     /// # Errors
     /// See [`Error`].
@@ -48,25 +49,25 @@ impl TestServer {
         Ok(Self { server: running, address })
     }
 
-    /// The server's URL: `http://127.0.0.1:PORT`.
+    /// Returns the server's URL: `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The address to connect to.
+    /// Returns the address to connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The server itself.
+    /// Returns the running server.
     #[must_use]
     pub fn server(&self) -> &RunningServer {
         &self.server
     }
 
-    /// Returns the server, for a graceful shutdown.
+    /// Converts this into the running server, for a graceful shutdown.
     #[must_use]
     pub fn into_server(self) -> RunningServer {
         self.server

@@ -1,6 +1,6 @@
 //! Serves tower services, including axum routers, instead of an application or as part of one.
 //!
-//! An axum program only changes the line that serves:
+//! In an axum program, only one line changes:
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! [`Mount::mount`] mounts a service under a prefix of an application, and [`layer()`] wraps routes
-//! in a tower layer. In the other direction, [`into_tower`] and [`spawn_tower`] turn an application
-//! into a tower service for hyper or axum.
+//! in a tower layer. In the other direction, [`into_tower`] and [`spawn_tower`] convert an
+//! application into a tower service for hyper or axum.
 
 use crate::error::Error;
 use crate::runtime::make_app::{IntoBuiltApp, box_make_app};
@@ -35,7 +35,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
 
-impl<R: Dispatch> IntoBuiltApp for TowerHandler<R> {
+impl<D: Dispatch> IntoBuiltApp for TowerHandler<D> {
     fn into_built_app(self) -> Result<BuiltApp, BuildError> {
         // Ambiguous paths are only dangerous if they bypass the middleware of another route. This
         // application has no other route.
@@ -44,8 +44,8 @@ impl<R: Dispatch> IntoBuiltApp for TowerHandler<R> {
 }
 
 impl Server {
-    /// Serves a tower service, such as an axum `Router`, like [`Server::serve`] serves an
-    /// application. Each worker has a clone of it.
+    /// Serves a tower service, such as an axum `Router`, as [`Server::serve`] serves an
+    /// application. Each worker has a clone of the service.
     ///
     /// ```no_run
     /// use axum::{Router, routing::get};
@@ -57,9 +57,9 @@ impl Server {
     /// }
     /// ```
     ///
-    /// Clones of an axum router share their routes and state. Reference counting across cores costs
-    /// a little; `.serve(move || tower(make_router()))` builds a separate router for each worker
-    /// instead.
+    /// Clones of an axum router share their routes and state, and reference counting across cores
+    /// has a small cost. To avoid it, `.serve(move || tower(make_router()))` builds a separate
+    /// router for each worker.
     ///
     /// # Errors
     /// See [`Error`].
@@ -89,7 +89,8 @@ impl Server {
 /// The address or listener that [`serve`] uses: an address as for [`Server::bind`], or a listener
 /// of the standard library or of tokio, for TCP or Unix domain sockets.
 ///
-/// For an address, each worker has its own socket; a listener is shared by all workers.
+/// For an address, each worker gets its own socket where the system supports that. A listener is
+/// shared by all workers.
 #[doc(alias = "TcpListener")]
 #[derive(Debug)]
 pub enum ServeListener {
@@ -121,7 +122,7 @@ impl From<TcpListener> for ServeListener {
 
 impl From<tokio::net::TcpListener> for ServeListener {
     fn from(listener: tokio::net::TcpListener) -> Self {
-        // The driver of the workers chooses between blocking and non-blocking mode.
+        // tokio's listeners are non-blocking. The server sets the mode that its drivers need.
         let listener = listener
             .into_std()
             .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
@@ -179,7 +180,7 @@ where
         ServeListener::Listener(listener) => Ok(Server::new().listen_socket(listener)),
         ServeListener::Invalid(cause) => Err(invalid_listener(cause)),
     };
-    Serve { server, handler: service.into_tower_handler(), shutdown: ShutdownTrigger::OnDrop }
+    Serve { server, handler: service.into_tower_handler(), shutdown: ShutdownTrigger::Never }
 }
 
 /// Like [`serve`], but over TLS only.
@@ -209,7 +210,7 @@ where
         ServeListener::Listener(listener) => Ok(Server::new().listen_tls_socket(listener, tls)),
         ServeListener::Invalid(cause) => Err(invalid_listener(cause)),
     };
-    Serve { server, handler: service.into_tower_handler(), shutdown: ShutdownTrigger::OnDrop }
+    Serve { server, handler: service.into_tower_handler(), shutdown: ShutdownTrigger::Never }
 }
 
 fn invalid_listener(cause: std::io::Error) -> Error {
@@ -221,29 +222,30 @@ type ShutdownFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A server that starts when it is awaited. Returned by [`serve`] and `serve_tls`.
 #[doc(alias = "axum")]
 #[must_use = "a server does nothing until it is awaited"]
-pub struct Serve<R> {
+pub struct Serve<D> {
     server: Result<Server, Error>,
-    handler: TowerHandler<R>,
+    handler: TowerHandler<D>,
     shutdown: ShutdownTrigger,
 }
 
 /// The event that shuts a server down gracefully.
 enum ShutdownTrigger {
-    /// Nothing: it serves until its future is dropped.
-    OnDrop,
+    /// None: the server runs until its future is dropped.
+    Never,
     /// SIGTERM or Ctrl-C.
     Signals,
     /// The completion of a future.
     Future(ShutdownFuture),
 }
 
-impl<R> Serve<R> {
-    /// Shuts down gracefully when `signal` completes: accepts no new connections, closes idle ones
+impl<D> Serve<D> {
+    /// Shuts down gracefully when `signal` completes: stops accepting connections, closes idle ones
     /// after `Limits::drain_idle_timeout`, and cuts busy ones after
     /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
-    /// No signal handlers are installed: a signal, even a second one, has an effect only if it
-    /// completes `signal`. To cut busy connections before the timeout, drop the future that serves.
+    /// No signal handlers are installed: an operating system signal has an effect only if it
+    /// completes `signal`, and a second one has none. To cut busy connections before the timeout,
+    /// drop the future that serves.
     pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -282,11 +284,11 @@ impl<R> Serve<R> {
     }
 }
 
-impl<R: Dispatch + Send> Serve<R> {
+impl<D: Dispatch + Send> Serve<D> {
     async fn run(self) -> Result<(), Error> {
         let Self { server, handler, shutdown } = self;
         let shutdown = match shutdown {
-            ShutdownTrigger::OnDrop => Some(Box::pin(pending()) as ShutdownFuture),
+            ShutdownTrigger::Never => Some(Box::pin(pending()) as ShutdownFuture),
             ShutdownTrigger::Signals => None,
             ShutdownTrigger::Future(signal) => Some(signal),
         };
@@ -294,7 +296,7 @@ impl<R: Dispatch + Send> Serve<R> {
     }
 }
 
-impl<R: Dispatch + Send> IntoFuture for Serve<R> {
+impl<D: Dispatch + Send> IntoFuture for Serve<D> {
     type Output = Result<(), Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
@@ -303,7 +305,7 @@ impl<R: Dispatch + Send> IntoFuture for Serve<R> {
     }
 }
 
-impl<R> fmt::Debug for Serve<R> {
+impl<D> fmt::Debug for Serve<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serve").field("server", &self.server).finish_non_exhaustive()
     }

@@ -1,5 +1,5 @@
-//! Request tracing: sampling ([`TraceConfig`]), and passing the trace context on to requests that a
-//! handler sends ([`headers`]).
+//! Request tracing: samples requests ([`TraceConfig`]), and propagates the trace context to the
+//! requests that a handler sends ([`headers`]).
 //!
 //! Spans are `tracing` spans, which any subscriber can record. With the feature `otlp`,
 //! `peregrine::otlp` exports them to OpenTelemetry collectors.
@@ -12,8 +12,8 @@ use http::HeaderMap;
 /// Returns the header fields that make an outgoing request part of the current request's trace, for
 /// example for `reqwest::RequestBuilder::headers`. Empty if there is no current trace.
 ///
-/// The current request is not known inside tasks that a handler spawns: call this in the handler,
-/// and pass the result to the task.
+/// Tasks that a handler spawns have no current request. Call this function in the handler, and pass
+/// the result to the task.
 ///
 /// ```ignore
 /// async fn birds(client: reqwest::Client) -> reqwest::Result<String> {
@@ -39,7 +39,7 @@ pub fn inject(fields: &mut HeaderMap) {
     }
 }
 
-/// With the feature `otlp`, makes `traces` take span ids from OpenTelemetry.
+/// With the feature `otlp`, makes `traces` use OpenTelemetry's span ids.
 pub(crate) fn with_recorder(traces: TraceConfig) -> TraceConfig {
     #[cfg(feature = "otlp")]
     let traces = peregrine_admin::internal::with_otel_recorder(traces);

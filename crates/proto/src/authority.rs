@@ -7,7 +7,7 @@ use crate::{HeadIndex, KnownField, RequestError, TargetForm};
 // RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one
 // that has an invalid value.
 #[inline]
-pub(crate) fn from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), RequestError> {
+pub(crate) fn set_from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), RequestError> {
     let Some(value) = index.get(KnownField::Host) else { return Ok(()) };
     if index.is_repeated(KnownField::Host) {
         return Err(RequestError::HostRepeated);
@@ -49,6 +49,7 @@ pub fn is_host_and_port(text: &[u8]) -> bool {
 fn is_port(text: &[u8]) -> bool {
     let number = text.iter().try_fold(0_u32, |sum, byte| {
         let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
+        // Capped above the largest port, so that many digits do not overflow.
         Some((sum * 10 + digit).min(1 << 20))
     });
     number.is_some_and(|number| number <= u32::from(u16::MAX))

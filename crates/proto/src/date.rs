@@ -1,7 +1,7 @@
 //! The format of the Date field.
 
-/// A time as an IMF-fixdate, `Sun, 06 Nov 1994 08:49:37 GMT`. It is formatted once per second and
-/// copied into each response.
+/// A time as an IMF-fixdate, `Sun, 06 Nov 1994 08:49:37 GMT`. A server creates one per second and
+/// copies its text into each response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Date {
     text: [u8; Date::BYTES],
@@ -42,8 +42,8 @@ impl Date {
     }
 }
 
-/// The year, month and day of a day counted from 1970-01-01. Eras of 400 years begin on 1 March, so
-/// a leap day is the last day of its year.
+/// Converts a number of days since 1970-01-01 to year, month and day. Calculates with eras of 400
+/// years that begin on 1 March, so that a leap day is the last day of its year.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_ERA: u64 = 146_097;
     // From 0000-03-01 to 1970-01-01.

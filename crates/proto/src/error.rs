@@ -32,7 +32,7 @@ pub enum RequestError {
     TargetAuthority,
     /// The target's scheme is neither http nor https. Status 400, RFC 9110 §4.2.
     TargetScheme,
-    /// The resource is an https one, and the connection has no TLS, or a certificate for other
+    /// The connection is not secured for this resource: it has no TLS, or a certificate for other
     /// hosts. Status 421, RFC 9110 §7.4.
     Misdirected,
     /// The target's authority has user information, no host, or a malformed host or port. Status
@@ -194,9 +194,9 @@ impl RequestError {
         self.details().2
     }
 
-    /// Returns whether the connection closes after the response. After most errors it is unclear
-    /// where the next request begins. An unknown expectation and a misdirected request have valid
-    /// heads.
+    /// Returns whether the connection closes after the response. It does after most errors, because
+    /// it is unclear where the next request begins. It does not after an unknown expectation or a
+    /// misdirected request, whose heads are valid.
     #[must_use]
     pub const fn closes_connection(self) -> bool {
         !matches!(self, Self::ExpectationUnknown | Self::Misdirected)

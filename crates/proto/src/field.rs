@@ -1,9 +1,8 @@
 //! The syntax of field names and values, and the well-known names.
 
-macro_rules! known {
+macro_rules! known_fields {
     ($($variant:ident = $name:literal,)*) => {
-        /// A well-known field name. A name fits into a byte; the set of names in a head fits into
-        /// 64 bits.
+        /// A well-known field name, in one byte. A set of these names fits into 64 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum KnownField {
@@ -24,7 +23,7 @@ macro_rules! known {
     };
 }
 
-known! {
+known_fields! {
     Host = "host",
     ContentLength = "content-length",
     TransferEncoding = "transfer-encoding",
@@ -99,8 +98,8 @@ impl KnownField {
 
     /// The variant of a name, in any case. RFC 9110 §5.1: field names are case-insensitive.
     ///
-    /// A hash of the first and last bytes yields one candidate, which is then compared exactly, so
-    /// a name that is found is known to be a token.
+    /// A hash of the first and last bytes yields one candidate, which is then compared completely.
+    /// So unless this returns [`KnownField::Other`], the name is known to be a token.
     #[inline]
     #[must_use]
     pub fn from_name(name: &[u8]) -> Self {
@@ -204,13 +203,14 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// The high bit of each zero byte. Only the lowest set bit is reliable, because a borrow can set
-/// bits above it; higher bits are ignored.
+/// bits above it; callers ignore those.
 #[inline]
 const fn zero_byte_mask(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGHS
 }
 
-/// The high bit of each byte below 0x20 or equal to 0x7f; again, only the lowest is reliable.
+/// The high bit of each byte below 0x20 or equal to 0x7f. Again, only the lowest set bit is
+/// reliable.
 #[inline]
 const fn control_byte_mask(word: u64) -> u64 {
     let low = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
@@ -286,8 +286,8 @@ struct PerfectHashEntry {
 }
 
 impl PerfectHashEntry {
-    /// Returns whether `name`, which has the same length, is this name in any case. A mask has all
-    /// bits of each byte, except a letter's case bit.
+    /// Returns whether `name`, which has the same length, is this name in any case. In the masks,
+    /// all bits are set except the case bits of letters.
     #[inline]
     fn matches(&self, name: &[u8], edges: NameEdges) -> bool {
         let first = (edges.first ^ self.edges.first) & self.edge_masks.first;
@@ -321,8 +321,8 @@ impl NameEdges {
         }
     }
 
-    /// The multiplier was found by search; an assertion below checks that no two names share a
-    /// slot.
+    /// Hashes a name by its edges and length. The multiplier was found by search; an assertion
+    /// below checks that no two names share a slot.
     #[inline]
     const fn hash(self, length: usize) -> usize {
         const WITHOUT_CASE: u64 = ONES * 0xdf;
@@ -341,7 +341,8 @@ const fn word(name: &[u8], at: usize) -> u64 {
     }
 }
 
-/// All bytes of a name of 2 to 7 bytes; the two halves of a longer one overlap.
+/// All bytes of a name of 2 to 7 bytes: two halves of four bytes that overlap, or three single
+/// bytes.
 const fn short_word(name: &[u8]) -> u64 {
     match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
@@ -356,16 +357,20 @@ const fn short_word(name: &[u8]) -> u64 {
 
 /// The number of slots: a hash has nine bits.
 const SLOT_COUNT: usize = 512;
+/// The index of the candidate that matches no name.
 const NONE: u8 = KnownField::ALL.len() as u8;
 
-/// For each hash, the only candidate that has it.
+/// For each hash, the index of the only candidate with that hash, or [`NONE`].
 static SLOTS: [u8; SLOT_COUNT] = {
     let mut slots = [NONE; SLOT_COUNT];
     let mut index = 0;
     while index < KnownField::ALL.len() {
         let name = KnownField::NAMES[index].as_bytes();
         let slot = NameEdges::new(name).hash(name.len());
-        assert!(slots[slot] == NONE, "two well-known names share a slot: search new multipliers");
+        assert!(
+            slots[slot] == NONE,
+            "two well-known names share a slot: search for a new multiplier"
+        );
         slots[slot] = index as u8;
         index += 1;
     }

@@ -149,7 +149,8 @@ pub enum BodyLength {
 pub struct FieldIndex {
     /// The name as sent, a token.
     pub name: Span,
-    /// The value without the white space around it. HTAB is its only possible control byte.
+    /// The value without the white space around it. The only control byte that it can contain is
+    /// HTAB.
     pub value: Span,
     /// The name's variant.
     pub known: KnownField,
@@ -162,14 +163,15 @@ pub struct FieldIndex {
 /// not part of the index: over HTTP/1.1 that is in [`h1::Framing`](crate::h1::Framing). A
 /// [`HeadBuilder`](crate::HeadBuilder) creates heads that were not received over HTTP/1.1.
 ///
-/// Can be reused for many requests: [`HeadIndex::clear`] keeps the memory of `fields`.
+/// An index can be reused for many requests: [`HeadIndex::clear`] does not free the memory of
+/// `fields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeadIndex {
     /// The method.
     pub method: Method,
     /// The method's name.
     pub method_span: Span,
-    /// The scheme, if the request contains one; otherwise the connection's applies.
+    /// The scheme, if the request contains one; otherwise the scheme of the connection applies.
     pub scheme: Option<Scheme>,
     /// The whole request target.
     pub target: Span,
@@ -185,7 +187,7 @@ pub struct HeadIndex {
     pub authority: Span,
     /// The version.
     pub version: Version,
-    /// All fields in the order of sending.
+    /// All fields in the order in which they were sent.
     pub fields: Vec<FieldIndex>,
     /// One bit for each well-known name that occurs.
     pub(crate) present: u64,
@@ -194,16 +196,16 @@ pub struct HeadIndex {
 }
 
 impl HeadIndex {
-    /// An index with room for 16 fields.
+    /// Creates an empty index with room for 16 fields.
     #[must_use]
     pub fn new() -> Self {
         Self { fields: Vec::with_capacity(16), ..Self::default() }
     }
 
-    /// Clears the head and keeps the memory. The pattern lists every field, so that a new field
-    /// does not compile until it is cleared here too.
+    /// Clears the index without freeing its memory.
     #[inline]
     pub fn clear(&mut self) {
+        // Lists every field, so that a new one does not compile until it is cleared here too.
         let Self {
             method,
             method_span,
@@ -275,7 +277,7 @@ impl HeadIndex {
         self.fields.iter().find(|field| field.known == known).map(|field| field.value)
     }
 
-    /// The positions of all values of this well-known name, in the order of sending.
+    /// The positions of all values of this well-known name, in the order in which they were sent.
     pub fn values(&self, known: KnownField) -> impl Iterator<Item = Span> {
         let fields = self.fields.iter().filter(move |field| field.known == known);
         fields.map(|field| field.value)
@@ -305,7 +307,7 @@ impl HeadIndex {
     }
 
     /// Rejects a request for an `https` resource that arrived over a connection without TLS. Must
-    /// not be called for a connection from a trusted proxy, whose client side may have had TLS.
+    /// not be called for a connection from a trusted proxy, whose client may have used TLS.
     ///
     /// # Errors
     /// [`RequestError::Misdirected`]. The head is valid, so the connection can continue after the

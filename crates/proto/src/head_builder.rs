@@ -1,5 +1,5 @@
-//! Builds heads from their parts if they were not received over HTTP/1: for HPACK, and for layers
-//! that modify a request.
+//! Builds heads from their parts, for requests that were not received over HTTP/1 or that a layer
+//! modifies.
 
 use crate::field::{self, KnownField};
 use crate::h1::parse_method_and_target;
@@ -56,8 +56,8 @@ pub struct HeadBuilder<'head> {
 }
 
 impl<'head> HeadBuilder<'head> {
-    /// Starts a head in `bytes` and `index`, whose contents are replaced. After an error, here or
-    /// later, they contain no head.
+    /// Starts a head in `bytes` and `index`, whose contents are replaced. After an error of this or
+    /// a later call, they do not contain a valid head.
     ///
     /// # Errors
     /// The line violates a rule, or is longer than `limits` allows.
@@ -265,7 +265,7 @@ impl<'head> HeadBuilder<'head> {
     ) -> Result<(), RequestError> {
         let added = first.len() + second.len();
         self.check_length(added)?;
-        let last = self.index.fields.last_mut().expect("there is a last field");
+        let last = self.index.fields.last_mut().expect("the caller has added a field");
         let line_len = last.name.len() + last.value.len() + b": \r\n".len();
         if line_len + added > self.limits.field_bytes_max {
             return Err(RequestError::FieldTooLong);
@@ -278,7 +278,7 @@ impl<'head> HeadBuilder<'head> {
         Ok(())
     }
 
-    /// Moves a field to the end.
+    /// Moves the field at `index` to the end.
     pub(crate) fn move_to_end(&mut self, index: usize) {
         let start = usize::from(self.index.fields[index].name.start);
         let length = usize::from(self.index.fields[index].value.end) + b"\r\n".len() - start;
@@ -306,10 +306,10 @@ impl<'head> HeadBuilder<'head> {
     /// There is more than one Host field, or an invalid one.
     pub fn finish(self) -> Result<(), RequestError> {
         self.bytes.extend_from_slice(b"\r\n");
-        authority::from_host(self.bytes, self.index)
+        authority::set_from_host(self.bytes, self.index)
     }
 
-    /// Rejects a head that would become too long with `more` bytes and its end.
+    /// Rejects a head that would become too long with `additional` bytes and the empty line.
     #[inline]
     fn check_length(&self, additional: usize) -> Result<(), RequestError> {
         let bytes_max = self.limits.head_bytes_max.min(HEAD_BYTES_CEILING);

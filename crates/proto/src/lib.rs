@@ -2,7 +2,7 @@
 //!
 //! This crate implements only HTTP and WebSocket. It does no I/O and has no clock, no `async`, no
 //! locks and no dependencies: the caller passes received bytes to a connection, and sends the bytes
-//! that the connection wrote. I/O, buffers and timeouts are the caller's.
+//! that the connection wrote. The caller is responsible for I/O, buffers and timeouts.
 //!
 //! The parser is strict (RFC 9110, RFC 9112, RFC 9113, RFC 6455). Input that two implementations
 //! could interpret differently is rejected; each reason is a variant of [`RequestError`],
@@ -14,7 +14,7 @@
 //! `head_builder.rs` builds heads that were not received over HTTP/1, such as those of HTTP/2. An
 //! HTTP/2 connection is [`h2::Connection`]; a WebSocket, after its handshake over either, is
 //! [`ws::Connection`]. [`proxy_protocol::parse`] reads a PROXY header before all of that.
-//! `cases/*.txt` contains examples of everything.
+//! `cases/*.txt` contains example inputs for all of these, with their expected results.
 
 #![forbid(unsafe_code)]
 

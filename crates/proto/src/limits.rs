@@ -25,8 +25,9 @@ pub struct Limits {
     /// A whole trailer section with its line ends. Default 8 KiB. At most 65,535; larger values are
     /// reduced to that. If exceeded: 431.
     pub trailer_bytes_max: usize,
-    /// How much of a request's content is read and discarded if its response is complete first, so
-    /// that the connection can be used again. Default 256 KiB. If exceeded, the connection closes.
+    /// How much of a request's content is read and discarded if its response is complete before it,
+    /// so that the connection can be used again. Default 256 KiB. If exceeded, the connection
+    /// closes.
     pub drain_bytes_max: u32,
 }
 

@@ -1,8 +1,9 @@
 //! The PROXY protocol, versions 1 and 2: a header in which a proxy describes the connection that it
 //! passes on.
 //!
-//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). [`parse`] takes all bytes
-//! received so far; no state is kept between two calls. The caller decides which peers to trust.
+//! The rules are those of HAProxy's `proxy-protocol.txt` (2020/03/05). Each call of [`parse`] gets
+//! all bytes received so far, so there is no state between calls. The caller decides which peers to
+//! trust.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -101,7 +102,7 @@ pub mod tlv_type {
     pub const AUTHORITY: u8 = 0x02;
     /// CRC32C of the header, computed with zeros in place of the checksum.
     pub const CRC32C: u8 = 0x03;
-    /// Nothing: padding.
+    /// Padding, which has no meaning.
     pub const NOOP: u8 = 0x04;
     /// The proxy's ID for the connection, at most 128 bytes.
     pub const UNIQUE_ID: u8 = 0x05;
@@ -168,7 +169,7 @@ fn parse_v1_line(line: &str) -> Option<Addresses<'static>> {
         "UNKNOWN" => return Some(Addresses::Unknown),
         _ => return None,
     };
-    let mut address = || -> Option<IpAddr> {
+    let mut parse_address = || -> Option<IpAddr> {
         let field = fields.next()?;
         if is_ipv4 {
             field.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
@@ -176,7 +177,7 @@ fn parse_v1_line(line: &str) -> Option<Addresses<'static>> {
             field.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
         }
     };
-    let (source, destination) = (address()?, address()?);
+    let (source, destination) = (parse_address()?, parse_address()?);
     let (source_port, destination_port) =
         (parse_port(fields.next()?)?, parse_port(fields.next()?)?);
     fields.next().is_none().then(|| Addresses::Inet {
@@ -331,7 +332,8 @@ fn iter_tlvs(mut tlvs: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// CRC32C (RFC 9260, appendix A). A header is short and arrives once, so a table is not worthwhile.
+/// CRC32C (RFC 9260, appendix A), bit by bit: a header is short and arrives only once per
+/// connection, so a lookup table is not worthwhile.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     let remainder = bytes.fold(u32::MAX, |mut sum, byte| {
         sum ^= u32::from(byte);

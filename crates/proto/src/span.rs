@@ -17,7 +17,8 @@ impl Span {
     /// The span of no bytes at the head's start.
     pub const EMPTY: Self = Self { start: 0, end: 0 };
 
-    /// The span of `start..end`. Panics if an offset does not fit: no head is that long.
+    /// The span of `start..end`, which lie within a head and so fit into 16 bits. Only debug builds
+    /// check that.
     #[inline]
     pub(crate) fn new(start: usize, end: usize) -> Self {
         debug_assert!(start <= end && end <= usize::from(u16::MAX), "a span lies within a head");
@@ -25,8 +26,8 @@ impl Span {
         Self { start: start as u16, end: end as u16 }
     }
 
-    /// The bytes of this span in `head`. Panics if `head` is not the head for which it was created
-    /// and is too short.
+    /// The bytes of this span in `head`, the head for which the span was created. Panics if `head`
+    /// is shorter than that.
     #[inline]
     #[must_use]
     pub fn slice(self, head: &[u8]) -> &[u8] {

@@ -2,8 +2,8 @@
 
 use crate::Span;
 
-/// Trailer fields with their own copy of the bytes, because those of the connection are no longer
-/// available.
+/// Trailer fields with a copy of their bytes, because the received bytes are no longer available
+/// when the caller reads the fields.
 #[derive(Debug, Default)]
 pub(crate) struct Trailers {
     bytes: Vec<u8>,

@@ -39,11 +39,11 @@ pub(crate) enum AttemptError {
     /// The upstream reported that it did not process the request.
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "HTTP/1.1 cannot report it"))]
     RefusedStream,
-    /// The connection ended later, or the response was invalid.
+    /// The connection ended after part of the request was sent, or the response was invalid.
     Protocol(hyper::Error),
     /// No response arrived in time.
     ResponseTimeout,
-    /// The client's content could not be read to its end.
+    /// The client's content could not be read completely.
     RequestBody,
     /// The request's target is not a valid URL.
     InvalidTarget,
@@ -67,14 +67,14 @@ impl AttemptError {
         )
     }
 
-    /// The failure for a connection that could not be opened.
+    /// Converts the error of a connection that could not be opened.
     pub(crate) fn from_connect(error: std::io::Error) -> Self {
         // ENOMEM, ENFILE and EMFILE, which have no `ErrorKind`.
         let is_exhausted = cfg!(unix) && matches!(error.raw_os_error(), Some(12 | 23 | 24));
         if is_exhausted { Self::OutOfResources(error) } else { Self::Connect(error) }
     }
 
-    /// The failure for a connection or a response that broke.
+    /// Converts the error of a connection or a response that failed.
     fn from_hyper(error: hyper::Error) -> Self {
         #[cfg(feature = "tls")]
         if is_refused_stream(&error) {
@@ -145,8 +145,9 @@ pub(crate) struct FailedAttempt {
 /// The parameters of an attempt at one upstream.
 pub(crate) struct UpstreamAttempt<'a> {
     pub(crate) client: &'a Rc<ConnectionInfo>,
-    pub(crate) upstreams: &'a Arc<UpstreamSet>,
-    pub(crate) upstream: usize,
+    pub(crate) set: &'a Arc<UpstreamSet>,
+    /// The index of the upstream in `set`.
+    pub(crate) index: usize,
     pub(crate) pool: &'a Rc<ConnectionPool>,
     pub(crate) is_upgrade: bool,
     pub(crate) progress: &'a Rc<RequestProgress>,
@@ -164,8 +165,8 @@ pub(crate) async fn send(
         let (error, body) = (AttemptError::NoFreeConnection, Some(request.into_body()));
         return Err(FailedAttempt { error, body, reused_connection: false });
     };
-    let in_flight = InFlightAttempt::new(attempt.upstreams, attempt.upstream, slot);
-    let upstream = &attempt.upstreams.upstreams[attempt.upstream];
+    let in_flight = InFlightAttempt::new(attempt.set, attempt.index, slot);
+    let upstream = &attempt.set.upstreams[attempt.index];
     let (parts, body) = request.into_parts();
     let mut request = Request::from_parts(parts, UpstreamRequestBody::new(body, progress));
     interims.attach(&mut request);
@@ -217,7 +218,7 @@ pub(crate) async fn send(
                 }
             },
             None => {
-                // Other requests on this shared connection would wait for it as well.
+                // The connection may be dead, so no further requests may share it.
                 pool.remove(&sender);
                 return Err(failure(AttemptError::ResponseTimeout, None, false));
             }
@@ -225,8 +226,9 @@ pub(crate) async fn send(
     }
 }
 
-/// Waits for a response for at most `limit`, counted from when the upstream last accepted part of
-/// the request. The time does not run while the upstream waits for content from the client.
+/// Waits for a response for at most `limit` after the upstream last accepted part of the request.
+/// Time in which the upstream waits for content from the client is not counted. Returns `None` on
+/// timeout.
 async fn with_response_timeout<F: Future>(
     response: F,
     progress: &RequestProgress,
@@ -269,6 +271,7 @@ pub(crate) fn saturating_add(from: Instant, by: Duration) -> Instant {
 pub(crate) async fn run_health_check(guard: HealthCheckGuard, check: HealthCheck) {
     let (set, index) = (guard.set(), guard.index());
     let upstream = &set.upstreams[index];
+    // `Ok(false)` means that the check failed for a reason that says nothing about the upstream.
     let attempt = async {
         let mut sender = match connect(upstream, false).await.map_err(AttemptError::from_connect) {
             Ok(sender) => sender,
@@ -304,7 +307,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_process_without_descriptors_does_not_blame_the_upstream() {
+    fn exhausted_descriptors_do_not_count_as_an_upstream_failure() {
         for errno in [12, 23, 24] {
             let error = AttemptError::from_connect(Error::from_raw_os_error(errno));
             assert!(error.is_unprocessed() && !error.is_upstream_failure(), "{error}");

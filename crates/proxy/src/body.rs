@@ -1,4 +1,4 @@
-//! The content of requests to upstreams, and of their responses.
+//! The bodies of requests to upstreams, and of the responses from them.
 
 use crate::attempt::saturating_add;
 use crate::headers;
@@ -23,11 +23,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// The progress of sending a request's content.
 #[derive(Default)]
 pub(crate) struct RequestProgress {
-    /// Whether any content was read.
+    /// Whether reading the content has begun.
     pub(crate) is_started: Cell<bool>,
     /// When the upstream last accepted a part of the content, or its end.
     pub(crate) last_activity: Cell<Option<Instant>>,
-    /// Whether more content must arrive from the client, for which the upstream is waiting too.
+    /// Whether the upstream is waiting for content that the client has not sent yet.
     pub(crate) awaiting_client: Cell<bool>,
     /// The error that ended the content.
     pub(crate) error: RefCell<Option<BodyError>>,
@@ -100,8 +100,9 @@ pub(crate) const UNREAD_BYTES_MAX: u32 = 64 * 1024;
 /// the slots of its pool, and reserves the memory that its response may occupy while its client
 /// does not read.
 pub(crate) struct InFlightAttempt {
-    upstreams: Arc<UpstreamSet>,
-    pub(crate) upstream: usize,
+    set: Arc<UpstreamSet>,
+    /// The index of the upstream in `set`.
+    pub(crate) index: usize,
     slot: Slot,
     _reservation: MemoryReservation,
 }
@@ -110,13 +111,13 @@ impl InFlightAttempt {
     pub(crate) fn new(set: &Arc<UpstreamSet>, index: usize, slot: Slot) -> Self {
         set.upstreams[index].in_flight.fetch_add(1, Ordering::Relaxed);
         let reservation = MemoryReservation::new(UNREAD_BYTES_MAX as usize);
-        Self { upstreams: Arc::clone(set), upstream: index, slot, _reservation: reservation }
+        Self { set: Arc::clone(set), index, slot, _reservation: reservation }
     }
 }
 
 impl Drop for InFlightAttempt {
     fn drop(&mut self) {
-        self.upstreams.upstreams[self.upstream].in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.set.upstreams[self.index].in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -130,7 +131,7 @@ pub(crate) struct UpstreamResponseBody {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// `None` once the response was aborted.
+/// A response that its slot can abort; `None` afterwards.
 struct Abortable(RefCell<Option<UnreadResponse>>);
 
 /// A response whose content has not been read to its end.
@@ -220,8 +221,8 @@ impl HttpBody for UpstreamResponseBody {
         };
         let Poll::Ready(frame) = Pin::new(&mut unread.body).poll_frame(cx) else {
             unread.set_unread(false);
-            // A timer is set only while the upstream is being waited for. Content that the client
-            // does not read is not polled, so slow clients do not count.
+            // The timer runs only while waiting for the upstream: the body is not polled while its
+            // client does not read, so a slow client does not cause a timeout.
             let until = saturating_add(Instant::now(), this.idle_timeout);
             let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
             ready!(timer.as_mut().poll(cx));

@@ -25,18 +25,19 @@ pub(crate) async fn connect(
         let stream = tls.connect(stream, is_upgrade).await?;
         return match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => http2::handshake(stream).await,
-            _ => handshake(stream).await,
+            _ => handshake_http1(stream).await,
         };
     }
     #[cfg(feature = "tls")]
     if upstream.http2_prior_knowledge && !is_upgrade {
         return http2::handshake(stream).await;
     }
+    // Unused without the feature `tls`.
     let _ = is_upgrade;
-    handshake(stream).await
+    handshake_http1(stream).await
 }
 
-async fn handshake<T>(stream: T) -> io::Result<UpstreamConnection>
+async fn handshake_http1<T>(stream: T) -> io::Result<UpstreamConnection>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -68,7 +69,7 @@ mod http2 {
     /// A connection that is silent for this long while requests wait gets a PING.
     const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
     const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-    /// hyper enlarges it again as the client reads.
+    /// The initial flow-control window of a stream. hyper extends it as the client reads.
     const STREAM_WINDOW: u32 = UNREAD_BYTES_MAX;
     /// Enough for all requests that share a connection, so that a client that does not read cannot
     /// block the others.
@@ -95,7 +96,7 @@ mod http2 {
             let _ = connection.await;
             closed_watcher.close();
         }));
-        Ok(UpstreamConnection::shared(sender, watcher.max_concurrent_streams().await?))
+        Ok(UpstreamConnection::new_http2(sender, watcher.max_concurrent_streams().await?))
     }
 
     /// Spawns hyper's tasks on this thread, because bodies are not `Send`.

@@ -1,4 +1,4 @@
-//! The error of an invalid set of upstreams.
+//! The error for an invalid set of upstreams.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 pub enum UpstreamError {
     /// The set is empty.
     Empty,
-    /// This is not the URL of a server.
+    /// This string is not the URL of a server.
     InvalidUrl(String),
     /// This URL has a scheme other than `http`, or it is `https` without the feature `proxy-tls`.
     UnsupportedScheme(String),

@@ -11,17 +11,19 @@ use peregrine_web::{BodyError, Parts, Problem};
 pub(crate) struct FailureDetail {
     pub(crate) attempt_error: AttemptError,
     /// The error that ended the client's content.
-    pub(crate) error: Option<BodyError>,
+    pub(crate) body_error: Option<BodyError>,
 }
 
 impl ReverseProxy {
+    /// Logs why no upstream responded, and returns the response for the client. `index` is the
+    /// upstream that was tried last.
     pub(crate) fn to_problem(
         &self,
         failure: FailureDetail,
         index: usize,
         parts: &Parts,
     ) -> Problem {
-        if let Some(error) = failure.error {
+        if let Some(error) = failure.body_error {
             return error.into();
         }
         if matches!(failure.attempt_error, AttemptError::InvalidTarget) {

@@ -186,7 +186,7 @@ pub(crate) fn is_requested_upgrade(requested: &HeaderValue, response: &HeaderMap
         && protocols.all(|protocol| has_token(requested.as_bytes(), protocol.trim_ascii()))
 }
 
-/// Whether a client of this proxy can interpret the framing of a response. RFC 9112 §6.1: an
+/// Whether the framing of an upstream's response can be forwarded to any client. RFC 9112 §6.1: an
 /// unrequested transfer coding would be taken for the content. §6.3: a `Content-Length` together
 /// with a transfer coding ought to be handled as an error.
 pub(crate) fn has_valid_framing(headers: &HeaderMap) -> bool {
@@ -245,7 +245,7 @@ fn has_prefix(name: &HeaderName, prefix: &str) -> bool {
     name.len() >= prefix.len() && prefix.iter().zip(name).all(is_same)
 }
 
-/// Whether a trusted proxy's value is kept. Only a list that this proxy extends is kept.
+/// Whether a trusted proxy's value of this field is kept: only the list that this proxy extends is.
 fn is_forwarded(name: &HeaderName, forwarded: ForwardedHeaders) -> bool {
     match forwarded {
         ForwardedHeaders::XForwarded => *name == X_FORWARDED_FOR,
@@ -254,6 +254,7 @@ fn is_forwarded(name: &HeaderName, forwarded: ForwardedHeaders) -> bool {
     }
 }
 
+/// Adds the client's address, host and scheme, in the configured form.
 fn set_forwarding_fields(
     fields: &mut HeaderMap,
     parts: &Parts,

@@ -11,7 +11,8 @@ use std::task::{Context, Waker};
 /// flood the client.
 const INTERIM_RESPONSES_MAX: usize = 16;
 
-/// The interim responses to one request. hyper reports them on the task of the connection.
+/// Forwards the interim responses to one request. hyper reports them to a callback that must be
+/// `Send` and `Sync`, hence the mutex.
 pub(crate) struct InterimForwarder {
     client: Interim,
     pending: Arc<Mutex<UpstreamInterims>>,
@@ -19,6 +20,7 @@ pub(crate) struct InterimForwarder {
 
 #[derive(Default)]
 struct UpstreamInterims {
+    /// How many have arrived, including those already forwarded.
     count: usize,
     waiting: Vec<(StatusCode, HeaderMap)>,
     waker: Option<Waker>,
@@ -29,7 +31,7 @@ impl InterimForwarder {
         Self { client, pending: Arc::default() }
     }
 
-    /// Registers for the interim responses that precede the response to `request`.
+    /// Registers a callback for the interim responses to `request`.
     pub(crate) fn attach(&self, request: &mut Request<UpstreamRequestBody>) {
         let pending = Arc::clone(&self.pending);
         hyper::ext::on_informational(request, move |response| {

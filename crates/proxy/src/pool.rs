@@ -25,7 +25,7 @@ pub(crate) enum UpstreamConnection {
     Http2(Http2Connection),
 }
 
-/// A connection that many requests share.
+/// An HTTP/2 connection, which many requests share.
 #[cfg(feature = "tls")]
 #[derive(Clone)]
 pub(crate) struct Http2Connection {
@@ -43,7 +43,7 @@ pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 100;
 
 impl UpstreamConnection {
     #[cfg(feature = "tls")]
-    pub(crate) fn shared(
+    pub(crate) fn new_http2(
         sender: hyper::client::conn::http2::SendRequest<UpstreamRequestBody>,
         concurrent_streams_max: Option<u32>,
     ) -> Self {
@@ -71,10 +71,12 @@ impl UpstreamConnection {
     }
 }
 
-/// The idle connections to one upstream, and those that can take further requests.
+/// The connections to one upstream that can accept requests: idle ones, and shared HTTP/2 ones.
 pub(crate) struct ConnectionPool {
+    /// HTTP/1.1 connections with the time at which they became idle, oldest first.
     idle: RefCell<Vec<(http1::SendRequest<UpstreamRequestBody>, Instant)>>,
     #[cfg(feature = "tls")]
+    /// Shared connections with the time of their last use.
     http2: RefCell<Vec<(Http2Connection, Instant)>>,
     idle_max: usize,
     idle_timeout: Duration,
@@ -104,13 +106,14 @@ impl ConnectionPool {
         })
     }
 
-    /// Takes the connection that was used last and is still open. An upgrade needs an HTTP/1.1
-    /// connection, because it uses a whole connection.
+    /// Checks out the most recently used connection that is still open. An upgrade needs an
+    /// HTTP/1.1 connection, because it uses a whole connection.
     pub(crate) fn checkout(&self, is_upgrade: bool) -> Option<UpstreamConnection> {
         #[cfg(feature = "tls")]
         if !is_upgrade && let Some(shared) = self.checkout_http2() {
             return Some(UpstreamConnection::Http2(shared));
         }
+        // Unused without the feature `tls`.
         let _ = is_upgrade;
         let mut idle = self.idle.borrow_mut();
         self.evict_expired(&mut idle, Instant::now());
@@ -143,7 +146,7 @@ impl ConnectionPool {
         Some(shared.clone())
     }
 
-    /// Makes a connection available to other requests, if it can be shared.
+    /// Makes a new connection available to other requests, if it can be shared.
     pub(crate) fn insert_http2(self: &Rc<Self>, sender: &UpstreamConnection) {
         #[cfg(feature = "tls")]
         if let UpstreamConnection::Http2(shared) = sender {
@@ -167,13 +170,15 @@ impl ConnectionPool {
         let _ = sender;
     }
 
-    /// Drops all connections: one has ended during a request, and the others may be as old.
+    /// Drops all connections. Called when one has ended during a request, or the upstream was down:
+    /// the others have probably ended too.
     pub(crate) fn clear(&self) {
         self.idle.borrow_mut().clear();
         #[cfg(feature = "tls")]
         self.http2.borrow_mut().clear();
     }
 
+    /// Returns a connection whose response was read completely.
     pub(crate) fn put_idle(self: &Rc<Self>, sender: UpstreamConnection) {
         match sender {
             UpstreamConnection::Http1(sender) => {
@@ -222,7 +227,7 @@ impl ConnectionPool {
         let can_expire = Instant::now().checked_add(self.idle_timeout).is_some();
         if !is_running && can_expire && Handle::try_current().is_ok() {
             let sweep = sweep(Rc::downgrade(self));
-            // A runtime of another server may not support `spawn_local`, which panics then.
+            // `spawn_local` panics if the application runs in a runtime without a `LocalSet`.
             *sweeper = catch_panic("the start of a task", || tokio::task::spawn_local(sweep));
         }
     }
@@ -239,12 +244,12 @@ impl ConnectionPool {
             let mut connections = self.http2.borrow_mut();
             self.evict_expired_http2(&mut connections, now);
             // Connections in use are checked again later.
-            let shared =
+            let idle_since =
                 |(shared, since): &(Http2Connection, Instant)| match shared.active_streams() {
                     0 => *since,
                     _ => now,
                 };
-            oldest.into_iter().chain(connections.iter().map(shared)).min()
+            oldest.into_iter().chain(connections.iter().map(idle_since)).min()
         };
         oldest?.checked_add(self.idle_timeout)
     }
@@ -252,7 +257,7 @@ impl ConnectionPool {
 
 #[cfg(feature = "tls")]
 impl Http2Connection {
-    /// The number of requests on the connection. The pool's own reference does not count.
+    /// The number of requests on the connection. The pool holds one of the references.
     fn active_streams(&self) -> usize {
         Rc::strong_count(&self.streams) - 1
     }
@@ -261,7 +266,7 @@ impl Http2Connection {
 /// Closes expired connections of the pool until it is empty.
 async fn sweep(pool: Weak<ConnectionPool>) {
     while let Some(next) = pool.upgrade().and_then(|pool| pool.sweep()) {
-        // Connections in use are checked repeatedly, and the time left may be zero.
+        // The time left may be zero; without a minimum, this would be a busy loop.
         let wait = next.saturating_duration_since(Instant::now());
         tokio::time::sleep(wait.max(SWEEP_INTERVAL_MIN)).await;
     }

@@ -73,31 +73,31 @@ impl SettingsWatcher {
     }
 }
 
-/// A stream that parses its first frame.
+/// Wraps a connection's stream and parses the first frame received on it.
 pub(crate) struct SettingsSniffer<T> {
     stream: T,
-    greeting: Rc<SettingsWatcher>,
-    /// The bytes received of the first frame; `None` once it was parsed.
-    first: Option<Vec<u8>>,
+    watcher: Rc<SettingsWatcher>,
+    /// The bytes received of the first frame; `None` once the frame was parsed.
+    first_frame: Option<Vec<u8>>,
 }
 
 impl<T> SettingsSniffer<T> {
-    pub(crate) fn new(stream: T, greeting: &Rc<SettingsWatcher>) -> Self {
-        Self { stream, greeting: Rc::clone(greeting), first: Some(Vec::new()) }
+    pub(crate) fn new(stream: T, watcher: &Rc<SettingsWatcher>) -> Self {
+        Self { stream, watcher: Rc::clone(watcher), first_frame: Some(Vec::new()) }
     }
 
     fn inspect(&mut self, bytes: &[u8]) {
-        let Some(first) = &mut self.first else { return };
-        first.extend_from_slice(&bytes[..bytes.len().min(HEAD_BYTES + PAYLOAD_BYTES_MAX)]);
-        let frame = parse_first_frame(first);
+        let Some(received) = &mut self.first_frame else { return };
+        received.extend_from_slice(&bytes[..bytes.len().min(HEAD_BYTES + PAYLOAD_BYTES_MAX)]);
+        let frame = parse_first_frame(received);
         if frame != FirstFrame::Pending {
-            self.greeting.set(frame);
-            self.first = None;
+            self.watcher.set(frame);
+            self.first_frame = None;
         }
     }
 }
 
-/// Parses the beginning of a connection.
+/// Parses the first bytes that a server sends.
 fn parse_first_frame(bytes: &[u8]) -> FirstFrame {
     let Some((head, rest)) = bytes.split_at_checked(HEAD_BYTES) else { return FirstFrame::Pending };
     let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);

@@ -29,7 +29,7 @@ pub(crate) struct SlotLimits {
 }
 
 impl Default for SlotLimits {
-    /// Small enough for 1024 descriptors in a process with two workers.
+    /// Small enough for a process with two workers and a limit of 1024 file descriptors.
     fn default() -> Self {
         Self { connections_max: 256, queue_max: 256, queue_timeout: Duration::from_millis(500) }
     }
@@ -136,7 +136,7 @@ impl Slots {
     /// Aborts a response of the client that occupies the most slots, if it has more slots than
     /// `client` and does not read.
     fn evict_for(&self, client: &Rc<ConnectionInfo>) {
-        let victim = self.victim(client);
+        let victim = self.find_victim(client);
         if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
             && let Some(response) = response.upgrade()
         {
@@ -150,9 +150,9 @@ impl Slots {
         }
     }
 
-    /// The response that has been unread for the longest time, among the clients with the most
-    /// slots.
-    fn victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
+    /// Finds the response that has been unread for the longest time, among the clients with the
+    /// most slots.
+    fn find_victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
         let shares = self.shares();
         let own_share = shares.count(client);
         let now = Instant::now();
@@ -160,12 +160,14 @@ impl Slots {
         let unread = entries.values().filter_map(|entry| {
             let share = shares.count(&entry.client);
             let unread = now.saturating_duration_since(entry.unread_since.get()?);
-            // Equal shares are not changed, so a client with a single response keeps it.
+            // A difference of one is not worth an abort. In particular, a client with a single
+            // response keeps it.
             (share > own_share + 1 && unread >= UNREAD_TIME_MIN).then_some(((share, unread), entry))
         });
         unread.max_by_key(|(rank, _)| *rank).map(|(_, entry)| Rc::clone(entry))
     }
 
+    /// Counts the slots of each client.
     fn shares(&self) -> Shares {
         let mut shares = HashMap::new();
         for entry in self.entries.borrow().values() {
@@ -250,8 +252,8 @@ impl Drop for Slot {
             first.map(|index| queue.remove(index))
         };
         match next {
-            // A request that stops waiting before it takes the slot drops it, and the drop passes
-            // it on.
+            // If that request stops waiting before it receives the slot, the slot is dropped, which
+            // passes it on.
             Some(waiter) => {
                 drop(waiter.slot.send(Self { slots: Rc::clone(&self.slots), entry: None }));
             }

@@ -14,15 +14,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The maximum number of bytes read from the upstream at once.
+/// The maximum number of bytes per read from the upstream.
 const READ_BYTES: usize = 16 * 1024;
 /// The maximum number of reads and writes before other tasks run.
 const COPIES_PER_POLL: u32 = 64;
 
-/// Moves bytes in both directions until the upstream has ended and all bytes are sent, or until
-/// either end fails. When the client closes its side, the upstream's side is closed too. The
-/// upstream may still respond, unless it pauses for `idle_timeout`: a disconnected client looks the
-/// same.
+/// Copies bytes in both directions until the upstream has closed its side and all bytes are sent,
+/// or until either connection fails. When the client closes its side, the upstream's side is closed
+/// too. The upstream can still send, but the tunnel ends when it pauses for `idle_timeout`, because
+/// a client that has disconnected looks the same.
 pub(crate) async fn copy_bidirectional(
     client: ClientUpgraded,
     upstream: UpstreamUpgraded,
@@ -40,7 +40,7 @@ pub(crate) async fn copy_bidirectional(
         idle_timeout,
         idle_timer: None,
     };
-    // Both connections are closed in any case.
+    // Both connections are closed, whether the tunnel ended or failed.
     let _ = poll_fn(|cx| tunnel.poll(cx)).await;
 }
 
@@ -55,7 +55,7 @@ struct Tunnel {
     buffer: Box<[u8]>,
     is_upstream_done: bool,
     idle_timeout: Duration,
-    /// Set while nothing is moved, after the client has closed its side.
+    /// Set while nothing is copied, after the client has closed its side.
     idle_timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -76,7 +76,8 @@ impl Tunnel {
         Poll::Pending
     }
 
-    /// Waits. If the client has closed its side, the wait is limited.
+    /// Waits for more bytes. After the client has closed its side, fails once `idle_timeout` has
+    /// passed.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_client_done {
             return Poll::Pending;
@@ -87,7 +88,7 @@ impl Tunnel {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Moves bytes to the upstream once.
+    /// Takes one step of copying to the upstream: receives, writes, flushes or shuts down.
     fn poll_copy_to_upstream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let upstream = Pin::new(&mut self.upstream);
         if !self.pending_to_upstream.is_empty() {
@@ -124,7 +125,7 @@ impl Tunnel {
         Poll::Pending
     }
 
-    /// Moves bytes to the client once.
+    /// Copies the bytes of one read to the client.
     fn poll_copy_to_client(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.client.poll_capacity(cx))?;
         let mut buffer = ReadBuf::new(&mut self.buffer);

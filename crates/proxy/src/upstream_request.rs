@@ -6,8 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use peregrine_web::Body;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// The framing field for `body`, if hyper would not send the right one. In a GET, hyper treats
-/// content of unknown length as absent, and it does not announce empty content.
+/// Returns the framing field for `body` if hyper would not send the right one. In a GET, hyper
+/// treats content of unknown length as absent, and it does not announce empty content.
 pub(crate) fn framing_field(method: &Method, body: &Body) -> Option<(HeaderName, HeaderValue)> {
     if http_body::Body::is_end_stream(body) || body.length() == Some(0) {
         // RFC 9110 §8.6: a request whose method usually has content announces that it has none.
@@ -20,7 +20,7 @@ pub(crate) fn framing_field(method: &Method, body: &Body) -> Option<(HeaderName,
     }
 }
 
-/// Adds the fields of an HTTP/1.1 upgrade to `protocols`.
+/// Adds the fields that request an HTTP/1.1 upgrade to `protocols`.
 pub(crate) fn set_upgrade_fields(headers: &mut HeaderMap, protocols: &HeaderValue) {
     let is_websocket = protocols.as_bytes().eq_ignore_ascii_case(b"websocket");
     headers.insert(UPGRADE, protocols.clone());
@@ -33,7 +33,7 @@ pub(crate) fn set_upgrade_fields(headers: &mut HeaderMap, protocols: &HeaderValu
     }
 }
 
-/// 16 random bytes in base64. They prevent caches from responding and need not be secret.
+/// Generates 16 random bytes in base64. They prevent caches from responding and need not be secret.
 fn websocket_key() -> HeaderValue {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let random = || u128::from(RandomState::new().build_hasher().finish());

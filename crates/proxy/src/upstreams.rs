@@ -36,7 +36,8 @@ pub struct Upstreams(Arc<UpstreamSet>);
 
 pub(crate) struct UpstreamSet {
     pub(crate) upstreams: Vec<Upstream>,
-    balance: LoadBalancing,
+    load_balancing: LoadBalancing,
+    /// Incremented with each selection; the upstream at which the next rotation starts.
     next: AtomicUsize,
     failures_max: u32,
     fail_timeout: Duration,
@@ -70,7 +71,7 @@ pub(crate) struct Upstream {
     pub(crate) host: String,
     pub(crate) port: u16,
     is_secure: bool,
-    /// The value of `Host`.
+    /// The value of `Host`, if it is not the client's.
     pub(crate) authority: HeaderValue,
     /// The prefix of every path, without a trailing slash.
     pub(crate) base_path: String,
@@ -81,13 +82,16 @@ pub(crate) struct Upstream {
     pub(crate) http2_prior_knowledge: bool,
     pub(crate) in_flight: AtomicUsize,
     failures: AtomicU32,
-    /// Milliseconds of [`now`]; 0 while it is up.
+    /// Until when requests skip it after failures, in the milliseconds of [`now`]; 0 while it is
+    /// up.
     unhealthy_until: AtomicU64,
+    /// When its last health check ended, in the milliseconds of [`now`].
     checked_at: AtomicU64,
     check_in_progress: AtomicBool,
-    /// Consecutive failed checks, whatever the results of requests.
+    /// Consecutive failed checks. The results of requests do not change it.
     failed_checks: AtomicU32,
-    is_reported_unhealthy: AtomicBool,
+    /// Whether it has failed too many consecutive checks. It is then skipped until it passes one.
+    fails_checks: AtomicBool,
 }
 
 /// The current state of an upstream.
@@ -127,7 +131,7 @@ impl Upstreams {
         Self::from_list(upstreams)
     }
 
-    /// Like [`Upstreams::new`], with a TLS configuration of your own, for example with a private
+    /// Like [`Upstreams::new`], with your own TLS configuration, for example with a private
     /// authority or a client certificate. The ALPN protocols in `config` are ignored.
     ///
     /// # Errors
@@ -163,7 +167,7 @@ impl Upstreams {
         }
         Ok(Self(Arc::new(UpstreamSet {
             upstreams,
-            balance: LoadBalancing::default(),
+            load_balancing: LoadBalancing::default(),
             next: AtomicUsize::new(0),
             failures_max: FAILURES_MAX,
             fail_timeout: FAIL_TIMEOUT,
@@ -182,8 +186,8 @@ impl Upstreams {
     /// The set was already cloned.
     #[doc(alias = "lb_policy")]
     #[must_use]
-    pub fn load_balancing(self, balance: LoadBalancing) -> Self {
-        self.configure(|set| set.balance = balance)
+    pub fn load_balancing(self, load_balancing: LoadBalancing) -> Self {
+        self.configure(|set| set.load_balancing = load_balancing)
     }
 
     /// Sets the number of consecutive failures after which an upstream is skipped: failed
@@ -207,10 +211,11 @@ impl Upstreams {
         self.configure(|set| set.fail_timeout = time)
     }
 
-    /// Checks the health of each upstream with a GET of `path`. A status below 400 is healthy. An
-    /// upstream that fails as many consecutive checks as [`Upstreams::failures_max`] is skipped
-    /// until it passes one. Checks run concurrently with requests, at most once in `interval`,
-    /// which is also their time limit. Without requests, no checks are sent.
+    /// Checks the health of each upstream with a GET of `path`. A response with a status below 400
+    /// passes. An upstream that fails as many consecutive checks as [`Upstreams::failures_max`] is
+    /// skipped until it passes one. Checks run concurrently with requests, at most once per
+    /// `interval`, which is also their time limit. Requests start them, so an idle proxy sends no
+    /// checks.
     ///
     /// # Panics
     /// `path` does not begin with a slash, or the set was already cloned.
@@ -224,7 +229,7 @@ impl Upstreams {
         self.configure(|set| set.health_check = Some(HealthCheck { path, interval }))
     }
 
-    /// The current state of each upstream, for your own pages and metrics.
+    /// Returns the current state of each upstream, for your own pages and metrics.
     #[must_use]
     pub fn statuses(&self) -> Vec<UpstreamStatus> {
         let now = now();
@@ -243,8 +248,9 @@ impl Upstreams {
 }
 
 impl UpstreamSet {
-    /// The index of the next upstream, excluding those in `tried`. If none is up, one of the others
-    /// is chosen anyway: it may have recovered, and refusing the request would not help the client.
+    /// Selects the next upstream, excluding those in `tried`, and returns its index. If none is up,
+    /// one that is down is selected: it may have recovered, and refusing the request would not help
+    /// the client.
     pub(crate) fn select(&self, tried: &[usize]) -> Option<usize> {
         let (now, count) = (now(), self.upstreams.len());
         let first = self.next.fetch_add(1, Ordering::Relaxed);
@@ -253,15 +259,15 @@ impl UpstreamSet {
         if candidates.iter().any(|index| self.upstreams[*index].is_healthy(now)) {
             candidates.retain(|index| self.upstreams[*index].is_healthy(now));
         }
-        let selected = match self.balance {
+        let selected = match self.load_balancing {
             LoadBalancing::RoundRobin => candidates.first().copied(),
             LoadBalancing::LeastRequests => candidates
                 .into_iter()
                 .min_by_key(|index| self.upstreams[*index].in_flight.load(Ordering::Relaxed)),
         };
-        // Only this request tries an upstream that was down, and it may wait for a long time. For
-        // other requests the upstream stays down until it has responded to this one, or for the
-        // same time again.
+        // An upstream whose time to be skipped is over gets one request as a trial, which may wait
+        // long. Other requests skip it until it has responded to the trial, or for the same time
+        // again.
         let unhealthy_until = &self.upstreams[selected?].unhealthy_until;
         let previous = unhealthy_until.load(Ordering::Relaxed);
         let is_trial = previous != 0 && previous <= now;
@@ -271,7 +277,7 @@ impl UpstreamSet {
                 .compare_exchange(previous, self.unhealthy_until(now), relaxed, relaxed)
                 .is_err()
         {
-            // Another worker's request is already trying it.
+            // A request on another worker is already the trial.
             return self.select(tried);
         }
         selected
@@ -282,7 +288,7 @@ impl UpstreamSet {
         self.upstreams[index].unhealthy_until.load(Ordering::Relaxed) != 0
     }
 
-    /// The time until which an upstream that fails now is skipped.
+    /// Returns the time until which an upstream that fails now is skipped.
     fn unhealthy_until(&self, now: u64) -> u64 {
         now.saturating_add(millis(self.fail_timeout)).max(1)
     }
@@ -323,7 +329,7 @@ impl UpstreamSet {
         }
     }
 
-    /// The next upstream whose check is due.
+    /// Claims the next upstream whose check is due.
     pub(crate) fn next_due_check(self: &Arc<Self>) -> Option<HealthCheckGuard> {
         let interval_millis = millis(self.health_check.as_ref()?.interval);
         let now = now();
@@ -342,7 +348,7 @@ impl UpstreamSet {
         match outcome {
             Ok(()) => {
                 upstream.failed_checks.store(0, Ordering::Relaxed);
-                if upstream.is_reported_unhealthy.swap(false, Ordering::Relaxed) {
+                if upstream.fails_checks.swap(false, Ordering::Relaxed) {
                     catch_log_panic(|| {
                         tracing::info!(
                             target: "peregrine",
@@ -357,7 +363,7 @@ impl UpstreamSet {
                 let failed =
                     upstream.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                 if failed >= self.failures_max
-                    && !upstream.is_reported_unhealthy.swap(true, Ordering::Relaxed)
+                    && !upstream.fails_checks.swap(true, Ordering::Relaxed)
                 {
                     catch_log_panic(|| {
                         tracing::warn!(
@@ -434,7 +440,7 @@ impl Upstream {
             checked_at: AtomicU64::new(0),
             check_in_progress: AtomicBool::new(false),
             failed_checks: AtomicU32::new(0),
-            is_reported_unhealthy: AtomicBool::new(false),
+            fails_checks: AtomicBool::new(false),
         })
     }
 
@@ -443,7 +449,7 @@ impl Upstream {
     }
 
     fn is_healthy(&self, now: u64) -> bool {
-        !self.is_reported_unhealthy.load(Ordering::Relaxed)
+        !self.fails_checks.load(Ordering::Relaxed)
             && self.unhealthy_until.load(Ordering::Relaxed) <= now
     }
 }
@@ -460,7 +466,8 @@ fn configure_tls(
     Ok(())
 }
 
-/// Milliseconds since the first call, plus one day, so that a `checked_at` of 0 is long ago.
+/// Returns the milliseconds since the first call, plus one day, so that a `checked_at` of 0 is long
+/// ago.
 fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     millis(START.get_or_init(Instant::now).elapsed()) + 24 * 60 * 60 * 1000
@@ -547,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_tries_an_upstream_that_was_down() {
+    fn only_one_trial_request_is_sent_to_an_upstream_that_was_down() {
         for balance in [LoadBalancing::RoundRobin, LoadBalancing::LeastRequests] {
             let upstreams = three(balance);
             let set = upstreams.set();

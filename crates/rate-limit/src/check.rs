@@ -8,7 +8,7 @@ use peregrine_web::extract::Requirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use smallvec::{SmallVec, smallvec};
 
-/// Up to this many limits, a request needs no allocation.
+/// A request that is checked against at most this many limits needs no allocation.
 const INLINE_LIMITS: usize = 2;
 
 /// The key of a request for each limit.
@@ -23,7 +23,7 @@ pub(crate) struct CheckResult {
 }
 
 impl CheckResult {
-    /// No limit counts the request.
+    /// The result for a request that no limit counts.
     pub(crate) fn none(limits: &[CompiledLimit]) -> Self {
         Self { decisions: smallvec![None; limits.len()], is_allowed: true }
     }
@@ -56,8 +56,8 @@ fn check_and_charge(
         return check_and_charge(compiled, keys, index + 1, now, is_allowed, decisions);
     };
     let mut entry = limit.table.lock_entry(key, now);
-    entry.clamp(limit.rate.clamp_tat(entry.tat(), now));
-    let (decision, next) = limit.rate.check(entry.tat(), now);
+    entry.correct_tat(limit.quota.clamp_tat(entry.tat(), now));
+    let (decision, next) = limit.quota.check(entry.tat(), now);
     let is_allowed = check_and_charge(
         compiled,
         keys,
@@ -66,10 +66,11 @@ fn check_and_charge(
         is_allowed && decision.conforms(),
         decisions,
     );
+    // The decision of a limit that the request conforms to assumes that it is charged.
     let reports_decision = is_allowed || !decision.conforms();
     decisions[index] = Some(match reports_decision {
         true => decision,
-        false => limit.rate.peek(entry.tat(), now),
+        false => limit.quota.peek(entry.tat(), now),
     });
     if is_allowed {
         entry.store(next);

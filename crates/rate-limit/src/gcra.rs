@@ -23,7 +23,7 @@ const CLOCK_SKEW_TOLERANCE: u64 = 1_000_000_000;
 pub(crate) struct Quota {
     /// The time per request, in nanoseconds. More than zero.
     pub(crate) emission_interval: u64,
-    /// How many requests may come at once. More than zero.
+    /// How many requests are allowed in immediate succession. More than zero.
     pub(crate) burst: u32,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Quota {
 pub(crate) struct GcraDecision {
     /// How long the request should have waited, in nanoseconds; 0 if it conforms.
     pub(crate) retry_after: u64,
-    /// How many more requests may come at once now, after this one if it conforms.
+    /// How many more requests are allowed immediately, after this one if it conforms.
     pub(crate) remaining: u32,
     /// When the burst is fully available again, in nanoseconds.
     pub(crate) reset_after: u64,
@@ -65,7 +65,7 @@ impl Quota {
         self.burst_tolerance().unwrap_or(u64::MAX / 4)
     }
 
-    /// Corrects a stored TAT, which rarely changes it. No key has a debt of more than a whole
+    /// Returns a stored TAT, corrected if it is too late. No key has a debt of more than a whole
     /// burst: a later TAT was written before the clock was set back, and clients must not wait for
     /// that. [`CLOCK_SKEW_TOLERANCE`] allows for threads that read the clock in one order and count
     /// in the other.
@@ -79,8 +79,8 @@ impl Quota {
         self.clamp_tat(stored_tat, now).max(now)
     }
 
-    /// Checks a request at `now`. Returns the decision and the TAT to store if the request is let
-    /// through.
+    /// Checks a request at `now`. Returns the decision and the TAT to store if the request is
+    /// allowed.
     pub(crate) fn check(&self, stored_tat: u64, now: u64) -> (GcraDecision, u64) {
         let tolerance = self.burst_tolerance_or_max();
         let tat = self.tat(stored_tat, now);
@@ -90,7 +90,7 @@ impl Quota {
         (GcraDecision { retry_after, remaining: self.remaining(debt), reset_after: debt }, next)
     }
 
-    /// The state of a key that is not charged because another limit rejected the request.
+    /// Returns the state of a key that is not charged because another limit rejected the request.
     pub(crate) fn peek(&self, stored_tat: u64, now: u64) -> GcraDecision {
         let debt = self.tat(stored_tat, now) - now;
         GcraDecision { retry_after: 0, remaining: self.remaining(debt), reset_after: debt }
@@ -115,12 +115,12 @@ mod tests {
     }
 
     impl Bucket {
-        fn take(&mut self, rate: &Quota, now: u64) -> (bool, u128) {
+        fn take(&mut self, quota: &Quota, now: u64) -> (bool, u128) {
             self.level = self.depth.min(self.level + u128::from(now) - self.at);
             self.at = u128::from(now);
-            let is_allowed = self.level >= u128::from(rate.emission_interval);
+            let is_allowed = self.level >= u128::from(quota.emission_interval);
             if is_allowed {
-                self.level -= u128::from(rate.emission_interval);
+                self.level -= u128::from(quota.emission_interval);
             }
             (is_allowed, self.level)
         }
@@ -133,14 +133,14 @@ mod tests {
             burst in 1_u32..20,
             steps in prop::collection::vec(0_u64..4_000, 1..200),
         ) {
-            let rate = Quota { emission_interval: interval, burst };
-            let depth = u128::from(rate.burst_tolerance().unwrap());
+            let quota = Quota { emission_interval: interval, burst };
+            let depth = u128::from(quota.burst_tolerance().unwrap());
             let mut bucket = Bucket { level: depth, depth, at: 0 };
             let (mut tat, mut now) = (0, 0);
             for step in steps {
                 now += step;
-                let (decision, next) = rate.check(tat, now);
-                let (is_allowed, level) = bucket.take(&rate, now);
+                let (decision, next) = quota.check(tat, now);
+                let (is_allowed, level) = bucket.take(&quota, now);
                 prop_assert_eq!(decision.conforms(), is_allowed);
                 prop_assert_eq!(u128::from(decision.remaining), level / u128::from(interval));
                 prop_assert_eq!(u128::from(decision.reset_after), depth - level);
@@ -149,8 +149,8 @@ mod tests {
                 } else {
                     // One nanosecond before the reported time the request is rejected; at that time
                     // it conforms.
-                    prop_assert!(!rate.check(tat, now + decision.retry_after - 1).0.conforms());
-                    prop_assert!(rate.check(tat, now + decision.retry_after).0.conforms());
+                    prop_assert!(!quota.check(tat, now + decision.retry_after - 1).0.conforms());
+                    prop_assert!(quota.check(tat, now + decision.retry_after).0.conforms());
                 }
             }
         }
@@ -161,11 +161,11 @@ mod tests {
             period in 50_u64..100_000,
             steps in prop::collection::vec(0_u64..3_000, 1..200),
         ) {
-            let rate = Quota::new(count, Duration::from_nanos(period)).unwrap();
+            let quota = Quota::new(count, Duration::from_nanos(period)).unwrap();
             let (mut tat, mut now, mut times) = (0, 0, Vec::new());
             for step in steps {
                 now += step;
-                let (decision, next) = rate.check(tat, now);
+                let (decision, next) = quota.check(tat, now);
                 if decision.conforms() {
                     tat = next;
                     times.push(now);
@@ -173,7 +173,8 @@ mod tests {
             }
             for (number, start) in times.iter().enumerate() {
                 for (count_before, end) in times[number..].iter().enumerate() {
-                    let allowed = u64::from(rate.burst) + (end - start) * u64::from(count) / period;
+                    let accrued = (end - start) * u64::from(count) / period;
+                    let allowed = u64::from(quota.burst) + accrued;
                     prop_assert!((count_before as u64) < allowed);
                 }
             }
@@ -183,9 +184,9 @@ mod tests {
         fn no_stored_tat_delays_a_key_by_more_than_a_burst(
             interval in 1_u64..2_000, burst in 1_u32..20, tat: u64, now in 0..u64::MAX / 2,
         ) {
-            let rate = Quota { emission_interval: interval, burst };
-            let (decision, next) = rate.check(tat, now);
-            let depth = rate.burst_tolerance().unwrap();
+            let quota = Quota { emission_interval: interval, burst };
+            let (decision, next) = quota.check(tat, now);
+            let depth = quota.burst_tolerance().unwrap();
             prop_assert!(decision.retry_after <= interval + CLOCK_SKEW_TOLERANCE && decision.reset_after <= depth + CLOCK_SKEW_TOLERANCE);
             prop_assert!(next <= now + depth + interval + CLOCK_SKEW_TOLERANCE);
         }
@@ -193,19 +194,19 @@ mod tests {
 
     #[test]
     fn setting_the_clock_back_costs_at_most_a_burst() {
-        let rate = Quota { emission_interval: 10, burst: 3 };
-        let (_, tat) = rate.check(0, 5 * CLOCK_SKEW_TOLERANCE);
-        let (decision, _) = rate.check(tat, 500);
+        let quota = Quota { emission_interval: 10, burst: 3 };
+        let (_, tat) = quota.check(0, 5 * CLOCK_SKEW_TOLERANCE);
+        let (decision, _) = quota.check(tat, 500);
         assert_eq!(
             (decision.retry_after, decision.reset_after),
             (10, 30),
             "as if the burst was just used up"
         );
-        let corrected = rate.clamp_tat(tat, 500);
+        let corrected = quota.clamp_tat(tat, 500);
         assert_eq!(corrected, 530);
-        assert!(rate.check(corrected, 510).0.conforms(), "the debt decreases with the new clock");
+        assert!(quota.check(corrected, 510).0.conforms(), "the debt decreases with the new clock");
         assert_eq!(
-            rate.clamp_tat(tat, 5 * CLOCK_SKEW_TOLERANCE - 1),
+            quota.clamp_tat(tat, 5 * CLOCK_SKEW_TOLERANCE - 1),
             tat,
             "a small difference is due to threads, not the clock"
         );

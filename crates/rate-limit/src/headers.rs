@@ -28,8 +28,9 @@ pub(crate) fn add_headers(
 ) {
     for (limit, decision) in compiled.limits.iter().zip(&result.decisions) {
         let Some(decision) = decision else { continue };
-        // Subtract the rounding of the intervals, which must not add a second.
-        let full_in = decision.reset_after.saturating_sub(u64::from(limit.rate.burst));
+        // Each interval of the burst was rounded up by less than a nanosecond. Subtract that, so
+        // that it does not add a second.
+        let full_in = decision.reset_after.saturating_sub(u64::from(limit.quota.burst));
         let seconds = full_in.div_ceil(SECOND);
         let remaining = u64::from(decision.remaining);
         // A `Vec` filled to its capacity becomes a value without a copy.
@@ -47,7 +48,7 @@ pub(crate) fn add_headers(
     }
 }
 
-/// The number of decimal digits.
+/// Returns the number of decimal digits.
 fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |power| power as usize + 1)
 }

@@ -22,7 +22,7 @@ enum KeyKind {
 }
 
 impl RateLimitKey {
-    /// Requests with the same value, such as a user ID or the name of a plan. The table keeps only
+    /// Requests with the same value, such as a user ID or the name of a plan. The table stores only
     /// a hash, so secrets such as API keys are safe to use.
     pub fn from_value(value: impl AsRef<[u8]>) -> Self {
         Self(KeyKind::Value(value.as_ref().to_vec()))
@@ -99,7 +99,7 @@ impl Hash for ResolvedKey<'_> {
 }
 
 impl KeyExtractor {
-    /// The key of a request; `None` if it is exempt.
+    /// Returns the key of a request; `None` if the request is exempt.
     pub(crate) fn resolve<'r>(
         &self,
         parts: &'r Parts,
@@ -129,7 +129,7 @@ impl KeyExtractor {
 }
 
 impl IpPrefixLengths {
-    /// The part of an address that identifies a client.
+    /// Masks an address to the part that identifies a client.
     fn mask(self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
@@ -146,7 +146,7 @@ impl IpPrefixLengths {
 
 #[cfg(feature = "redis")]
 impl ResolvedKey<'_> {
-    /// A fixed-length text that does not reveal the key.
+    /// Returns a fixed-length text that does not reveal the key.
     pub(crate) fn digest(&self) -> String {
         use sha2::{Digest, Sha256};
         let mut hash = Sha256::new();

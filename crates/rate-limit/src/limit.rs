@@ -25,7 +25,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Limits how often a client may call the routes inside.
+/// Limits how often a client can call the routes inside.
 ///
 /// ```
 /// use peregrine::rate_limit::RateLimit;
@@ -44,13 +44,13 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// assert_eq!((refused.status().as_u16(), refused.header("retry-after")), (429, Some("1")));
 /// ```
 ///
-/// Clones count together: create the value outside the closure passed to `serve` and clone it in
-/// there. A limit around a scope counts the requests to all routes of the scope; to limit one
+/// Clones share their counters: create the value outside the closure passed to `serve` and clone it
+/// in there. A limit around a scope counts the requests to all routes of the scope; to limit one
 /// route, wrap it in a scope. Changing a setting of a clone starts new counters.
 ///
 /// | setting | default |
 /// |---|---|
-/// | [`burst`](Self::burst): requests allowed at once | the rate's count |
+/// | [`burst`](Self::burst): requests allowed in immediate succession | the rate's count |
 /// | the key | the client's address |
 /// | [`ipv6_prefix`](Self::ipv6_prefix), [`ipv4_prefix`](Self::ipv4_prefix) | 64 bits, 32 bits |
 /// | [`name`](Self::name) | `default` |
@@ -110,7 +110,7 @@ pub(crate) struct CompiledLimit {
     /// The name as a quoted string.
     pub(crate) quoted_name: String,
     pub(crate) policy: HeaderValue,
-    pub(crate) rate: Quota,
+    pub(crate) quota: Quota,
     pub(crate) is_global: bool,
     pub(crate) table: Table,
 }
@@ -164,7 +164,8 @@ impl RateLimit {
         self.configure(|settings| settings.limits.last_mut().map(update).unwrap_or_default())
     }
 
-    /// Sets how many requests may come at once after a pause. The default is the rate's count.
+    /// Sets how many requests are allowed in immediate succession after a pause. The default is the
+    /// rate's count.
     pub fn burst(self, count: u32) -> Self {
         self.configure_limit(|spec| spec.burst = Some(count))
     }
@@ -248,7 +249,7 @@ impl RateLimit {
         self.configure(|settings| settings.keys_max = keys)
     }
 
-    /// Sends no header field but `Retry-After`.
+    /// Omits all header fields except `Retry-After`.
     pub fn without_headers(self) -> Self {
         self.configure(|settings| settings.sends_headers = false)
     }
@@ -284,7 +285,7 @@ impl RateLimit {
         self.configure(|settings| settings.clock = Some(Arc::new(clock)))
     }
 
-    /// Statistics of the limits since this value was created.
+    /// Returns the statistics of the limits since this value was created.
     #[must_use]
     pub fn stats(&self) -> RateLimitStats {
         self.compiled().map(|compiled| compiled.counts.snapshot()).unwrap_or_default()
@@ -375,8 +376,8 @@ impl CompiledLimit {
         let is_global = matches!(spec.key, KeyExtractor::Global);
         let table = Table::new(if is_global { 1 } else { keys_max });
         let (quoted_name, policy) = headers::policy_header(&spec.name, spec.policy_quota());
-        let (name, rate) = (spec.name.clone(), spec.quota()?);
-        Some(Self { name, quoted_name, policy, rate, is_global, table })
+        let (name, quota) = (spec.name.clone(), spec.quota()?);
+        Some(Self { name, quoted_name, policy, quota, is_global, table })
     }
 }
 

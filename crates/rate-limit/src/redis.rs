@@ -25,10 +25,10 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 /// How long Redis is skipped after a failure, in nanoseconds.
 const BACKOFF: u64 = 1_000_000_000;
 
-/// Checks all limits of a request at once, by the clock of Redis, in whole microseconds, which
-/// Lua's numbers represent exactly for 280 years. Entries expire with the debt, so idle keys take
-/// no memory. A debt of more than a burst was written before the clock was set back or the limit
-/// was changed. The script returns the previous debt of each key.
+/// Checks all limits of a request in one call, by the clock of Redis, in whole microseconds, which
+/// Lua's numbers represent exactly for 280 years. An entry expires when its debt is zero, so idle
+/// keys take no memory. A debt of more than a burst was written before the clock was set back or
+/// the limit was changed. The script returns the previous debt of each key.
 const SCRIPT: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -71,9 +71,9 @@ pub enum OnStoreFailure {
 
 /// A Redis server, or a compatible one that runs its Lua scripts. Clusters are not supported.
 ///
-/// Each request costs one round trip, on a connection that each worker keeps. The names of Redis
-/// keys contain the limit's name and rate and a hash of the key; entries expire when their debt is
-/// zero.
+/// Each request costs one round trip, on a connection that each worker keeps open. The names of
+/// Redis keys contain the limit's name and rate and a hash of the key; entries expire when their
+/// debt is zero.
 ///
 /// Machines share limits by name and rate. Two limits of one program with the same name and rate,
 /// such as two unnamed ones, would therefore count together: give each a different name.
@@ -110,14 +110,14 @@ pub struct RedisStore {
 struct StoreShared {
     id: u64,
     script: Script,
-    /// Redis is skipped until then.
+    /// Redis is skipped until this time of the process, in nanoseconds.
     retry_at: AtomicU64,
 }
 
 impl RedisStore {
-    /// Redis at this URL: `redis://user:password@host:port/database` or `redis+unix:///path`. An
-    /// invalid URL is an error when the application is built. `rediss://` (TLS) needs the crate
-    /// `redis` 0.32 with its feature `tokio-rustls-comp` in the program.
+    /// Uses the Redis server at this URL: `redis://user:password@host:port/database` or
+    /// `redis+unix:///path`. An invalid URL is an error when the application is built. `rediss://`
+    /// (TLS) needs the crate `redis` 0.32 with its feature `tokio-rustls-comp` in the program.
     #[must_use]
     pub fn from_url(url: &str) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -172,7 +172,7 @@ impl RedisStore {
             match timeout(self.timeout, self.query(compiled, keys)).await {
                 Ok(Ok(result)) => return Ok(result),
                 Ok(Err(error)) => self.back_off(now, &error.to_string()),
-                Err(_) => self.back_off(now, "no answer in time"),
+                Err(_) => self.back_off(now, "no response in time"),
             }
         }
         compiled.counts.record_store_error();
@@ -208,10 +208,10 @@ impl RedisStore {
         let limits_with_keys = || compiled.limits.iter().zip(keys).enumerate();
         for (_, (limit, key)) in limits_with_keys() {
             let Some(key) = key else { continue };
-            let rate = in_microseconds(limit.rate);
-            call.key(redis_key(&self.prefix, &limit.name, rate, key))
-                .arg(rate.emission_interval)
-                .arg(rate.emission_interval.saturating_mul(u64::from(rate.burst)));
+            let quota = in_microseconds(limit.quota);
+            call.key(redis_key(&self.prefix, &limit.name, quota, key))
+                .arg(quota.emission_interval)
+                .arg(quota.emission_interval.saturating_mul(u64::from(quota.burst)));
         }
         let debts: Vec<u64> = call.invoke_async(&mut connection).await?;
         let mut debts = debts.into_iter();
@@ -222,7 +222,7 @@ impl RedisStore {
                 continue;
             }
             debt_of[index] = debts.next().unwrap_or(0);
-            let (decision, _) = in_microseconds(limit.rate).check(debt_of[index], 0);
+            let (decision, _) = in_microseconds(limit.quota).check(debt_of[index], 0);
             result.is_allowed &= decision.conforms();
             result.decisions[index] = Some(decision);
         }
@@ -231,14 +231,15 @@ impl RedisStore {
         {
             let Some(decision) = decision else { continue };
             if !result.is_allowed && decision.conforms() {
-                *decision = in_microseconds(limit.rate).peek(debt, 0);
+                *decision = in_microseconds(limit.quota).peek(debt, 0);
             }
             *decision = in_nanoseconds(*decision);
         }
         Ok(result)
     }
 
-    /// This worker's connection. While it is being opened, the worker's other requests wait for it.
+    /// Returns this worker's connection. While it is being opened, the worker's other requests wait
+    /// for it.
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
         let id = self.shared.id;
         let cell = CONNECTIONS.with_borrow_mut(|all| Rc::clone(all.entry(id).or_default()));
@@ -257,14 +258,15 @@ thread_local! {
     static CONNECTIONS: RefCell<HashMap<u64, Connection>> = RefCell::default();
 }
 
-/// The rate is part of the key, because a value stored with another rate is not a debt at this one.
-fn redis_key(prefix: &str, name: &str, rate: Quota, key: &ResolvedKey<'_>) -> String {
-    let Quota { emission_interval: interval, burst } = rate;
+/// Builds the name of a Redis key. It contains the rate, because a value stored under another rate
+/// is not a debt at this one.
+fn redis_key(prefix: &str, name: &str, quota: Quota, key: &ResolvedKey<'_>) -> String {
+    let Quota { emission_interval: interval, burst } = quota;
     format!("{prefix}{name}:{burst}x{interval}us:{}", key.digest())
 }
 
-fn in_microseconds(rate: Quota) -> Quota {
-    Quota { emission_interval: rate.emission_interval.div_ceil(1_000), ..rate }
+fn in_microseconds(quota: Quota) -> Quota {
+    Quota { emission_interval: quota.emission_interval.div_ceil(1_000), ..quota }
 }
 
 fn in_nanoseconds(decision: GcraDecision) -> GcraDecision {
@@ -295,9 +297,9 @@ mod tests {
     #[test]
     fn different_limits_have_different_redis_keys() {
         let key = |name, count, seconds, burst| {
-            let rate = Quota::new(count, Duration::from_secs(seconds)).expect("a rate");
-            let rate = in_microseconds(Quota { burst, ..rate });
-            redis_key("p:", name, rate, &ResolvedKey::Value(b"a"[..].into()))
+            let quota = Quota::new(count, Duration::from_secs(seconds)).expect("a rate");
+            let quota = in_microseconds(Quota { burst, ..quota });
+            redis_key("p:", name, quota, &ResolvedKey::Value(b"a"[..].into()))
         };
         let keys = [
             key("default", 50, 1, 50),

@@ -33,16 +33,16 @@ impl LimitSpec {
         }
     }
 
-    /// The rate; `None` if the settings are invalid.
+    /// The quota; `None` if the settings are invalid.
     pub(crate) fn quota(&self) -> Option<Quota> {
-        let rate = Quota::new(self.count, self.period)?;
-        let rate = Quota { burst: self.burst.unwrap_or(rate.burst), ..rate };
-        (rate.burst > 0 && rate.burst_tolerance().is_some()).then_some(rate)
+        let quota = Quota::new(self.count, self.period)?;
+        let quota = Quota { burst: self.burst.unwrap_or(quota.burst), ..quota };
+        (quota.burst > 0 && quota.burst_tolerance().is_some()).then_some(quota)
     }
 
-    /// The limit as `RateLimit-Policy` expresses it: requests per number of seconds. This is the
-    /// burst and the time it takes to refill; if that is less than a second, it is the number of
-    /// requests in one second.
+    /// The number of requests and of seconds by which `RateLimit-Policy` expresses the limit. These
+    /// are the burst and the time that it takes to refill or, if that is less than a second, the
+    /// number of requests in one second.
     pub(crate) fn policy_quota(&self) -> (u64, u64) {
         let (count, period) = (u128::from(self.count.max(1)), self.period.as_nanos());
         let burst = u128::from(self.burst.unwrap_or(self.count));

@@ -45,7 +45,7 @@ pub(crate) struct LockedEntry<'t> {
 }
 
 impl Table {
-    /// A table for `keys` keys, rounded up to a multiple of [`WAYS`].
+    /// Creates a table for `keys` keys, rounded up to a multiple of [`WAYS`].
     pub(crate) fn new(keys: usize) -> Self {
         let sets = keys.div_ceil(WAYS).max(1);
         Self {
@@ -54,7 +54,8 @@ impl Table {
         }
     }
 
-    /// The entry of a key at `now`.
+    /// Locks the entry of a key at `now`: its own or, if the key is new, the one with the least
+    /// debt in its set.
     pub(crate) fn lock_entry(&self, key: &impl Hash, now: u64) -> LockedEntry<'_> {
         self.lock_entry_by_hash(self.hasher.hash_one(key), now)
     }
@@ -80,7 +81,7 @@ impl LockedEntry<'_> {
     }
 
     /// Corrects the stored TAT without changing the entry's key.
-    pub(crate) fn clamp(&mut self, tat: u64) {
+    pub(crate) fn correct_tat(&mut self, tat: u64) {
         self.set[self.way].tat = tat;
     }
 

@@ -34,7 +34,7 @@ pub(crate) mod handover_message {
     pub(crate) const INPUT: &str = "input";
     /// The sockets of a listener. The rest of the name is the listener's key.
     pub(crate) const LISTENER: &str = "listener ";
-    // To pass anything else to successors, add a message here: older successors ignore unknown
+    // To pass something else to successors, add a message here: older successors ignore unknown
     // names.
     /// All sockets were passed on.
     pub(crate) const END: &str = "end";
@@ -46,7 +46,7 @@ pub(crate) mod handover_message {
     pub(crate) const FAILED: &str = "failed";
     /// Lets the successor accept connections.
     pub(crate) const GO: &str = "go";
-    /// A reload was requested from the predecessor when the successor may already have read its
+    /// A reload was requested from the predecessor when the successor could already have read its
     /// settings, so the successor must reload.
     pub(crate) const RELOAD: &str = "reload";
     /// The successor accepts connections.
@@ -139,7 +139,7 @@ pub(crate) fn receive(mut link: &UnixStream, timeout: Duration) -> io::Result<Op
     Ok(Some(FdMessage { name, bytes, fds }))
 }
 
-/// Receives all of `bytes`, which were sent in one piece, and the descriptors attached to them.
+/// Receives all of `bytes`, which were sent in one call, and the descriptors attached to them.
 fn receive_with(link: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
     let mut control_space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(FDS_PER_SEND))];
     let mut control = RecvAncillaryBuffer::new(&mut control_space);

@@ -8,10 +8,10 @@ use std::io;
 
 /// A server that can be upgraded in place.
 pub trait UpgradeHost: Send + Sync {
-    /// The server's current lifecycle state.
+    /// Returns the server's current lifecycle state.
     fn lifecycle(&self) -> Lifecycle;
 
-    /// The server's state for upgrades and for its service manager.
+    /// Returns the server's state for upgrades and for its service manager.
     fn restart(&self) -> &RestartState;
 
     /// Lets the workers accept connections, unless a shutdown was requested.

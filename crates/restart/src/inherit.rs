@@ -58,10 +58,10 @@ enum InheritedAddr {
     Unix(Option<PathBuf>),
 }
 
-/// The result of the first search for a predecessor, until a server takes it.
+/// The result of the first search for a predecessor. It stays here until a server takes it.
 static INHERITED: Mutex<Option<Option<InheritedListeners>>> = Mutex::new(None);
 
-/// The value of [`ENV_VAR`] for a process with this standard input.
+/// Returns the value of [`ENV_VAR`] for a process with this standard input.
 pub(crate) fn env_value(input: &UnixStream) -> io::Result<String> {
     Ok(format!("{PROTOCOL_VERSION}:{}", socket_inode(input.as_fd().try_clone_to_owned()?)?))
 }
@@ -141,10 +141,11 @@ impl InheritedListeners {
         if address.is_some() && taken.len() > 1 {
             self.inherited.extend(taken.drain(1..));
         }
-        taken.into_iter().map(|listener| self.hand_over(listener)).collect()
+        taken.into_iter().map(|listener| self.share_until_take_over(listener)).collect()
     }
 
-    fn hand_over(&mut self, listener: ReceivedListener) -> InheritedListener {
+    /// Makes the sockets available, marked as shared with the predecessor until `take_over`.
+    fn share_until_take_over(&mut self, listener: ReceivedListener) -> InheritedListener {
         let ReceivedListener { sockets, is_external, file_id, ticket_secrets, .. } = listener;
         let sharing = SocketSharing::from(true);
         // An external socket always stays shared, so `take_over` must not clear its flag. The flag
@@ -186,7 +187,7 @@ impl InheritedListeners {
         // The predecessor closes the sockets that this process does not use.
         self.inherited.clear();
         host.start_serving();
-        // From here on this process serves, even if the predecessor fails.
+        // From here on, this process serves, even if the predecessor fails.
         let _ = fd_message::send(&self.link, handover_message::SERVING, &[], &[]);
         while let Ok(Some(FdMessage { name, .. })) =
             fd_message::receive(&self.link, HANDOVER_TIMEOUT)

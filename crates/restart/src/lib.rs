@@ -2,9 +2,9 @@
 //! upgrades in place.
 //!
 //! An *upgrade in place* starts the program again, usually a newer version, and passes the
-//! listening sockets to the new process, the *successor*. When the successor is ready it starts
+//! listening sockets to the new process, the *successor*. When the successor is ready, it starts
 //! serving, and only then does this process drain as described at
-//! `ServerHandle::graceful_shutdown`. Connected clients are not disturbed, and connections in a
+//! `ServerHandle::graceful_shutdown`. Connected clients are not affected, and connections in a
 //! listen queue are not lost, since the queues themselves are passed on. If the successor dies or
 //! is not ready in time, the upgrade is abandoned, and this process continues as before.
 //!

@@ -30,7 +30,7 @@ pub struct ListenerFds {
     /// The identity of the Unix domain socket's file, if the server removes it at the end.
     #[cfg(unix)]
     pub file_id: Option<FileId>,
-    /// Set while another process also has the sockets.
+    /// Whether another process also has the sockets at present.
     pub sharing: SocketSharing,
     /// Whether the sockets were created outside of this server, by the application or by a service
     /// manager, which keeps them open.
@@ -42,7 +42,7 @@ pub struct ListenerFds {
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
 impl ListenerFds {
-    /// The current secrets of the session tickets.
+    /// Returns the current secrets of the session tickets.
     pub(crate) fn ticket_secrets(&self) -> TicketSecrets {
         #[cfg(feature = "tls")]
         return TicketSecrets(
@@ -56,12 +56,12 @@ impl ListenerFds {
 /// The sockets of one listen address, passed on by the predecessor.
 #[derive(Debug)]
 pub struct InheritedListener {
-    /// At least one.
+    /// The sockets, at least one.
     pub sockets: Vec<Socket>,
     /// The identity of the Unix domain socket's file, if the server removes it at the end.
     #[cfg(unix)]
     pub file_id: Option<FileId>,
-    /// Set while the predecessor also has the sockets.
+    /// Whether the predecessor also has the sockets at present.
     pub sharing: SocketSharing,
     /// Whether the sockets were created outside of this server, by the application or by a service
     /// manager, which keeps them open.

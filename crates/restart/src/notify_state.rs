@@ -2,8 +2,8 @@
 //!
 //! Reloads and an upgrade can be in progress at the same time. Each reports its start, since the
 //! manager waits for that after requesting one (`Type=notify-reload`). The server is reported ready
-//! again when the last of them has completed. A process that has a successor or is stopping reports
-//! nothing more: the manager would attribute the report to the successor.
+//! again when the last of them has completed. A process that has a successor or is stopping sends
+//! no more reports: the manager would attribute them to the successor.
 
 use crate::restart::{RestartState, lock};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct NotifyState {
     stage: NotifyStage,
-    /// Reloads and upgrades that were reported as started, but not yet as completed.
+    /// The number of reloads and upgrades that were reported as started, but not yet as completed.
     in_progress: usize,
     /// The status while nothing is in progress.
     status: String,
@@ -32,17 +32,17 @@ enum NotifyStage {
 #[derive(Debug)]
 #[must_use = "the reload completes when this is dropped"]
 pub struct ReloadGuard {
-    /// Notified when the reload completes, if its start was reported.
+    /// The state to notify when the reload completes, if its start was reported.
     restart: Option<Arc<RestartState>>,
     failed: Option<String>,
     /// Reloads that complete together with this one.
-    _joined: Vec<Self>,
+    joined: Vec<Self>,
 }
 
 impl ReloadGuard {
     /// Makes `other` complete together with this reload.
     pub fn join(&mut self, other: Self) {
-        self._joined.push(other);
+        self.joined.push(other);
     }
 
     /// Marks the reload as failed. `text` becomes the status shown by the service manager.
@@ -64,7 +64,7 @@ impl RestartState {
     pub fn begin_reload(this: &Arc<Self>) -> ReloadGuard {
         let is_reported = this.notify_begin("reloading");
         let restart = is_reported.then(|| Arc::clone(this));
-        ReloadGuard { restart, failed: None, _joined: Vec::new() }
+        ReloadGuard { restart, failed: None, joined: Vec::new() }
     }
 
     /// Reports the start of a reload or an upgrade. Returns whether its completion must be
@@ -76,7 +76,7 @@ impl RestartState {
         let is_serving = state.stage == NotifyStage::Serving;
         if is_serving {
             state.in_progress += 1;
-            manager.reloading(status);
+            manager.notify_reloading(status);
         }
         is_serving
     }
@@ -90,7 +90,7 @@ impl RestartState {
         state.failed = failed.or(state.failed.take());
         if state.stage == NotifyStage::Serving && state.in_progress == 0 {
             let status = state.failed.take().unwrap_or_else(|| state.status.clone());
-            manager.ready(&status);
+            manager.notify_ready(&status);
         }
     }
 
@@ -101,7 +101,7 @@ impl RestartState {
         if state.stage == NotifyStage::Starting {
             state.stage = NotifyStage::Serving;
             status.clone_into(&mut state.status);
-            manager.ready(status);
+            manager.notify_ready(status);
         }
     }
 
@@ -110,7 +110,7 @@ impl RestartState {
         let mut state = lock(&self.notify_state);
         state.stage = NotifyStage::Stopped;
         if let Some(manager) = self.service_manager() {
-            manager.main_pid(pid, "serving");
+            manager.notify_main_pid(pid, "serving");
         }
     }
 
@@ -122,7 +122,7 @@ impl RestartState {
         if let (true, Some(manager)) =
             (report && previous != NotifyStage::Stopped, self.service_manager())
         {
-            manager.stopping("stopping after the requests in progress");
+            manager.notify_stopping("stopping after the requests in progress");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The program that an upgrade in place starts, and how long its startup may take. By default it is
+/// The program that an upgrade in place starts, and how long its startup can take. By default it is
 /// this program, read from disk at the time of the upgrade, with the arguments, environment,
 /// working directory and standard streams of this process.
 ///
@@ -88,7 +88,7 @@ impl UpgradeOptions {
         self
     }
 
-    /// Sets how long the successor may take to start serving. The default is 60 s. After that the
+    /// Sets how long the successor can take to start serving. The default is 60 s. After that the
     /// successor is killed, and this process keeps serving.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -96,7 +96,7 @@ impl UpgradeOptions {
         self
     }
 
-    /// Does not handle SIGUSR2: only `ServerHandle::upgrade` upgrades.
+    /// Ignores SIGUSR2: only `ServerHandle::upgrade` starts an upgrade.
     #[must_use]
     pub fn ignore_sigusr2(mut self) -> Self {
         self.on_sigusr2 = false;
@@ -110,7 +110,7 @@ impl UpgradeOptions {
         self.on_sigusr2
     }
 
-    /// The command that starts the successor. `current_exe` is the path of this program.
+    /// Builds the command that starts the successor. `current_exe` is the path of this program.
     pub(crate) fn command(&self, current_exe: &Path) -> Command {
         let mut command = Command::new(self.program.as_deref().unwrap_or(current_exe));
         let mut own_args = env::args_os();
@@ -135,12 +135,12 @@ impl UpgradeOptions {
     }
 }
 
-/// The path of this program, which stays valid when the file is replaced.
+/// Returns the path of this program, which stays valid when the file is replaced.
 pub(crate) fn current_exe() -> io::Result<PathBuf> {
-    let running = Path::new("/proc/self/exe");
+    let running_exe = Path::new("/proc/self/exe");
     if let Some(argv0) = env::args_os().next().filter(|name| name.as_bytes().contains(&b'/')) {
         let argv0 = std::path::absolute(argv0)?;
-        if is_same_file(&argv0, running) {
+        if is_same_file(&argv0, running_exe) {
             return Ok(argv0);
         }
     }

@@ -1,4 +1,4 @@
-//! The state that a server keeps for upgrades and for its service manager.
+//! The state that a server stores for upgrades and for its service manager.
 
 use crate::host::UpgradeHost;
 use crate::listener::ListenerFds;
@@ -11,12 +11,12 @@ use peregrine_server::Lifecycle;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The state that a server keeps for upgrades and for its service manager.
+/// The state that a server stores for upgrades and for its service manager.
 #[derive(Debug, Default)]
 pub struct RestartState {
     /// Locked while an upgrade is in progress.
     pub(crate) upgrade_lock: Mutex<()>,
-    /// Present while the server serves.
+    /// What a successor needs; present while the server serves.
     pub(crate) handover: Mutex<Option<Arc<HandoverState>>>,
     pub(crate) service_manager: OnceLock<Option<ServiceManager>>,
     pub(crate) notify_state: Mutex<NotifyState>,
@@ -46,7 +46,7 @@ impl RestartState {
         lock(&self.handover).as_ref().is_some_and(|handover| handover.quiet)
     }
 
-    /// The watchdog, if the service manager requests one and receives reports.
+    /// Creates a watchdog, if the service manager requests one and receives reports.
     #[must_use]
     pub fn watchdog(&self) -> Option<Watchdog> {
         self.service_manager().and_then(|_| Watchdog::from_environment())
@@ -71,7 +71,7 @@ impl RestartState {
         }
     }
 
-    /// Handles a change of the lifecycle. On shutdown, the sockets are no longer kept for a
+    /// Handles a change of the lifecycle. On shutdown, the sockets are no longer kept open for a
     /// successor, because they must be closed.
     pub fn on_lifecycle_change(&self, lifecycle: Lifecycle) {
         if lifecycle <= Lifecycle::Serving {

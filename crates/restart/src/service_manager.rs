@@ -24,7 +24,7 @@ pub(crate) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The manager named by the environment, if any.
+    /// Returns the manager that the environment names, if any.
     pub(crate) fn from_environment() -> Option<Self> {
         let name = env::var_os(ENV_VAR).filter(|name| !name.is_empty())?;
         match Self::from_address(&name) {
@@ -53,29 +53,29 @@ impl ServiceManager {
     }
 
     /// Reports that all workers serve.
-    pub(crate) fn ready(&self, status: &str) {
+    pub(crate) fn notify_ready(&self, status: &str) {
         self.notify("READY=1", status);
     }
 
     /// Reports the start of a reload or an upgrade.
-    pub(crate) fn reloading(&self, status: &str) {
+    pub(crate) fn notify_reloading(&self, status: &str) {
         let now = clock_gettime(ClockId::Monotonic);
         let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"), status);
     }
 
     /// Reports that another process is the service from now on, and serves.
-    pub(crate) fn main_pid(&self, pid: u32, status: &str) {
+    pub(crate) fn notify_main_pid(&self, pid: u32, status: &str) {
         self.notify(&format!("MAINPID={pid}\nREADY=1"), status);
     }
 
     /// Reports that the server is stopping.
-    pub(crate) fn stopping(&self, status: &str) {
+    pub(crate) fn notify_stopping(&self, status: &str) {
         self.notify("STOPPING=1", status);
     }
 
     /// Reports to the watchdog that all workers respond.
-    pub(crate) fn watchdog(&self) {
+    pub(crate) fn notify_watchdog(&self) {
         self.send("WATCHDOG=1");
     }
 
@@ -116,12 +116,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("the temporary directory is writable");
         let path = dir.path().join("notify");
         let address = SocketAddr::from_pathname(&path).expect("the path is short enough");
-        let text = received_message(&address, path.as_os_str(), |manager| manager.ready("a\nb"));
+        let text =
+            received_message(&address, path.as_os_str(), |manager| manager.notify_ready("a\nb"));
         assert_eq!(text, "READY=1\nSTATUS=a b");
         let name = format!("peregrine-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("the name is short enough");
         let name = format!("@{name}");
-        let text = received_message(&address, name.as_ref(), |manager| manager.main_pid(7, "c"));
+        let text =
+            received_message(&address, name.as_ref(), |manager| manager.notify_main_pid(7, "c"));
         assert_eq!(text, "MAINPID=7\nREADY=1\nSTATUS=c");
     }
 
@@ -132,7 +134,8 @@ mod tests {
         let name = format!("@{name}");
         let now = || clock_gettime(ClockId::Monotonic).tv_sec;
         let before = now();
-        let text = received_message(&address, name.as_ref(), |manager| manager.reloading("x"));
+        let text =
+            received_message(&address, name.as_ref(), |manager| manager.notify_reloading("x"));
         let time = text.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
         let seconds = time
             .expect("the message has a timestamp")
@@ -147,7 +150,7 @@ mod tests {
     fn a_missing_manager_is_ignored_and_an_invalid_address_is_an_error() {
         ServiceManager::from_address("@peregrine-no-manager".as_ref())
             .expect("the address is valid")
-            .stopping("x");
+            .notify_stopping("x");
         for name in ["relative", "vsock:2:1234"] {
             assert!(ServiceManager::from_address(name.as_ref()).is_err(), "{name}");
         }

@@ -19,8 +19,9 @@ struct ActivatedSockets {
 
 static ACTIVATED: Mutex<Option<ActivatedSockets>> = Mutex::new(None);
 
-/// Takes the sockets named `name` that the service manager passed to this process. Empty if it
-/// passed no sockets at all and `has_other`: the listener then has another address to use instead.
+/// Takes the sockets named `name` that the service manager passed to this process. Returns an empty
+/// list if it passed no sockets at all and `has_other`: the listener then uses its other address
+/// instead.
 ///
 /// # Errors
 /// There is no socket with that name.
@@ -141,7 +142,7 @@ fn is_unnamed(name: &str) -> bool {
     name.is_empty() || name == UNNAMED || name.ends_with(".socket")
 }
 
-/// A name for each of `count` sockets. Those without a name get the one that
+/// Returns a name for each of `count` sockets. Those without a name get the one that
 /// sd_listen_fds_with_names(3) uses.
 fn name_sockets(names: &str, count: usize) -> Vec<String> {
     let listed = names.split(':').filter(|_| !names.is_empty());

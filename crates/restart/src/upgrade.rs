@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long to wait for the exit status of a successor that has closed its end of the socket pair.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Everything that is passed to a successor.
+/// Everything that an upgrade passes to the successor.
 #[derive(Debug)]
 pub(crate) struct HandoverState {
     listener_fds: Vec<ListenerFds>,
@@ -95,7 +95,7 @@ impl fmt::Display for UpgradeError {
                  delays it, or raise `UpgradeOptions::timeout`"
             ),
             Self::ShuttingDown => {
-                f.write_str("the server was ordered to stop, so its successor was killed")
+                f.write_str("a shutdown was requested, so the successor was killed")
             }
             Self::Handover(cause) => write!(f, "cannot pass the sockets to the successor: {cause}"),
         }
@@ -134,7 +134,7 @@ impl HandoverState {
     }
 }
 
-/// The properties of a listener that the successor needs, as text.
+/// Encodes the properties of a listener that the successor needs as text.
 fn encode_listener(listener: &ListenerFds) -> String {
     let mut text = format!("foreign {}", u8::from(listener.is_external));
     if let Some((device, inode, seconds, nanoseconds)) = listener.file_id {
@@ -254,7 +254,7 @@ impl<'a> UpgradeAttempt<'a> {
         self.host.restart().notify_main_pid(pid);
         self.host.hand_over();
         if self.host.restart().is_reload_requested.swap(false, Ordering::SeqCst) {
-            // The successor may have read its files before they changed.
+            // The successor could have read its files before they changed.
             let _ = fd_message::send(&self.link, handover_message::RELOAD, &[], &[]);
         }
         // If this fails, the successor treats the closed link as the same message.
@@ -297,7 +297,7 @@ impl<'a> UpgradeAttempt<'a> {
                         _ => {}
                     }
                 }
-                // A child of the successor may still hold the link open, so check the successor
+                // A child of the successor can still hold the link open, so check the successor
                 // itself.
                 Ok(None) => {
                     if let Some(status) = self.child.try_wait() {
@@ -329,7 +329,7 @@ fn borrow_fd(socket: &Socket) -> BorrowedFd<'_> {
 struct ChildGuard(Option<Child>);
 
 impl ChildGuard {
-    /// The exit status, if the successor has exited.
+    /// Returns the exit status, if the successor has exited.
     fn try_wait(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().and_then(|child| child.try_wait().ok().flatten())
     }

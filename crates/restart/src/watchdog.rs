@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// The number of checks in each half of the manager's timeout.
 const CHECKS_PER_HALF: u32 = 2;
-/// The minimum time between checks, however short the manager's timeout is.
+/// The minimum time between checks, even if the manager's timeout is shorter.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Checks that the workers respond.
@@ -44,7 +44,7 @@ impl Watchdog {
         Some(Self { timeout, ping: watch::Sender::new(0), pongs: Vec::new() })
     }
 
-    /// Adds a worker to check.
+    /// Adds a worker to check. Returns the worker's side of the watchdog.
     pub fn responder(&mut self) -> WatchdogResponder {
         let pong = Arc::<AtomicU64>::default();
         self.pongs.push(Arc::clone(&pong));
@@ -74,7 +74,7 @@ impl Watchdog {
                     host.restart()
                         .service_manager()
                         .into_iter()
-                        .for_each(|manager| manager.watchdog());
+                        .for_each(|manager| manager.notify_watchdog());
                 }
             }
         };
@@ -114,7 +114,7 @@ impl WatchdogResponder {
     }
 }
 
-/// The manager's timeout, if the variables apply to this process.
+/// Returns the manager's timeout, if the variables apply to this process.
 fn watchdog_interval(microseconds: Option<String>, pid: Option<String>) -> Option<Duration> {
     let is_this_process = pid.is_none_or(|pid| pid.parse() == Ok(std::process::id()));
     let microseconds = microseconds?.parse().ok().filter(|time| *time > 0)?;

@@ -1,6 +1,6 @@
 //! Paths that another server may read as a different path.
 //!
-//! The router compares the raw path. A server behind it may first remove dot segments,
+//! The router does not normalize paths. A server behind it may first remove dot segments,
 //! merge slashes, decode `%2F`, treat `\` as `/`, or remove path parameters (`;name=value`), and
 //! then serve another resource than the one whose route matched.
 
@@ -10,8 +10,8 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
 /// Returns whether `path` contains anything that servers interpret differently: `%`, `\`, `;`, or a
-/// `/` before another `/` or a `.`. A quick pre-check: true for every ambiguous path, and for some
-/// others.
+/// `/` before another `/` or a `.`. A quick pre-check: returns true for every ambiguous path, but
+/// also for some unambiguous ones.
 #[inline]
 #[must_use]
 pub fn may_be_ambiguous(path: &[u8]) -> bool {
@@ -40,8 +40,8 @@ fn has_marks(path: &[u8]) -> bool {
 /// looks for.
 #[inline(always)]
 fn marks(word: u64) -> u64 {
-    // Sets the high bit of each byte that is zero. A byte after a zero one may be marked by
-    // mistake, which does not matter: that word is already marked.
+    // Sets the high bit of each byte that is zero. A byte after a zero byte may be marked by
+    // mistake, which is harmless because the word is already marked.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
     let equal = |byte: u8| zeros(word ^ ONES.wrapping_mul(u64::from(byte)));
     // `.` and `/` differ in the lowest bit.
@@ -50,9 +50,9 @@ fn marks(word: u64) -> u64 {
     (equal(b'%') | equal(b'\\') | equal(b';') | pairs) & HIGHS
 }
 
-/// How some servers interpret a part of a path.
+/// A byte or an escape of a path, classified by how some servers interpret it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Piece {
+enum Token {
     Slash,
     EncodedSlash,
     Backslash,
@@ -63,24 +63,24 @@ enum Piece {
     Other,
 }
 
-/// The pieces of `path`, each with its raw bytes.
-fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
+/// The tokens of `path`, each with its raw bytes.
+fn tokens(mut path: &[u8]) -> impl Iterator<Item = (Token, &[u8])> {
     std::iter::from_fn(move || {
-        let (piece, length) = match path {
+        let (token, length) = match path {
             [] => return None,
-            [b'%', b'2', b'e' | b'E', ..] => (Piece::Dot, 3),
-            [b'%', b'2', b'f' | b'F', ..] => (Piece::EncodedSlash, 3),
-            [b'%', b'5', b'c' | b'C', ..] => (Piece::EncodedBackslash, 3),
-            [b'%', b'3', b'b' | b'B', ..] => (Piece::EncodedSemicolon, 3),
-            [b'\\', ..] => (Piece::Backslash, 1),
-            [b'/', ..] => (Piece::Slash, 1),
-            [b'.', ..] => (Piece::Dot, 1),
-            [b';', ..] => (Piece::Semicolon, 1),
-            _ => (Piece::Other, 1),
+            [b'%', b'2', b'e' | b'E', ..] => (Token::Dot, 3),
+            [b'%', b'2', b'f' | b'F', ..] => (Token::EncodedSlash, 3),
+            [b'%', b'5', b'c' | b'C', ..] => (Token::EncodedBackslash, 3),
+            [b'%', b'3', b'b' | b'B', ..] => (Token::EncodedSemicolon, 3),
+            [b'\\', ..] => (Token::Backslash, 1),
+            [b'/', ..] => (Token::Slash, 1),
+            [b'.', ..] => (Token::Dot, 1),
+            [b';', ..] => (Token::Semicolon, 1),
+            _ => (Token::Other, 1),
         };
         let (raw, rest) = path.split_at(length);
         path = rest;
-        Some((piece, raw))
+        Some((token, raw))
     })
 }
 
@@ -97,15 +97,15 @@ fn pieces(mut path: &[u8]) -> impl Iterator<Item = (Piece, &[u8])> {
 pub fn has_dot_segments(path: &[u8]) -> bool {
     // The dots of the current segment; `None` once it contains anything else.
     let mut dots = None;
-    for (piece, _) in pieces(path) {
-        match piece {
-            Piece::Dot => dots = dots.map(|count: usize| count + 1),
-            Piece::Other => dots = None,
-            Piece::Semicolon | Piece::EncodedSemicolon if matches!(dots, Some(1 | 2)) => {
+    for (token, _) in tokens(path) {
+        match token {
+            Token::Dot => dots = dots.map(|count: usize| count + 1),
+            Token::Other => dots = None,
+            Token::Semicolon | Token::EncodedSemicolon if matches!(dots, Some(1 | 2)) => {
                 return true;
             }
-            Piece::Semicolon | Piece::EncodedSemicolon => dots = None,
-            Piece::Slash | Piece::EncodedSlash | Piece::Backslash | Piece::EncodedBackslash => {
+            Token::Semicolon | Token::EncodedSemicolon => dots = None,
+            Token::Slash | Token::EncodedSlash | Token::Backslash | Token::EncodedBackslash => {
                 if matches!(dots, Some(1 | 2)) {
                     return true;
                 }
@@ -125,10 +125,10 @@ const MERGE_SLASHES: u8 = 8;
 /// parameter.
 const STRIP_BEFORE_DECODING: u8 = 16;
 
-/// Returns whether `accept` returns `true` for any other reading of `path`: a path that some server
-/// may interpret it as. There is one for each combination of merged slashes, decoded `%2F`,
-/// backslashes as slashes, and path parameters removed before or after decoding. Dot segments are
-/// not removed; see [`has_dot_segments`].
+/// Passes the other readings of `path` to `accept` until it returns true, and returns whether it
+/// did. A reading is a path that some server may interpret `path` as. There is one for each
+/// combination of merged slashes, decoded `%2F`, backslashes as slashes, and path parameters
+/// removed before or after decoding. Dot segments are not removed; see [`has_dot_segments`].
 ///
 /// ```
 /// use peregrine_router::any_reading;
@@ -141,19 +141,20 @@ const STRIP_BEFORE_DECODING: u8 = 16;
 /// assert_eq!(readings, ["/a//b", "/a/b"]);
 /// ```
 pub fn any_reading(path: &[u8], mut accept: impl FnMut(&[u8]) -> bool) -> bool {
-    let (mut present, mut previous) = (0, Piece::Other);
-    for (piece, _) in pieces(path) {
-        present |= match piece {
-            Piece::EncodedSlash => DECODE_SLASHES | MERGE_SLASHES,
-            Piece::Backslash | Piece::EncodedBackslash => CONVERT_BACKSLASHES | MERGE_SLASHES,
-            Piece::Semicolon => STRIP_PARAMETERS | STRIP_BEFORE_DECODING | MERGE_SLASHES,
-            Piece::EncodedSemicolon => STRIP_PARAMETERS | MERGE_SLASHES,
-            Piece::Slash if previous == Piece::Slash => MERGE_SLASHES,
+    let (mut present, mut previous) = (0, Token::Other);
+    for (token, _) in tokens(path) {
+        present |= match token {
+            Token::EncodedSlash => DECODE_SLASHES | MERGE_SLASHES,
+            Token::Backslash | Token::EncodedBackslash => CONVERT_BACKSLASHES | MERGE_SLASHES,
+            Token::Semicolon => STRIP_PARAMETERS | STRIP_BEFORE_DECODING | MERGE_SLASHES,
+            Token::EncodedSemicolon => STRIP_PARAMETERS | MERGE_SLASHES,
+            Token::Slash if previous == Token::Slash => MERGE_SLASHES,
             _ => 0,
         };
-        previous = piece;
+        previous = token;
     }
     let (mut reading, mut previous_reading) = (Vec::with_capacity(path.len()), path.to_vec());
+    // Each number is a set of the five steps.
     for steps in 1..32 {
         let is_possible = steps & STRIP_BEFORE_DECODING == 0 || steps & STRIP_PARAMETERS > 0;
         if steps & !present != 0 || !is_possible {
@@ -176,21 +177,21 @@ fn normalize(path: &[u8], steps: u8, out: &mut Vec<u8>) {
     let has_step = |step| steps & step != 0;
     let mut is_parameter = false;
     out.clear();
-    for (piece, raw) in pieces(path) {
-        let is_separator = match piece {
-            Piece::Slash => true,
-            Piece::Backslash => has_step(CONVERT_BACKSLASHES),
-            Piece::EncodedSlash => {
+    for (token, raw) in tokens(path) {
+        let is_separator = match token {
+            Token::Slash => true,
+            Token::Backslash => has_step(CONVERT_BACKSLASHES),
+            Token::EncodedSlash => {
                 has_step(DECODE_SLASHES) && !(is_parameter && has_step(STRIP_BEFORE_DECODING))
             }
-            Piece::EncodedBackslash => {
+            Token::EncodedBackslash => {
                 has_step(CONVERT_BACKSLASHES) && !(is_parameter && has_step(STRIP_BEFORE_DECODING))
             }
             _ => false,
         };
-        let begins_parameter = match piece {
-            Piece::Semicolon => has_step(STRIP_PARAMETERS),
-            Piece::EncodedSemicolon => {
+        let begins_parameter = match token {
+            Token::Semicolon => has_step(STRIP_PARAMETERS),
+            Token::EncodedSemicolon => {
                 has_step(STRIP_PARAMETERS) && !has_step(STRIP_BEFORE_DECODING)
             }
             _ => false,

@@ -71,11 +71,11 @@ impl RouterBuilder {
     /// | `{name}` | one segment that is not empty |
     /// | `{*name}` | the rest of the path, slashes included, if it has at least one byte |
     ///
-    /// If several patterns match a path, the first segment (from the left) in which they differ
-    /// decides, in the order of this table. Of two affixed parameters, the one with more fixed text
-    /// wins, then the one with the longer text before the parameter. The order of insertion never
-    /// matters. If the chosen pattern does not have the method, or does not match the rest of the
-    /// path, the next one is tried.
+    /// If several patterns match a path, the leftmost segment in which they differ decides: the
+    /// kind that is higher in this table wins. Of two parameters with fixed text, the one with more
+    /// fixed text wins, then the one with more of it before the parameter. The order of insertion
+    /// never matters. If the chosen pattern has no route for the method, or does not match the rest
+    /// of the path, the next pattern is tried.
     ///
     /// `{{` and `}}` stand for literal braces. Fixed text is compared percent-decoded, but `%2F` is
     /// never a slash and `%25` never starts an escape: `/café` matches `/caf%C3%A9`. Matching is
@@ -85,8 +85,8 @@ impl RouterBuilder {
         self.insert_labelled(pattern, methods, id, "")
     }
 
-    /// Like [`RouterBuilder::insert`], with a label that errors and the route table contain, such
-    /// as the position in the source.
+    /// Like [`RouterBuilder::insert`], with a label that is shown in errors and in the route table,
+    /// such as the position in the source.
     pub fn insert_labelled(
         &mut self,
         pattern: &str,
@@ -128,8 +128,8 @@ impl RouterBuilder {
     ///
     /// # Errors
     ///
-    /// All errors in the routes: malformed patterns, routes of the same shape for the same method,
-    /// ids that are used twice or too large, routes without methods.
+    /// Returns every error in the table: malformed patterns, routes of the same shape for the same
+    /// method, ids that are used twice or too large, and routes without methods.
     pub fn build(&self) -> Result<Router, RouterBuildError> {
         let mut tree = TreeBuilder::new();
         let mut errors = Vec::new();
@@ -167,39 +167,39 @@ impl RouterBuilder {
                 }
             }
             entries.push(index);
-            tree.routes.push(self.route(route, pattern));
+            tree.routes.push(build_route(route, pattern));
         }
         if !errors.is_empty() {
             return Err(RouterBuildError { errors });
         }
         Ok(tree.into_router(self.trailing_slash))
     }
+}
 
-    fn route(&self, inserted: &InsertedRoute, pattern: Pattern) -> Route {
-        let slots = pattern.parts.into_iter().enumerate().filter_map(|(segment, part)| {
-            let (prefix, suffix, is_catch_all) = match part {
-                SegmentPattern::Static(_) => return None,
-                SegmentPattern::Affixed { prefix, suffix } => (prefix, suffix, false),
-                SegmentPattern::Parameter => (Vec::new(), Vec::new(), false),
-                SegmentPattern::CatchAll => (Vec::new(), Vec::new(), true),
-            };
-            Some(ParameterPosition {
-                segment: segment as u32,
-                is_catch_all,
-                prefix: prefix.into(),
-                suffix: suffix.into(),
-            })
-        });
-        Route {
-            id: inserted.id,
-            pattern: inserted.pattern.as_str().into(),
-            label: inserted.label.as_str().into(),
-            methods: inserted.methods,
-            is_guarded: inserted.is_guarded,
-            slots: slots.collect(),
-            name_keys: pattern.names.iter().map(|name| name_key(name)).collect(),
-            names: pattern.names.into(),
-        }
+fn build_route(inserted: &InsertedRoute, pattern: Pattern) -> Route {
+    let positions = pattern.parts.into_iter().enumerate().filter_map(|(segment, part)| {
+        let (prefix, suffix, is_catch_all) = match part {
+            SegmentPattern::Static(_) => return None,
+            SegmentPattern::Affixed { prefix, suffix } => (prefix, suffix, false),
+            SegmentPattern::Parameter => (Vec::new(), Vec::new(), false),
+            SegmentPattern::CatchAll => (Vec::new(), Vec::new(), true),
+        };
+        Some(ParameterPosition {
+            segment: segment as u32,
+            is_catch_all,
+            prefix: prefix.into(),
+            suffix: suffix.into(),
+        })
+    });
+    Route {
+        id: inserted.id,
+        pattern: inserted.pattern.as_str().into(),
+        label: inserted.label.as_str().into(),
+        methods: inserted.methods,
+        is_guarded: inserted.is_guarded,
+        parameter_positions: positions.collect(),
+        name_keys: pattern.names.iter().map(|name| name_key(name)).collect(),
+        names: pattern.names.into(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The descent through the tree without backtracking, which is enough for most lookups.
 //!
-//! The descent takes the first alternative of each node, and continues as the walk in `walk.rs` if
-//! another must be tried. The results of both are the same. The descent is separate, because a loop
-//! with so little state can keep it in registers.
+//! The descent tries only the first alternative of each node. If another one must be tried, it
+//! hands over to the walk in `walk.rs`. The walk alone would give the same results; the descent is
+//! separate because a loop with so little state can keep that state in registers.
 
 use crate::node::{Fallthrough, LeafRoute, Tree};
 use crate::parameters::{Parameters, RecordedBounds};
@@ -19,7 +19,7 @@ pub(crate) enum Descent {
 }
 
 impl Tree {
-    /// Like [`Tree::walk`] from the root, for a path of up to 63 bytes.
+    /// Like [`Tree::walk`] from the root, for a path of up to 63 bytes without escapes.
     #[inline(always)]
     pub(crate) fn descend(
         &self,
@@ -64,9 +64,9 @@ impl Tree {
             }
         };
         match self.select(leaf, method, &mut 0) {
-            Some(choice) => {
+            Some(leaf_route) => {
                 parameters.recorded = RecordedBounds::Values(count);
-                Descent::Found(choice)
+                Descent::Found(leaf_route)
             }
             None => Descent::Walk(at, cursor),
         }

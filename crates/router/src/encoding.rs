@@ -10,37 +10,38 @@ use std::fmt;
 
 /// One character of the plain form: a byte, or `%2F` or `%25`.
 #[derive(Clone, Copy)]
-struct EncodedByte {
-    /// The bytes of the plain form, `length` of them.
+struct PlainCharacter {
+    /// The plain form, in the first `length` bytes.
     plain: [u8; 3],
     length: usize,
     /// The character's length in the raw text: 1 or 3 bytes.
-    raw: usize,
+    raw_length: usize,
 }
 
-impl EncodedByte {
+impl PlainCharacter {
     fn plain(&self) -> &[u8] {
         &self.plain[..self.length]
     }
 
-    fn byte(byte: u8, raw: usize) -> Self {
-        Self { plain: [byte, 0, 0], length: 1, raw }
+    fn from_byte(byte: u8, raw_length: usize) -> Self {
+        Self { plain: [byte, 0, 0], length: 1, raw_length }
     }
 
-    fn decoded(byte: u8) -> Self {
+    /// The plain form of an escape that stands for `byte`.
+    fn from_escaped(byte: u8) -> Self {
         match byte {
-            b'/' => Self { plain: *b"%2F", length: 3, raw: 3 },
-            b'%' => Self { plain: *b"%25", length: 3, raw: 3 },
-            _ => Self::byte(byte, 3),
+            b'/' => Self { plain: *b"%2F", length: 3, raw_length: 3 },
+            b'%' => Self { plain: *b"%25", length: 3, raw_length: 3 },
+            _ => Self::from_byte(byte, 3),
         }
     }
 
     /// The first character of `raw`, which is not empty.
     fn first(raw: &[u8]) -> Self {
         match escape(raw) {
-            Some(byte) => Self::decoded(byte),
-            None if raw[0] == b'%' => Self { plain: *b"%25", length: 3, raw: 1 },
-            None => Self::byte(raw[0], 1),
+            Some(byte) => Self::from_escaped(byte),
+            None if raw[0] == b'%' => Self { plain: *b"%25", length: 3, raw_length: 1 },
+            None => Self::from_byte(raw[0], 1),
         }
     }
 
@@ -49,7 +50,7 @@ impl EncodedByte {
     fn last(raw: &[u8]) -> Self {
         let tail = &raw[raw.len().saturating_sub(3)..];
         match escape(tail) {
-            Some(byte) => Self::decoded(byte),
+            Some(byte) => Self::from_escaped(byte),
             None => Self::first(&raw[raw.len() - 1..]),
         }
     }
@@ -77,10 +78,10 @@ fn digit(byte: u8) -> Option<u8> {
 pub(crate) fn write_plain(raw: &[u8], out: &mut [u8]) -> Option<usize> {
     let (mut at, mut length) = (0, 0);
     while at < raw.len() {
-        let encoded = EncodedByte::first(&raw[at..]);
-        out.get_mut(length..length + encoded.length)?.copy_from_slice(encoded.plain());
-        at += encoded.raw;
-        length += encoded.length;
+        let character = PlainCharacter::first(&raw[at..]);
+        out.get_mut(length..length + character.length)?.copy_from_slice(character.plain());
+        at += character.raw_length;
+        length += character.length;
     }
     Some(length)
 }
@@ -98,9 +99,9 @@ pub(crate) fn plain(raw: &[u8]) -> Vec<u8> {
 pub(crate) fn raw_prefix(raw: &[u8], prefix: &[u8]) -> Option<usize> {
     let (mut at, mut unmatched) = (0, prefix);
     while !unmatched.is_empty() {
-        let encoded = EncodedByte::first(raw.get(at..).filter(|rest| !rest.is_empty())?);
-        unmatched = unmatched.strip_prefix(encoded.plain())?;
-        at += encoded.raw;
+        let character = PlainCharacter::first(raw.get(at..).filter(|rest| !rest.is_empty())?);
+        unmatched = unmatched.strip_prefix(character.plain())?;
+        at += character.raw_length;
     }
     Some(at)
 }
@@ -112,9 +113,9 @@ pub(crate) fn raw_suffix(raw: &[u8], suffix: &[u8]) -> Option<usize> {
         if rest.is_empty() {
             return None;
         }
-        let encoded = EncodedByte::last(rest);
-        unmatched = unmatched.strip_suffix(encoded.plain())?;
-        rest = &rest[..rest.len() - encoded.raw];
+        let character = PlainCharacter::last(rest);
+        unmatched = unmatched.strip_suffix(character.plain())?;
+        rest = &rest[..rest.len() - character.raw_length];
     }
     Some(raw.len() - rest.len())
 }
@@ -129,7 +130,7 @@ pub enum DecodeError {
     },
     /// The decoded bytes are not UTF-8.
     InvalidUtf8 {
-        /// How many decoded bytes before the first invalid one are valid.
+        /// The number of valid decoded bytes before the first invalid one.
         valid_bytes: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Errors in a route table. They are always mistakes in the program, and are all reported at once.
+//! Errors in a route table. They are always mistakes in the program, and are reported together.
 
 use std::fmt;
 
@@ -126,8 +126,8 @@ impl fmt::Display for PatternErrorKind {
                 "this name is already used in the pattern: rename one of the two"
             }
             Self::TwoParametersInSegment => {
-                "a segment has at most one parameter: put a `/` between the two, or take one \
-                 parameter apart in the handler"
+                "a segment has at most one parameter: put a `/` between the two, or split one \
+                 parameter in the handler"
             }
             Self::AffixedCatchAll => {
                 "a catch-all fills whole segments: put a `/` before it and nothing after it"

@@ -8,7 +8,7 @@ use crate::parameters::{Parameters, Span, Values};
 use crate::reference::ReferenceRouter;
 use crate::router::{Router, TrailingSlash};
 
-/// Reads patterns and paths from the bytes, and compares the results of router and reference.
+/// Derives routes and paths from the bytes, and compares the results of router and reference.
 ///
 /// # Panics
 ///
@@ -47,8 +47,8 @@ fn has_bit(bits: u32, id: u32) -> bool {
     bits.checked_shr(id).is_some_and(|bits| bits & 1 == 1)
 }
 
-/// Parses any text as a pattern: either it is rejected with a position inside it, or it yields a
-/// router that finds the plain form of its fixed text.
+/// Builds a router of a single pattern, given as any text. Either the pattern is rejected with a
+/// position inside the text, or, if it has no parameters, it matches itself and its plain form.
 ///
 /// # Panics
 ///
@@ -78,7 +78,7 @@ pub fn fuzz_pattern(text: &str) {
     }
 }
 
-/// Builds the router without the routes that it rejects as duplicates.
+/// Builds the router from the routes that are not duplicates, and returns both.
 fn build(
     mut routes: Vec<(String, MethodSet, u32)>,
     policy: TrailingSlash,
@@ -122,7 +122,7 @@ pub fn compare(router: &Router, reference: &ReferenceRouter, path: &[u8], method
     assert_eq!(router.allowed_methods(path), reference.methods(path), "{context}");
 }
 
-/// Compares router and reference, with guarded routes accepted if their id has a bit in `accepted`.
+/// Compares router and reference, accepting the guarded routes whose bit is set in `accepted`.
 fn compare_where(
     router: &Router,
     reference: &ReferenceRouter,
@@ -251,11 +251,11 @@ impl Source<'_> {
         for _ in 0..self.below(7) {
             path.extend_from_slice(b"/");
             for _ in 0..self.below(3) + 1 {
-                let piece = match self.below(8) {
+                let text = match self.below(8) {
                     0 => RAW_TEXTS[self.below(RAW_TEXTS.len())],
                     _ => self.text(),
                 };
-                path.extend_from_slice(piece.as_bytes());
+                path.extend_from_slice(text.as_bytes());
             }
         }
         path

@@ -27,8 +27,8 @@ pub(crate) fn read_short(text: &[u8]) -> u64 {
 /// Eight bytes from `start` of a text of at least eight bytes. Bytes beyond the end of the text are
 /// zero.
 ///
-/// A single load, from an earlier offset if needed, because a branch on the length would be
-/// mispredicted.
+/// Always does a single load, from an earlier offset if needed, because a branch on the length
+/// would often be mispredicted.
 #[inline(always)]
 pub(crate) fn read_leading(text: &[u8], start: usize) -> u64 {
     let at = start.min(text.len() - 8);

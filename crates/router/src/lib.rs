@@ -1,8 +1,8 @@
 //! Maps a path to a route and its parameters.
 //!
-//! A [`RouterBuilder`] takes patterns, sets of methods and route ids; [`RouterBuilder::build`]
-//! creates an immutable [`Router`], or reports all errors in the table at once. A lookup takes a
-//! few nanoseconds and does not allocate.
+//! A [`RouterBuilder`] collects routes, each with a pattern, a set of methods and an id;
+//! [`RouterBuilder::build`] creates an immutable [`Router`], or reports every error in the table.
+//! A lookup takes a few nanoseconds and does not allocate.
 //!
 //! This crate is independent of HTTP: a method is a number below 32 that the caller assigns, a path
 //! is bytes, and the result is a [`Match`]. It does no I/O and has no dependencies.
@@ -48,5 +48,6 @@ pub const PARAMETERS_MAX: usize = 32;
 pub const SEGMENTS_MAX: usize = 255;
 /// The maximum number of bytes of fixed text in one segment of a pattern, percent-decoded.
 pub const LITERAL_BYTES_MAX: usize = 255;
-/// The largest route id, and so the maximum size of a table. Ids are used as indices: start at 0.
+/// The largest route id, which also limits a table to 65,000 routes. Ids are used as indices into
+/// a table, so number routes from 0.
 pub const ROUTE_ID_MAX: u32 = 64_999;

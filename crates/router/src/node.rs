@@ -1,15 +1,15 @@
 //! The flat tree of segments: nodes, their tables of children, and leaves.
 //!
 //! A lookup reads only a few arrays, by index. Because a node is reached by a single path, the
-//! position to continue from after a dead end is known when the tree is built: each node stores the
-//! nearest ancestor with a remaining alternative, so a walk needs no stack.
+//! position to continue from after a dead end is known when the tree is built. Each node stores its
+//! nearest ancestor that has an alternative left, so a walk needs no stack.
 
 use std::collections::BTreeMap;
 
 use crate::hash::{MIX, hash, mask, read_leading, read_u64};
 use crate::method_set::MethodSet;
 
-/// No such node.
+/// Stands for a missing node or route.
 pub(crate) const NO_NODE: u32 = u32::MAX;
 
 /// One node of the tree. It stands for the segments that have matched so far.
@@ -36,16 +36,17 @@ pub(crate) struct Node {
     pub(crate) parameters: u8,
     /// The next step for a non-empty segment that is not the fixed text of a child.
     pub(crate) fallthrough: Fallthrough,
-    /// The ancestor to continue with if nothing here matches.
+    /// The ancestor to continue with if no alternative of this node matches.
     pub(crate) fallback: u32,
-    /// The alternative of that ancestor to continue with.
+    /// The stage of that ancestor to continue with.
     pub(crate) fallback_stage: u16,
 }
 
 /// The first alternative of a node after its children with fixed text, if it is a single step away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fallthrough {
-    /// Its parameter's child, which is the next node in the list, without children of fixed text.
+    /// Its parameter's child, which is the next node in the list. The node has no children with
+    /// fixed text.
     NextNode,
     /// Its parameter's child.
     Parameter,
@@ -87,8 +88,8 @@ struct Text {
     length: u16,
 }
 
-/// A table whose keys are hashes of whole texts. They are divided into buckets, and each bucket has
-/// a multiplier that gives its keys distinct slots.
+/// A table whose keys are hashes of whole texts. The keys are divided into buckets, and each bucket
+/// has a multiplier that gives its keys distinct slots.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     /// The table's start in [`Tree::children`].
@@ -124,12 +125,12 @@ pub(crate) struct Affix {
 pub(crate) struct Leaf {
     /// The union of the methods of all routes.
     pub(crate) methods: u32,
-    /// The sum of this and a method of the leaf is the index of its route in [`Tree::leaf_routes`].
+    /// `base + method`, wrapping, is the index in [`Tree::leaf_routes`] of the route for a method.
     pub(crate) base: u32,
 }
 
 impl Leaf {
-    /// The index of the route of its first method.
+    /// The index in [`Tree::leaf_routes`] of the route for the leaf's first method.
     fn start(self) -> u32 {
         self.base.wrapping_add(self.methods.trailing_zeros())
     }
@@ -155,8 +156,8 @@ pub(crate) struct Tree {
     multipliers: Vec<u64>,
     text: Vec<u8>,
     seed: u64,
-    /// The routes of leaves with guarded ones, in the order in which they are tried. The key is
-    /// [`Leaf::start`].
+    /// For each leaf that has guarded routes, all of its routes in the order in which they are
+    /// tried. The key is [`Leaf::start`].
     guarded: BTreeMap<u32, Box<[(MethodSet, LeafRoute)]>>,
 }
 
@@ -189,19 +190,20 @@ impl Tree {
             let mut candidates =
                 routes.iter().filter(|(methods, _)| methods.contains(method as u8));
             // A missing method between two others is never looked up.
-            let leaf_route =
-                candidates.next().map_or(LeafRoute { route: NO_NODE, id: NO_NODE }, |(_, r)| *r);
+            let leaf_route = candidates
+                .next()
+                .map_or(LeafRoute { route: NO_NODE, id: NO_NODE }, |(_, first)| *first);
             self.leaf_routes.push(leaf_route);
         }
         Leaf { methods, base }
     }
 
-    /// Stores all routes of a leaf, of which some are guarded.
+    /// Stores all routes of a leaf that has guarded ones.
     pub(crate) fn add_guarded(&mut self, leaf: Leaf, routes: Vec<(MethodSet, LeafRoute)>) {
         self.guarded.insert(leaf.start(), routes.into());
     }
 
-    /// All routes of a leaf, if some are guarded: the guarded ones first, in the order of
+    /// All routes of a leaf if any of them are guarded: the guarded ones first, in the order of
     /// insertion.
     pub(crate) fn guarded(&self, leaf: Leaf) -> Option<&[(MethodSet, LeafRoute)]> {
         if leaf.methods == 0 {
@@ -210,8 +212,8 @@ impl Tree {
         self.guarded.get(&leaf.start()).map(|routes| &**routes)
     }
 
-    /// Returns the index of the child with the fixed text `text[start..end]`, for the node at this
-    /// index. `text` has at least eight bytes.
+    /// Returns the index of the child with the fixed text `text[start..end]`. Its parent is the
+    /// node at index `at`, and `text` has at least eight bytes.
     #[inline(always)]
     pub(crate) fn find_static_child(
         &self,
@@ -227,7 +229,7 @@ impl Tree {
             StaticChildren::Only { first, last, offset: text_offset, length: expected } => {
                 let is_match = length == usize::from(expected)
                     && mask(read_leading(text, start), length) == first
-                    && (length <= 8 || self.suffix_matches(last, text_offset, text, start, end));
+                    && (length <= 8 || self.rest_matches(last, text_offset, text, start, end));
                 is_match.then_some(at + 1)
             }
             StaticChildren::SmallTable { multiplier, start: table, slot_shift } => {
@@ -237,23 +239,17 @@ impl Tree {
                 let is_match = length == usize::from(child_text.length)
                     && first == child_text.first
                     && (length <= 8
-                        || self.suffix_matches(
-                            child_text.last,
-                            child_text.offset,
-                            text,
-                            start,
-                            end,
-                        ));
+                        || self.rest_matches(child_text.last, child_text.offset, text, start, end));
                 is_match.then_some(*node as usize)
             }
             StaticChildren::LargeTable(table) => self.find_in_large_table(table, &text[start..end]),
         }
     }
 
-    /// Returns whether a segment of more than eight bytes, whose length and first eight bytes are
-    /// those of a child's text, is equal to it.
+    /// Returns whether a segment of more than eight bytes equals a child's text, after their
+    /// lengths and first eight bytes have been compared.
     #[inline(always)]
-    fn suffix_matches(
+    fn rest_matches(
         &self,
         last: u64,
         text_offset: u32,
@@ -269,7 +265,7 @@ impl Tree {
     fn find_in_large_table(&self, table: u32, segment: &[u8]) -> Option<usize> {
         let table = self.tables[table as usize];
         let key = hash(segment, self.seed);
-        let bucket = slot_index(key, BUCKETS, table.bucket_shift);
+        let bucket = slot_index(key, BUCKET_MULTIPLIER, table.bucket_shift);
         let multiplier = self.multipliers[table.bucket_start as usize + bucket];
         let child =
             &self.children[table.start as usize + slot_index(key, multiplier, table.slot_shift)];
@@ -295,9 +291,9 @@ impl Tree {
         Text { first: read_u64(&padded, 0), last, offset, length }
     }
 
-    /// Stores the fixed texts of children, distinct and non-empty. An only child must be the next
-    /// node.
-    pub(crate) fn add_static(
+    /// Stores the fixed texts of a node's children. They must be distinct and non-empty, and an
+    /// only child must be the next node.
+    pub(crate) fn add_static_children(
         &mut self,
         children: &[(&[u8], u32)],
     ) -> Result<StaticChildren, KeyCollision> {
@@ -336,8 +332,8 @@ impl Tree {
         Ok(StaticChildren::SmallTable { multiplier, start, slot_shift })
     }
 
-    /// Divides the keys into buckets and finds a multiplier for each that gives all its keys free
-    /// slots, fullest bucket first.
+    /// Divides the keys into buckets. For each bucket, fullest first, finds a multiplier that gives
+    /// all keys of the bucket free slots.
     fn add_table(&mut self, entries: Vec<ChildEntry>, start: u32) -> Table {
         let slot_bits = (entries.len() * 2).next_power_of_two().trailing_zeros() as u8;
         let bucket_bits = (entries.len() / 4).max(1).next_power_of_two().trailing_zeros() as u8;
@@ -345,7 +341,7 @@ impl Tree {
         let mut buckets: Vec<(usize, Vec<ChildEntry>)> =
             (0..1 << bucket_bits).map(|bucket| (bucket, Vec::new())).collect();
         for entry in entries {
-            buckets[slot_index(entry.key, BUCKETS, bucket_shift)].1.push(entry);
+            buckets[slot_index(entry.key, BUCKET_MULTIPLIER, bucket_shift)].1.push(entry);
         }
         buckets.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.len()));
         let bucket_start = self.multipliers.len() as u32;
@@ -394,8 +390,8 @@ fn quick_key(first: u64, length: usize) -> u64 {
 
 /// The maximum number of children for a table with one multiplier.
 const SMALL_TABLE_MAX: usize = 24;
-/// Spreads keys over buckets.
-const BUCKETS: u64 = 0x9FB2_1C65_1E98_DF25;
+/// The multiplier that spreads keys over buckets.
+const BUCKET_MULTIPLIER: u64 = 0x9FB2_1C65_1E98_DF25;
 
 /// A key's slot in a table of 2^(63 - shift) slots: the top bits of a product, because they
 /// depend on every bit of the key. Two shifts, so that a table of one slot is not a special case.
@@ -425,7 +421,7 @@ fn find_multiplier(keys: &[u64]) -> (u64, u8) {
         .expect("a large enough table has a slot for each key")
 }
 
-/// How many multipliers to try before a small table is doubled.
+/// How many multipliers to try before doubling the size of a small table.
 const ATTEMPTS_PER_SIZE: u64 = 64;
 
 fn are_distinct_slots(slots: &[usize]) -> bool {
@@ -477,7 +473,8 @@ mod tests {
             let children: Vec<(&[u8], u32)> =
                 texts.iter().enumerate().map(|(n, text)| (text.as_bytes(), n as u32)).collect();
             let mut tree = Tree::new(0);
-            let static_children = tree.add_static(&children).ok().expect("the keys differ");
+            let static_children =
+                tree.add_static_children(&children).ok().expect("the keys differ");
             for (node, text) in texts.iter().enumerate() {
                 let expected = if size == 1 { 100 } else { node };
                 assert_eq!(find_child(&tree, &static_children, text), Some(expected));

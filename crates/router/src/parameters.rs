@@ -15,17 +15,18 @@ pub struct Parameters {
     /// The index of the route in the router's list, or [`NO_NODE`](crate::node::NO_NODE).
     pub(crate) route: u32,
     pub(crate) recorded: RecordedBounds,
-    /// The bounds of the values, if recorded. Old bounds are not cleared: only as many are valid as
-    /// the route has parameters.
+    /// The bounds of the values, if recorded. Old bounds are not cleared: `recorded` says how many
+    /// are valid.
     bounds: [[u8; 2]; PARAMETERS_MAX],
 }
 
 /// Whether the bounds of the values were recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordedBounds {
-    /// Yes, for this many values.
+    /// The bounds of this many values were recorded.
     Values(u8),
-    /// No: the path is long or has escapes, and is searched again.
+    /// None were recorded, because the path is long or has escapes. A value is found by searching
+    /// the path again.
     Unrecorded,
 }
 
@@ -40,7 +41,7 @@ impl Parameters {
     #[inline(always)]
     pub(crate) fn record(&mut self, index: u8, start: usize, end: usize) {
         debug_assert!(start < end && end < 256);
-        // The mask only avoids a bounds check: a pattern has no more parameters than this.
+        // The modulo only avoids a bounds check: a pattern has at most `PARAMETERS_MAX` parameters.
         self.bounds[index as usize % PARAMETERS_MAX] = [start as u8, end as u8];
     }
 
@@ -92,7 +93,7 @@ pub(crate) struct ParameterPosition {
 }
 
 /// The parameters of a matched path: names, and raw values that are still percent-encoded (see
-/// [`decode`](crate::decode)). Numbered from the left, from 0.
+/// [`decode`](crate::decode)). The leftmost parameter has index 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'r, 'p> {
     /// The route that was found, if any.
@@ -108,7 +109,7 @@ impl<'r, 'p> Values<'r, 'p> {
         self.names().len()
     }
 
-    /// Returns whether the route has zero parameters.
+    /// Returns whether the route has no parameters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -119,7 +120,7 @@ impl<'r, 'p> Values<'r, 'p> {
         self.route.map_or(&[], Route::names)
     }
 
-    /// The raw value of the parameter with this number.
+    /// The raw value of the parameter with this index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'p [u8]> {
         let (start, end) = self.bounds(index)?;
@@ -133,7 +134,7 @@ impl<'r, 'p> Values<'r, 'p> {
         self.get(self.route?.parameter_index(name)?)
     }
 
-    /// The position of the value of the parameter with this number in the path.
+    /// The position in the path of the value of the parameter with this index.
     #[inline]
     pub fn span(&self, index: usize) -> Option<Span> {
         let (start, end) = self.bounds(index)?;
@@ -161,7 +162,7 @@ impl<'r, 'p> Values<'r, 'p> {
 
     #[cold]
     fn search(&self, index: usize) -> Option<(usize, usize)> {
-        let position = self.route?.slots.get(index)?;
+        let position = self.route?.parameter_positions.get(index)?;
         let cursor =
             SlowSlashes { path: self.path, slash_added: false }.seek(position.segment as usize);
         if position.is_catch_all {

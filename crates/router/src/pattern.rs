@@ -133,7 +133,7 @@ fn parse_literal(segment: &str, start: usize) -> Result<(Vec<u8>, Option<usize>)
         text.push(character);
     }
     let literal = plain(text.as_bytes());
-    // A zero byte could not be distinguished from the padding of a word in the tables of children.
+    // In the tables of children, a zero byte would look like the padding of a short text.
     if literal.contains(&0) {
         return Err((start, PatternErrorKind::Nul));
     }

@@ -31,7 +31,7 @@ type Matched = (Vec<Rank>, Vec<(usize, usize)>);
 type Rank = (u8, usize, usize);
 
 impl ReferenceRouter {
-    /// Creates a table of these patterns, all of them valid.
+    /// Creates a table of these routes, whose patterns must be valid.
     pub fn new(routes: &[(String, MethodSet, u32)], slash_policy: TrailingSlash) -> Self {
         let parse_route = |(text, methods, id): &(String, MethodSet, u32)| {
             let mut pattern = Pattern::parse(text).expect("the caller passes valid patterns");
@@ -48,7 +48,7 @@ impl ReferenceRouter {
         Self { routes: routes.iter().map(parse_route).collect(), trailing_slash: slash_policy }
     }
 
-    /// The same table with the routes of these ids guarded.
+    /// Marks the routes for whose ids `is_guarded` returns true as guarded.
     #[must_use]
     pub fn guard(mut self, is_guarded: impl Fn(u32) -> bool) -> Self {
         for route in &mut self.routes {
@@ -172,7 +172,7 @@ type Character = (Vec<u8>, (usize, usize));
 
 /// The characters of a segment. An escape is one character.
 fn characters(path: &[u8], start: usize, end: usize) -> Vec<Character> {
-    let mut characters_found = Vec::new();
+    let mut result = Vec::new();
     let mut at = start;
     while at < end {
         let digits = path[at + 1..end]
@@ -188,10 +188,10 @@ fn characters(path: &[u8], start: usize, end: usize) -> Vec<Character> {
             (b'%', None) => (b"%25".to_vec(), 1),
             (byte, _) => (vec![byte], 1),
         };
-        characters_found.push((plain, (at, at + length)));
+        result.push((plain, (at, at + length)));
         at += length;
     }
-    characters_found
+    result
 }
 
 fn join(characters: &[Character]) -> Vec<u8> {

@@ -16,7 +16,7 @@ pub struct Router {
     pub(crate) static_paths: StaticPaths,
     pub(crate) tree: Tree,
     pub(crate) routes: Box<[Route]>,
-    /// The index in `routes` of each id, or [`NO_NODE`](crate::node::NO_NODE).
+    /// For each id, the index of its route in `routes`, or [`NO_NODE`](crate::node::NO_NODE).
     pub(crate) by_id: Box<[u32]>,
     pub(crate) trailing_slash: TrailingSlash,
 }
@@ -29,9 +29,9 @@ pub enum TrailingSlash {
     /// `/a` and `/a/` are different paths.
     #[default]
     Strict,
-    /// Like strict, but if a path has no route for the method and its other form does,
-    /// [`Router::find`] returns [`Match::Redirect`]. A path that begins with `//` or `/\` is never
-    /// redirected: as a `Location` it would name another host.
+    /// Like `Strict`, but [`Router::find`] returns [`Match::Redirect`] if only the path with its
+    /// trailing slash added or removed has a route for the method. A path that begins with `//` or
+    /// `/\` is never redirected: as a `Location` it would name another host.
     Redirect,
     /// A slash at the end is not part of a path or pattern: `/a` and `/a/` are the same pattern,
     /// and inserting both for one method is an error. The value of a catch-all keeps the slash.
@@ -47,9 +47,9 @@ pub struct Route {
     pub(crate) methods: MethodSet,
     pub(crate) is_guarded: bool,
     pub(crate) names: Box<[Box<str>]>,
-    /// A key for each name, which usually decides a lookup.
+    /// The key of each name. Comparing keys first usually avoids comparing strings.
     pub(crate) name_keys: Box<[u64]>,
-    pub(crate) slots: Box<[ParameterPosition]>,
+    pub(crate) parameter_positions: Box<[ParameterPosition]>,
 }
 
 impl Route {
@@ -73,7 +73,8 @@ impl Route {
         self.methods
     }
 
-    /// Returns whether it handles only requests accepted by the caller of [`Router::find_where`].
+    /// Returns whether the route handles only requests that the caller of [`Router::find_where`]
+    /// accepts.
     pub fn is_guarded(&self) -> bool {
         self.is_guarded
     }
@@ -83,7 +84,7 @@ impl Route {
         &self.names
     }
 
-    /// The number of a parameter by its name.
+    /// Returns the index of the parameter with this name.
     #[inline]
     pub fn parameter_index(&self, name: &str) -> Option<usize> {
         let key = name_key(name);
@@ -108,13 +109,13 @@ pub enum Match {
     },
     /// Routes match the path, but none of them has the method.
     MethodNotAllowed {
-        /// The methods that they have.
+        /// The methods of these routes.
         allow: MethodSet,
     },
-    /// Only with [`TrailingSlash::Redirect`]: no route matches, but one does if a slash at the end
-    /// is added or removed.
+    /// Only with [`TrailingSlash::Redirect`]: no route matches, but one would if the trailing slash
+    /// were added or removed.
     Redirect {
-        /// Whether the slash is to be added; otherwise it is to be removed.
+        /// Whether to add the slash (`true`) or to remove it (`false`).
         add_slash: bool,
     },
     /// No route matches the path.
@@ -125,12 +126,12 @@ impl Router {
     /// Finds the route for a path and a method, and records in `parameters` where the values of its
     /// parameters are. Does not allocate.
     ///
-    /// `path` is raw: percent-encoded, without a query. There is no route for a path that does not
-    /// begin with `/`, nor for a `method` of 32 or more.
+    /// `path` is raw: percent-encoded, without a query. No route matches a path that does not begin
+    /// with `/`, and no route has a `method` of 32 or more.
     #[inline]
     pub fn find(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let trimmed = self.trim_slash(path);
-        // If the static path lacks the method, the walk checks all patterns.
+        // If the static path has no route for the method, a pattern with parameters may have one.
         if let Some(leaf) = self.static_paths.find(trimmed)
             && let Some(leaf_route) = self.tree.select(leaf, method, &mut 0)
         {
@@ -140,13 +141,13 @@ impl Router {
         self.search(path, method, parameters)
     }
 
-    /// Like [`Router::find`], but a guarded route counts only if `accept` returns true for the
+    /// Like [`Router::find`], but a guarded route matches only if `accept` returns true for the
     /// route and its values. [`Router::find`] itself accepts every guarded route.
     ///
     /// For each pattern that matches the path, its guarded routes are tried first, in the order of
-    /// insertion. Routes that are not accepted are ignored: the next route is tried, then the next
-    /// pattern, and [`Match::MethodNotAllowed`] does not contain their methods. The same applies to
-    /// the target of a redirect.
+    /// insertion. Rejected routes are ignored: the next route is tried, then the next pattern, and
+    /// [`Match::MethodNotAllowed`] does not contain their methods. The same applies to the target
+    /// of a redirect.
     pub fn find_where(
         &self,
         path: &[u8],
@@ -162,7 +163,7 @@ impl Router {
         let slashes = SlowSlashes { path: trimmed, slash_added: false };
         let mut allow = 0;
         let pick = |leaf: Leaf, parameters: &mut Parameters| {
-            self.find_guarded(leaf, path, method, parameters, &mut allow, &mut accept)
+            self.find_accepted(leaf, path, method, parameters, &mut allow, &mut accept)
         };
         let start = (0, slashes.seek(0));
         match self.tree.walk(path, &slashes, start, pick, parameters) {
@@ -176,7 +177,7 @@ impl Router {
                 MethodSet::from_bits(allow),
                 parameters,
                 |leaf, path, parameters| {
-                    self.find_guarded(leaf, path, method, parameters, &mut 0, &mut accept)
+                    self.find_accepted(leaf, path, method, parameters, &mut 0, &mut accept)
                 },
             ),
         }
@@ -184,7 +185,7 @@ impl Router {
 
     /// Returns the first accepted route of a leaf that has the method. If there is none, adds the
     /// methods of the accepted routes to `allow`.
-    fn find_guarded(
+    fn find_accepted(
         &self,
         leaf: Leaf,
         path: &[u8],
@@ -193,6 +194,7 @@ impl Router {
         allow: &mut u32,
         accept: &mut impl FnMut(&Route, Values<'_, '_>) -> bool,
     ) -> Option<LeafRoute> {
+        // Without guarded routes, the leaf's table of methods decides.
         let Some(routes) = self.tree.guarded(leaf) else {
             return self.tree.select(leaf, method, allow);
         };
@@ -212,8 +214,9 @@ impl Router {
         None
     }
 
-    /// The methods of all routes that match a path, guarded or not, for a response to OPTIONS;
-    /// empty if it has no route. With [`TrailingSlash::Redirect`] only the path as written counts.
+    /// Returns the methods of all routes that match a path, guarded or not, for a response to
+    /// `OPTIONS`. The set is empty if no route matches. The path is matched only as written, even
+    /// with [`TrailingSlash::Redirect`].
     pub fn allowed_methods(&self, path: &[u8]) -> MethodSet {
         let mut allow = 0;
         if path.first() == Some(&b'/') {
@@ -228,8 +231,8 @@ impl Router {
         MethodSet::from_bits(allow)
     }
 
-    /// The values of the parameters that [`Router::find`] recorded for this path. Empty if it found
-    /// no route. With any other path, the values are meaningless or missing.
+    /// Returns the values of the parameters that [`Router::find`] recorded for this path; none if
+    /// it found no route. For any other path, the values are meaningless or missing.
     #[inline]
     pub fn values<'r, 'p>(&'r self, parameters: &'p Parameters, path: &'p [u8]) -> Values<'r, 'p> {
         Values { route: self.routes.get(parameters.route as usize), parameters, path }
@@ -251,8 +254,8 @@ impl Router {
         self.route(id).map_or(&[], Route::names)
     }
 
-    /// The number of a parameter by its name. Look it up once, and use it with [`Values::get`] for
-    /// every request.
+    /// Returns the index of a route's parameter by its name. Look the index up once, and pass it to
+    /// [`Values::get`] for every request.
     pub fn parameter_index(&self, id: u32, name: &str) -> Option<usize> {
         self.route(id)?.parameter_index(name)
     }
@@ -262,7 +265,7 @@ impl Router {
         self.routes.iter()
     }
 
-    /// Removes a trailing slash if it is ignored.
+    /// Removes the trailing slash if the policy ignores it and the path is longer than that slash.
     #[inline(always)]
     fn trim_slash<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path {
@@ -275,22 +278,22 @@ impl Router {
         }
     }
 
-    /// Finds a path that is not in the table of static paths. A separate function, to keep the
-    /// lookup in that table small; for the same reason all rare cases are in separate functions.
+    /// Finds the route of a path that is not in the table of static paths. A separate function, to
+    /// keep the code of that table's lookup small; the rare cases are separate for the same reason.
     #[inline(never)]
     fn search(&self, path: &[u8], method: u8, parameters: &mut Parameters) -> Match {
         let trimmed = self.trim_slash(path);
         if trimmed.len() >= 64 {
             return self.search_medium(path, method, parameters);
         }
-        let (bits, escapes) = scan_short(trimmed);
+        let (bits, has_escape) = scan_short(trimmed);
         // Bit 0 tells whether the path begins with a slash. Reading the first byte before the scan
-        // would prevent its vectorization. An empty path has only the bit of its end.
+        // would prevent its vectorization. In an empty path, bit 0 marks the end instead.
         if bits & 1 == 0 || trimmed.is_empty() {
             parameters.clear();
             return Match::NotFound;
         }
-        if escapes {
+        if has_escape {
             return self.search_any(path, method, parameters);
         }
         let padded;
@@ -319,8 +322,8 @@ impl Router {
         if trimmed.len() >= 128 {
             return self.search_any(path, method, parameters);
         }
-        let (bits, escapes) = scan_medium(trimmed);
-        if escapes || bits & 1 == 0 {
+        let (bits, has_escape) = scan_medium(trimmed);
+        if has_escape || bits & 1 == 0 {
             return self.search_any(path, method, parameters);
         }
         let slashes = Slashes128 { bits, text: trimmed };
@@ -363,7 +366,7 @@ impl Router {
         }
     }
 
-    /// Like [`Router::not_found`], if guarded routes are accepted.
+    /// Like [`Router::not_found`], but accepts every guarded route as a redirect's target.
     #[inline(never)]
     fn no_route(
         &self,
@@ -376,6 +379,8 @@ impl Router {
         self.not_found(path, allow, parameters, pick)
     }
 
+    /// The result for a path and method without a route: a redirect if the policy allows it and
+    /// `pick` picks its target, otherwise `MethodNotAllowed` or `NotFound`.
     fn not_found(
         &self,
         path: &[u8],
@@ -392,8 +397,8 @@ impl Router {
         if allow.is_empty() { Match::NotFound } else { Match::MethodNotAllowed { allow } }
     }
 
-    /// Returns whether a route matches if a trailing slash is added (`Some(true)`) or removed
-    /// (`Some(false)`).
+    /// Returns whether a trailing slash must be added (`Some(true)`) or removed (`Some(false)`) for
+    /// a route to match, or `None` if no route would match either.
     fn slash_redirect(
         &self,
         path: &[u8],

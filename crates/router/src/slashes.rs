@@ -1,8 +1,8 @@
 //! The bounds of the segments of a path.
 //!
-//! A path's segments lie between its slashes. In paths of up to 63 bytes the slashes are the bits
-//! of one register, up to 127 of two; a longer path is searched during the walk. Bit `n` stands for
-//! a slash at byte `n`, and one more bit after the last byte ends the last segment.
+//! A path's segments lie between its slashes. For a path of up to 63 bytes, the slashes are the
+//! bits of one register; up to 127 bytes, of two. A longer path is searched during the walk. Bit
+//! `n` stands for a slash at byte `n`, and one more bit after the last byte ends the last segment.
 
 use crate::hash::{read_short, read_u64};
 
@@ -31,8 +31,8 @@ pub(crate) trait Slashes {
     /// The segment after this one, or a cursor beyond the limit.
     fn advance(&self, cursor: Cursor<Self::Remaining>) -> Cursor<Self::Remaining>;
 
-    /// A text in which the segments have the same positions as in the path. If decoding is not
-    /// needed, it has at least eight bytes.
+    /// A text in which the segments have the same positions as in the path. Unless
+    /// [`Slashes::ENCODED`] is set, it has at least eight bytes.
     fn text(&self) -> &[u8];
 }
 
@@ -132,7 +132,7 @@ impl Slashes for Slashes128<'_> {
 pub(crate) struct SlowSlashes<'p> {
     /// The path.
     pub(crate) path: &'p [u8],
-    /// Whether to add a slash to the path, and so an empty segment.
+    /// Whether to treat the path as if it had another slash, and so an empty segment, at the end.
     pub(crate) slash_added: bool,
 }
 
@@ -182,8 +182,8 @@ fn slash_bits(word: u64) -> u64 {
     zeros.wrapping_mul(0x0002_0408_1020_4081) >> 56
 }
 
-/// A high bit of the result is set if a byte of `word` is a `%`. All other bits, and the position
-/// of the high bit, are meaningless.
+/// Sets the high bit of some byte of the result if `word` contains a `%`. Neither the position of
+/// that byte nor the other bits have a meaning.
 #[inline(always)]
 fn escape_bits(word: u64) -> u64 {
     let diff = word ^ (ONES * b'%' as u64);
@@ -203,12 +203,14 @@ fn slash_bits_of<const LENGTH: usize>(text: &[u8; LENGTH]) -> u64 {
 }
 
 /// The slashes of the first and of the last `PART` bytes of a path, and whether they contain an
-/// escape. The two parts overlap, and so cover any path of `PART` to twice as many bytes without a
-/// branch.
+/// escape. The two parts may overlap, so they cover any path of `PART` to `2 * PART` bytes without
+/// a branch.
 #[inline(always)]
 fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     let parts = (path.first_chunk::<PART>(), path.last_chunk::<PART>());
-    let (Some(front), Some(back)) = parts else { unreachable!("the path has a whole part") };
+    let (Some(front), Some(back)) = parts else {
+        unreachable!("the path is not shorter than a part")
+    };
     let mut has_escape = false;
     if PART == 8 {
         let high_bits = escape_bits(read_u64(front, 0)) | escape_bits(read_u64(back, 0));
@@ -222,7 +224,8 @@ fn scan<const PART: usize>(path: &[u8]) -> (u64, u64, bool) {
     (slash_bits_of(front), slash_bits_of(back), has_escape)
 }
 
-/// Scans a path of up to 63 bytes: its slashes and end, and whether it contains an escape.
+/// Returns the bits for the slashes and the end of a path of up to 63 bytes, and whether the path
+/// contains an escape.
 #[inline(always)]
 pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     let length = path.len();
@@ -243,7 +246,7 @@ pub(crate) fn scan_short(path: &[u8]) -> (u64, bool) {
     (front | back << (length - part) | 1 << length, has_escape)
 }
 
-/// Scans a path of 64 to 127 bytes.
+/// Like [`scan_short`], for a path of 64 to 127 bytes.
 pub(crate) fn scan_medium(path: &[u8]) -> (u128, bool) {
     let length = path.len();
     debug_assert!((64..128).contains(&length));

@@ -16,6 +16,7 @@ pub(crate) struct StaticPaths {
     entries: Vec<StaticEntry>,
     /// The paths that are too long for an entry's words.
     text: Vec<u8>,
+    /// The number of entries, a power of two, minus one.
     mask: usize,
 }
 
@@ -33,7 +34,8 @@ struct StaticEntry {
 
 /// The data by which a path is looked up and compared.
 struct Key {
-    /// Four words from the path. Up to [`KEY_BYTES_MAX`] bytes they overlap and cover it.
+    /// Four words from the path, which may overlap. They cover a path of up to [`KEY_BYTES_MAX`]
+    /// bytes.
     words: [u64; 4],
     hash: u64,
 }

@@ -7,7 +7,7 @@ use crate::pattern::SegmentPattern;
 use crate::router::{Route, Router, TrailingSlash};
 use crate::static_paths::StaticPaths;
 
-/// The tree under construction. A child's number is greater than its parent's.
+/// The tree under construction. A child's index is greater than its parent's.
 #[derive(Default)]
 pub(crate) struct TreeBuilder {
     nodes: Vec<NodeBuilder>,
@@ -92,8 +92,8 @@ impl TreeBuilder {
 
     pub(crate) fn into_router(mut self, slash_policy: TrailingSlash) -> Router {
         for node in &mut self.nodes {
-            // The longest fixed text first, then the longest before the parameter; the texts
-            // themselves last, only so that the order of insertion has no effect.
+            // The longest fixed text first, then the longest prefix. The texts themselves are
+            // compared last, only so that the order of insertion has no effect.
             node.affixed.sort_by(|(prefix, suffix, _), (other_prefix, other_suffix, _)| {
                 let length = |prefix: &Vec<u8>, suffix: &Vec<u8>| prefix.len() + suffix.len();
                 length(other_prefix, other_suffix)
@@ -102,7 +102,7 @@ impl TreeBuilder {
                     .then_with(|| (prefix, suffix).cmp(&(other_prefix, other_suffix)))
             });
         }
-        self.number_nodes();
+        self.sort_nodes();
         let (tree, leaves) = (0..)
             .find_map(|seed| self.build_tree(seed).ok())
             .expect("some seed yields distinct keys in each table");
@@ -123,9 +123,9 @@ impl TreeBuilder {
         }
     }
 
-    /// Renumbers the nodes so that the first child of each has the next number. Children still come
-    /// after their parents.
-    fn number_nodes(&mut self) {
+    /// Sorts the nodes in depth-first order, so that the first child of each node directly follows
+    /// it. Children still come after their parents.
+    fn sort_nodes(&mut self) {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut stack = vec![0];
         while let Some(index) = stack.pop() {
@@ -133,14 +133,14 @@ impl TreeBuilder {
             let children: Vec<u32> = self.nodes[index as usize].children_in_order().collect();
             stack.extend(children.into_iter().rev());
         }
-        let mut numbers = vec![0; order.len()];
+        let mut new_indices = vec![0; order.len()];
         let mut nodes = Vec::with_capacity(order.len());
-        for (number, index) in (0..).zip(order) {
-            numbers[index as usize] = number;
+        for (new_index, index) in (0..).zip(order) {
+            new_indices[index as usize] = new_index;
             nodes.push(std::mem::take(&mut self.nodes[index as usize]));
         }
         for child in nodes.iter_mut().flat_map(NodeBuilder::children_mut) {
-            *child = numbers[*child as usize];
+            *child = new_indices[*child as usize];
         }
         self.nodes = nodes;
     }
@@ -182,10 +182,10 @@ impl TreeBuilder {
 }
 
 impl NodeBuilder {
-    /// The children, each with the first stage after it.
+    /// The children, each with the stage to try next if nothing below the child matches.
     fn children(&self) -> impl Iterator<Item = (u32, u16)> {
         let parameter_stage = self.affixed.len() as u16;
-        // Only a catch-all can match after an empty segment.
+        // Parameters do not match an empty segment, so only the catch-all is left to try.
         let fixed = self.static_children.iter().map(move |(text, child)| {
             (*child, if text.is_empty() { parameter_stage + 1 } else { 0 })
         });
@@ -195,7 +195,7 @@ impl NodeBuilder {
         fixed.chain(affixed).chain(parameter)
     }
 
-    /// The children: those with fixed text first, and the empty text last among them.
+    /// The children: non-empty fixed texts, the empty text, affixed parameters, the parameter.
     fn children_in_order(&self) -> impl Iterator<Item = u32> {
         let texts = self.static_children.iter().filter(|(text, _)| !text.is_empty());
         let texts = texts.chain(self.static_children.get_key_value(&Vec::new()));
@@ -208,7 +208,7 @@ impl NodeBuilder {
         self.static_children.values_mut().chain(affixed).chain(&mut self.parameter)
     }
 
-    /// The node's first existing stage at or after `stage`.
+    /// The first stage at or after `stage` that the node has.
     fn next_stage_from(&self, stage: u16) -> Option<u16> {
         let parameter_stage = self.affixed.len() as u16;
         let is_parameter = stage == parameter_stage && self.parameter.is_some();
@@ -238,7 +238,7 @@ impl NodeBuilder {
         debug_assert!(children.len() != 1 || children[0].1 == index + 1);
         let leaf = |leaf: Option<u32>| leaf.map_or(Leaf::default(), |leaf| leaves[leaf as usize]);
         Ok(Node {
-            static_children: tree.add_static(&children)?,
+            static_children: tree.add_static_children(&children)?,
             fallthrough: self.build_fallthrough(index, fallback),
             empty: self.static_children.get(&Vec::new()).copied().unwrap_or(NO_NODE),
             affix_start,
@@ -253,12 +253,13 @@ impl NodeBuilder {
         })
     }
 
-    /// The next step at this node, which has this `index`, for a segment that is neither empty nor
-    /// fixed text.
+    /// The next step at this node, whose index is `index`, for a non-empty segment that is not the
+    /// fixed text of a child.
     fn build_fallthrough(&self, index: u32, fallback: u32) -> Fallthrough {
         match self.parameter {
             _ if !self.affixed.is_empty() => Fallthrough::Walk,
-            // The first child is the next node, and those with fixed text come first.
+            // Children with fixed text come first, so a parameter's child that directly follows its
+            // parent means that there are none.
             Some(child) if child == index + 1 => Fallthrough::NextNode,
             Some(_) => Fallthrough::Parameter,
             None if self.catch_all.is_some() => Fallthrough::CatchAll,
@@ -268,7 +269,7 @@ impl NodeBuilder {
     }
 }
 
-/// Appends an item and returns its number.
+/// Appends an item and returns its index.
 fn push_index<T>(items: &mut Vec<T>, item: T) -> u32 {
     items.push(item);
     items.len() as u32 - 1

@@ -7,12 +7,12 @@ use crate::parameters::{Parameters, RecordedBounds};
 use crate::slashes::{Cursor, Slashes};
 
 impl Tree {
-    /// Returns the route of the first leaf, in order of precedence, from which `pick` picks one.
-    /// Records the parameters' bounds.
+    /// Passes the leaves that match the path to `pick`, in order of precedence, and returns the
+    /// first route that `pick` returns. Records the bounds of the parameters' values.
     ///
-    /// Starts at a node and the segment after it; the path before that segment has matched. At the
-    /// root, it is the first segment. Visits each node at most once, and only nodes that match the
-    /// path.
+    /// Starts at a node with the next segment to match; the path before that segment has matched.
+    /// At the root, the next segment is the first. Visits each node at most once, and only nodes
+    /// that match the path.
     #[inline(always)]
     pub(crate) fn walk<S: Slashes>(
         &self,
@@ -51,7 +51,7 @@ impl Tree {
                     cursor = slashes.advance(cursor);
                     continue 'enter;
                 }
-                // Behind an added slash there are no bytes for a catch-all.
+                // After an added slash, no bytes are left for a catch-all.
                 if node.catch_all.methods != 0 && stage != LAST_STAGE && cursor.start < path.len() {
                     let leaf_route = pick(node.catch_all, parameters);
                     if leaf_route.is_some() {
@@ -85,8 +85,8 @@ impl Tree {
         self.find_static_child(&node.static_children, at, slashes.text(), start, end)
     }
 
-    /// The index of the child for the first parameter alternative from `stage` on that matches the
-    /// segment, whose value is recorded.
+    /// Returns the index of the child for the node's first parameter, from `stage` on, that matches
+    /// the segment, and records the value.
     #[inline(always)]
     fn find_parameter<S: Slashes>(
         &self,
@@ -117,8 +117,8 @@ impl Tree {
     }
 }
 
-/// Records the bounds of the value of a node's parameter. For an encoded path they are found on
-/// demand instead.
+/// Records the bounds of the value of a node's parameter. Does nothing for a path with
+/// [`Slashes::ENCODED`], whose values are searched for on demand.
 #[inline(always)]
 fn record<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, end: usize) {
     if !S::ENCODED {
@@ -126,11 +126,11 @@ fn record<S: Slashes>(parameters: &mut Parameters, node: &Node, start: usize, en
     }
 }
 
-/// Beyond all alternatives of any node.
+/// A stage after all alternatives of any node.
 const LAST_STAGE: u16 = u16::MAX;
 
 impl Affix {
-    /// Returns whether the segment has the prefix and the suffix, with at least one byte between.
+    /// Returns whether the segment consists of the prefix, at least one byte, and the suffix.
     fn matches<S: Slashes>(&self, segment: &[u8]) -> bool {
         if S::ENCODED {
             let prefix = raw_prefix(segment, &self.prefix);

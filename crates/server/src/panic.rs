@@ -1,4 +1,4 @@
-//! Catches panics of application code, including destructors, because the server must continue.
+//! Catches panics of application code, including its destructors, so that the server continues.
 
 use peregrine_web::panic::{self, catch_log_panic, drop_panic_payload};
 use std::any::Any;
@@ -15,7 +15,7 @@ pub(crate) fn catch_panic<T>(source: &str, run: impl FnOnce() -> T) -> Option<T>
     result.map_err(log).ok()
 }
 
-/// Returns the message of a caught panic, and passes it to the panic listener.
+/// Reports a caught panic to the panic listener and returns its message.
 pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -25,8 +25,8 @@ pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// A value with a destructor from the application. When it is dropped, a panic of that destructor
-/// is caught and logged, so it affects neither the connection nor its counters.
+/// A value whose destructor is application code. A panic in that destructor is caught and logged,
+/// so it affects neither the connection nor its counters.
 #[derive(Debug)]
 pub(crate) struct CatchDropPanic<T>(Option<T>);
 

@@ -18,13 +18,15 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The time between two log lines that summarise rejected requests and handshakes.
+/// The minimum time between two log lines that summarise rejected requests and handshakes.
 const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Runs a worker until its shutdown. At the end, it waits for tasks that outlive their requests,
-/// for at most [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After
-/// that, [`Driver::run_worker`] also waits for blocking functions, and records in `instrumentation`
-/// how many are left. If there are several workers, `balancer` balances connections between them.
+/// Runs a worker until it has shut down. After its last connection has ended, the worker waits for
+/// tasks that outlive their requests, for at most
+/// [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After that,
+/// [`Driver::run`] waits for blocking functions until the same deadline, and `instrumentation`
+/// records how many are then still running. If the server has several workers, `balancer` moves new
+/// connections to workers that have fewer.
 ///
 /// # Errors
 /// The driver cannot listen on one of the sockets.
@@ -40,8 +42,13 @@ pub async fn run_worker<D: Driver>(
     shutdown::install(&lifecycle);
     let initial = *lifecycle.borrow();
     let WorkerLimits { limits, overload_updates, reserved_connections } = limits.into();
-    let limits = (limits, reserved_connections);
-    let worker = Rc::new(Worker::new(driver, application, limits, instrumentation, initial));
+    let worker = Rc::new(Worker::new(
+        driver,
+        application,
+        (limits, reserved_connections),
+        instrumentation,
+        initial,
+    ));
     install_clock(&worker);
     let active_states = Rc::new(active_state_pool());
     let balancer = balancer.map(Rc::new);
@@ -59,23 +66,23 @@ pub async fn run_worker<D: Driver>(
         let worker = Rc::clone(&worker);
         let balancing =
             balancer.clone().map(|balancer| ListenerBalancing { balancer, listener_index });
-        // `pending` keeps the worker running until the listener has accepted the connections in the
+        // The token keeps the worker running until the listener has accepted the connections in the
         // backlog.
-        let pending = worker.instrumentation.track();
+        let token = worker.instrumentation.track();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {
             accept::run(worker, listener_state, listener, sharing, updates, balancing).await;
-            drop(pending);
+            drop(token);
         }));
     }
     worker.driver.spawn_boxed(Box::pin(drive_timers(Rc::clone(&worker))));
-    if let Some(changes) = overload_updates {
-        worker.driver.spawn_boxed(Box::pin(watch_overload_limits(Rc::clone(&worker), changes)));
+    if let Some(updates) = overload_updates {
+        worker.driver.spawn_boxed(Box::pin(watch_overload_limits(Rc::clone(&worker), updates)));
     }
     Ok(shutdown::run(worker, lifecycle).await)
 }
 
-/// Applies new limits whenever they change.
+/// Applies changes of the overload limits until the worker is in [`Lifecycle::ForceClosing`].
 async fn watch_overload_limits<D: Driver>(
     worker: Rc<Worker<D>>,
     mut updates: watch::Receiver<OverloadLimits>,
@@ -89,13 +96,14 @@ async fn watch_overload_limits<D: Driver>(
     }
 }
 
+/// Advances the timer wheel and logs rejections until the worker has ended.
 async fn drive_timers<D: Driver>(worker: Rc<Worker<D>>) {
     let mut last_logged = None;
     while !worker.timers.is_stopped() {
-        let earlier = poll_fn(|cx| worker.timers.poll_earlier(cx));
+        let rescheduled = poll_fn(|cx| worker.timers.poll_rescheduled(cx));
         match worker.timers.next_expiration() {
-            Some(deadline) => race(worker.driver.sleep_until(deadline), earlier).await,
-            None => earlier.await,
+            Some(deadline) => race(worker.driver.sleep_until(deadline), rescheduled).await,
+            None => rescheduled.await,
         }
         let now = worker.driver.now();
         worker.timers.advance(now);
@@ -108,7 +116,8 @@ async fn drive_timers<D: Driver>(worker: Rc<Worker<D>>) {
     log_rejections(&worker.instrumentation);
 }
 
-/// Logs one line for all rejected requests and handshakes. Returns false if there were none.
+/// Logs one line for all requests and handshakes that were rejected since the last call. Returns
+/// false if there were none.
 fn log_rejections(instrumentation: &Instrumentation) -> bool {
     let rejections = instrumentation.take_rejections();
     if rejections.is_empty() {

@@ -1,7 +1,8 @@
-//! The timers of one worker, on a coarse timer wheel: one per connection.
+//! The timers of one worker, on a coarse timer wheel. Each connection has one timer.
 //!
-//! Each request moves the timer of its connection, so nearly all timers are moved before they fire.
-//! Moving a timer only writes the new time. The wheel checks it when the old time is reached.
+//! Each request postpones its connection's timer, so nearly all timers are postponed before they
+//! fire. Postponing a timer only stores its new deadline. When the old deadline is reached, the
+//! wheel moves the timer to the slot of the new one.
 
 use peregrine_slot::Slab;
 use std::cell::RefCell;
@@ -14,10 +15,11 @@ use std::time::Duration;
 /// was blocked.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// How many ticks the wheel covers. Timers that are due later are checked once per round.
+/// How many ticks one round of the wheel covers. A timer that is due later is checked once per
+/// round.
 const SLOTS: usize = 1024;
 
-/// After the worker was blocked, timers are delayed by at most this many ticks.
+/// If the worker was blocked, timers are delayed by at most this many ticks.
 const STALL_GRACE_TICKS_MAX: u32 = 10;
 
 /// A tick that is never reached: it is thirteen years after the start.
@@ -28,11 +30,11 @@ pub(crate) struct TimerWheel(RefCell<WheelInner>);
 
 struct WheelInner {
     timers: Slab<TimerEntry>,
-    /// For each tick, the numbers of the timers to check.
+    /// For each tick of a round, the keys of the timers to check.
     slots: Vec<Vec<u32>>,
     /// The tick up to which all slots were checked.
     current_tick: u32,
-    /// How many numbers are in all slots together.
+    /// How many keys are in all slots together.
     queued: usize,
     /// No timer fires before this tick, because the worker was blocked.
     grace_until: u32,
@@ -46,7 +48,7 @@ struct WheelInner {
 struct TimerEntry {
     /// The tick at which the timer fires.
     deadline: u32,
-    /// The tick whose slot contains the timer's number.
+    /// The tick whose slot contains the timer's key; `NEVER` if no slot does.
     slot_tick: u32,
     waker: Option<Waker>,
 }
@@ -70,12 +72,13 @@ impl TimerWheel {
     /// Creates a timer that does not fire until it is set.
     pub(crate) fn timer(self: &Rc<Self>) -> Timer {
         let entry = TimerEntry { deadline: NEVER, slot_tick: NEVER, waker: None };
-        let number = self.0.borrow_mut().timers.insert(entry);
-        let number = u32::try_from(number).expect("fewer connections than 2^32");
-        Timer { wheel: Rc::clone(self), key: number }
+        let key = self.0.borrow_mut().timers.insert(entry);
+        let key = u32::try_from(key).expect("a worker has fewer than 2^32 timers");
+        Timer { wheel: Rc::clone(self), key }
     }
 
-    /// Wakes all tasks that wait for a timer, because something else has changed.
+    /// Wakes all tasks that wait for a timer, although none has fired, because the worker's
+    /// lifecycle has changed.
     pub(crate) fn wake_all(&self) {
         let mut inner = self.0.borrow_mut();
         let wakers: Vec<_> =
@@ -84,11 +87,11 @@ impl TimerWheel {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the task that waits for the timer with this number, because something else has
-    /// changed.
-    pub(crate) fn wake(&self, number: u32) {
+    /// Wakes the task that waits for the timer with this key, although the timer has not fired, for
+    /// example because the task's connection must close.
+    pub(crate) fn wake(&self, key: u32) {
         let mut inner = self.0.borrow_mut();
-        let Some(entry) = inner.timers.get_mut(number as usize) else { return };
+        let Some(entry) = inner.timers.get_mut(key as usize) else { return };
         let waker = entry.waker.take();
         drop(inner);
         if let Some(waker) = waker {
@@ -103,9 +106,9 @@ impl TimerWheel {
         (inner.sleeping_until != NEVER).then(|| tick_end(inner.sleeping_until))
     }
 
-    /// Ready when the wheel must be turned before the time that [`TimerWheel::next_expiration`]
-    /// last returned, or was stopped.
-    pub(crate) fn poll_earlier(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the wheel must be advanced before the time that [`TimerWheel::next_expiration`]
+    /// last returned, and when the wheel was stopped.
+    pub(crate) fn poll_rescheduled(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.0.borrow_mut();
         if inner.is_stopped || inner.next_tick() < inner.sleeping_until {
             return Poll::Ready(());
@@ -114,7 +117,7 @@ impl TimerWheel {
         Poll::Pending
     }
 
-    /// Ends the wheel's task. No timer exists any more at that point.
+    /// Ends the wheel's task, at the end of the worker. No timer fires after that.
     pub(crate) fn stop(&self) {
         let mut inner = self.0.borrow_mut();
         inner.is_stopped = true;
@@ -127,12 +130,12 @@ impl TimerWheel {
         self.0.borrow().is_stopped
     }
 
-    /// Fires the expired timers. A late call loses no timer.
+    /// Fires the expired timers. No timer is lost if the call is late.
     ///
-    /// If the call is late although there are timers, a handler blocked the worker, or the machine
-    /// was suspended. Data that peers sent in the meantime has not been read, so the wheel delays
-    /// the timers by the same time, up to one second. After the delay they fire, even if that call
-    /// is late as well.
+    /// If the call is more than one tick later than [`TimerWheel::next_expiration`] requested, a
+    /// handler blocked the worker, or the machine was suspended. Data that peers sent in the
+    /// meantime has not been read, so the wheel delays the timers by as long as the call was late,
+    /// up to one second. After the delay the timers fire, even if that call is late as well.
     pub(crate) fn advance(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
         let now = tick_of(now);
@@ -152,8 +155,8 @@ impl TimerWheel {
         for tick in first_tick + 1..=now {
             let slot = std::mem::take(&mut inner.slots[tick as usize % SLOTS]);
             inner.queued -= slot.len();
-            for number in slot {
-                inner.expire(number, tick, &mut expired_wakers);
+            for key in slot {
+                inner.expire(key, tick, &mut expired_wakers);
             }
         }
         drop(inner);
@@ -162,6 +165,7 @@ impl TimerWheel {
 }
 
 impl WheelInner {
+    /// The next tick for which there are timers to check; `NEVER` if there are none.
     fn next_tick(&self) -> u32 {
         if self.queued == 0 {
             return NEVER;
@@ -173,11 +177,13 @@ impl WheelInner {
             .map_or(NEVER, |tick| tick.max(self.grace_until))
     }
 
-    fn queue(&mut self, number: u32) {
-        let entry = &mut self.timers[number as usize];
+    /// Adds a timer to the slot of its deadline. If the deadline is more than one round away, the
+    /// timer is checked, and queued again, at the end of this round.
+    fn queue(&mut self, key: u32) {
+        let entry = &mut self.timers[key as usize];
         let tick = entry.deadline.clamp(self.current_tick + 1, self.current_tick + SLOTS as u32);
         entry.slot_tick = tick;
-        self.slots[tick as usize % SLOTS].push(number);
+        self.slots[tick as usize % SLOTS].push(key);
         self.queued += 1;
         if tick < self.sleeping_until
             && let Some(waker) = self.task_waker.take()
@@ -186,11 +192,12 @@ impl WheelInner {
         }
     }
 
-    /// Checks a number that was in the slot of `tick`.
-    fn expire(&mut self, number: u32, tick: u32, expired_wakers: &mut Vec<Waker>) {
-        // The timer may have been dropped or moved to another slot, or its number may belong to a
-        // new timer.
-        let Some(entry) = self.timers.get_mut(number as usize) else { return };
+    /// Checks a timer whose key was in the slot of `tick`: fires it if it has expired, or queues it
+    /// again.
+    fn expire(&mut self, key: u32, tick: u32, expired_wakers: &mut Vec<Waker>) {
+        // The timer may have been dropped or moved to another slot, or a new timer may have the
+        // same key.
+        let Some(entry) = self.timers.get_mut(key as usize) else { return };
         let is_in_slot =
             entry.slot_tick != NEVER && entry.slot_tick as usize % SLOTS == tick as usize % SLOTS;
         if !is_in_slot {
@@ -200,7 +207,7 @@ impl WheelInner {
         if entry.deadline <= self.current_tick {
             expired_wakers.extend(entry.waker.take());
         } else if entry.deadline != NEVER {
-            self.queue(number);
+            self.queue(key);
         }
     }
 }
@@ -215,14 +222,14 @@ fn tick_of(time: Duration) -> u32 {
     u32::try_from(time.as_nanos() / TICK.as_nanos()).unwrap_or(NEVER - 1)
 }
 
-/// One connection's timer.
+/// A timer. It can be set many times.
 pub(crate) struct Timer {
     wheel: Rc<TimerWheel>,
     key: u32,
 }
 
 impl Timer {
-    /// The number that identifies the timer while it exists.
+    /// Identifies the timer while it exists.
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
@@ -262,14 +269,14 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // The number may still be in a slot. `expire` ignores it when that slot is checked.
+        // The key may still be in a slot. `expire` ignores it when that slot is checked.
         self.wheel.0.borrow_mut().timers.remove(self.key as usize);
     }
 }
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").field("number", &self.key).finish()
+        f.debug_struct("Timer").field("key", &self.key).finish()
     }
 }
 
@@ -424,10 +431,10 @@ mod tests {
         assert!(!has_fired(&timer), "data that arrived in the meantime is read first");
         let grace_end = SECOND * 5 + TICK * STALL_GRACE_TICKS_MAX;
         assert_eq!(wheel.next_expiration(), Some(grace_end));
-        assert!(wheel.poll_earlier(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(wheel.poll_rescheduled(&mut Context::from_waker(Waker::noop())).is_pending());
         wheel.advance(grace_end - TICK);
         assert!(!has_fired(&timer));
-        // The worker is blocked again and again.
+        // The worker is blocked again during the delay.
         assert_eq!(wheel.next_expiration(), Some(grace_end));
         wheel.advance(grace_end * 2);
         assert!(has_fired(&timer));

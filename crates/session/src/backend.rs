@@ -28,14 +28,14 @@ pub(crate) struct LoadedSession {
     pub(crate) id: Option<Id>,
     /// When the session ends unless it is used again, if there is one.
     pub(crate) expiry: Option<OffsetDateTime>,
-    /// Loading extended the session, so that it ends later than its cookie says.
+    /// Loading changed the session's expiry, so that it differs from that of its cookie.
     pub(crate) was_touched: bool,
     /// The request had a session cookie, valid or not.
     pub(crate) has_cookie: bool,
 }
 
 impl Backend {
-    /// The session that the cookie's value refers to, unless it is missing or has expired.
+    /// Loads the session that the cookie's value refers to, unless it is missing or has expired.
     pub(crate) async fn load(
         &self,
         name: &str,
@@ -86,7 +86,7 @@ impl Backend {
         Ok(expiry.is_some_and(|expiry| expiry > now()))
     }
 
-    /// The value of a session's cookie.
+    /// Returns the value of a session's cookie.
     pub(crate) fn cookie_value(
         &self,
         name: &str,
@@ -107,7 +107,7 @@ impl Backend {
 }
 
 /// The content of a cookie: the expiry in whole seconds since 1970, and the values. It is compact
-/// because every request carries it.
+/// because every request contains it.
 #[derive(Serialize, Deserialize)]
 struct CookiePayload<D>(i64, D);
 
@@ -125,8 +125,8 @@ fn decode_payload(text: &str) -> Option<Record> {
     Some(Record { id: Id(0), data, expiry_date })
 }
 
-/// When a session started. Sessions saved by other programs, such as `tower-sessions` itself, do
-/// not record it.
+/// Returns when a session started. Sessions saved by other programs, such as `tower-sessions`
+/// itself, do not record it.
 pub(crate) fn started_at(data: &Data) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(data.get(STARTED_AT)?.as_i64()?).ok()
 }

@@ -8,6 +8,7 @@ thread_local! {
     pub(crate) static TEST_OFFSET: std::cell::Cell<time::Duration> = const { std::cell::Cell::new(time::Duration::ZERO) };
 }
 
+/// Returns the current time, shifted by the offset that a test has set.
 pub(crate) fn now() -> OffsetDateTime {
     let now = OffsetDateTime::now_utc();
     #[cfg(test)]
@@ -16,7 +17,7 @@ pub(crate) fn now() -> OffsetDateTime {
 }
 
 /// Whole seconds since 1970, rounded up so that a session lives until its end: rounded down, it
-/// would end early, or at once. The result saturates at the last representable second.
+/// would end early, perhaps immediately. The result saturates at the last representable second.
 pub(crate) fn seconds(time: OffsetDateTime) -> i64 {
     time.saturating_add(time::Duration::nanoseconds(999_999_999)).unix_timestamp()
 }

@@ -26,14 +26,20 @@ pub(crate) enum SecurePolicy {
 }
 
 impl CookieSettings {
-    /// The value in the request, from the first cookie of this name.
+    /// Returns the value of the first cookie with this name in the request.
     pub(crate) fn value<'h>(&self, head: &'h RequestHead) -> Option<&'h str> {
         let value = head.cookie(&self.name)?;
         std::str::from_utf8(value).ok()
     }
 
-    /// The field that sets the cookie with this lifetime; `None` if it would be invalid.
-    pub(crate) fn set(&self, value: &str, age: Duration, is_secure: bool) -> Option<HeaderValue> {
+    /// Returns the field value that sets the cookie with this lifetime; `None` if it would be
+    /// invalid.
+    pub(crate) fn set_cookie(
+        &self,
+        value: &str,
+        age: Duration,
+        is_secure: bool,
+    ) -> Option<HeaderValue> {
         let cookie = self.build(value, is_secure);
         // `Max-Age` has whole seconds. Rounded down, the cookie would end before the session.
         let age = age.saturating_add(Duration::nanoseconds(999_999_999));
@@ -41,8 +47,8 @@ impl CookieSettings {
         HeaderValue::try_from(cookie.build().to_string()).ok()
     }
 
-    /// The field that removes the cookie.
-    pub(crate) fn remove(&self, is_secure: bool) -> Option<HeaderValue> {
+    /// Returns the field value that removes the cookie.
+    pub(crate) fn expire_cookie(&self, is_secure: bool) -> Option<HeaderValue> {
         let cookie = self.build("", is_secure).max_age(Duration::ZERO);
         HeaderValue::try_from(cookie.build().to_string()).ok()
     }

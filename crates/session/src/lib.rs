@@ -1,6 +1,6 @@
 //! Sessions: data that the server keeps about a client from one request to the next.
 //!
-//! [`SessionManager`] is the middleware, and handlers take [`Session`]. Sessions live in any
+//! [`SessionManager`] is the middleware, and handlers extract [`Session`]. Sessions live in any
 //! `tower-sessions` store (memory, SQL, Redis and others) or, encrypted, in the client's cookie.
 //! This crate does no I/O itself.
 //!

@@ -64,9 +64,9 @@ const BYTES_MAX: usize = 64 * 1024;
 /// problem of status 409. Stores cannot check and write in one step, so a short race remains
 /// between the two.
 ///
-/// A session ID from a client counts only if the store has it; new sessions always get new IDs.
-/// Responses of handlers that extract a session get `Vary: Cookie`, and `Cache-Control: private`
-/// unless they set it themselves.
+/// A session ID from a client is accepted only if the store has it; new sessions always get new
+/// IDs. Responses of handlers that extract a session get `Vary: Cookie`, and `Cache-Control:
+/// private` unless they set it themselves.
 #[doc(alias = "SessionManagerLayer")]
 #[doc(alias = "SessionMiddleware")]
 #[derive(Clone, Debug)]
@@ -83,15 +83,15 @@ pub(crate) struct SessionSettings {
 }
 
 impl SessionManager {
-    /// Keeps sessions in a `tower-sessions` store (version 0.15), such as `MemoryStore`,
+    /// Stores sessions in a `tower-sessions` store (version 0.15), such as `MemoryStore`,
     /// `PostgresStore` or `RedisStore`. All workers share the store: create one `SessionManager`
     /// outside the closure passed to `serve` and clone it in there.
     pub fn new(store: impl SessionStore) -> Self {
         Self::with_backend(Backend::Store(Arc::new(store)))
     }
 
-    /// Keeps sessions in the client's cookie, encrypted, without a store. The server cannot end
-    /// such a session early: a copied cookie remains usable until it expires.
+    /// Stores sessions, encrypted, in the client's cookie instead of on the server. The server
+    /// cannot end such a session early: a copied cookie remains usable until it expires.
     #[doc(alias = "CookieSessionStore")]
     pub fn cookie_store(keys: CookieKeys) -> Self {
         Self::with_backend(Backend::Cookie(keys))
@@ -149,7 +149,7 @@ impl SessionManager {
         self.configure(|settings| settings.cookie.same_site = same_site)
     }
 
-    /// Always sets `Secure`, also over plain HTTP, where browsers then reject the cookie.
+    /// Always sets `Secure`, even over plain HTTP, where browsers then reject the cookie.
     pub fn always_secure(self) -> Self {
         self.configure(|settings| settings.cookie.secure = SecurePolicy::Always)
     }
@@ -161,7 +161,7 @@ impl SessionManager {
         self.configure(|settings| settings.cookie.is_browser_session = true)
     }
 
-    /// Sets after how long without use a session ends. The default is 1 day.
+    /// Sets how long a session lasts without use. The default is 1 day.
     #[doc(alias = "on_inactivity")]
     pub fn idle_timeout(self, time: StdDuration) -> Self {
         self.configure(|settings| {
@@ -169,7 +169,7 @@ impl SessionManager {
         })
     }
 
-    /// Sets after how long a session ends regardless of use. The default is 30 days.
+    /// Sets how long a session lasts, even if it is in use. The default is 30 days.
     #[doc(alias = "max_age")]
     pub fn absolute_timeout(self, time: StdDuration) -> Self {
         self.configure(|settings| {
@@ -206,7 +206,7 @@ impl SessionSettings {
         Ok((LoadedSession { id: Some(id), expiry: Some(expiry_date), was_touched, ..loaded }, data))
     }
 
-    /// Saves the session. Returns the `Set-Cookie` field, if the client needs one.
+    /// Saves the session. Returns the value of `Set-Cookie` if the client needs one.
     async fn save(
         &self,
         session: &Session,
@@ -219,7 +219,7 @@ impl SessionSettings {
         }
         // A request can take long, for example if its client sends the body slowly. A session that
         // was logged out meanwhile must not be recreated, even under another ID. The browser may
-        // already have another session, so its cookie is left alone.
+        // already have another session, so its cookie is not removed.
         if let Some(id) = loaded.id.filter(|_| !is_new)
             && !self.backend.exists(id, &loaded).await.map_err(save_problem)?
         {
@@ -231,7 +231,7 @@ impl SessionSettings {
             if let Some(id) = loaded.id {
                 self.backend.delete(id).await.map_err(save_problem)?;
             }
-            return Ok(self.cookie.remove(is_secure).filter(|_| loaded.has_cookie));
+            return Ok(self.cookie.expire_cookie(is_secure).filter(|_| loaded.has_cookie));
         }
         let mut expiry = self.record_start(&mut data);
         if change == SessionChange::Modified {
@@ -259,7 +259,7 @@ impl SessionSettings {
         // The cookie outlives the session by a fifth of the idle time: a response that extended it
         // may have been lost, and the next extension comes a tenth of the idle time later.
         let max_age = expiry - now() + self.idle_timeout / 5;
-        let field = self.cookie.set(&value, max_age, is_secure);
+        let field = self.cookie.set_cookie(&value, max_age, is_secure);
         let field = field.filter(|field| field.len() <= COOKIE_BYTES_MAX);
         field.map(Some).ok_or_else(|| {
             too_large(&format!("its cookie would be longer than {COOKIE_BYTES_MAX} bytes"))
@@ -273,6 +273,7 @@ impl SessionSettings {
         now().saturating_add(self.idle_timeout).min(started.saturating_add(self.absolute_timeout))
     }
 
+    /// Checks the size limit.
     fn check_size(&self, data: &Data) -> Result<(), Problem> {
         let length = serde_json::to_vec(data).map_or(usize::MAX, |json| json.len());
         if length <= self.bytes_max {

@@ -20,7 +20,7 @@ const RESERVED_PREFIX: &str = "_peregrine.";
 /// When the session started, in seconds since 1970.
 pub(crate) const STARTED_AT: &str = "_peregrine.begun";
 const FLASH_KEY: &str = "_peregrine.flashes";
-/// The number of flash messages kept; older ones are dropped.
+/// The maximum number of stored flash messages; older ones are dropped.
 const FLASHES_MAX: usize = 16;
 
 /// The data that the server keeps about a client.
@@ -43,7 +43,8 @@ pub(crate) struct SessionState {
     pub(crate) regenerate_id: bool,
     /// The loaded session was destroyed, or there was none.
     pub(crate) is_new: bool,
-    /// Something was added. A client would believe that it was saved if the request succeeded.
+    /// Something was added. If saving it fails, so must the request, or the client would believe
+    /// that it was saved.
     pub(crate) has_inserted: bool,
 }
 
@@ -65,8 +66,8 @@ pub struct Flash {
 }
 
 impl Session {
-    /// The value called `name`. A value that cannot be read as `T`, for example after an update of
-    /// the program, counts as absent and is logged.
+    /// Returns the value called `name`. A value that cannot be deserialized as `T`, for example
+    /// after an update of the program, counts as absent and is logged.
     #[must_use]
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let state = self.0.borrow();
@@ -144,7 +145,7 @@ impl Session {
     }
 
     /// Stores a message for the next request that calls [`take_flashes`](Self::take_flashes), such
-    /// as the result of a form before a redirect. At most 16 messages are kept; older ones are
+    /// as the result of a form before a redirect. At most 16 messages are stored; older ones are
     /// dropped.
     pub fn flash(&self, level: impl Into<String>, message: impl Into<String>) {
         let mut state = self.0.borrow_mut();
@@ -210,7 +211,8 @@ fn with_current<T>(update: impl FnOnce(&mut CurrentSession) -> T) -> Option<T> {
     Some(value)
 }
 
-async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
+/// Returns the session of the request, loading it on first use. `None` without the middleware.
+async fn current_session(parts: &mut Parts) -> Result<Option<Session>, Problem> {
     let context = with_current(|context| (Rc::clone(&context.settings), context.session.clone()));
     let Some((settings, existing)) = context else { return Ok(None) };
     PrivateResponse::mark(parts);
@@ -234,7 +236,7 @@ async fn current(parts: &mut Parts) -> Result<Option<Session>, Problem> {
 
 impl FromRequestParts for Session {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        current(parts).await?.ok_or_else(|| {
+        current_session(parts).await?.ok_or_else(|| {
             catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.wrap(SessionManager::new(store))` around it"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-sessions", detail)
@@ -242,7 +244,7 @@ impl FromRequestParts for Session {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        current(parts).await
+        current_session(parts).await
     }
 }
 

@@ -73,7 +73,7 @@ pub enum LineFormat {
 }
 
 impl AccessLogConfig {
-    /// The line format.
+    /// Returns the format and the selection of lines.
     #[doc(hidden)]
     #[must_use]
     pub fn style(&self) -> AccessLogStyle {
@@ -88,8 +88,8 @@ impl AccessLogConfig {
         }
     }
 
-    /// These settings with the changes in `read` that a running server can apply: all but turning
-    /// the log on or off, the queue size, and the flush timeout.
+    /// Returns these settings with the changes in `read` that a running server can apply. It cannot
+    /// turn the log on or off, and cannot change the queue size and the flush timeout.
     #[doc(hidden)]
     #[must_use]
     pub fn merge_reloadable(&self, read: &Self) -> Self {
@@ -103,6 +103,7 @@ impl AccessLogConfig {
 }
 
 impl ServerConfig {
+    /// Checks the settings of the access log.
     pub(crate) fn check_access_log(&self) -> Result<(), ConfigError> {
         let fail =
             |name: &str, text: &str| Err(ConfigError::for_key(&format!("access_log.{name}"), text));

@@ -1,4 +1,4 @@
-//! Converts settings to the types of the crates that use them.
+//! Converts settings to the types that the server's crates use.
 
 use crate::server::{
     ForwardedHeader, ListenerConfig, ProxyProtocolConfig, ProxyProtocolMode, ServerConfig,
@@ -10,7 +10,7 @@ use peregrine_server::{ProxyProtocol, ReloadableConfig};
 use peregrine_web::TrustedProxies;
 
 impl ServerConfig {
-    /// The driver options of each worker.
+    /// Returns the driver options of each worker.
     #[doc(hidden)]
     #[must_use]
     pub fn driver_options(&self) -> Options {
@@ -26,7 +26,7 @@ impl ServerConfig {
         }
     }
 
-    /// The options of the listening sockets.
+    /// Returns the options of the listening sockets.
     #[doc(hidden)]
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
@@ -46,7 +46,7 @@ impl ServerConfig {
         }
     }
 
-    /// The server's trusted proxies, if there are any.
+    /// Returns the server's trusted proxies, if there are any.
     ///
     /// # Errors
     /// A setting is invalid.
@@ -55,7 +55,7 @@ impl ServerConfig {
         self.trusted_proxies.to_trusted_proxies("trusted_proxies")
     }
 
-    /// The settings of a listener that a reload can change.
+    /// Returns the settings of a listener that a reload can change.
     ///
     /// # Errors
     /// A setting is invalid.
@@ -77,7 +77,7 @@ impl ServerConfig {
 }
 
 impl TrustedProxiesConfig {
-    /// Returns `None` if the section trusts no proxies.
+    /// Converts the section, whose path is `section`. Returns `None` if it trusts no proxies.
     ///
     /// # Errors
     /// A setting is invalid.
@@ -122,7 +122,7 @@ impl TrustedProxiesConfig {
 }
 
 impl ProxyProtocolConfig {
-    /// Returns `None` if no header is read.
+    /// Converts the section, whose path is `section`. Returns `None` if no header is read.
     ///
     /// # Errors
     /// A setting is invalid.

@@ -1,4 +1,4 @@
-//! Lists what a reload changes, for the log.
+//! Lists the settings that a reload changes, for the log.
 
 use super::{ConfigError, ServerConfig};
 use peregrine_config::to_value;
@@ -14,21 +14,21 @@ const TEXT_CHARS_MAX: usize = 80;
 /// A setting whose value differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingChange {
-    /// Its name.
+    /// The full name of the setting.
     pub setting: String,
-    /// The value before, as text.
+    /// The previous value, as text.
     pub old: String,
-    /// The value after, as text.
+    /// The new value, as text.
     pub new: String,
 }
 
 /// Lists the settings that differ between two configurations.
 ///
 /// # Errors
-/// One of them cannot be printed.
+/// A configuration cannot be converted to values.
 pub fn diff(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<SettingChange>, ConfigError> {
     let (old, new) = (to_value(old)?, to_value(new)?);
-    // Compares values, since all secrets have the same text.
+    // The values are compared, not their text, because all secrets have the same text.
     let mut new: BTreeMap<_, _> = new.leaves().into_iter().collect();
     let to_text = |value: Option<&peregrine_config::ConfigValue>| {
         value.map_or_else(|| "(nothing)".to_owned(), ToString::to_string)
@@ -51,7 +51,7 @@ pub fn diff(old: &ServerConfig, new: &ServerConfig) -> Result<Vec<SettingChange>
     Ok(changes)
 }
 
-/// The log line about a reload.
+/// Formats the log line about a reload.
 #[must_use]
 pub fn summary(changes: &[SettingChange], needs_restart: &[SettingChange]) -> String {
     let mut text = "peregrine: configuration reloaded: ".to_owned();

@@ -1,11 +1,11 @@
-//! Merges the settings of the program, the file and the environment into one configuration.
+//! Merges the settings in code, the file and the environment variables into one configuration.
 
 use peregrine_config::{ConfigError, ConfigLoader, ConfigValue, SourceLocation, ValueKind};
 
 /// The prefix of environment variables.
 const ENV_PREFIX: &str = "PEREGRINE_";
 
-/// Adds the location of the setting to the error, unless it was set in code.
+/// Adds the location of the setting to the error, unless the setting was set in code.
 pub(crate) fn with_location(error: ConfigError, tree: Option<&ConfigValue>) -> ConfigError {
     let setting = error.key();
     let leaves = tree.map(ConfigValue::leaves).unwrap_or_default();
@@ -17,13 +17,13 @@ pub(crate) fn with_location(error: ConfigError, tree: Option<&ConfigValue>) -> C
     }
 }
 
-/// The layers without a file: variables with the standard prefix.
+/// Creates the layers without a file: environment variables with the standard prefix.
 #[must_use]
 pub fn layers() -> ConfigLoader {
     ConfigLoader::new(ENV_PREFIX).env_alias("PEREGRINE_DRIVER", "driver.kind")
 }
 
-/// Fills in what a listener's own sections leave out from the server's sections.
+/// Adds the server's settings to the sections of a listener that omit them.
 pub(crate) fn inherit_server_sections(tree: &mut ConfigValue) {
     let sections = ["limits", "tls", "trusted_proxies"];
     let server_sections = sections.map(|name| (name, tree.get(name).cloned()));
@@ -35,10 +35,10 @@ pub(crate) fn inherit_server_sections(tree: &mut ConfigValue) {
             if let (Some(listener_section), Some(server_section)) =
                 (listener.get_mut(section), server_section)
             {
-                // The loader reports sections that are not tables.
+                // A section that is not a table is ignored here, and the loader reports it.
                 if matches!(listener_section.kind, ValueKind::Table(_)) {
                     let overrides = std::mem::replace(listener_section, server_section.clone());
-                    // A listener with its own certificates uses none of the server's.
+                    // A listener with its own certificates inherits none of the server's.
                     let has_certificates = overrides.get("certificates").is_some();
                     let has_domains =
                         overrides.get("acme").is_some_and(|acme| acme.get("domains").is_some());
@@ -59,14 +59,14 @@ pub(crate) fn inherit_server_sections(tree: &mut ConfigValue) {
     }
 }
 
-/// Replaces underscores with hyphens in header field names set by variables, which cannot contain
-/// hyphens.
+/// Replaces underscores with hyphens in the names of header fields that are set by environment
+/// variables, because a variable's name cannot contain hyphens.
 pub(crate) fn normalize_header_names(tree: &mut ConfigValue) {
     let headers =
         tree.get_mut("traces").and_then(|traces| traces.get_mut("otlp")?.get_mut("headers"));
     if let Some(ConfigValue { kind: ValueKind::Table(entries), .. }) = headers {
         for entry in
-            entries.iter_mut().filter(|e| matches!(e.key_location, SourceLocation::EnvVar(_)))
+            entries.iter_mut().filter(|item| matches!(item.key_location, SourceLocation::EnvVar(_)))
         {
             entry.key = entry.key.replace('_', "-");
         }

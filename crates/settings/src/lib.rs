@@ -1,4 +1,5 @@
-//! Server settings as one configuration tree, read from code, a file, and environment variables.
+//! Server settings as one configuration tree, read from a file and environment variables over
+//! settings in code.
 //!
 //! ```no_run
 //! use peregrine::config::ServerConfig;
@@ -25,12 +26,13 @@
 //! # Reloading
 //!
 //! SIGHUP and `ServerHandle::reload` read the configuration again, if it was read from a file or
-//! the environment, and then the certificates. Limits, trusted proxies, the access log, sampling,
-//! and whatever the callback of `Server::on_reload` applies then change for connections accepted
-//! from then on. One log line names each setting that changed and each that needs a restart. If any
-//! setting is invalid, nothing changes, and the log says why.
+//! the environment, and then the certificates. A reload applies changes to limits, trusted proxies,
+//! the access log and sampling, and the callback of `Server::on_reload` can apply further ones. New
+//! limits and trusted proxies apply to connections that are accepted after the reload. One log line
+//! names each setting that changed and each that needs a restart. If any setting is invalid, no
+//! setting changes, and the log contains the reason.
 //!
-//! Needs the feature `config`. Applications can read their own settings with [`ConfigLoader`],
+//! Requires the feature `config`. Applications can read their own settings with [`ConfigLoader`],
 //! [`HumanDuration`] and the other re-exported types.
 #![forbid(unsafe_code)]
 
@@ -65,7 +67,8 @@ pub use peregrine_config::{
     SourceLocation, ValueKind, to_toml_string, to_toml_string_with_comments,
 };
 
-/// What `peregrine` needs to apply a configuration and to reload it. It may change in any release.
+/// Items that `peregrine` needs to apply and reload a configuration. They can change in any
+/// release.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::diff::{diff, summary};

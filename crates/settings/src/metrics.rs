@@ -4,7 +4,7 @@ use peregrine_metrics::{Exposition, MetricFamily, MetricType};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Counts reloads. Only the reload thread writes; any thread may read.
+/// Counts reloads. Only the reload thread writes the counters, and any thread can read them.
 #[derive(Debug)]
 pub struct ReloadMetrics {
     succeeded: AtomicU64,
@@ -15,7 +15,7 @@ pub struct ReloadMetrics {
 }
 
 impl ReloadMetrics {
-    /// Counts the initial configuration as loaded now.
+    /// Creates the metrics, with the current time as that of the initial load.
     #[must_use]
     pub fn with_initial_load() -> Self {
         let metrics = Self {

@@ -1,7 +1,7 @@
 //! The configuration tree.
 //!
-//! The doc comments of the fields are shown to operators: they appear in the JSON schema and in the
-//! commented configuration file of the guide.
+//! Operators read the doc comments of the fields, which appear in the JSON schema and in the
+//! guide's commented configuration file.
 
 use super::access_log::{AccessLogConfig, LoggingConfig};
 use super::layering::{inherit_server_sections, layers, normalize_header_names, with_location};
@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// All settings of a server. [The module](super) describes their sources and precedence.
 ///
-/// To add a setting, add a field with a doc comment and a default. Tests name whatever else must be
-/// updated.
+/// To add a setting, add a field with a doc comment and a default. Tests then report the other
+/// places that must be updated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -33,8 +33,8 @@ pub struct ServerConfig {
     pub workers: Option<NonZeroUsize>,
     /// Pins each worker thread to its own core.
     pub pin_workers: bool,
-    /// Does not print the startup line and the final report on stderr. If a `tracing` subscriber is
-    /// installed, both are logged in any case.
+    /// Suppresses the startup line and the final report on stderr. If a `tracing` subscriber is
+    /// installed, both are logged instead, and this setting has no effect.
     pub quiet: bool,
     /// Listeners, by a name of your choice.
     pub listeners: BTreeMap<String, ListenerConfig>,
@@ -57,9 +57,9 @@ pub struct ServerConfig {
     pub traces: TraceSection,
     /// The listener for operators: metrics, probes, and this configuration.
     pub admin: AdminConfig,
-    /// In-place upgrades. On Linux.
+    /// In-place upgrades. Linux only.
     pub restart: RestartConfig,
-    /// Where the configuration was read from.
+    /// The sources from which the configuration was read.
     #[serde(skip)]
     pub(crate) source: Option<ConfigSource>,
 }
@@ -67,13 +67,13 @@ pub struct ServerConfig {
 /// The sources that a reload reads again.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
-    /// The file and the environment.
+    /// The file and the environment variables.
     pub layers: ConfigLoader,
     /// The settings in code.
     pub defaults: Box<ServerConfig>,
 }
 
-/// All sources are equal, so that comparing configurations compares only settings.
+/// All sources are equal, so that a comparison of configurations compares only their settings.
 impl PartialEq for ConfigSource {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -81,8 +81,8 @@ impl PartialEq for ConfigSource {
 }
 
 impl ServerConfig {
-    /// Reads a TOML file, which must exist, and then environment variables, over the defaults. A
-    /// reload reads them again.
+    /// Reads a TOML file, which must exist, and then environment variables. They override the
+    /// defaults. A reload reads the file and the variables again.
     ///
     /// # Errors
     /// A [`ConfigError`] names the file and line or the variable, the setting, and what was
@@ -91,18 +91,18 @@ impl ServerConfig {
         Self::load_over(Self::default(), path)
     }
 
-    /// Like [`load`](Self::load), with the settings in `code` in place of the defaults.
+    /// Like [`load`](Self::load), but with the settings in `code` instead of the defaults.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// See [`load`](Self::load).
     pub fn load_over(code: Self, path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
         Self::from_layers(code, layers().file(path).env())
     }
 
-    /// Reads only environment variables, over the settings in `code`.
+    /// Reads only environment variables. They override the settings in `code`.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// See [`load`](Self::load).
     pub fn from_env(code: Self) -> Result<Self, ConfigError> {
         Self::from_layers(code, layers().env())
     }
@@ -110,7 +110,7 @@ impl ServerConfig {
     /// Reads custom layers, for example with another prefix for variables, or without variables.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// See [`load`](Self::load).
     pub fn from_layers(code: Self, layers: ConfigLoader) -> Result<Self, ConfigError> {
         let (mut tree_with_locations, mut server_wide_error) = (None, None);
         let config: Self = layers.load_with_overrides(&code, |tree| {
@@ -126,7 +126,7 @@ impl ServerConfig {
         Ok(Self { source: Some(ConfigSource { layers, defaults: Box::new(code) }), ..config })
     }
 
-    /// Where the configuration was read from, if it was read.
+    /// Returns the sources from which the configuration was read, if it was not built in code.
     #[doc(hidden)]
     #[must_use]
     pub fn source(&self) -> Option<&ConfigSource> {
@@ -143,8 +143,8 @@ pub struct ListenerConfig {
     /// `activated`, the address to use if the service manager passed no sockets at all.
     #[serde(with = "OptionalString")]
     pub address: Option<String>,
-    /// The name of sockets passed by a service manager (`FileDescriptorName=` of systemd). On
-    /// Linux.
+    /// The name of sockets passed by a service manager (`FileDescriptorName=` of systemd). Linux
+    /// only.
     #[serde(with = "OptionalString")]
     pub activated: Option<String>,
     /// Permissions of the Unix domain socket's file, as an octal string such as `"0660"`; `off`:
@@ -251,7 +251,7 @@ pub enum ProxyProtocolMode {
 #[serde(default, deny_unknown_fields)]
 pub struct DriverConfig {
     /// `auto`: io_uring if the kernel allows it, otherwise tokio. `uring`: io_uring, or an error at
-    /// startup. `tokio`: tokio. The variable `PEREGRINE_DRIVER` sets the same.
+    /// startup. `tokio`: tokio. The environment variable `PEREGRINE_DRIVER` overrides this setting.
     pub kind: DriverKind,
     /// Receive buffers shared by all connections of a worker: a power of two from 16 to 32,768.
     pub receive_buffers: u32,
@@ -286,8 +286,8 @@ pub enum DriverKind {
 
 impl Default for DriverConfig {
     fn default() -> Self {
-        // Names every field, so that a new option cannot be forgotten: `sockets` is a section, and
-        // `cpu` is `pin_workers`.
+        // Names every field, so that a new option cannot be forgotten. `socket_options` has its own
+        // section (`sockets`), and `pin_workers` sets `cpu`.
         let Options {
             receive_buffers,
             receive_buffer_bytes,

@@ -1,9 +1,10 @@
 //! Waits until a file has stopped changing.
 //!
-//! Half of a file can be a valid configuration, so a reload in the middle of a write could drop
-//! settings. A file that is renamed into place is accepted after one check; a file that is written
-//! in place, once it has stopped changing. A file that stays empty was probably truncated by a
-//! writer that then failed, and opening a pipe would block: both are refused.
+//! Half of a file can be a valid configuration, so a reload in the middle of a write could lose
+//! settings. A file that is renamed into place is accepted after one check. A file that is written
+//! in place is accepted once it has stopped changing. An empty file is rejected, because it was
+//! probably truncated by a writer that then failed. A pipe is rejected, because opening it would
+//! block.
 
 use std::fs::Metadata;
 use std::io;
@@ -17,10 +18,10 @@ const STABLE_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of checks.
 const CHECKS_MAX: usize = 50;
 
-/// Larger files are not checked for being blank: the loader refuses them.
+/// Larger files are not checked for being blank, because the loader rejects them.
 const BLANK_BYTES_MAX: u64 = 1 << 20;
 
-/// The metadata that shows whether a file has changed.
+/// The metadata that identifies a version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileVersion {
     len: u64,
@@ -43,7 +44,8 @@ impl FileVersion {
     }
 }
 
-/// Waits until the file at `path` stops changing. The loader reports errors from inspecting it.
+/// Waits until the file at `path` stops changing. Ignores a missing or inaccessible file, which the
+/// loader reports.
 ///
 /// # Errors
 /// The file keeps changing, is blank, or is not a regular file.
@@ -62,12 +64,14 @@ pub fn wait_until_stable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the file contains only white space. The loader reports errors from reading it.
+/// Whether the file contains only white space. Returns false if the file cannot be read, which the
+/// loader reports.
 fn is_blank(path: &Path) -> bool {
     let text = std::fs::read(path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     text.is_some_and(|text| text.trim_start_matches('\u{feff}').trim().is_empty())
 }
 
+/// Calls `read_version` and `wait` alternately until the version stops changing.
 fn poll_until_stable<T: PartialEq>(
     mut read_version: impl FnMut() -> T,
     mut wait: impl FnMut(),
@@ -89,7 +93,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// The number of waits for a file that changes during the first `changes` waits.
+    /// Returns the number of waits for a file that changes during the first `changes` waits, or
+    /// `None` if the file counts as changing forever.
     fn count_waits(changes: usize) -> Option<usize> {
         let waits = Cell::new(0);
         let read_version = || waits.get().min(changes);

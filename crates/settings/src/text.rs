@@ -12,9 +12,9 @@ impl fmt::Display for ServerConfig {
     }
 }
 
-/// The JSON schema of [`ServerConfig`], for editors and for checking files before deployment. Needs
-/// the feature `config-schema` of `peregrine`. The repository contains it as
-/// `crates/settings/configuration.schema.json`.
+/// Returns the JSON schema of [`ServerConfig`], for editors and for checking files before
+/// deployment. Requires the feature `config-schema` of `peregrine`. The repository contains the
+/// schema as `crates/settings/configuration.schema.json`.
 #[cfg(feature = "schema")]
 #[must_use]
 pub fn schema() -> String {

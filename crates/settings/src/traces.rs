@@ -1,4 +1,4 @@
-//! The settings of traces and of the collector that receives them.
+//! The settings of tracing, and of the collector that receives the spans.
 
 use super::server::ServerConfig;
 use peregrine_config::{ConfigError, HumanDuration, OptionalString, SecretString};
@@ -89,8 +89,8 @@ impl TraceSection {
         })
     }
 
-    /// These settings with the changes in `read` that a running server can apply: all but `enabled`
-    /// and `otlp`.
+    /// Returns these settings with the changes in `read` that a running server can apply: all
+    /// except `enabled` and `otlp`.
     #[doc(hidden)]
     #[must_use]
     pub fn merge_reloadable(&self, read: &Self) -> Self {
@@ -99,6 +99,7 @@ impl TraceSection {
 }
 
 impl ServerConfig {
+    /// Checks the settings of tracing.
     pub(crate) fn check_traces(&self) -> Result<(), ConfigError> {
         let fail =
             |name: &str, text: &str| Err(ConfigError::for_key(&format!("traces.{name}"), text));
@@ -124,7 +125,7 @@ impl ServerConfig {
             }
         }
         let Some(endpoint) = &traces.otlp.endpoint else { return Ok(()) };
-        // The URL may hold a password, so the error does not show it.
+        // The URL may contain a password, so the error does not show the URL.
         let url = http::Uri::try_from(endpoint.as_str()).ok();
         let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
         match url.as_ref().and_then(http::Uri::authority) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 impl ServerConfig {
     /// Checks for invalid settings: numbers out of range, and settings that contradict each other.
-    /// [`load`](Self::load) and `Server::from_config` also do this.
+    /// [`load`](Self::load) and `Server::from_config` call this method.
     ///
     /// # Errors
     /// A [`ConfigError`] names the setting and its allowed values.
@@ -28,7 +28,7 @@ impl ServerConfig {
             }
             let ListenerConfig { unix_mode, unix_owner, unix_group, .. } = listener;
             let are_set = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
-            check_owner(&path_of(""), listener.address.as_deref(), are_set)?;
+            check_socket_file(&path_of(""), listener.address.as_deref(), are_set)?;
             if let Some(tls) = &listener.tls {
                 check_acme(&path_of("tls"), tls)?;
             }
@@ -39,7 +39,7 @@ impl ServerConfig {
         }
         let AdminConfig { unix_mode, unix_owner, unix_group, .. } = &self.admin;
         let are_set = [unix_mode.is_some(), unix_owner.is_some(), unix_group.is_some()];
-        check_owner("admin.", self.admin.address.as_deref(), are_set)?;
+        check_socket_file("admin.", self.admin.address.as_deref(), are_set)?;
         let (driver, sockets) = (&self.driver, &self.sockets);
         let kib = |count: u64| count * 1024;
         for (setting, value, min, max) in [
@@ -68,7 +68,7 @@ impl ServerConfig {
         }
         check_socket_times(sockets)?;
         if driver.busy_poll > Duration::from_secs(1) {
-            let text = "polling for more than `1s` makes no sense";
+            let text = "busy polling must not exceed `1s`";
             return Err(ConfigError::for_key("driver.busy_poll", text));
         }
         Ok(())
@@ -76,7 +76,7 @@ impl ServerConfig {
 }
 
 fn check_socket_times(sockets: &SocketsConfig) -> Result<(), ConfigError> {
-    // Linux accepts whole seconds, up to 32,767.
+    // Linux accepts keep-alive times in whole seconds, from 1 to 32,767.
     let second = Duration::from_secs(1);
     let max = Duration::from_secs(32_767);
     for (setting, duration) in [
@@ -100,7 +100,7 @@ fn check_range(setting: &str, value: u64, min: u64, max: u64) -> Result<(), Conf
     if (min..=max).contains(&value) {
         return Ok(());
     }
-    let text = format!("{value} is out of range: it may be from {min} to {max}");
+    let text = format!("{value} is out of range: it must be from {min} to {max}");
     Err(ConfigError::for_key(setting, text))
 }
 
@@ -160,7 +160,7 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
     if let Some(error) = limits.overload.config_error() {
         return Err(ConfigError::for_key(&path_of("overload"), error));
     }
-    // In other servers, zero often means no limit. Here it would expire at once.
+    // In other servers, zero often means no limit. Here, such a timeout would expire immediately.
     for (name, time) in [
         ("exchange_timeout", limits.exchange_timeout),
         ("connection_age_max", limits.connection_age_max),
@@ -169,14 +169,14 @@ fn check_limits(section: &str, limits: &Limits) -> Result<(), ConfigError> {
         ("http2.keep_alive_interval", http2.keep_alive_interval),
     ] {
         if time.is_some_and(|time| time.is_zero()) {
-            let text = "zero would expire at once; for no limit, write `off`";
+            let text = "zero would expire immediately; for no limit, write `off`";
             return Err(ConfigError::for_key(&path_of(name), text));
         }
     }
     Ok(())
 }
 
-/// Reports a limit set for one listener that applies only to the whole server
+/// Returns an error if a limit that applies only to the whole server is set for one listener
 /// (`ListenerConfig::limits`).
 pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
     const SETTINGS: [&str; 5] = [
@@ -193,7 +193,8 @@ pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
         if value.location == SourceLocation::Default || !SETTINGS.contains(&section) {
             return None;
         }
-        // A printed configuration repeats the server's values for each listener.
+        // A printed configuration repeats the server's values for each listener, so equal values
+        // are allowed.
         let server_setting = format!("limits.{setting}");
         if leaves.iter().any(|(name, other)| *name == server_setting && other.kind == value.kind) {
             return None;
@@ -203,8 +204,13 @@ pub(crate) fn check_server_wide(tree: &ConfigValue) -> Option<ConfigError> {
     })
 }
 
-/// Checks that only Unix domain sockets have settings for their file.
-fn check_owner(prefix: &str, address: Option<&str>, are_set: [bool; 3]) -> Result<(), ConfigError> {
+/// Checks that the settings of a socket's file are used only for Unix domain sockets. `are_set` is
+/// whether the mode, the owner and the group are set.
+fn check_socket_file(
+    prefix: &str,
+    address: Option<&str>,
+    are_set: [bool; 3],
+) -> Result<(), ConfigError> {
     let is_unix = address.is_some_and(|address| address.starts_with("unix:"));
     for (name, is_set) in ["unix_mode", "unix_owner", "unix_group"].into_iter().zip(are_set) {
         if is_set && !is_unix {

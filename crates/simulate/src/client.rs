@@ -32,37 +32,37 @@ impl SimClient {
         Self(Rc::new(ClientInner { server, listener, id, idle: RefCell::default() }))
     }
 
-    /// A request. `target` is written into the request line unchanged.
+    /// Creates a request. `target` is written into the request line unchanged.
     pub fn request(&self, method: Method, target: &str) -> SimRequest {
         SimRequest::new(self.clone(), method, target.to_owned())
     }
 
-    /// A GET request.
+    /// Creates a GET request.
     pub fn get(&self, target: &str) -> SimRequest {
         self.request(Method::GET, target)
     }
 
-    /// A HEAD request.
+    /// Creates a HEAD request.
     pub fn head(&self, target: &str) -> SimRequest {
         self.request(Method::HEAD, target)
     }
 
-    /// A POST request.
+    /// Creates a POST request.
     pub fn post(&self, target: &str) -> SimRequest {
         self.request(Method::POST, target)
     }
 
-    /// A PUT request.
+    /// Creates a PUT request.
     pub fn put(&self, target: &str) -> SimRequest {
         self.request(Method::PUT, target)
     }
 
-    /// A PATCH request.
+    /// Creates a PATCH request.
     pub fn patch(&self, target: &str) -> SimRequest {
         self.request(Method::PATCH, target)
     }
 
-    /// A DELETE request.
+    /// Creates a DELETE request.
     pub fn delete(&self, target: &str) -> SimRequest {
         self.request(Method::DELETE, target)
     }
@@ -72,7 +72,7 @@ impl SimClient {
         drop(self.0.idle.take());
     }
 
-    /// The client's number in the events.
+    /// Returns the client's number in the events.
     pub(super) fn id(&self) -> u64 {
         self.0.id
     }
@@ -81,12 +81,12 @@ impl SimClient {
         self.0.server.sim()
     }
 
-    /// An idle connection, or a new one.
-    pub(super) fn connection(&self) -> ResponseReader {
+    /// Returns an idle connection, or opens a new one.
+    pub(super) fn idle_or_new_connection(&self) -> ResponseReader {
         loop {
             let reader = self.0.idle.borrow_mut().pop();
             match reader {
-                // The server has closed it in the meantime.
+                // The server has closed this connection in the meantime.
                 Some(reader) if reader.is_readable() => {}
                 Some(reader) => return reader,
                 None => return ResponseReader::new(self.connect()),

@@ -25,16 +25,17 @@ pub struct SimConnection {
     client: Client,
     sim: Sim,
     /// The number of bytes queued for sending so far.
-    target: Cell<u64>,
-    /// The number of bytes after which the test cuts the connection.
+    bytes_queued: Cell<u64>,
+    /// The number of bytes that can still be sent before the test cuts the connection.
     send_left: Cell<Option<u64>>,
+    /// The number of bytes that can still be received before the test cuts the connection.
     receive_left: Cell<Option<u64>>,
 }
 
 impl SimConnection {
     pub(super) fn new(client: Client, sim: Sim) -> Self {
         let (send_left, receive_left) = (Cell::new(None), Cell::new(None));
-        Self { client, sim, target: Cell::new(0), send_left, receive_left }
+        Self { client, sim, bytes_queued: Cell::new(0), send_left, receive_left }
     }
 
     /// Breaks the connection after this many more bytes have been sent. The server receives them,
@@ -58,7 +59,7 @@ impl SimConnection {
         self.client.stall(time);
     }
 
-    /// The client's address, as the server sees it.
+    /// Returns the client's address, as the server sees it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.client.address()
@@ -131,15 +132,15 @@ impl SimConnection {
         let bytes_max = remaining
             .map_or(usize::MAX, |remaining| usize::try_from(remaining).unwrap_or(usize::MAX));
         let size = bytes.len().min(CHUNK_BYTES_MAX).min(bytes_max);
-        self.target.set(self.client.queue(&bytes[..size])?);
+        self.bytes_queued.set(self.client.queue(&bytes[..size])?);
         let sent = u64::try_from(size).expect("a length has at most 64 bits");
         self.send_left.set(remaining.map(|remaining| remaining - sent));
         Poll::Ready(Ok(size))
     }
 
-    /// Ready when everything has been sent. Then cuts the connection if that is due.
+    /// Is ready when everything has been sent. Then cuts the connection if that is due.
     fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.client.poll_flushed_to(cx, self.target.get()))?;
+        ready!(self.client.poll_flushed_to(cx, self.bytes_queued.get()))?;
         if self.send_left.get() == Some(0) {
             self.send_left.set(None);
             return Poll::Ready(Err(self.cut("sending")));

@@ -16,7 +16,8 @@ pub struct SimRequestError {
 }
 
 /// Why a request got no response. In all cases except
-/// [`ConnectionRefused`](Self::ConnectionRefused), the server may have executed the request.
+/// [`ConnectionRefused`](Self::ConnectionRefused), it is possible that the server executed the
+/// request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SimErrorKind {
@@ -58,7 +59,7 @@ impl fmt::Display for SimErrorKind {
 
 impl fmt::Display for SimRequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no answer to {}: {}", self.request, self.kind)
+        write!(f, "no response to {}: {}", self.request, self.kind)
     }
 }
 

@@ -86,19 +86,19 @@ impl Failure {
         self.seed
     }
 
-    /// The cause: the message of a panic, or the limit that was reached.
+    /// Returns the cause: the message of a panic, or the limit that was reached.
     #[must_use]
     pub fn cause(&self) -> &str {
         &self.cause
     }
 
-    /// The virtual time of the failure.
+    /// Returns the virtual time of the failure.
     #[must_use]
     pub fn virtual_time(&self) -> Duration {
         self.virtual_time
     }
 
-    /// The last events before the failure, with their virtual times.
+    /// Returns the last events before the failure, with their virtual times.
     #[must_use]
     pub fn events(&self) -> &[(Duration, String)] {
         &self.events
@@ -159,12 +159,12 @@ pub(super) fn cause_of(failure: &RunFailure, (time_max, steps_max): (Duration, u
     let explanation = match *cause {
         "deadlock" => "deadlock: the test waits, but no event is pending".to_owned(),
         "time is over" => format!(
-            "the test has not ended after {time_max:?} of virtual time; if it may take this long, \
+            "the test has not ended after {time_max:?} of virtual time; if this is expected, \
              raise Simulation::time_max"
         ),
         _ => format!(
-            "the test has not ended after {steps_max} steps, so a task may be in an endless loop; \
-             if it may take this many steps, raise Simulation::steps_max"
+            "the test has not ended after {steps_max} steps, so a task could be in an endless loop; \
+             if this is expected, raise Simulation::steps_max"
         ),
     };
     format!(

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub struct Faults(NetworkFaults);
 
 impl Faults {
-    /// Nothing goes wrong, and nothing takes time.
+    /// No faults: no errors occur, and no operation takes time.
     pub fn none() -> Self {
         Self(NetworkFaults::none())
     }
@@ -43,58 +43,59 @@ impl Faults {
         })
     }
 
-    /// A segment of data is delayed by up to `delay_max`.
+    /// Delays a segment of data by up to `delay_max`.
     pub fn delays(self, per_mille: u32, delay_max: Duration) -> Self {
         self.change(|faults| {
             (faults.delay_per_mille, faults.delay_ms_max) = (per_mille, milliseconds(delay_max));
         })
     }
 
-    /// A segment of data is split at a random byte, on sending and on receiving: short reads and
-    /// writes.
+    /// Splits a segment of data at a random byte, on sending and on receiving. This leads to short
+    /// reads and writes.
     pub fn fragmentation(self, per_mille: u32) -> Self {
         self.change(|faults| faults.split_per_mille = per_mille)
     }
 
-    /// A send pauses after a segment, as if the kernel's buffer was full.
+    /// Pauses a send after a segment, as if the kernel's buffer were full.
     pub fn partial_writes(self, per_mille: u32) -> Self {
         self.change(|faults| faults.short_send_per_mille = per_mille)
     }
 
-    /// After a segment of data, that direction of the connection stalls for up to `stall_max`.
+    /// Stalls that direction of the connection after a segment of data, for up to `stall_max`.
     pub fn stalls(self, per_mille: u32, stall_max: Duration) -> Self {
         self.change(|faults| {
             (faults.stall_per_mille, faults.stall_ms_max) = (per_mille, milliseconds(stall_max));
         })
     }
 
-    /// A segment of data is lost, and the connection breaks: both ends see a reset.
+    /// Drops a segment of data and breaks the connection: both ends see a reset.
     pub fn resets(self, per_mille: u32) -> Self {
         self.change(|faults| faults.reset_per_mille = per_mille)
     }
 
-    /// An attempt to connect is refused.
+    /// Refuses an attempt to connect.
     pub fn refused_connections(self, per_mille: u32) -> Self {
         self.change(|faults| faults.refuse_per_mille = per_mille)
     }
 
-    /// The server fails to accept a connection, as if it was out of descriptors, and retries.
+    /// Makes the server fail to accept a connection, as if it were out of descriptors. It then
+    /// retries.
     pub fn accept_errors(self, per_mille: u32) -> Self {
         self.change(|faults| faults.accept_error_per_mille = per_mille)
     }
 
-    /// Timers of the server fire up to `delay_max` late. Timers of tokio are on time.
+    /// Lets timers of the server fire up to `delay_max` late. Timers of tokio are on time.
     pub fn late_timers(self, delay_max: Duration) -> Self {
         self.change(|faults| faults.timer_late_ms_max = milliseconds(delay_max))
     }
 
-    /// A random task of the server or of the test is polled without a reason. At most 900.
+    /// Polls a random task of the server or of the test without a reason. The maximum is 900.
     pub fn spurious_polls(self, per_mille: u32) -> Self {
         self.change(|faults| faults.spurious_wake_per_mille = per_mille.min(900))
     }
 
-    /// Each direction of a connection buffers up to this many bytes before its sender has to wait.
-    /// Default: 65,536 for [`none`](Self::none), else a random number up to that for each
+    /// Sets how many bytes each direction of a connection buffers before its sender has to wait.
+    /// Default: 65,536 for [`none`](Self::none), and otherwise a random number up to that for each
     /// connection.
     pub fn buffer_size(self, bytes_max: usize) -> Self {
         self.change(|faults| {

@@ -90,12 +90,12 @@ impl SimRequest {
         self.record_outcome(async |request| {
             let (mut reader, mut head) = request.send_head().await?;
             let mut body = Vec::new();
-            while let Some(piece) = reader.chunk(&mut head.remaining).await? {
-                body.extend_from_slice(&piece);
+            while let Some(chunk) = reader.read_chunk(&mut head.remaining).await? {
+                body.extend_from_slice(&chunk);
             }
             request.return_connection(reader, &head);
             Ok(TestResponse::from_network(
-                head.response(Body::from(body)),
+                head.build_response(Body::from(body)),
                 head.interim_responses,
                 None,
             ))
@@ -116,7 +116,7 @@ impl SimRequest {
         self.record_outcome(async |request| {
             let (reader, mut head) = request.send_head().await?;
             let (writer, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
-            let response = head.response(Body::incoming(reader, u64::MAX));
+            let response = head.build_response(Body::incoming(reader, u64::MAX));
             let interim_responses = std::mem::take(&mut head.interim_responses);
             let client = request.client.clone();
             let body_forwarder = Box::pin(forward_body(client, reader, head, writer));
@@ -147,7 +147,7 @@ impl SimRequest {
             Ok(response) => {
                 format!("client {client}: {} to {request}, after {elapsed:?}", response.status())
             }
-            Err(kind) => format!("client {client}: no answer to {request}: {kind}"),
+            Err(kind) => format!("client {client}: no response to {request}: {kind}"),
         });
         result.map_err(|kind| SimRequestError { request, kind })
     }
@@ -158,16 +158,16 @@ impl SimRequest {
         if is_cut {
             self.client.close();
         }
-        let mut reader = self.client.connection();
+        let mut reader = self.client.idle_or_new_connection();
         let connection = reader.connection();
         self.cut_request.into_iter().for_each(|bytes| connection.cut_after_sent(bytes));
         self.cut_response.into_iter().for_each(|bytes| connection.cut_after_received(bytes));
-        let bytes = self.bytes();
+        let bytes = self.encode();
         // `Some(Ok)` while sending, `Some(Err)` after a failure, `None` once everything was sent.
         let mut send_state = Some(Ok(()));
         let head = {
             let mut sending = pin!(connection.send(&bytes));
-            let mut receiving = pin!(reader.head(self.method == Method::HEAD));
+            let mut receiving = pin!(reader.read_head(self.method == Method::HEAD));
             poll_fn(|cx| {
                 if let Some(Ok(())) = send_state
                     && let Poll::Ready(result) = sending.as_mut().poll(cx)
@@ -176,8 +176,8 @@ impl SimRequest {
                 }
                 let head = receiving.as_mut().poll(cx);
                 match &mut send_state {
-                    // Sending failed. There may still be a response: a server may respond without
-                    // reading the whole request.
+                    // Sending failed. There can still be a response: a server can respond without
+                    // reading the complete request.
                     Some(Err(_)) if head.is_pending() => {
                         let error = send_state.take().and_then(Result::err);
                         Poll::Ready(Err(
@@ -201,8 +201,8 @@ impl SimRequest {
         }
     }
 
-    /// The bytes of the request.
-    fn bytes(&self) -> Vec<u8> {
+    /// Encodes the request.
+    fn encode(&self) -> Vec<u8> {
         let has_header = |name: &str| {
             self.headers.iter().any(|(header_name, _)| header_name.eq_ignore_ascii_case(name))
         };
@@ -229,7 +229,7 @@ impl SimRequest {
 }
 
 impl ResponseHead {
-    fn response(&mut self, body: Body) -> Response {
+    fn build_response(&mut self, body: Body) -> Response {
         let mut response = Response::new(self.status).with_body(body);
         let mut headers = Headers::new();
         for (name, value) in std::mem::take(&mut self.headers) {
@@ -253,8 +253,8 @@ async fn forward_body(
         if poll_fn(|cx| writer.poll_capacity(cx)).await.is_err() {
             return;
         }
-        match reader.chunk(&mut head.remaining).await {
-            Ok(Some(piece)) => writer.send(piece),
+        match reader.read_chunk(&mut head.remaining).await {
+            Ok(Some(chunk)) => writer.send(chunk),
             Ok(None) => break,
             Err(_) => return writer.send_error(BodyError::Disconnected),
         }

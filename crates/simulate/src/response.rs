@@ -48,13 +48,13 @@ impl ResponseReader {
         Rc::clone(&self.connection)
     }
 
-    /// Whether anything arrived that does not belong to a response, such as the end of the stream.
+    /// Whether something arrived that does not belong to a response, such as the end of the stream.
     pub(super) fn is_readable(&self) -> bool {
         !self.buffer.is_empty() || self.connection.is_readable()
     }
 
     /// Reads the head of the next final response.
-    pub(super) async fn head(
+    pub(super) async fn read_head(
         &mut self,
         is_head_request: bool,
     ) -> Result<ResponseHead, SimErrorKind> {
@@ -73,7 +73,7 @@ impl ResponseReader {
                 interim_responses.push((status, headers));
                 continue;
             }
-            // RFC 9112 §6.3: these have no body, whatever their fields say.
+            // RFC 9112 §6.3: these have no body, regardless of their fields.
             let has_no_body = is_head_request
                 || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
             let remaining =
@@ -91,8 +91,8 @@ impl ResponseReader {
         }
     }
 
-    /// Reads the next piece of a body; `None` at its end.
-    pub(super) async fn chunk(
+    /// Reads the next chunk of a body. Returns `None` at its end.
+    pub(super) async fn read_chunk(
         &mut self,
         remaining: &mut RemainingBody,
     ) -> Result<Option<Bytes>, SimErrorKind> {
@@ -139,9 +139,9 @@ impl ResponseReader {
             self.receive_or_eof().await?;
         }
         let size = usize::try_from(*bytes_left).unwrap_or(usize::MAX).min(self.buffer.len());
-        let piece: Vec<u8> = self.buffer.drain(..size).collect();
+        let bytes: Vec<u8> = self.buffer.drain(..size).collect();
         *bytes_left -= u64::try_from(size).expect("a length has at most 64 bits");
-        Ok(piece.into())
+        Ok(bytes.into())
     }
 
     async fn read_lines(&mut self) -> Result<Vec<String>, SimErrorKind> {
@@ -194,7 +194,7 @@ fn parse_headers(lines: &[String]) -> Result<HeaderMap, &str> {
     Ok(headers)
 }
 
-/// The framing of the body (RFC 9112 §6.3).
+/// Returns the framing of the body (RFC 9112 §6.3).
 fn body_framing(headers: &HeaderMap) -> Result<RemainingBody, SimErrorKind> {
     if headers.get(header::TRANSFER_ENCODING).is_some_and(|value| value == "chunked") {
         return Ok(RemainingBody::Chunks);

@@ -20,7 +20,7 @@ enum SeedList {
 }
 
 impl Seeds {
-    /// The seeds from the environment variable, else these.
+    /// Returns the seeds from the environment variable, or else these.
     pub(super) fn or_from_env(&self) -> Result<Self, String> {
         match std::env::var(ENV_VAR) {
             Ok(text) => parse(&text),

@@ -23,13 +23,13 @@ use tokio::sync::{Notify, watch};
 #[derive(Clone)]
 pub struct SimServer {
     sim: Sim,
-    running: Rc<SimServerState>,
+    state: Rc<SimServerState>,
 }
 
 /// The shared state of a running server.
 pub(super) struct SimServerState {
     lifecycle: watch::Sender<Lifecycle>,
-    /// For each listener, the port of each worker, and whether it speaks TLS.
+    /// For each listener, the ports of the workers and whether it uses TLS.
     addresses: Vec<(Vec<u64>, bool)>,
     workers: Vec<Rc<Instrumentation>>,
     reports: RefCell<Vec<Option<WorkerReport>>>,
@@ -72,7 +72,7 @@ impl SimServer {
                 balancer,
             });
         }
-        let running = Rc::new(SimServerState {
+        let state = Rc::new(SimServerState {
             lifecycle,
             addresses,
             workers: sim_workers.iter().map(|worker| Rc::clone(&worker.instrumentation)).collect(),
@@ -81,30 +81,30 @@ impl SimServer {
             is_force_close_requested: Cell::new(false),
         });
         for (index, worker) in sim_workers.into_iter().enumerate() {
-            let (sim, running) = (sim.clone(), Rc::clone(&running));
+            let (sim, state) = (sim.clone(), Rc::clone(&state));
             network.spawn(async move {
                 let result = catch_panic(worker.run(&sim)).await;
                 match result.unwrap_or_else(|text| Err(format!("a worker panicked: {text}"))) {
                     Ok(report) => {
-                        running.reports.borrow_mut()[index] = Some(report);
-                        running.exited.notify_waiters();
+                        state.reports.borrow_mut()[index] = Some(report);
+                        state.exited.notify_waiters();
                     }
                     Err(cause) => sim.fail(cause),
                 }
             });
         }
-        sim.shared().servers.borrow_mut().push(Rc::clone(&running));
-        Self { sim: sim.clone(), running }
+        sim.shared().servers.borrow_mut().push(Rc::clone(&state));
+        Self { sim: sim.clone(), state }
     }
 
-    /// An HTTP/1.1 client for the first listener that speaks plain HTTP.
+    /// Creates an HTTP/1.1 client for the first listener without TLS.
     ///
     /// # Panics
     /// If there is no such listener.
     #[must_use]
     pub fn client(&self) -> SimClient {
-        let plain = self.running.addresses.iter().position(|(_, is_tls)| !is_tls);
-        let listener = plain.expect("a client needs plain HTTP, but all listeners speak TLS");
+        let plain = self.state.addresses.iter().position(|(_, is_tls)| !is_tls);
+        let listener = plain.expect("a client needs plain HTTP, but all listeners use TLS");
         SimClient::new(self.clone(), listener)
     }
 
@@ -121,7 +121,7 @@ impl SimServer {
     /// If there is no listener with this index.
     #[must_use]
     pub fn connect_to(&self, listener: usize) -> SimConnection {
-        let addresses = &self.running.addresses;
+        let addresses = &self.state.addresses;
         let (ports, _) = addresses.get(listener).unwrap_or_else(|| {
             panic!("there is no listener {listener}: the server has {}", addresses.len())
         });
@@ -130,8 +130,8 @@ impl SimServer {
     }
 
     /// Shuts down gracefully, like SIGTERM, and waits until the server has ended. Connections that
-    /// are left after [`Limits::shutdown_timeout`](peregrine::Limits::shutdown_timeout) are cut,
-    /// and listed in the result.
+    /// remain after [`Limits::shutdown_timeout`](peregrine::Limits::shutdown_timeout) are cut, and
+    /// listed in the result.
     pub async fn graceful_shutdown(&self) -> ShutdownReport {
         self.advance_lifecycle(Lifecycle::Draining);
         self.stopped().await
@@ -140,18 +140,18 @@ impl SimServer {
     /// Ends the server immediately, like a second signal: handlers are dropped at their current
     /// `await`, and connections are closed.
     pub async fn force_close(&self) -> ShutdownReport {
-        self.running.is_force_close_requested.set(true);
+        self.state.is_force_close_requested.set(true);
         self.advance_lifecycle(Lifecycle::ForceClosing);
         self.stopped().await
     }
 
-    /// The current counters of each worker.
+    /// Returns the current counters of each worker.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<WorkerStats> {
-        self.running.workers.iter().map(|instrumentation| instrumentation.stats()).collect()
+        self.state.workers.iter().map(|instrumentation| instrumentation.stats()).collect()
     }
 
-    /// The simulation that this server is part of.
+    /// Returns the simulation that this server is part of.
     #[must_use]
     pub fn sim(&self) -> &Sim {
         &self.sim
@@ -159,19 +159,19 @@ impl SimServer {
 
     fn advance_lifecycle(&self, lifecycle: Lifecycle) {
         self.sim.log(match lifecycle {
-            Lifecycle::ForceClosing => "a server is ordered to cut its connections",
-            _ => "a server is ordered to shut down",
+            Lifecycle::ForceClosing => "a server begins to cut its connections",
+            _ => "a server begins to shut down",
         });
-        self.running.advance_lifecycle(lifecycle);
+        self.state.advance_lifecycle(lifecycle);
     }
 
     async fn stopped(&self) -> ShutdownReport {
-        self.running.stopped().await;
-        let reports = self.running.reports.borrow();
+        self.state.stopped().await;
+        let reports = self.state.reports.borrow();
         let reports = reports.iter().flatten();
         let workers = reports.clone().map(|report| Some(report.stats.clone())).collect();
         let force_closed = reports.flat_map(|report| report.force_closed.iter().cloned()).collect();
-        stopped(workers, force_closed, self.running.is_force_close_requested.get())
+        stopped(workers, force_closed, self.state.is_force_close_requested.get())
     }
 }
 
@@ -231,7 +231,7 @@ impl SimWorker {
         };
         let driver = sim.driver().on_before_poll(install_locals.clone());
         let stats_source = Rc::clone(&instrumentation);
-        let mut running = pin!(peregrine_server::run_worker(
+        let mut worker = pin!(peregrine_server::run_worker(
             driver,
             listeners,
             app,
@@ -242,7 +242,7 @@ impl SimWorker {
         ));
         let report = poll_fn(|cx| {
             install_locals();
-            let poll = running.as_mut().poll(cx);
+            let poll = worker.as_mut().poll(cx);
             locals.borrow_mut().get_or_insert_with(WorkerLocals::current);
             poll
         });

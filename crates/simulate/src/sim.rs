@@ -54,18 +54,16 @@ impl Sim {
     }
 
     /// Serves an application like [`Server::serve`], with two workers and default limits, until the
-    /// test ends. `make` is called once for each worker, and may be `async`. Clients may connect
-    /// immediately.
-    ///
-    /// A test may start several servers, one after the other or at the same time.
+    /// test ends. `make` is called once for each worker, and can be `async`. Clients can connect
+    /// immediately. A test can start several servers, one after the other or at the same time.
     pub fn serve<Via, M: MakeApp<Via>>(&self, make: M) -> SimServer {
         self.serve_with(|server| server, make)
     }
 
-    /// Like [`serve`](Self::serve), with a server that `configure` changes first; best with the
-    /// same function as in production. Limits, workers, trusted proxies, traces and the settings of
-    /// each listener take effect. Addresses are not bound, and settings of features that are [not
-    /// simulated](crate#what-is-not-simulated) are ignored.
+    /// Like [`serve`](Self::serve), with a server that `configure` changes first. Use the same
+    /// function as in production if possible. Limits, workers, trusted proxies, traces and the
+    /// settings of each listener take effect. Addresses are not bound, and settings of features
+    /// that are [not simulated](crate#what-is-not-simulated) are ignored.
     ///
     /// # Panics
     /// If a setting is invalid.
@@ -114,26 +112,26 @@ impl Sim {
         .await
     }
 
-    /// The virtual time since the start of the run.
+    /// Returns the virtual time since the start of the run.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.0.network.now()
     }
 
-    /// The virtual wall clock, which the `Date` field of responses shows. It starts on 14 November
-    /// 2023.
+    /// Returns the time of the virtual wall clock, which the `Date` field of responses shows. It
+    /// starts on 14 November 2023.
     #[must_use]
     pub fn unix_time(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + EPOCH + self.now()
     }
 
-    /// A random number below `limit`, determined by the seed; 0 if `limit` is 0.
+    /// Returns a random number below `limit`, determined by the seed, or 0 if `limit` is 0.
     #[must_use]
     pub fn random_below(&self, limit: u64) -> u64 {
         self.0.network.random_below(limit)
     }
 
-    /// A random element of `items`, determined by the seed.
+    /// Returns a random element of `items`, determined by the seed.
     ///
     /// # Panics
     /// If `items` is empty.
@@ -144,7 +142,7 @@ impl Sim {
         &items[usize::try_from(self.random_below(count)).expect("less than the length")]
     }
 
-    /// The seed of this run.
+    /// Returns the seed of this run.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.0.network.seed()
@@ -169,7 +167,7 @@ impl Sim {
     }
 
     /// Called when a handler or another part of the application panics.
-    pub(super) fn panicked(&self, message: &str) {
+    pub(super) fn on_app_panic(&self, message: &str) {
         self.log(format!("the application panics: {message}"));
         if !self.0.allows_panics {
             // tokio's message about a socket does not explain why there is none.
@@ -184,7 +182,7 @@ impl Sim {
     }
 
     pub(super) fn set_driver(&self, driver: Driver) {
-        // Never set before: a run starts only once.
+        // It was never set before: a run starts only once.
         let _ = self.0.driver.set(driver);
     }
 
@@ -220,7 +218,7 @@ impl Sim {
         PendingRequest { sim: self.clone(), id }
     }
 
-    /// Requests without a response, with the time at which they started.
+    /// Returns the requests without a response, with the time at which they started.
     pub(super) fn pending_requests(&self) -> Vec<(String, Duration)> {
         self.0.pending.borrow().values().cloned().collect()
     }
@@ -274,7 +272,7 @@ pub(super) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, Strin
     polled.await
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

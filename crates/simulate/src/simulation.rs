@@ -27,7 +27,7 @@ use std::time::Duration;
 ///     let server = sim.serve(|| App::new().get("/", || "hello"));
 ///     match server.client().get("/").send().await {
 ///         Ok(response) if response.status() == 200 => assert_eq!(response.text(), "hello"),
-///         // On such a network, a request may arrive too late or be lost.
+///         // On such a network, a request can arrive too late or be lost.
 ///         Ok(response) => assert_eq!(response.status(), 408),
 ///         Err(error) => sim.log(error.to_string()),
 ///     }
@@ -46,7 +46,7 @@ pub struct Simulation {
 
 /// The return value of a test: nothing, or a `Result` whose error fails the test.
 pub trait TestOutcome {
-    /// The error, if there is one.
+    /// Returns the error, if there is one.
     #[doc(hidden)]
     fn failure(self) -> Option<String>;
 }
@@ -77,7 +77,7 @@ pub struct RunReport {
 }
 
 impl Simulation {
-    /// One run for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes
+    /// Runs the test once for each of these seeds. The environment variable `PEREGRINE_SEEDS` takes
     /// precedence.
     pub fn seeds(seeds: impl Into<Seeds>) -> Self {
         Self {
@@ -90,18 +90,18 @@ impl Simulation {
         }
     }
 
-    /// Sets the network's faults, for every seed. Default: [`Faults::harmless`], and none for seed
+    /// Sets the network's faults for every seed. Default: [`Faults::harmless`], and none for seed
     /// 0.
     pub fn faults(self, faults: Faults) -> Self {
         Self { faults: Some(faults), ..self }
     }
 
-    /// Sets how long a run may take, on the virtual clock. Default: one week.
+    /// Sets the maximum time of a run on the virtual clock. Default: one week.
     pub fn time_max(self, time_max: Duration) -> Self {
         Self { time_max, ..self }
     }
 
-    /// Sets how often network tasks may be polled in a run. Default: 10 million.
+    /// Sets how often network tasks can be polled in a run. Default: 10 million.
     pub fn steps_max(self, steps_max: u64) -> Self {
         Self { steps_max, ..self }
     }
@@ -112,8 +112,8 @@ impl Simulation {
         Self { allows_panics: true, ..self }
     }
 
-    /// Runs each seed twice, and fails if the two runs differ. Something other than the seed then
-    /// affects them, and failures could not be reproduced.
+    /// Runs each seed twice, and fails if the two runs differ. If they differ, something other than
+    /// the seed affects them, and failures cannot be reproduced.
     #[doc(alias = "determinism")]
     pub fn check_determinism(self) -> Self {
         Self { checks_determinism: true, ..self }
@@ -189,7 +189,7 @@ impl Simulation {
         network.suppress_panic_message();
         let sim = Sim::new(network.clone(), self.allows_panics);
         let hook_sim = sim.clone();
-        let panic_hook = PanicHookGuard::install(move |message| hook_sim.panicked(message));
+        let panic_hook = PanicHookGuard::install(move |message| hook_sim.on_app_panic(message));
         let run = || {
             network.run(&Options::default(), async |driver| {
                 sim.set_driver(driver);
@@ -222,7 +222,8 @@ async fn run_test<V: TestOutcome>(sim: &Sim, test: impl AsyncFn(Sim) -> V) {
         if run_failure.as_mut().poll(cx).is_ready() {
             return Poll::Ready(false);
         }
-        // Caught here, so that the report shows the state before unwinding dropped the servers.
+        // Panics are caught here, so that the report shows the state before unwinding drops the
+        // servers.
         let poll_test = AssertUnwindSafe(|| test_future.as_mut().poll(cx));
         let cause = match catch_unwind(poll_test) {
             Ok(Poll::Pending) => return Poll::Pending,
@@ -267,7 +268,7 @@ impl Drop for PanicHookGuard {
     }
 }
 
-/// The cause of a panic that was not caught in the run, with its remedy if known.
+/// Returns the cause of a panic that was not caught in the run, with its fix if that is known.
 fn uncaught_panic_cause(message: String) -> String {
     if message.contains("runtime from within a runtime") {
         return "a simulation creates its own runtime, but this thread is already in one: call it \
@@ -278,7 +279,7 @@ fn uncaught_panic_cause(message: String) -> String {
     message
 }
 
-/// The test's name, which is the name of its thread.
+/// Returns the test's name, which is the name of its thread.
 fn test_name() -> Option<String> {
     let thread = std::thread::current();
     thread.name().filter(|name| *name != "main").map(str::to_owned)

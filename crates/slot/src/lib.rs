@@ -1,12 +1,12 @@
 //! Reusable memory: a slot for one future of any type, a pool of values, and an index table.
 //!
-//! [`Pool`] keeps used values for reuse, and [`Slab`] stores entries under numbers without ever
-//! moving them. Both are safe code. The third is the reason for this crate:
+//! [`Pool`] stores used values for reuse, and [`Slab`] stores entries under small keys without ever
+//! moving them. Both are safe code. [`FutureSlot`] is the reason for this crate:
 //!
 //! A route table contains handlers of different types, so the types of their futures must be
-//! erased. `Box::pin` does so with one allocation per request; [`FutureSlot`] does it without: the
-//! future is written into a block that is kept from request to request and grows to the size of the
-//! largest future so far. Polling costs one indirect call, as with a box.
+//! erased. `Box::pin` does so with one allocation per request. [`FutureSlot`] does so without
+//! allocating: the future is written into a block that is reused from request to request and grows
+//! to the size of the largest future so far. Polling costs one indirect call, as with a box.
 //!
 //! [`boxed`] is a safe equivalent with the same interface; a test compares the two.
 //!
@@ -29,6 +29,7 @@ pub use slab::Slab;
 
 /// Block sizes are multiples of this, so that futures of similar size share a block.
 const BLOCK_SIZE_STEP: usize = 256;
+/// The alignment of a block is at least this, which suffices for nearly all futures.
 const BLOCK_ALIGN_MIN: usize = 16;
 
 /// A block of memory that holds one future at a time, of any type.
@@ -36,8 +37,8 @@ const BLOCK_ALIGN_MIN: usize = 16;
 /// The block is allocated for the first future, so an unused slot takes only one word.
 #[derive(Default)]
 pub struct FutureSlot {
-    /// A block with the layout stored in its header. It contains no future: while a future is in
-    /// the block, the guard owns the slot.
+    /// A block, whose header stores its layout. It contains no future: while a future is in a
+    /// block, a [`PinnedFuture`] owns the slot.
     block: Option<NonNull<BlockHeader>>,
 }
 
@@ -60,10 +61,10 @@ impl FutureSlot {
         self.layout().map_or(0, |layout| layout.size())
     }
 
-    /// Moves `future` into the slot, and the slot into the guard. The guard may be moved while the
-    /// future is being polled, and [`PinnedFuture::into_slot`] returns the slot.
+    /// Moves `future` into the slot, and the slot into the returned guard. The guard can be moved
+    /// between polls, and [`PinnedFuture::into_slot`] returns the slot.
     ///
-    /// Allocates only if the future is larger than all before it.
+    /// Allocates only if the future is larger, or has a larger alignment, than all before it.
     ///
     /// ```
     /// let slot = peregrine_slot::FutureSlot::new();
@@ -77,12 +78,12 @@ impl FutureSlot {
     /// ```
     #[inline]
     pub fn pin<'f, F: Future + 'f>(mut self, future: F) -> PinnedFuture<'f, F::Output> {
-        let need = const { BlockLayout::of::<F>() };
-        let block = self.reserve(need);
-        // SAFETY: `reserve` returned a block that is larger than `need.offset`.
-        let target = unsafe { block.byte_add(need.offset) }.cast::<F>();
+        let required = const { BlockLayout::of::<F>() };
+        let block = self.reserve(required);
+        // SAFETY: `reserve` returned a block that is at least as large as `required.offset`.
+        let target = unsafe { block.byte_add(required.offset) }.cast::<F>();
         // SAFETY: the block has room for an `F` at this offset, aligned, and contains no future;
-        // `PinnedFuture` owns the slot for as long as this one lives there.
+        // `PinnedFuture` owns the slot for as long as `future` lives in the block.
         unsafe { target.write(future) };
         PinnedFuture {
             slot: self,
@@ -90,23 +91,24 @@ impl FutureSlot {
         }
     }
 
-    /// Returns a block for a future with this size and alignment.
+    /// Returns a block of at least this size and alignment.
     #[inline]
-    fn reserve(&mut self, need: BlockLayout) -> NonNull<BlockHeader> {
+    fn reserve(&mut self, required: BlockLayout) -> NonNull<BlockHeader> {
         match (self.block, self.layout()) {
             (Some(block), Some(layout))
-                if need.size <= layout.size() && need.align <= layout.align() =>
+                if required.size <= layout.size() && required.align <= layout.align() =>
             {
                 block
             }
-            _ => self.grow(need),
+            _ => self.grow(required),
         }
     }
 
+    /// Replaces the block by a new one of at least this size and alignment.
     #[cold]
-    fn grow(&mut self, need: BlockLayout) -> NonNull<BlockHeader> {
-        let size = need.size.next_multiple_of(BLOCK_SIZE_STEP);
-        let layout = Layout::from_size_align(size, need.align)
+    fn grow(&mut self, required: BlockLayout) -> NonNull<BlockHeader> {
+        let size = required.size.next_multiple_of(BLOCK_SIZE_STEP);
+        let layout = Layout::from_size_align(size, required.align)
             .expect("a future's size is far below isize::MAX");
         // SAFETY: the size is at least `BLOCK_SIZE_STEP`, so not zero.
         let memory = unsafe { alloc(layout) };
@@ -130,7 +132,7 @@ impl Drop for FutureSlot {
     #[inline]
     fn drop(&mut self) {
         let (Some(block), Some(layout)) = (self.block, self.layout()) else { return };
-        // SAFETY: the block came from `alloc` with this layout, and contains no live value.
+        // SAFETY: the block came from `alloc` with this layout, and contains no live future.
         unsafe { dealloc(block.as_ptr().cast(), layout) };
     }
 }
@@ -141,13 +143,13 @@ impl fmt::Debug for FutureSlot {
     }
 }
 
-/// The size and alignment that a type of future needs.
+/// The layout of a block for one type of future.
 #[derive(Clone, Copy)]
 struct BlockLayout {
     /// The block's size, including the header.
     size: usize,
     align: usize,
-    /// The offset of the future.
+    /// The offset of the future in the block.
     offset: usize,
 }
 
@@ -160,7 +162,7 @@ impl BlockLayout {
     }
 }
 
-/// A future with the slot that it lives in. Dropping it drops the future, then the slot.
+/// A future with the slot that it lives in. Dropping this drops the future, then the slot.
 #[must_use = "futures do nothing unless polled"]
 pub struct PinnedFuture<'f, T> {
     slot: FutureSlot,
@@ -169,8 +171,8 @@ pub struct PinnedFuture<'f, T> {
 }
 
 impl<T> PinnedFuture<'_, T> {
-    /// Drops the future and returns the slot. If the future's destructor panics, its block is
-    /// leaked.
+    /// Drops the future and returns the slot. If the future's destructor panics, the slot's block
+    /// is leaked.
     #[inline]
     #[must_use]
     pub fn into_slot(mut self) -> FutureSlot {
@@ -189,9 +191,9 @@ impl<T> PinnedFuture<'_, T> {
     #[inline]
     fn clear(&mut self) {
         let Some(future) = self.future.take() else { return };
-        // A destructor that panics leaves a half-dropped future behind, which is still pinned. The
-        // block is then leaked, because the slot gets it back only after the destructor has
-        // returned.
+        // A destructor that panics leaves a half-dropped future behind, which is still pinned, so
+        // its block must not be reused. It is leaked, because the slot gets the block back only
+        // after the destructor has returned.
         let block = self.slot.block.take();
         // SAFETY: `pin` wrote the future, and `future` was taken, so it is not dropped again.
         unsafe { future.drop_in_place() };

@@ -1,4 +1,4 @@
-//! A table with small stable numbers, whose memory grows with its entries and never moves.
+//! A table with small stable keys, whose memory grows with its entries and never moves.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -6,35 +6,35 @@ use std::ops::{Index, IndexMut};
 /// The number of slots in the first block; each block has twice as many as the previous one.
 const FIRST_BLOCK_LEN: usize = 64;
 
-/// The end of the list of free slots.
-const NO_ENTRY: usize = usize::MAX;
+/// Marks the end of the list of free slots.
+const NO_SLOT: usize = usize::MAX;
 
-/// Values under small numbers, which are reused.
+/// A table of values under small keys. The keys of removed entries are reused.
 ///
 /// A growing `Vec` moves its contents and leaves its old memory behind; a `Vec` that is large from
-/// the start wastes memory for most users. A table grows by blocks that stay in place, and writes
-/// to memory only when an entry needs it. An empty table has no blocks. The slots of removed
-/// entries are reused.
+/// the start wastes memory for most users. A slab grows by blocks that stay in place, and writes to
+/// memory only when an entry needs it. An empty slab has no blocks.
 pub struct Slab<T> {
     /// All blocks are full, except the last.
     blocks: Vec<Vec<SlabEntry<T>>>,
-    entries: usize,
-    /// The first free slot.
+    /// The number of slots in use, including those of removed entries.
+    slots: usize,
+    /// The first free slot, or [`NO_SLOT`].
     free: usize,
     len: usize,
 }
 
 enum SlabEntry<T> {
-    /// The next free slot.
+    /// The next free slot, or [`NO_SLOT`].
     Vacant(usize),
     Occupied(T),
 }
 
 impl<T> Slab<T> {
-    /// Creates an empty table, without allocating.
+    /// Creates an empty slab, without allocating.
     #[must_use]
     pub const fn new() -> Self {
-        Self { blocks: Vec::new(), entries: 0, free: NO_ENTRY, len: 0 }
+        Self { blocks: Vec::new(), slots: 0, free: NO_SLOT, len: 0 }
     }
 
     /// The number of entries.
@@ -43,75 +43,75 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Returns whether the table is empty.
+    /// Returns whether the slab is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The number that the next entry will get.
+    /// The key that the next entry will get.
     #[must_use]
     pub fn vacant_key(&self) -> usize {
-        if self.free == NO_ENTRY { self.entries } else { self.free }
+        if self.free == NO_SLOT { self.slots } else { self.free }
     }
 
-    /// Adds `value`. Returns its number, which is smaller than the largest number of entries held
-    /// at any one time.
+    /// Adds `value`. Returns its key, which is smaller than the largest number of entries that the
+    /// slab has held at any one time.
     pub fn insert(&mut self, value: T) -> usize {
-        let number = self.vacant_key();
+        let key = self.vacant_key();
         self.len += 1;
-        if let Some(entry) = self.entry_mut(number) {
+        if let Some(entry) = self.entry_mut(key) {
             let SlabEntry::Vacant(next) = std::mem::replace(entry, SlabEntry::Occupied(value))
             else {
                 unreachable!("the list of free slots has an occupied one")
             };
             self.free = next;
-            return number;
+            return key;
         }
-        let (block, _) = locate(number);
+        let (block, _) = locate(key);
         if block == self.blocks.len() {
             self.blocks.push(Vec::with_capacity(FIRST_BLOCK_LEN << block));
         }
         self.blocks[block].push(SlabEntry::Occupied(value));
-        self.entries += 1;
-        number
+        self.slots += 1;
+        key
     }
 
-    /// Removes the entry `number`, if it exists.
-    pub fn remove(&mut self, number: usize) -> Option<T> {
+    /// Removes the entry with this key, if it exists.
+    pub fn remove(&mut self, key: usize) -> Option<T> {
         let free = self.free;
-        let entry = self.entry_mut(number)?;
+        let entry = self.entry_mut(key)?;
         if matches!(entry, SlabEntry::Vacant(_)) {
             return None;
         }
         let SlabEntry::Occupied(value) = std::mem::replace(entry, SlabEntry::Vacant(free)) else {
             unreachable!("the entry was checked to be occupied")
         };
-        self.free = number;
+        self.free = key;
         self.len -= 1;
         Some(value)
     }
 
-    /// The entry `number`.
+    /// The entry with this key.
     #[must_use]
-    pub fn get(&self, number: usize) -> Option<&T> {
-        let (block, index) = locate(number);
+    pub fn get(&self, key: usize) -> Option<&T> {
+        let (block, index) = locate(key);
         match self.blocks.get(block)?.get(index)? {
             SlabEntry::Occupied(value) => Some(value),
             SlabEntry::Vacant(_) => None,
         }
     }
 
-    /// The entry `number`, mutably.
+    /// The entry with this key, mutably.
     #[must_use]
-    pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
-        match self.entry_mut(number)? {
+    pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
+        match self.entry_mut(key)? {
             SlabEntry::Occupied(value) => Some(value),
             SlabEntry::Vacant(_) => None,
         }
     }
 
-    /// All entries, in the order of their numbers.
+    /// All entries, in the order of their keys.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.blocks.iter_mut().flatten().filter_map(|entry| match entry {
             SlabEntry::Occupied(value) => Some(value),
@@ -119,7 +119,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Removes all entries, in the order of their numbers.
+    /// Removes all entries, in the order of their keys.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         let entries = std::mem::take(self).blocks.into_iter().flatten();
         entries.filter_map(|entry| match entry {
@@ -128,17 +128,17 @@ impl<T> Slab<T> {
         })
     }
 
-    fn entry_mut(&mut self, number: usize) -> Option<&mut SlabEntry<T>> {
-        let (block, index) = locate(number);
+    fn entry_mut(&mut self, key: usize) -> Option<&mut SlabEntry<T>> {
+        let (block, index) = locate(key);
         self.blocks.get_mut(block)?.get_mut(index)
     }
 }
 
-/// The block of the slot `number`, and the position in that block.
+/// The block of the slot with this key, and the position in that block.
 #[inline]
-fn locate(number: usize) -> (usize, usize) {
-    // The first numbers of the blocks are 64 less than powers of two: 0, 64, 192, 448.
-    let shifted = number.saturating_add(FIRST_BLOCK_LEN);
+fn locate(key: usize) -> (usize, usize) {
+    // The first keys of the blocks are 64 less than powers of two: 0, 64, 192, 448.
+    let shifted = key.saturating_add(FIRST_BLOCK_LEN);
     let block = (shifted.ilog2() - FIRST_BLOCK_LEN.ilog2()) as usize;
     (block, shifted - (FIRST_BLOCK_LEN << block))
 }
@@ -152,14 +152,14 @@ impl<T> Default for Slab<T> {
 impl<T> Index<usize> for Slab<T> {
     type Output = T;
 
-    fn index(&self, number: usize) -> &T {
-        self.get(number).expect("no entry with this number")
+    fn index(&self, key: usize) -> &T {
+        self.get(key).expect("the slab has an entry with this key")
     }
 }
 
 impl<T> IndexMut<usize> for Slab<T> {
-    fn index_mut(&mut self, number: usize) -> &mut T {
-        self.get_mut(number).expect("no entry with this number")
+    fn index_mut(&mut self, key: usize) -> &mut T {
+        self.get_mut(key).expect("the slab has an entry with this key")
     }
 }
 
@@ -176,53 +176,53 @@ mod tests {
 
     #[test]
     fn a_slab_behaves_like_a_map_that_chooses_its_keys() {
-        let (mut table, mut map) = (Slab::new(), BTreeMap::new());
+        let (mut slab, mut map) = (Slab::new(), BTreeMap::new());
         let mut random = 1_u64;
         let mut len_max = 0;
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let number = (random >> 33) as usize % 400;
-            // The table first grows, then shrinks, and again.
+            let key = (random >> 33) as usize % 400;
+            // The slab first grows, then shrinks, and again.
             if (random >> 60) < if step / 1_000 % 2 == 0 { 12 } else { 4 } {
-                let expected = table.vacant_key();
-                assert_eq!(table.insert(step), expected);
-                assert_eq!(map.insert(expected, step), None, "two entries have the same number");
+                let expected = slab.vacant_key();
+                assert_eq!(slab.insert(step), expected);
+                assert_eq!(map.insert(expected, step), None, "two entries have the same key");
             } else {
-                assert_eq!(table.remove(number), map.remove(&number));
+                assert_eq!(slab.remove(key), map.remove(&key));
             }
             len_max = len_max.max(map.len());
-            assert_eq!((table.len(), table.is_empty()), (map.len(), map.is_empty()));
-            assert_eq!(table.get(number), map.get(&number));
-            assert_eq!(table.get_mut(number), map.get_mut(&number));
+            assert_eq!((slab.len(), slab.is_empty()), (map.len(), map.is_empty()));
+            assert_eq!(slab.get(key), map.get(&key));
+            assert_eq!(slab.get_mut(key), map.get_mut(&key));
         }
         assert!(
             len_max > 3 * FIRST_BLOCK_LEN
                 && *map.last_key_value().expect("some entries are left").0 < len_max
         );
-        assert!(table.iter_mut().eq(map.values_mut()));
-        assert!(table.drain().eq(map.into_values()));
-        assert_eq!((table.len(), table.vacant_key()), (0, 0));
+        assert!(slab.iter_mut().eq(map.values_mut()));
+        assert!(slab.drain().eq(map.into_values()));
+        assert_eq!((slab.len(), slab.vacant_key()), (0, 0));
     }
 
     #[test]
-    fn no_entry_moves_while_the_table_grows() {
-        let mut table = Slab::new();
+    fn no_entry_moves_while_the_slab_grows() {
+        let mut slab = Slab::new();
         let addresses: Vec<_> = (0..1_000)
             .map(|value| {
-                let number = table.insert(value);
-                &raw const table[number]
+                let key = slab.insert(value);
+                &raw const slab[key]
             })
             .collect();
-        assert!((0..1_000).all(|number| std::ptr::eq(&raw const table[number], addresses[number])));
+        assert!((0..1_000).all(|key| std::ptr::eq(&raw const slab[key], addresses[key])));
     }
 
     #[test]
     fn memory_is_proportional_to_the_entries() {
-        let mut table = Slab::new();
-        assert_eq!(table.blocks.capacity(), 0);
+        let mut slab = Slab::new();
+        assert_eq!(slab.blocks.capacity(), 0);
         for used in 1..1_000 {
-            table.insert([0_u8; 100]);
-            let capacity: usize = table.blocks.iter().map(Vec::capacity).sum();
+            slab.insert([0_u8; 100]);
+            let capacity: usize = slab.blocks.iter().map(Vec::capacity).sum();
             let capacity_max = 2 * used + FIRST_BLOCK_LEN;
             assert!(
                 (used..=capacity_max).contains(&capacity),

@@ -111,12 +111,12 @@ impl Certificate {
             let bytes = staple?;
             ocsp::check_ocsp_response(&bytes, serial, now).map(|next_update| (bytes, next_update))
         });
-        let (ocsp, staple) = match staple {
+        let (ocsp_response, ocsp_status) = match staple {
             None => (None, OcspStatus::NotConfigured),
             Some(Ok((bytes, next_update))) => (Some(bytes), OcspStatus::Stapled(next_update)),
             Some(Err(error)) => (None, OcspStatus::Unusable(error)),
         };
-        certified_key.ocsp = ocsp;
+        certified_key.ocsp = ocsp_response;
         let label = self.label.clone().or_else(|| match &chain.origin {
             PemOrigin::File(path) => Some(path.display().to_string().into()),
             PemOrigin::Memory | PemOrigin::Label(_) => {
@@ -129,7 +129,7 @@ impl Certificate {
             label: label.unwrap_or_else(|| "(without a name)".into()),
             names,
             validity,
-            ocsp: staple,
+            ocsp: ocsp_status,
             digest,
         }))
     }
@@ -144,7 +144,8 @@ fn read_ocsp_response(source: &PemSource) -> Result<Vec<u8>, OcspError> {
     bytes.filter(|bytes| !bytes.is_empty()).ok_or(OcspError::Unreadable)
 }
 
-/// Responses have a few kilobytes; clients reject handshakes that are too long.
+/// The maximum size of an OCSP response. Usual ones have a few kilobytes, and clients reject
+/// handshakes that are too long.
 const OCSP_RESPONSE_BYTES_MAX: u64 = 16 * 1024;
 
 /// A certificate with its key, read from its sources.
@@ -236,7 +237,7 @@ pub(crate) struct CertificateResolver {
     default: Option<Arc<CertifiedKey>>,
     /// By DNS name, in lower case.
     exact: HashMap<Box<str>, Arc<CertifiedKey>>,
-    /// By what follows `*.`, in lower case.
+    /// By the part of the DNS name after `*.`, in lower case.
     wildcard: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
@@ -309,7 +310,7 @@ fn build_certified_key(
     }
 }
 
-/// The DNS names of a certificate, in lower case.
+///
 // RFC 9110 §4.3.4: a reference identity is matched against subjectAltName; the common name is not
 // used.
 fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {

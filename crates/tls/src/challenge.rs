@@ -40,7 +40,7 @@ pub struct ChallengeResponses {
     remote: OnceLock<RemoteLookup>,
 }
 
-/// Where other instances store their challenges, and which kinds.
+/// The lookup of other instances' challenges, and which kinds they have.
 struct RemoteLookup {
     lookup: Box<dyn RemoteChallengeLookup>,
     has_tls_alpn: bool,
@@ -63,12 +63,12 @@ pub type LookupFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A table that is usually empty; checking for that costs one atomic load.
 struct SparseMap<V> {
     count: AtomicUsize,
-    all: RwLock<HashMap<Box<str>, V>>,
+    entries: RwLock<HashMap<Box<str>, V>>,
 }
 
 impl<V> Default for SparseMap<V> {
     fn default() -> Self {
-        Self { count: AtomicUsize::new(0), all: RwLock::default() }
+        Self { count: AtomicUsize::new(0), entries: RwLock::default() }
     }
 }
 
@@ -93,17 +93,17 @@ impl<V: Clone> SparseMap<V> {
     }
 
     fn any(&self, predicate: impl Fn(&str) -> bool) -> bool {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).keys().any(|key| predicate(key))
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).keys().any(|key| predicate(key))
     }
 
     fn change(&self, change: impl FnOnce(&mut HashMap<Box<str>, V>)) {
-        let mut map = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut map);
         self.count.store(map.len(), Ordering::Release);
     }
 
     fn get(&self, key: &str) -> Option<V> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 }
 
@@ -293,7 +293,7 @@ impl ChallengeDetector {
 
     /// Chooses the configuration by the first bytes. Returns `None` if more bytes are needed, or
     /// while the lookup is running.
-    pub(crate) fn config(&mut self, received: &[u8]) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn choose_config(&mut self, received: &[u8]) -> Option<Arc<ServerConfig>> {
         if !is_acme_tls_alpn(received)? {
             return Some(Arc::clone(&self.client_config));
         }
@@ -388,7 +388,7 @@ pub(crate) fn is_acme_tls_alpn(received: &[u8]) -> Option<bool> {
 /// The content type of handshake messages.
 const CONTENT_TYPE_HANDSHAKE: u8 = 22;
 
-/// A longer first record is not that of a validation connection.
+/// The maximum length of a validation connection's first record.
 // RFC 8446 §5.1: a record has at most 2^14 bytes.
 const CLIENT_HELLO_BYTES_MAX: usize = 1 << 14;
 

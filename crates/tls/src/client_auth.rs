@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// ```
 ///
 /// - *Required*: a client without a certificate is rejected in the handshake. *Optional*: it is
-///   served, and a route may require a certificate (`ClientIdentity` as an argument, or the
+///   served, and a route can require a certificate (`ClientIdentity` as an argument, or the
 ///   middleware `RequireClientIdentity`). A certificate that is sent must be valid in both cases.
 /// - With revocation lists, each certificate of a client's chain must be covered by one, as with
 ///   nginx; [`ClientAuth::only_check_end_entity_revocation`] requires that only for the client's
@@ -82,7 +82,7 @@ impl ClientAuth {
         self
     }
 
-    /// Does not check the revocation of intermediate issuers.
+    /// Checks only the client's own certificate for revocation, not the intermediate issuers.
     pub fn only_check_end_entity_revocation(mut self) -> Self {
         self.end_entity_only = true;
         self
@@ -120,14 +120,14 @@ impl ClientAuth {
                 .extend(next_update.map(|next_update| (pem.origin.clone(), next_update)));
             crls.extend(file_crls);
         }
-        let verifier = self.verifier(store, crls, provider)?;
+        let verifier = self.build_verifier(store, crls, provider)?;
         let settings = [u8::from(self.is_required), u8::from(self.end_entity_only)];
         let texts = roots.iter().chain(&crl_files).map(|pem| &pem.text[..]);
         let digest = sha256_parts(std::iter::once(&settings[..]).chain(texts));
         Ok(LoadedClientAuth { verifier, digest, crl_next_updates })
     }
 
-    fn verifier(
+    fn build_verifier(
         &self,
         roots: RootCertStore,
         crls: Vec<CertificateRevocationListDer<'static>>,
@@ -155,7 +155,7 @@ fn read_all(sources: &[PemSource]) -> Result<Vec<Pem>, TlsSetupError> {
     sources.iter().map(PemSource::read).collect()
 }
 
-/// The contents of the files, and a verifier built from them.
+/// A verifier built from the contents of the files.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedClientAuth {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
@@ -199,7 +199,7 @@ impl ClientCertVerifier for RecordingVerifier {
         let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
         let not_after =
             validity(end_entity).and_then(|validity| u64::try_from(validity.not_after).ok());
-        // If the dates cannot be read, the ticket expires at once.
+        // If the dates cannot be read, the ticket expires immediately.
         client_not_after::set(Some(not_after.unwrap_or(0)));
         Ok(verified)
     }

@@ -1,8 +1,8 @@
 //! Passes the expiry of the client's certificate from the verifier to the ticketer.
 //!
-//! A ticket must not outlive the client's certificate, but rustls does not inform the certificate
-//! verifier or the ticketer which connection a call is for. Both run inside calls made by the
-//! session, so the session sets a thread-local before such a call and takes it afterwards.
+//! A ticket must not outlive the client's certificate, but rustls does not say for which connection
+//! it calls the certificate verifier or the ticketer. Both run inside calls made by a connection,
+//! so the connection sets a thread-local before such a call and reads it afterwards.
 
 use std::cell::Cell;
 

@@ -188,7 +188,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// A [`TlsSetupError`] with the file, the cause and the remedy;
+    /// A [`TlsSetupError`] that names the file, the cause and the remedy;
     /// [`TlsSetupError::ExternalConfig`] after [`TlsConfig::from_config`].
     pub fn with_client_auth(self, client_auth: ClientAuth) -> Result<Self, TlsSetupError> {
         self.rebuild(|spec| spec.managed_mut()?.set_client_auth(client_auth))
@@ -413,7 +413,7 @@ impl TlsConfig {
         Ok(is_changed)
     }
 
-    /// Builds and activates the next settings.
+    /// Builds a rustls configuration from `next` and puts it into use.
     fn activate(&self, spec: &mut ConfigSpec, next: ConfigSpec) -> Result<(), TlsSetupError> {
         let built = next.build()?;
         self.status_tracker().on_config_change(&next, &built);

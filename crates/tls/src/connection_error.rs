@@ -18,7 +18,8 @@ pub const PLAIN_HTTP_REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     \r\n\
     This port speaks HTTPS. Use a URL that begins with https:// instead.\n";
 
-/// The rule that the peer broke. The session has ended: send the output and close the connection.
+/// The rule that the peer broke. The TLS connection has failed: send the output and close the
+/// socket.
 ///
 /// The output contains the alert for the peer, encrypted if necessary. There is no alert if the
 /// peer itself ended the connection, or for a few errors for which rustls produces none.
@@ -61,8 +62,8 @@ pub enum TlsConnectionError {
     /// A client certificate is required, and the peer sent none.
     // RFC 8446 §4.4.2.4: the server aborts with "certificate_required".
     NoClientCertificate,
-    /// The peer's certificate was rejected: it has expired, was not issued by a trusted issuer, is
-    /// revoked, or is invalid for another reason.
+    /// The peer's certificate was rejected: it has expired or is revoked, its issuer is not
+    /// trusted, or it is invalid for another reason.
     ClientCertificate(CertificateError),
     /// The TLS library failed, not the peer: no random bytes, no time, or the private key cannot
     /// sign.
@@ -181,7 +182,7 @@ impl std::error::Error for TlsConnectionError {}
 pub enum TlsSendError {
     /// The handshake is not complete.
     Handshaking,
-    /// The session was closed on this side, or its peer was rejected.
+    /// The connection was closed on this side, or its peer was rejected.
     Closed,
     /// A TLS 1.2 connection has encrypted as much as its keys safely allow. The output contains a
     /// `close_notify`; the peer has to reconnect.

@@ -15,7 +15,7 @@ pub(crate) const fn context_tag(number: u8) -> u8 {
     0xa0 | number
 }
 
-/// Reads the first item: its tag, its content, and the rest of the input.
+/// Reads the first item. Returns its tag, its content, and the rest of the input.
 pub(crate) fn read_any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, input) = input.split_first()?;
     let (&first_length_byte, input) = input.split_first()?;
@@ -33,7 +33,7 @@ pub(crate) fn read_any(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// Reads the first item, which must have this tag: its content, and the rest of the input.
+/// Reads the first item, which must have this tag. Returns its content and the rest of the input.
 pub(crate) fn read_tagged(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found_tag, content, rest) = read_any(input)?;
     (found_tag == tag).then_some((content, rest))

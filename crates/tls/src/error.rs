@@ -226,7 +226,7 @@ impl fmt::Display for TlsSetupError {
             }
             Self::NoKey { origin, holds_certificate: true } => {
                 write!(f, "{origin} holds a certificate but no private key; give the file with ")?;
-                f.write_str("the block \"BEGIN PRIVATE KEY\" that was made with it")
+                f.write_str("the block \"BEGIN PRIVATE KEY\" that belongs to it")
             }
             Self::NoKey { origin, holds_certificate: false } => {
                 write!(f, "{origin} holds no private key; it must hold a PEM block ")?;
@@ -246,25 +246,25 @@ impl fmt::Display for TlsSetupError {
             }
             Self::KeyMismatch { certificate, key } => {
                 write!(f, "the private key in {key} does not belong to the first certificate in ")?;
-                write!(f, "{certificate}; give the key it was made with, and put the server's ")?;
+                write!(f, "{certificate}; give the key that belongs to it, and put the server's ")?;
                 f.write_str("own certificate before its issuers")
             }
             Self::SelfSignedFailed { names, error } => {
-                write!(f, "cannot make a certificate for {names:?}: {error}; give DNS names ")?;
+                write!(f, "cannot create a certificate for {names:?}: {error}; give DNS names ")?;
                 f.write_str("or IP addresses")
             }
             Self::ExternalConfig => f.write_str(
                 "certificates and settings cannot be added to a rustls configuration made \
-                 elsewhere; make it with them, and give it a certificate resolver that knows all \
+                 elsewhere; create it with them, and give it a certificate resolver that knows all \
                  certificates",
             ),
             Self::OutsideValidity { warning } => write!(f, "rejected: {warning}"),
             Self::LastCertificate { label } => {
                 write!(f, "the certificate \"{label}\" is the only one, and a server needs one; ")?;
-                f.write_str("put another one first")
+                f.write_str("add another one before you remove it")
             }
             Self::NoRoots => f.write_str(
-                "certificates are asked of clients, but nobody is trusted to issue them; name a \
+                "client certificates are requested, but no issuers are trusted; name a \
                  file with the issuers' certificates: ClientAuth::roots_file",
             ),
             Self::BadRoot { origin, error } => {
@@ -307,7 +307,7 @@ impl fmt::Display for TlsSetupError {
                     TlsVersion::Tls13 => "TLS 1.3",
                 };
                 write!(f, "no cipher suite for {version} is left, which is the oldest version ")?;
-                f.write_str("that may be spoken; add one, or lower the minimum version")
+                f.write_str("that is accepted; add one, or lower the minimum version")
             }
             Self::RngFailed => f.write_str("the system returned no random bytes; try again"),
             Self::EarlyDataEnabled => f.write_str(

@@ -14,17 +14,17 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use std::sync::{Arc, OnceLock};
 
-/// Feeds a session with `data`, at once and in pieces, and compares the results.
+/// Feeds a connection with `data`, whole and in chunks, and compares the results.
 ///
 /// The first byte chooses the stage: a new connection, a modified ClientHello of a real client, or
-/// after the handshake. The second byte is the length of the pieces. The rest is sent by the peer.
+/// after the handshake. The second byte is the length of the chunks. The rest is sent by the peer.
 ///
 /// # Panics
 ///
 /// If the results differ.
 #[doc(hidden)]
 pub fn fuzz_one(data: &[u8]) {
-    let [stage, piece_bytes, data @ ..] = data else {
+    let [stage, chunk_bytes, data @ ..] = data else {
         return;
     };
     let setup = setup();
@@ -42,17 +42,17 @@ pub fn fuzz_one(data: &[u8]) {
         input.extend_from_slice(data);
     }
 
-    let new_session = || match stage % 3 {
-        2 => setup.established_session(),
+    let new_connection = || match stage % 3 {
+        2 => setup.established_connection(),
         // While challenges are pending, the first record is inspected before the handshake starts.
-        _ if stage & 0x80 != 0 => setup.supplied.new_connection(),
+        _ if stage & 0x80 != 0 => setup.tls_with_challenges.new_connection(),
         _ => setup.tls.new_connection(),
     };
-    let whole = feed(new_session(), &input, input.len().max(1));
-    let pieces = feed(new_session(), &input, usize::from(*piece_bytes).max(1));
+    let whole = feed(new_connection(), &input, input.len().max(1));
+    let chunked = feed(new_connection(), &input, usize::from(*chunk_bytes).max(1));
     // Whether the handshake limit is exceeded depends on how many bytes arrive at once.
     if input.len() <= HANDSHAKE_BYTES_MAX {
-        assert_eq!(whole, pieces, "the results differ between the whole and the pieces");
+        assert_eq!(whole, chunked, "the result depends on how the input is split");
     }
 }
 
@@ -77,26 +77,26 @@ pub fn fuzz_certificate(data: &[u8]) {
 
 /// Returns all plaintext and the final result.
 fn feed(
-    mut session: TlsConnection,
+    mut connection: TlsConnection,
     input: &[u8],
-    piece_bytes: usize,
+    chunk_bytes: usize,
 ) -> (Vec<u8>, Result<TlsReadState, TlsConnectionError>) {
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     let mut state = Ok(TlsReadState::Handshaking);
-    for piece in input.chunks(piece_bytes) {
-        state = session.receive(piece, &mut plain, &mut out);
+    for chunk in input.chunks(chunk_bytes) {
+        state = connection.receive(chunk, &mut plain, &mut out);
         // These calls must not affect the received data.
-        let _ = session.send(b"reply", &mut out);
-        let _ = session.handshake_info();
+        let _ = connection.send(b"reply", &mut out);
+        let _ = connection.handshake_info();
     }
-    session.close(&mut out);
+    connection.close(&mut out);
     (plain, state)
 }
 
 struct Setup {
     tls: TlsConfig,
-    /// A configuration with pending challenges.
-    supplied: TlsConfig,
+    /// The same with pending challenges.
+    tls_with_challenges: TlsConfig,
     client: Arc<ClientConfig>,
     hello: Vec<u8>,
 }
@@ -107,14 +107,16 @@ impl Setup {
         ClientConnection::new(self.client.clone(), name).expect("the client configuration is valid")
     }
 
-    /// Creates a session that has completed its handshake.
-    fn established_session(&self) -> TlsConnection {
-        let (mut client, mut session) = (self.connect(), self.tls.new_connection());
+    /// Creates a connection that has completed its handshake.
+    fn established_connection(&self) -> TlsConnection {
+        let (mut client, mut connection) = (self.connect(), self.tls.new_connection());
         let (mut plain, mut out) = (Vec::new(), Vec::new());
-        while session.handshake_info().is_none() {
+        while connection.handshake_info().is_none() {
             let mut flight = Vec::new();
             client.write_tls(&mut flight).expect("writing to a vector cannot fail");
-            session.receive(&flight, &mut plain, &mut out).expect("the peer follows the protocol");
+            connection
+                .receive(&flight, &mut plain, &mut out)
+                .expect("the peer follows the protocol");
             let mut response = std::mem::take(&mut out);
             while !response.is_empty() {
                 let read = client
@@ -124,7 +126,7 @@ impl Setup {
                 client.process_new_packets().expect("the peer follows the protocol");
             }
         }
-        session
+        connection
     }
 }
 
@@ -152,8 +154,12 @@ fn setup() -> &'static Setup {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let (client, hello) = (Arc::new(client), Vec::new());
-        let mut setup =
-            Setup { tls: self_signed.tls, supplied: config_with_challenges(), client, hello };
+        let mut setup = Setup {
+            tls: self_signed.tls,
+            tls_with_challenges: config_with_challenges(),
+            client,
+            hello,
+        };
         let mut hello = Vec::new();
         setup.connect().write_tls(&mut hello).expect("writing to a vector cannot fail");
         setup.hello = hello;

@@ -1,4 +1,4 @@
-//! The state of a session, the result of its handshake, and the client's identity.
+//! The state of a connection, the result of its handshake, and the client's identity.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ pub struct HandshakeInfo<'a> {
     pub resumed: bool,
 }
 
-/// The state of the receiving side of a session.
+/// The state of the receiving side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsReadState {
     /// The handshake is not complete; nothing can be sent.

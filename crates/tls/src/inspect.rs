@@ -59,16 +59,20 @@ pub fn inspect_certificate(chain: &[u8], key: &[u8]) -> Result<CertificateInfo, 
 const AUTHORITY_KEY_IDENTIFIER: &[u8] = &[0x55, 0x1d, 0x23];
 const KEY_IDENTIFIER: u8 = 0x80;
 
-/// The key identifier in the extension authorityKeyIdentifier. `after_subject` is the part of the
-/// certificate after the subject.
+/// Returns the key identifier in the extension authorityKeyIdentifier. `after_subject` is the part
+/// of the certificate after the subject.
 pub(crate) fn authority_key_identifier(after_subject: &[u8]) -> Option<&[u8]> {
-    let value = extension(after_subject, AUTHORITY_KEY_IDENTIFIER)?;
+    let value = find_extension(after_subject, AUTHORITY_KEY_IDENTIFIER)?;
     let (fields, _) = read_tagged(value, TAG_SEQUENCE)?;
     read_tagged(fields, KEY_IDENTIFIER).map(|(identifier, _)| identifier)
 }
 
-/// The content of an extension. `after_subject` is the part of the certificate after the subject.
-pub(crate) fn extension<'a>(after_subject: &'a [u8], extension_oid: &[u8]) -> Option<&'a [u8]> {
+/// Finds an extension and returns its content. `after_subject` is the part of the certificate after
+/// the subject.
+pub(crate) fn find_extension<'a>(
+    after_subject: &'a [u8],
+    extension_oid: &[u8],
+) -> Option<&'a [u8]> {
     // RFC 5280 §4.1: the subject's key, two obsolete identifiers, and the extensions, each of which
     // is an object identifier, a critical flag, and bytes.
     let (_key, _) = read_tagged(after_subject, TAG_SEQUENCE)?;

@@ -1,4 +1,4 @@
-//! TLS as a byte transformation: ciphertext in, plaintext and bytes to send out.
+//! TLS as a transformation of bytes: ciphertext in, plaintext and bytes to send out.
 //!
 //! This is the server side of TLS 1.2 and 1.3, on rustls with aws-lc-rs. It is not a socket, a task
 //! or a stream: it does no I/O and has no wakers, so every driver and every test can use it. The
@@ -6,13 +6,12 @@
 //!
 //! ```
 //! use peregrine::tls::{TlsReadState, TlsConfig};
-//!
-//! let made = TlsConfig::self_signed(&["localhost"])?;
-//! let mut session = made.tls.new_connection(); // one for each connection
+//! let self_signed = TlsConfig::self_signed(&["localhost"])?;
+//! let mut connection = self_signed.tls.new_connection();
 //! let (mut plain, mut out) = (Vec::new(), Vec::new());
 //!
 //! // Always send the bytes appended to `out`, even after an error.
-//! let received = session.receive(b"GET / HTTP/1.1\r\n", &mut plain, &mut out);
+//! let received = connection.receive(b"GET / HTTP/1.1\r\n", &mut plain, &mut out);
 //! assert!(received.is_err(), "the bytes are not TLS");
 //! assert!(out.starts_with(b"HTTP/1.1 400 "));
 //! # Ok::<(), peregrine::tls::TlsSetupError>(())

@@ -9,7 +9,7 @@ use crate::der::{
 };
 use std::fmt;
 
-/// Why a response is not sent.
+/// Why an OCSP response is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OcspError {

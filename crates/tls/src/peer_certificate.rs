@@ -2,14 +2,14 @@
 
 use crate::der::{TAG_OBJECT_IDENTIFIER, TAG_SEQUENCE, TAG_SET, iter, read_any, read_tagged};
 use crate::handshake_info::PeerCertificate;
-use crate::inspect::extension;
+use crate::inspect::find_extension;
 use crate::sha256::sha256;
 use crate::x509::{TbsCertificate, parse_tbs_certificate};
 use rustls_pki_types::CertificateDer;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// The identity in a verified chain; `None` if the chain is empty.
+/// Parses the identity in a verified chain; `None` if the chain is empty.
 pub(crate) fn parse(chain: &[CertificateDer<'_>]) -> Option<PeerCertificate> {
     let end_entity = chain.first()?;
     let mut identity = PeerCertificate {
@@ -34,10 +34,11 @@ pub(crate) fn parse(chain: &[CertificateDer<'_>]) -> Option<PeerCertificate> {
 // RFC 5280 §4.2.1.6: the object identifier 2.5.29.17.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// The content of the extension subjectAltName. `after_subject` is the part of the certificate
-/// after the subject.
+/// Returns the content of the extension subjectAltName. `after_subject` is the part of the
+/// certificate after the subject.
 fn subject_alt_name_extension(after_subject: &[u8]) -> Option<&[u8]> {
-    read_tagged(extension(after_subject, SUBJECT_ALT_NAME)?, TAG_SEQUENCE).map(|(names, _)| names)
+    read_tagged(find_extension(after_subject, SUBJECT_ALT_NAME)?, TAG_SEQUENCE)
+        .map(|(names, _)| names)
 }
 
 fn parse_subject_alt_names(names: &[u8], identity: &mut PeerCertificate) {
@@ -76,7 +77,7 @@ const ATTRIBUTES: &[(&[u8], &str)] = &[
 
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 
-/// The attributes of one part of a name (RelativeDistinguishedName): OID, tag and value.
+/// Returns the attributes of one part of a name (RelativeDistinguishedName): OID, tag and value.
 fn rdn_attributes(rdn: &[u8]) -> impl Iterator<Item = (&[u8], u8, &[u8])> {
     iter(rdn).filter_map(|(_, attribute)| {
         let (oid, value) = read_tagged(attribute, TAG_OBJECT_IDENTIFIER)?;

@@ -53,7 +53,7 @@ impl PemSource {
     }
 }
 
-/// Does not print keys.
+/// Omits text in memory, which may be a key.
 impl fmt::Debug for PemSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Appends records to a session's output.
+//! Appends records to a connection's output.
 
 use crate::connection_error::TlsSendError;
 use crate::limits::{RECORD_OVERHEAD_BYTES, RECORD_PLAINTEXT_BYTES_MAX};
@@ -44,8 +44,8 @@ pub(crate) fn append_close_notify(traffic: &mut Traffic<'_>, out: &mut Vec<u8>) 
         .expect("key limits do not apply to alerts");
 }
 
-/// Calls `write` with `size` more bytes of `out`, or again with more if `size` was too small. Keeps
-/// the written part.
+/// Extends `out` by `size` bytes, or by more if `write` requires it, and calls `write` to fill
+/// them. Then truncates `out` to the written part.
 fn append_with_retry(
     out: &mut Vec<u8>,
     size: usize,

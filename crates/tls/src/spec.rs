@@ -57,7 +57,7 @@ pub(crate) struct BuiltConfig {
     pub(crate) shadowed: Vec<TlsWarning>,
 }
 
-/// The result of a reload: the parts that it has replaced.
+/// The parts that a reload has replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReloadReport {
@@ -127,7 +127,7 @@ impl ConfigSpec {
         }
     }
 
-    /// The settings, or an error if the rustls configuration was provided by the user.
+    /// Returns the settings, or an error if the rustls configuration was provided by the user.
     pub(crate) fn managed_mut(&mut self) -> Result<&mut ManagedConfig, TlsSetupError> {
         match &mut self.base {
             ConfigBase::Managed(managed) => Ok(managed),
@@ -150,7 +150,7 @@ impl ConfigSpec {
         }
     }
 
-    /// The files to read.
+    /// Returns the files to read.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let ConfigBase::Managed(managed) = &self.base else { return Vec::new() };
         let certificates = managed.certificates.iter().flat_map(|(source, _)| source.paths());
@@ -218,7 +218,7 @@ impl ConfigSpec {
     }
 }
 
-/// The default of how long before expiry to warn about a certificate: 14 days.
+/// How long before expiry to warn about a certificate, by default: 14 days.
 const EXPIRY_WARNING_BEFORE: Duration = Duration::from_secs(14 * 86_400);
 
 /// Rejects a certificate that has expired or is not valid yet: it must not replace a valid one.
@@ -259,7 +259,7 @@ impl ManagedConfig {
         Ok(())
     }
 
-    /// Returns false if no certificate has this label.
+    /// Removes the certificate with this label. Returns false if there is none.
     pub(crate) fn remove(&mut self, label: &str) -> Result<bool, TlsSetupError> {
         let Some(index) = self.position(label) else { return Ok(false) };
         if self.certificates.len() == 1 && !self.allow_no_certificate {

@@ -1,4 +1,4 @@
-//! The results of reloads and the certificates' validity, for logs and metrics.
+//! The results of reloads, and the validity of the certificates, for logs and metrics.
 
 use crate::certificate::{LoadedCertificate, OcspStatus};
 use crate::client_auth::LoadedClientAuth;

@@ -136,8 +136,8 @@ impl TicketKeys {
         Self { ring: Arc::new(RwLock::new(KeyRing { keys, next_rotation })), source }
     }
 
-    /// Inserts a new random key before the others and drops the oldest if there are more than
-    /// eight.
+    /// Inserts a new random key before the others, and removes the oldest key if there are more
+    /// than eight.
     ///
     /// # Errors
     /// [`TlsSetupError::RngFailed`].
@@ -261,7 +261,7 @@ impl TicketKeys {
     }
 }
 
-/// Does not print keys.
+/// Omits the keys.
 impl fmt::Debug for TicketKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TicketKeys").field("source", &self.source).finish_non_exhaustive()

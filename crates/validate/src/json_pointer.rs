@@ -14,7 +14,7 @@ pub(crate) enum Shape {
     Leaf,
     /// A struct: its serde name, the names of all its fields, and those that were sent.
     Struct { name: &'static str, fields: &'static [&'static str], sent: Vec<(String, Shape)> },
-    /// An object for which serde does not say which names it may have.
+    /// An object for which serde does not state the possible names.
     Map(Vec<(String, Shape)>),
     /// A list.
     List(Vec<Shape>),
@@ -51,7 +51,7 @@ pub(crate) enum Shape {
 pub struct FieldNames(HashMap<(Cow<'static, str>, Cow<'static, str>), Cow<'static, str>>);
 
 impl FieldNames {
-    /// An empty list of names.
+    /// Creates an empty list of names.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -75,8 +75,8 @@ impl FieldNames {
     }
 }
 
-/// The pointer. If the client's name of a field is unknown, the pointer stops before that field,
-/// whose Rust name is returned too.
+/// Builds the pointer to the value at `path`. If the client's name of a field is unknown, the
+/// pointer stops before that field, whose Rust name is returned too.
 pub(crate) fn json_pointer(
     path: &Path,
     shape: &Shape,
@@ -84,18 +84,18 @@ pub(crate) fn json_pointer(
 ) -> (String, Option<String>) {
     let (mut pointer, mut shape) = (String::new(), shape);
     let components = components(path);
-    for (number, (kind, component)) in components.iter().enumerate() {
+    for (position, (kind, component)) in components.iter().enumerate() {
         while let Shape::Variant(name, inner) = shape {
             push_segment(&mut pointer, name);
             shape = inner;
         }
-        let is_last = number + 1 == components.len();
+        let is_last = position + 1 == components.len();
         shape = match (kind, shape) {
             (ComponentKind::None, _) => shape,
             (ComponentKind::Index, Shape::List(items)) => {
                 push_segment(&mut pointer, component);
-                let number: Option<usize> = component.parse().ok();
-                number.and_then(|number| items.get(number)).unwrap_or(&LEAF)
+                let index: Option<usize> = component.parse().ok();
+                index.and_then(|index| items.get(index)).unwrap_or(&LEAF)
             }
             // garde reports a numeric key as an index.
             (ComponentKind::Index, Shape::Map(sent))
@@ -154,7 +154,7 @@ enum ComponentKind {
     Key,
 }
 
-/// The components, outermost first. garde reveals them only through serde.
+/// Returns the components of a path, outermost first. garde reveals them only through serde.
 fn components(path: &Path) -> Vec<(ComponentKind, String)> {
     let Ok(Value::Array(components)) = serde_json::to_value(path) else { return Vec::new() };
     let component = |component: &Value| {
@@ -186,8 +186,8 @@ fn push_segment(pointer: &mut String, name: &str) {
     }
 }
 
-/// The name that matches a Rust field: the equal one, or the only one with the same letters and
-/// digits.
+/// Finds the name that matches a Rust field: the equal one, or the only one with the same letters
+/// and digits.
 fn match_field_name<'n>(
     field: &str,
     names: impl Iterator<Item = &'n str> + Clone,

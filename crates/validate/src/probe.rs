@@ -1,10 +1,10 @@
-//! The names of a struct's fields, which serde states before it reads any.
+//! Finds the names of a struct's fields, which serde states before it reads any of them.
 
 use crate::json_pointer::Shape;
 use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use std::fmt;
 
-/// The shape that serde requests for a `T` read from fields: a form, a query or a path.
+/// Returns the shape that serde requests for a `T` read from fields: a form, a query or a path.
 pub(crate) fn probe_fields<T: DeserializeOwned>() -> Shape {
     match T::deserialize(FieldProbe) {
         Err(Probed::Struct(name, fields)) => {

@@ -5,7 +5,7 @@ use peregrine_web::response::IntoResponse;
 use peregrine_web::{Problem, Response};
 use serde_json::json;
 
-/// The maximum number of rules in one problem; its member `more` counts the rest.
+/// The maximum number of errors in one problem; its member `more` counts the rest.
 pub const ERRORS_MAX: usize = 64;
 
 /// The maximum length of a pointer or text in bytes: both may contain client data.
@@ -41,19 +41,19 @@ pub struct ValidationErrors {
 }
 
 impl ValidationErrors {
-    /// An empty list of errors in the body.
+    /// Creates an empty list of errors in the body.
     #[must_use]
     pub fn in_body() -> Self {
         Self::new("body")
     }
 
-    /// An empty list of errors in the query.
+    /// Creates an empty list of errors in the query.
     #[must_use]
     pub fn in_query() -> Self {
         Self::new("query")
     }
 
-    /// An empty list of errors in the path.
+    /// Creates an empty list of errors in the path.
     #[must_use]
     pub fn in_path() -> Self {
         Self::new("path")

@@ -1,4 +1,4 @@
-//! Deserializes a JSON document once more, and records what serde requests at each place.
+//! Deserializes a JSON document a second time, and records what serde requests at each place.
 
 use crate::json_pointer::Shape;
 use serde::de::value::StrDeserializer;
@@ -13,8 +13,8 @@ use std::slice;
 pub(crate) fn record_shape<T: DeserializeOwned>(json: &[u8]) -> Shape {
     let mut shape = Shape::Leaf;
     if let Ok(document) = serde_json::from_slice(json) {
-        // The document was valid before. If it fails now, as with 128-bit numbers, only the record
-        // ends early.
+        // The document was valid before. If it fails now, as with 128-bit numbers, only the
+        // recording ends early.
         let _ = T::deserialize(RecordingDeserializer { value: &document, shape: &mut shape });
     }
     shape
@@ -102,9 +102,9 @@ impl<'de> Deserializer<'de> for RecordingDeserializer<'de, '_> {
     }
 }
 
-/// Ends the record early. The error is never shown.
+/// An error that ends the recording early. It is never shown.
 fn recording_stopped() -> Error {
-    serde::de::Error::custom("the record ends here")
+    serde::de::Error::custom("the recording ends here")
 }
 
 struct RecordingSeqAccess<'de, 's> {
@@ -152,7 +152,7 @@ impl<'de> MapAccess<'de> for RecordingMapAccess<'de, '_> {
     }
 }
 
-/// The name of a member, which may be the text of a number.
+/// Deserializes the name of a member, which may be the text of a number.
 struct KeyDeserializer<'de>(&'de str);
 
 macro_rules! numbers {

@@ -22,7 +22,7 @@ use std::rc::Rc;
 /// rule; see [`ValidationErrors`]. `Option<Valid<_>>` is `None` if the request has no value for the
 /// inner extractor.
 ///
-/// Rules may need a context (`#[garde(context(Words))]`) whose type implements `Default`. The
+/// Rules can need a context (`#[garde(context(Words))]`) whose type implements `Default`. The
 /// context is the application's state of that type, set with `.state(value)`, or else the default.
 #[doc(alias = "validate")]
 #[doc(alias = "Validated")]
@@ -40,7 +40,7 @@ where
     }
 }
 
-/// Builds the problem, with field names as serde knows them.
+/// Builds the problem, with the field names that serde expects.
 #[cold]
 fn to_problem(report: &Report, location: &'static str, shape: &Shape, states: &States) -> Problem {
     let names = states.get::<FieldNames>();
@@ -133,7 +133,7 @@ where
     }
 }
 
-/// GET and HEAD send a form in the query.
+/// Returns where the form is: GET and HEAD send it in the query.
 fn form_location(request: &Request) -> &'static str {
     if matches!(request.method(), http::Method::GET | http::Method::HEAD) {
         "query"

@@ -1,7 +1,7 @@
 //! A macro that reports why a function is not a handler.
 
 /// Checks at compile time that a function is a handler. If it is not, the error names the argument
-/// or result that is wrong and how to fix it.
+/// or result that is wrong and says how to fix it.
 ///
 /// Adding the function as a route reports the same error. This macro reports it beside the
 /// function, and also works for functions that have no route yet. Pass one `_` for each argument:
@@ -23,6 +23,9 @@
 /// The check costs nothing at run time, so it can stay in the code.
 #[macro_export]
 macro_rules! check_handler {
+    // The rules that begin with `@` name a type parameter for each `_`. The last one is separate,
+    // because only the last argument may be a `FromRequest`; its parameter `Via` is an inferred
+    // marker. The rules that begin with `@@` emit the check.
     (async fn $handler:ident ( $($argument:tt),* $(,)? )) => {
         $crate::check_handler!(@ async $handler; ; A B C D E G H I J K L M; $($argument)*);
     };

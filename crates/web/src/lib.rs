@@ -62,8 +62,8 @@ pub mod prelude {
     };
 }
 
-// For the project's own crates. What is hidden below is not part of the public interface: no
-// compatibility promise covers it, and any release may change or remove it.
+// For the project's own crates. The hidden items below are not part of the public API: any release
+// may change or remove them.
 
 #[doc(hidden)]
 pub mod app;
@@ -109,7 +109,7 @@ pub mod proxy_protocol {
 }
 
 /// How a request's route was selected, apart from its method and path. Caches need this so that
-/// they do not serve one route's response for another.
+/// they never send one route's response to a request for another route.
 #[doc(hidden)]
 pub mod selection {
     pub use crate::http::head::selection::MountInfo;

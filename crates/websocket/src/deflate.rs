@@ -9,13 +9,13 @@ use peregrine_web::memory::MemoryReservation;
 use std::cell::RefCell;
 use std::fmt;
 
-/// The maximum number of idle compressors, and of idle decompressors, that a thread keeps.
+/// The maximum number of idle compressors, and of idle decompressors, that a thread stores.
 const POOL_MAX: usize = 4;
 
-/// Memory held by a compressor: its window, the hash tables over it, and its output buffer.
+/// The memory of a compressor: its window, the hash tables over it, and its output buffer.
 const DEFLATER_BYTES: usize = 320 * 1024;
 
-/// Memory held by a decompressor: its window and the codes of a block.
+/// The memory of a decompressor: its window and the codes of a block.
 const INFLATER_BYTES: usize = 44 * 1024;
 
 thread_local! {
@@ -25,8 +25,8 @@ thread_local! {
 
 /// Enables permessage-deflate, if the peer offers it.
 ///
-/// By default messages do not refer to earlier ones, so a WebSocket holds no window between
-/// messages and all WebSockets of a thread share its compressors. Keeping windows makes small,
+/// By default, messages do not refer to earlier ones, so a WebSocket holds no window between
+/// messages, and all WebSockets of a thread share its compressors. Keeping windows makes small,
 /// similar messages shorter, at the cost of one compressor (to send) and one decompressor (to
 /// receive) per WebSocket.
 #[doc(alias = "compression")]
@@ -61,7 +61,8 @@ impl PerMessageDeflate {
     }
 }
 
-/// The compression state of both directions of one WebSocket. Windows are kept only if needed.
+/// The compression state of both directions of one WebSocket. Windows are stored only if later
+/// messages can refer to them.
 pub(crate) struct DeflateContext {
     deflater: Option<Deflater>,
     inflater: Option<Inflater>,
@@ -171,16 +172,16 @@ mod tests {
     fn inflate_message(
         context: &mut DeflateContext,
         message: &[u8],
-        piece_bytes_max: usize,
+        chunk_bytes_max: usize,
         step_bytes_max: usize,
     ) -> Result<Vec<u8>, InflateError> {
         let mut content = Vec::new();
-        for piece in message.chunks(piece_bytes_max).chain([&END[..]]) {
+        for chunk in message.chunks(chunk_bytes_max).chain([&END[..]]) {
             let mut consumed = 0;
             loop {
                 let length_before = content.len();
-                consumed += context.inflate(&piece[consumed..], step_bytes_max, &mut content)?;
-                if consumed == piece.len() && content.len() < length_before + step_bytes_max {
+                consumed += context.inflate(&chunk[consumed..], step_bytes_max, &mut content)?;
+                if consumed == chunk.len() && content.len() < length_before + step_bytes_max {
                     break;
                 }
             }

@@ -36,7 +36,7 @@ pub(crate) async fn run_websocket<F>(
 ) where
     F: AsyncFnOnce(WebSocket),
 {
-    // The call itself may panic, before it returns a future. The panic is then treated as the
+    // The call itself can panic before it returns a future. The panic is then treated as the
     // handler's.
     let (future, panic) = match catch_unwind(AssertUnwindSafe(|| handler(socket))) {
         Ok(future) => (Some(future), None),
@@ -80,31 +80,33 @@ struct Dispatcher {
     shared: SharedSocket,
     /// The payload of the handler's panic.
     panic: Option<Box<dyn Any + Send>>,
-    /// Bytes received from the peer; `consumed` is how many of them were already parsed.
+    /// Bytes received from the peer.
     unread: Vec<u8>,
+    /// How many of the `unread` bytes were already parsed.
     consumed: usize,
     timeouts: WebSocketTimeouts,
     /// `None` if this thread has no clock.
     timer: Option<Box<dyn Timer>>,
-    /// The timer was set again and must be polled, or it will not wake the task.
-    timer_armed: bool,
+    /// Whether the timer was set again and must be polled, since otherwise it does not wake the
+    /// task.
+    is_timer_armed: bool,
     phase: ClosePhase,
-    /// Bytes were received since the last check for silence.
-    received_since_check: bool,
+    /// Whether bytes were received since the last check for silence.
+    has_received_since_check: bool,
 }
 
-/// The purpose of the timer. Phases only advance, except that `PingSent` may return to `Open`.
+/// The purpose of the timer. Phases only advance, except that `PingSent` can return to `Open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ClosePhase {
-    /// The peer may be silent for the keep-alive interval.
+    /// The peer can be silent for the keep-alive interval.
     Open,
     /// A ping was sent, and no bytes were received since.
     PingSent,
-    /// The server is draining, and the handler may still send.
+    /// The server is draining, and the handler can still send.
     Draining,
     /// Waiting for the peer's Close frame.
     CloseSent,
-    /// The WebSocket is closed; the handler may finish.
+    /// The WebSocket is closed, and the handler can finish.
     HandlerFinishing,
     /// The handler has finished as well.
     Done,
@@ -120,9 +122,9 @@ impl Dispatcher {
             consumed: 0,
             timeouts,
             timer: timer::new_timer(),
-            timer_armed: false,
+            is_timer_armed: false,
             phase: ClosePhase::Open,
-            received_since_check: false,
+            has_received_since_check: false,
         };
         if let Some(interval) = timeouts.ping_interval {
             dispatcher.arm_timer(interval);
@@ -133,7 +135,7 @@ impl Dispatcher {
     fn arm_timer(&mut self, after: Duration) {
         if let Some(timer) = &mut self.timer {
             timer.reset(after);
-            self.timer_armed = true;
+            self.is_timer_armed = true;
         }
     }
 
@@ -145,7 +147,7 @@ impl Dispatcher {
     /// Checks whether the server drains and whether the timer has expired.
     fn poll_timers(&mut self, handler: &mut dyn PollHandler, cx: &mut Context<'_>) {
         let Some(timer) = &mut self.timer else { return };
-        self.timer_armed = false;
+        self.is_timer_armed = false;
         let has_expired = timer.poll_elapsed(cx).is_ready();
         if timer.is_draining() && self.phase < ClosePhase::Draining {
             self.shared.with(|state| state.drain());
@@ -160,7 +162,7 @@ impl Dispatcher {
         match self.phase {
             ClosePhase::Open => {
                 let Some(interval) = self.timeouts.ping_interval else { return };
-                if self.is_backpressured() || take(&mut self.received_since_check) {
+                if self.is_backpressured() || take(&mut self.has_received_since_check) {
                     return self.arm_timer(interval);
                 }
                 self.shared.with(|state| state.ping());
@@ -171,7 +173,7 @@ impl Dispatcher {
             }
             // RFC 6455 §5.5.2: an endpoint MUST answer a ping.
             ClosePhase::PingSent => self.shared.with(|state| {
-                state.close(CloseCode::POLICY_VIOLATION, "no ping was answered in time");
+                state.close(CloseCode::POLICY_VIOLATION, "there was no response to a ping in time");
                 state.fail(RecvError::PongTimeout);
                 // Do not wait for the Close frame of a peer that does not respond.
                 state.close_receive();
@@ -188,7 +190,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns whether the peer may be silent because of backpressure: its bytes are not read, or
+    /// Returns whether the peer could be silent because of backpressure: its bytes are not read, or
     /// the ping is still unsent. A peer that does not read is subject to the server's minimum
     /// transfer rate.
     fn is_backpressured(&self) -> bool {
@@ -196,8 +198,8 @@ impl Dispatcher {
     }
 
     /// Parses received bytes until there is a message, no input is left, or the receive queue is
-    /// full. Returns whether there may be more. The handler is polled after each message, because
-    /// it cannot respond to any message once a Close frame was received.
+    /// full. Returns whether there could be more. The handler is polled after each message, because
+    /// it cannot respond to messages once a Close frame was received.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.shared.with(|state| state.is_closed() || state.is_receive_queue_full()) {
             if self.shared.with(|state| state.is_pong_queue_full()) {
@@ -242,10 +244,10 @@ impl Dispatcher {
 
     /// Records that the peer sent bytes.
     fn on_activity(&mut self) {
-        self.received_since_check = true;
+        self.has_received_since_check = true;
         if let Some(timer) = &self.timer {
             let now_ms = u64::try_from(timer.now().as_millis()).unwrap_or(u64::MAX);
-            self.shared.with(|state| state.tick(now_ms));
+            self.shared.with(|state| state.refill_abuse_budget(now_ms));
         }
         if let (ClosePhase::PingSent, Some(interval)) = (self.phase, self.timeouts.ping_interval) {
             self.enter_phase(ClosePhase::Open, interval);
@@ -266,7 +268,7 @@ impl Dispatcher {
         }
     }
 
-    /// Closes with 1011 at once; the panic resumes when this future ends.
+    /// Closes with 1011 immediately. The panic resumes when this future ends.
     fn on_handler_panic(&mut self, panic: Box<dyn Any + Send>) {
         self.shared.with(|state| state.close(CloseCode::INTERNAL_ERROR, ""));
         self.panic = Some(panic);
@@ -284,9 +286,9 @@ impl Dispatcher {
             (state.can_send(), state.is_closed())
         });
         if is_closed && self.phase < ClosePhase::HandlerFinishing {
-            self.enter_phase(ClosePhase::HandlerFinishing, self.timeouts.close);
+            self.enter_phase(ClosePhase::HandlerFinishing, self.timeouts.close_timeout);
         } else if !can_send && self.phase < ClosePhase::CloseSent {
-            self.enter_phase(ClosePhase::CloseSent, self.timeouts.close);
+            self.enter_phase(ClosePhase::CloseSent, self.timeouts.close_timeout);
         }
         if self.phase == ClosePhase::HandlerFinishing && handler.is_cleared() {
             self.phase = ClosePhase::Done;
@@ -333,7 +335,7 @@ impl Dispatcher {
                 break;
             }
             let has_changed = self.shared.with(|state| state.take_changed());
-            if !has_changed && !may_have_more && !self.timer_armed {
+            if !has_changed && !may_have_more && !self.is_timer_armed {
                 self.shared.with(|state| state.end_poll());
                 return Poll::Pending;
             }

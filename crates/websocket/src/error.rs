@@ -5,7 +5,7 @@ use peregrine_proto::ws::{WebSocketError, WriteError};
 use std::error::Error as StdError;
 use std::fmt;
 
-/// Why nothing more is received. A receiver yields it last.
+/// Why no more messages are received. A receiver returns it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecvError {
@@ -26,7 +26,7 @@ impl fmt::Display for RecvError {
         match self {
             Self::Protocol(error) => error.fmt(f),
             Self::ConnectionLost => f.write_str("the connection ended without a Close frame"),
-            Self::PongTimeout => f.write_str("the peer did not answer a ping in time"),
+            Self::PongTimeout => f.write_str("the peer did not respond to a ping in time"),
             Self::Overloaded => f.write_str(
                 "the worker has reached its memory limit and cannot hold the peer's message",
             ),
@@ -98,9 +98,9 @@ pub enum JsonError {
     Deserialize(serde_json::Error),
     /// The peer sent a binary message. It was sent close code 1003.
     NotText,
-    /// Nothing more is received.
+    /// No more messages are received.
     Recv(RecvError),
-    /// The value cannot be serialised as JSON. Nothing was sent.
+    /// The value cannot be serialized as JSON. Nothing was sent.
     Serialize(serde_json::Error),
     /// The value was not sent.
     Send(SendError),
@@ -114,7 +114,7 @@ impl fmt::Display for JsonError {
             }
             Self::NotText => f.write_str("received a binary message instead of JSON text"),
             Self::Recv(error) => error.fmt(f),
-            Self::Serialize(error) => write!(f, "a value cannot be serialised as JSON: {error}"),
+            Self::Serialize(error) => write!(f, "a value cannot be serialized as JSON: {error}"),
             Self::Send(error) => error.fmt(f),
         }
     }

@@ -17,9 +17,9 @@ const WINDOW_BYTES: usize = 32 * 1024;
 pub(crate) struct Inflater {
     state: Box<DecompressorOxide>,
     window: Box<[u8]>,
-    /// Position of the next byte in the window.
+    /// The position of the next byte in the window.
     end: usize,
-    /// The whole window was written since the last reset.
+    /// Whether the complete window was written since the last reset.
     is_full: bool,
 }
 
@@ -50,7 +50,7 @@ impl Inflater {
                 self.end = 0;
                 self.is_full = true;
             }
-            // Until the window is full it does not wrap, so a distance cannot reach beyond its
+            // Until the window is full, it does not wrap, so a distance cannot reach beyond its
             // start.
             let wrapping = if self.is_full { 0 } else { TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF };
             let flags = TINFL_FLAG_HAS_MORE_INPUT | TINFL_FLAG_IGNORE_ADLER32 | wrapping;
@@ -70,7 +70,7 @@ impl Inflater {
                 TINFLStatus::NeedsMoreInput => return Ok(consumed),
                 TINFLStatus::HasMoreOutput if produced == out_bytes_max => return Ok(consumed),
                 TINFLStatus::HasMoreOutput => {}
-                // RFC 7692 §7.2.3.4: a block with BFINAL may be followed by other blocks, which may
+                // RFC 7692 §7.2.3.4: a block with BFINAL can be followed by other blocks, which can
                 // refer to it.
                 TINFLStatus::Done => {
                     self.state.init();
@@ -155,20 +155,20 @@ mod tests {
     fn inflate_all(
         inflater: &mut Inflater,
         message: &[u8],
-        piece_bytes_max: usize,
+        chunk_bytes_max: usize,
         out_bytes_max: usize,
     ) -> Result<Vec<u8>, InflateError> {
         let mut content = Vec::new();
-        for piece in message.chunks(piece_bytes_max) {
+        for chunk in message.chunks(chunk_bytes_max) {
             let mut consumed = 0;
             loop {
                 let length_before = content.len();
-                consumed += inflater.inflate(&piece[consumed..], out_bytes_max, &mut content)?;
+                consumed += inflater.inflate(&chunk[consumed..], out_bytes_max, &mut content)?;
                 assert!(content.len() <= length_before + out_bytes_max);
                 if content.len() < length_before + out_bytes_max {
                     assert_eq!(
                         consumed,
-                        piece.len(),
+                        chunk.len(),
                         "all input is consumed unless the output limit is reached"
                     );
                     break;
@@ -209,19 +209,19 @@ mod tests {
                     (0..3).for_each(|_| expected.push(expected[expected.len() - distance]));
                     expected
                 });
-                for (piece_bytes_max, out_bytes_max) in
+                for (chunk_bytes_max, out_bytes_max) in
                     [(deflated.len(), 200_000), (7, 3), (1, 1_000), (deflated.len(), 258)]
                 {
                     let inflated = inflate_all(
                         &mut Inflater::new(),
                         &deflated,
-                        piece_bytes_max,
+                        chunk_bytes_max,
                         out_bytes_max,
                     )
                     .ok();
                     assert!(
                         inflated == expected_result,
-                        "{before} bytes, {distance} back, {piece_bytes_max}, {out_bytes_max}"
+                        "{before} bytes, {distance} back, {chunk_bytes_max}, {out_bytes_max}"
                     );
                 }
             }
@@ -258,11 +258,11 @@ mod tests {
         writer.write_block(false, "d", Some(4));
         writer.write_block(true, "", Some(1));
         let message = writer.finish_message();
-        for (piece_bytes_max, out_bytes_max) in [(100, 100), (1, 1), (2, 5), (3, 100)] {
+        for (chunk_bytes_max, out_bytes_max) in [(100, 100), (1, 1), (2, 5), (3, 100)] {
             let mut inflater = Inflater::new();
             let expected = Ok(b"abcdabcccc".to_vec());
             assert_eq!(
-                inflate_all(&mut inflater, &message, piece_bytes_max, out_bytes_max),
+                inflate_all(&mut inflater, &message, chunk_bytes_max, out_bytes_max),
                 expected
             );
             // A kept window includes them.

@@ -9,11 +9,11 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A WebSocket that carries values. Created by [`WebSocket::json`].
+/// A WebSocket that sends and receives values. Created by [`WebSocket::json`].
 ///
-/// If a message cannot be deserialised as `In`, the peer gets close code 1007 with the position of
-/// the error; for a binary message it gets 1003. [`JsonSocket::recv`] returns the error, and
-/// nothing more is received.
+/// If a message cannot be deserialized as `In`, the peer gets close code 1007 with the position of
+/// the error; for a binary message, it gets 1003. [`JsonSocket::recv`] returns the error, and no
+/// more messages are received.
 pub struct JsonSocket<In, Out> {
     sender: JsonSender<Out>,
     receiver: JsonReceiver<In>,
@@ -22,10 +22,14 @@ pub struct JsonSocket<In, Out> {
 impl<In, Out> JsonSocket<In, Out> {
     pub(crate) fn new(socket: WebSocket) -> Self {
         let (sender, receiver) = socket.split();
-        let closer = sender.clone();
+        let close_sender = sender.clone();
         Self {
             sender: JsonSender { sender, values: PhantomData },
-            receiver: JsonReceiver { receiver, close_sender: Some(closer), values: PhantomData },
+            receiver: JsonReceiver {
+                receiver,
+                close_sender: Some(close_sender),
+                values: PhantomData,
+            },
         }
     }
 
@@ -51,7 +55,7 @@ impl<In: DeserializeOwned, Out> JsonSocket<In, Out> {
     /// drains.
     ///
     /// # Errors
-    /// A message cannot be deserialised as `In`, or the WebSocket has ended without a Close frame.
+    /// A message cannot be deserialized as `In`, or the WebSocket has ended without a Close frame.
     pub async fn recv(&mut self) -> Option<Result<In, JsonError>> {
         self.receiver.recv().await
     }
@@ -61,7 +65,7 @@ impl<In, Out: Serialize> JsonSocket<In, Out> {
     /// Sends a value; see [`WebSocket::send`].
     ///
     /// # Errors
-    /// The value cannot be serialised as JSON, or the WebSocket is closed.
+    /// The value cannot be serialized as JSON, or the WebSocket is closed.
     pub async fn send(&self, value: &Out) -> Result<(), JsonError> {
         self.sender.send(value).await
     }
@@ -77,7 +81,7 @@ impl<Out: Serialize> JsonSender<Out> {
     /// Sends a value; see [`WebSocketSender::send`].
     ///
     /// # Errors
-    /// The value cannot be serialised as JSON, or the WebSocket is closed.
+    /// The value cannot be serialized as JSON, or the WebSocket is closed.
     pub async fn send(&self, value: &Out) -> Result<(), JsonError> {
         let text = serde_json::to_string(value).map_err(JsonError::Serialize)?;
         self.sender.send(text).await.map_err(JsonError::Send)
@@ -96,14 +100,17 @@ impl<In: DeserializeOwned> JsonReceiver<In> {
     /// Receives the next value; see [`JsonSocket::recv`].
     ///
     /// # Errors
-    /// A message cannot be deserialised as `In`, or the WebSocket has ended without a Close frame.
+    /// A message cannot be deserialized as `In`, or the WebSocket has ended without a Close frame.
     pub async fn recv(&mut self) -> Option<Result<In, JsonError>> {
         loop {
             self.close_sender.as_ref()?;
             let text = match self.receiver.recv().await? {
                 Ok(Message::Text(text)) => text,
                 Ok(Message::Binary(_)) => {
-                    self.close_with(CloseCode::UNSUPPORTED_DATA, "JSON must be text".to_owned());
+                    self.close_with(
+                        CloseCode::UNSUPPORTED_DATA,
+                        "JSON messages must be text".to_owned(),
+                    );
                     return Some(Err(JsonError::NotText));
                 }
                 Ok(_) => continue,
@@ -120,9 +127,9 @@ impl<In: DeserializeOwned> JsonReceiver<In> {
     }
 
     fn close_with(&mut self, code: CloseCode, reason: String) {
-        if let Some(closer) = self.close_sender.take() {
-            // Fails if the WebSocket is already closed; the peer needs no reason then.
-            let _ = closer.try_send(Message::close(code, reason));
+        if let Some(close_sender) = self.close_sender.take() {
+            // This fails if the WebSocket is already closed. The peer then needs no reason.
+            let _ = close_sender.try_send(Message::close(code, reason));
         }
     }
 }

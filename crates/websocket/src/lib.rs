@@ -27,7 +27,7 @@
 //!
 //! Handlers need not respond to pings, detect silent peers, complete the close handshake in time,
 //! or close the WebSocket when the server shuts down: `dispatcher.rs` does this beside the handler,
-//! whatever the handler waits for.
+//! regardless of what the handler waits for.
 //!
 //! The protocol is in `peregrine_proto::ws`, which does no I/O; the connection's bytes come from
 //! `peregrine_web::upgrade`. This crate does not depend on the server. Start reading at

@@ -23,27 +23,27 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[doc(alias = "WebSocketConfig")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebSocketLimits {
-    /// Maximum size of a received message, in bytes, after decompression. Default 1 MiB. If
+    /// The maximum size of a received message, in bytes, after decompression. Default 1 MiB. If
     /// exceeded, the peer gets close code 1009.
     pub message_bytes_max: u64,
-    /// Maximum payload of a received frame, in bytes. Default 1 MiB. If exceeded, the peer gets
+    /// The maximum payload of a received frame, in bytes. Default 1 MiB. If exceeded, the peer gets
     /// 1009.
     pub frame_bytes_max: u64,
-    /// Maximum number of bytes queued for the peer. Default 64 KiB. Sending waits while the limit
-    /// is reached. A single message may exceed it.
+    /// The maximum number of bytes queued for the peer. Default 64 KiB. Sending waits while the
+    /// limit is reached. A single message may exceed it.
     pub send_queue_bytes_max: usize,
-    /// Maximum number of bytes queued for the handler; each message counts 64 bytes more. Default
-    /// 64 KiB. The peer is not read from while the limit is reached. A single message may exceed
-    /// it.
+    /// The maximum number of bytes queued for the handler; each message counts 64 bytes more.
+    /// Default 64 KiB. The peer is not read from while the limit is reached. A single message may
+    /// exceed it.
     pub receive_queue_bytes_max: usize,
     /// Messages shorter than this are not compressed. Default 64 bytes.
     pub compress_bytes_min: usize,
-    /// Maximum number of pongs queued for a peer that does not read, at least 1. Default 100. The
-    /// peer is not read from while the limit is reached.
+    /// The maximum number of pongs queued for a peer that does not read, at least 1. Default 100.
+    /// The peer is not read from while the limit is reached.
     pub pending_pongs_max: u16,
-    /// Budget for pings and empty fragments, which cost the server work without delivering data:
-    /// the initial and the maximum amount. Default 1,000, enough for 500 pings. If it is used up,
-    /// the peer gets close code 1008.
+    /// The budget for pings and empty fragments, which cost the server work without delivering
+    /// data: the initial and the maximum amount. Default 1,000, enough for 500 pings. If it is used
+    /// up, the peer gets close code 1008.
     pub abuse_budget_max: u32,
     /// How much of that budget is restored per second. Default 50.
     pub abuse_budget_per_second: u32,
@@ -66,7 +66,7 @@ impl Default for WebSocketLimits {
 }
 
 impl WebSocketLimits {
-    pub(crate) fn protocol(&self) -> ws::Limits {
+    pub(crate) fn to_protocol(self) -> ws::Limits {
         ws::Limits {
             message_bytes_max: self.message_bytes_max,
             frame_bytes_max: self.frame_bytes_max,
@@ -83,7 +83,7 @@ impl WebSocketLimits {
 pub(crate) struct WebSocketTimeouts {
     pub(crate) ping_interval: Option<Duration>,
     pub(crate) pong_timeout: Duration,
-    pub(crate) close: Duration,
+    pub(crate) close_timeout: Duration,
     pub(crate) drain_timeout: Duration,
 }
 
@@ -92,13 +92,13 @@ impl Default for WebSocketTimeouts {
         Self {
             ping_interval: Some(PING_INTERVAL),
             pong_timeout: PONG_TIMEOUT,
-            close: CLOSE_TIMEOUT,
+            close_timeout: CLOSE_TIMEOUT,
             drain_timeout: DRAIN_TIMEOUT,
         }
     }
 }
 
-/// Shared by all WebSockets of a thread that have the same limits.
+/// Limits in both forms, shared by WebSockets of a thread that have the same limits.
 pub(crate) struct CachedLimits {
     pub(crate) limits: WebSocketLimits,
     pub(crate) protocol: ws::Limits,
@@ -109,11 +109,14 @@ thread_local! {
 }
 
 impl CachedLimits {
-    pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
+    /// Returns the last created value of this thread if it has the same limits, or else a new one.
+    /// Returns the last value that this thread created if it has the same limits, or else a new
+    /// one.
+pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
         LAST_LIMITS.with_borrow_mut(|last| match last {
             Some(cached) if cached.limits == limits => Rc::clone(cached),
             _ => {
-                let cached = Self { limits, protocol: limits.protocol() };
+                let cached = Self { limits, protocol: limits.to_protocol() };
                 Rc::clone(last.insert(Rc::new(cached)))
             }
         })

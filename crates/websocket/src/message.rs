@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// A data message or a control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Text.
+    /// A text message.
     Text(Utf8Bytes),
-    /// Bytes.
+    /// A binary message.
     Binary(Bytes),
     /// A ping with a payload of at most 125 bytes, which the peer returns in a [`Message::Pong`].
-    /// Never received: pongs for the peer's pings are sent without the handler.
+    /// It is never received, because pongs for the peer's pings are sent without the handler.
     Ping(Bytes),
-    /// The peer's response to a ping sent by the handler. A peer may respond only to the last of
+    /// The peer's response to a ping sent by the handler. A peer can respond to only the last of
     /// several pings.
     Pong(Bytes),
     /// Closes the WebSocket. The response to a received Close frame has already been sent; after
@@ -101,12 +101,13 @@ impl From<Vec<u8>> for Message {
 }
 
 /// Text that is cheap to clone and can be shared between threads.
-// Not `Bytes`, which would have to be validated on every access: this crate has no unsafe code.
+// This is not `Bytes`, which would have to be validated on every access: this crate has no unsafe
+// code.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Utf8Bytes(Arc<str>);
 
 impl Utf8Bytes {
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,4 +1,4 @@
-//! Decides which pages may open a WebSocket.
+//! Decides which pages are allowed to open a WebSocket.
 //!
 //! A browser allows any page to open a WebSocket to any server, and sends the cookies of that
 //! server. It sends the page's origin in `Origin`, so that the server can reject it (RFC 6455
@@ -6,11 +6,11 @@
 
 use peregrine_web::origin::{Origin, is_same_origin};
 
-/// Returns whether a page from `origin` may connect to the host `authority`: the page is from that
-/// host, or its origin is in `allowed`.
+/// Returns whether a page from `origin` is allowed to connect to the host `authority`: the page is
+/// from that host, or its origin is in `allowed`.
 ///
 /// Over TLS, the page must have been loaded over TLS as well. Without TLS, a page loaded over TLS
-/// is accepted too, because a proxy in front may terminate TLS.
+/// is accepted too, because a proxy in front can terminate TLS.
 pub(crate) fn is_origin_allowed(
     origin: &[u8],
     authority: &str,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// The accounted overhead of a queued message.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
-/// Messages in the order of arrival. The last entry may be the error that ended the WebSocket.
+/// Messages in the order of arrival. The last entry can be the error that ended the WebSocket.
 #[derive(Default)]
 pub(crate) struct ReceiveQueue {
     messages: VecDeque<Result<Message, RecvError>>,
@@ -28,8 +28,8 @@ impl ReceiveQueue {
         let next = self.messages.pop_front()?;
         self.reservation.resize(self.reservation.size() - accounted_bytes(&next));
         if self.messages.is_empty() {
-            // Free the memory: a WebSocket is silent most of the time, and a new allocation is
-            // likely to reuse memory that is still in the CPU cache.
+            // Free the memory: a WebSocket is idle most of the time, and a new allocation is likely
+            // to reuse memory that is still in the CPU cache.
             self.messages = VecDeque::new();
         }
         Some(next)
@@ -39,7 +39,7 @@ impl ReceiveQueue {
         *self = Self::default();
     }
 
-    /// The accounted size of all messages.
+    /// Returns the accounted size of all messages.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.reservation.size()
     }

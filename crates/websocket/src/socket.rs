@@ -35,7 +35,7 @@ impl WebSocket {
         }
     }
 
-    /// The negotiated subprotocol.
+    /// Returns the negotiated subprotocol.
     #[must_use]
     pub fn protocol(&self) -> Option<&str> {
         self.protocol.as_deref()
@@ -132,7 +132,7 @@ impl fmt::Debug for WebSocket {
 #[doc(alias = "SplitSink")]
 pub struct WebSocketSender {
     shared: SharedSocket,
-    /// Identifies this sender, used as a sink, among the waiters.
+    /// Identifies this sender among the waiters when it is used as a sink.
     waiter_id: u64,
 }
 
@@ -170,8 +170,8 @@ impl WebSocketSender {
     }
 
     /// Sends a message, after waiting for room in the send queue. When the future completes, the
-    /// message is queued; the peer need not have received it. If the future is dropped earlier,
-    /// nothing is sent.
+    /// message is queued, but the peer has not necessarily received it. If the future is dropped
+    /// earlier, nothing is sent.
     ///
     /// # Errors
     /// The WebSocket is closed, or the message is not allowed.
@@ -275,16 +275,16 @@ impl WebSocketReceiver {
     }
 
     /// Receives the next message. Returns `None` at the end and ever after: after the peer's
-    /// [`Message::Close`], after an error, or when the server drains. In the last case messages
-    /// that have already been received are yielded first, and messages can still be sent.
+    /// [`Message::Close`], after an error, or when the server drains. In the last case, messages
+    /// that have already been received are returned first, and messages can still be sent.
     ///
     /// Cancel safe: dropping the future does not lose messages.
     ///
     /// # Errors
     /// The WebSocket has ended without a Close frame.
     pub fn recv(&mut self) -> impl Future<Output = Option<Result<Message, RecvError>>> {
-        // Not an `async fn`: every nested future has its own state, which would be read for each
-        // message.
+        // This is not an `async fn`: every nested future has its own state, which would be read for
+        // each message.
         poll_fn(|cx| self.0.with(|state| state.poll_recv(cx)))
     }
 }

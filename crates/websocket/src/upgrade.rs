@@ -110,7 +110,7 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// The subprotocol chosen by [`WebSocketUpgrade::protocols`].
+    /// Returns the subprotocol chosen by [`WebSocketUpgrade::protocols`].
     #[doc(alias = "subprotocol")]
     #[must_use]
     pub fn selected_protocol(&self) -> Option<&str> {
@@ -124,10 +124,10 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// Sets how long the peer may be silent before it is sent a ping. With `None` no pings are
+    /// Sets how long the peer may be silent before it is sent a ping. With `None`, no pings are
     /// sent, and the server's `upgraded_idle_timeout` applies. The default is
     /// [`PING_INTERVAL`](crate::PING_INTERVAL). Silence is measured in steps of this interval and
-    /// of the worker's clock (100 ms), so the ping may be sent up to one interval later.
+    /// of the worker's clock (100 ms), so the ping can be sent up to one interval later.
     #[doc(alias = "heartbeat")]
     #[doc(alias = "ws_ping_interval")]
     #[must_use]
@@ -150,7 +150,7 @@ impl WebSocketUpgrade {
     /// [`CLOSE_TIMEOUT`](crate::CLOSE_TIMEOUT).
     #[must_use]
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
-        self.timeouts.close = timeout;
+        self.timeouts.close_timeout = timeout;
         self
     }
 
@@ -174,8 +174,8 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// Accepts pages of all origins. Safe only if neither cookies, client certificates nor the
-    /// network location give a page access that it should not have.
+    /// Accepts pages of all origins. This is safe only if neither cookies, client certificates nor
+    /// the network location give a page access that it should not have.
     #[must_use]
     pub fn allow_any_origin(mut self) -> Self {
         self.allowed_origins = None;
@@ -206,19 +206,19 @@ impl WebSocketUpgrade {
         }
     }
 
-    /// Accepts the WebSocket and runs `handler` with it.
-    ///
-    /// The handler may wait for anything; in the meantime pongs are sent and timeouts enforced.
-    /// After the WebSocket has closed, the handler may finish within
-    /// [`WebSocketUpgrade::close_timeout`] and is then dropped. If the connection breaks, it is
-    /// dropped at once, like the handler of any request.
+    /// Accepts the WebSocket and runs `handler` with it. The handler can wait for anything. In the
+    /// meantime, pongs are sent and timeouts are enforced. After the WebSocket has closed, the
+    /// handler can finish within [`WebSocketUpgrade::close_timeout`] and is then dropped. If the
+    /// connection breaks, it is dropped immediately, like the handler of any request.
     #[must_use = "a response does nothing unless it is returned"]
     pub fn on_upgrade<F>(self, handler: F) -> Response
     where
         F: AsyncFnOnce(WebSocket) + 'static,
     {
         if !self.is_origin_allowed() {
-            let detail = format!("Pages of this origin may not open a WebSocket here ({ORIGIN}).");
+            let detail = format!(
+                "Pages of this origin are not allowed to open a WebSocket on this server ({ORIGIN})."
+            );
             return Problem::new(StatusCode::FORBIDDEN, "origin-not-allowed", detail)
                 .into_response();
         }

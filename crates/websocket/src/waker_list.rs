@@ -2,7 +2,7 @@
 
 use std::task::{Context, Waker};
 
-/// Wakers by waiter ID. A waiter that stops waiting removes its waker: a WebSocket may stay open
+/// Wakers by waiter ID. A waiter that stops waiting removes its waker: a WebSocket can stay open
 /// for days and have a new waiting task for each message.
 #[derive(Default)]
 pub(crate) struct WakerList(Vec<(u64, Waker)>);

@@ -12,7 +12,7 @@ const MESSAGE_OVERHEAD_BYTES: usize = 64;
 const COMPRESSED_OVERHEAD_BYTES: usize = 1024;
 const COMPRESSED_COST_FACTOR: usize = 16;
 
-/// The work done since the last yield.
+/// The work that was done since the last yield.
 pub(crate) struct WorkBudget {
     used: usize,
     /// Messages of at least this length are compressed.
@@ -39,9 +39,10 @@ impl WorkBudget {
     /// Charges a sent message.
     pub(crate) fn charge_sent(&mut self, message: &Message) {
         let bytes = message.as_bytes().len();
-        self.used += match bytes >= self.compress_bytes_min {
-            true => COMPRESSED_COST_FACTOR * (COMPRESSED_OVERHEAD_BYTES + bytes),
-            false => MESSAGE_OVERHEAD_BYTES + bytes,
+        self.used += if bytes >= self.compress_bytes_min {
+            COMPRESSED_COST_FACTOR * (COMPRESSED_OVERHEAD_BYTES + bytes)
+        } else {
+            MESSAGE_OVERHEAD_BYTES + bytes
         };
     }
 

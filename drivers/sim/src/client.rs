@@ -48,8 +48,8 @@ impl Client {
         self.endpoint.poll_recv(cx, bytes_max.max(1))
     }
 
-    /// Queues bytes. They are sent when [`poll_flushed_to`](Self::poll_flushed_to) is ready for the
-    /// result.
+    /// Queues bytes. Returns a target: the bytes have been sent once
+    /// [`poll_flushed_to`](Self::poll_flushed_to) is ready for this target.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -73,7 +73,7 @@ impl Client {
         self.endpoint.is_readable()
     }
 
-    /// The connection's number, as used in the [event log](crate::Network::event_log).
+    /// The connection's id, as used in the [event log](crate::Network::event_log).
     #[must_use]
     pub fn id(&self) -> u64 {
         self.endpoint.id
@@ -88,7 +88,7 @@ impl Client {
         poll_fn(|cx| self.endpoint.poll_recv(cx, bytes_max.max(1))).await
     }
 
-    /// Receives everything until the server's end.
+    /// Receives everything until the server has finished sending.
     ///
     /// # Errors
     /// The connection broke; the data received before is lost.

@@ -14,7 +14,7 @@ pub(crate) struct SimEndpoint {
     pub(crate) network: Network,
     pub(crate) id: u64,
     side: Side,
-    /// Whether this handle must close the connection.
+    /// Whether dropping this handle must close its end of the connection.
     is_open: bool,
 }
 
@@ -23,7 +23,7 @@ impl SimEndpoint {
         Self { network, id, side, is_open: true }
     }
 
-    /// Returns the connection's number. The caller must close it.
+    /// Returns the connection's id. It is then up to the caller to close the connection.
     pub(crate) fn release(&mut self) -> u64 {
         self.is_open = false;
         self.id
@@ -33,7 +33,7 @@ impl SimEndpoint {
         self.network.with(|state| update(state, self.id, self.side))
     }
 
-    /// An address for documentation (RFC 5737) that follows from the connection.
+    /// A documentation address (RFC 5737) derived from the connection's id.
     pub(crate) fn client_address(&self) -> SocketAddr {
         let host = u8::try_from(1 + self.id % 254).expect("at most 254");
         let port = u16::try_from(1024 + self.id % 60_000).expect("at most 61,023");
@@ -92,7 +92,8 @@ impl SimEndpoint {
         })
     }
 
-    /// Queues bytes. They are in transit when the result is reached; see `poll_flushed_to`.
+    /// Queues bytes. Returns a target: the pipe has accepted the bytes once `poll_flushed_to` is
+    /// ready for it.
     pub(crate) fn queue(&self, bytes: &[u8]) -> Result<u64, io::ErrorKind> {
         self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
@@ -163,7 +164,7 @@ impl SimEndpoint {
         })
     }
 
-    /// Returns whether a reset arrived or a call failed.
+    /// Returns whether the connection is broken, as far as this end knows.
     pub(crate) fn is_broken(&self) -> bool {
         self.with(|state, id, side| {
             let connection = connection(&mut state.connections, id);
@@ -188,7 +189,7 @@ impl SimEndpoint {
         });
     }
 
-    /// Shuts down the sending side, and waits until everything before it was sent.
+    /// Like [`SimEndpoint::finish`], and waits until the end of the stream was sent.
     pub(crate) fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.finish();
         self.with(|state, id, side| {
@@ -220,7 +221,7 @@ impl SimEndpoint {
     }
 }
 
-/// A connection exists as long as one end is held.
+/// The connection with this id, which exists because the caller holds one of its ends.
 fn connection(
     connections: &mut std::collections::BTreeMap<u64, Connection>,
     id: u64,

@@ -3,22 +3,22 @@
 /// The faults of a network. Probabilities are per mille: 0 is never, 1,000 is always.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// A piece of data is cut at a random byte, in transit or when it is received. Pieces that
-    /// arrive together may still be received together. Default 0.
+    /// A segment is cut at a random byte, in transit or when it is received. Segments that arrive
+    /// together may still be received together. Default 0.
     pub split_per_mille: u32,
-    /// A piece of data is delayed by up to `delay_ms_max`. Default 0.
+    /// A segment is delayed by up to `delay_ms_max`. Default 0.
     pub delay_per_mille: u32,
-    /// The maximum delay of one piece, in milliseconds. Default 20.
+    /// The maximum delay of one segment, in milliseconds. Default 20.
     pub delay_ms_max: u64,
-    /// After a piece of data its direction stalls for up to `stall_ms_max`. Default 0.
+    /// After a segment, its direction stalls for up to `stall_ms_max`. Default 0.
     pub stall_per_mille: u32,
     /// The maximum stall of one direction, in milliseconds. Default 60,000.
     pub stall_ms_max: u64,
-    /// A piece of data is lost, which breaks the connection: both ends see a reset. Default 0.
+    /// A segment is lost, which breaks the connection: both ends see a reset. Default 0.
     pub reset_per_mille: u32,
     /// A client shuts down its sending side after a send, even if it would send more. Default 0.
     pub half_close_per_mille: u32,
-    /// A send pauses after a piece, as if the kernel's buffer were full. Default 0.
+    /// A send pauses after a segment, as if the kernel's buffer were full. Default 0.
     pub short_send_per_mille: u32,
     /// A connection attempt is refused, as if there were no listener. Default 0.
     pub refuse_per_mille: u32,
@@ -29,16 +29,16 @@ pub struct Faults {
     pub spurious_wake_per_mille: u32,
     /// A timer of the driver fires up to this many milliseconds late. Default 0.
     pub timer_late_ms_max: u64,
-    /// The number of bytes that one direction holds before its sender must wait, at least 1. If
-    /// `pipe_varies`, the maximum. Default 65,536.
+    /// The number of bytes that one direction holds before its sender must wait, at least 1. With
+    /// `pipe_varies`, the maximum of that number. Default 65,536.
     pub pipe_bytes_max: usize,
     /// Each direction has a random capacity, often a very small one. Default false.
     pub pipe_varies: bool,
     /// Connections have socket buffers instead of pipes. Default none.
     pub socket_buffers: Option<SocketBuffers>,
-    /// Tasks that become ready run in the next iteration, as on drivers that poll the kernel, and
-    /// within an iteration in any order. Otherwise any ready task may be next, and a task may wait
-    /// for many iterations. Default false.
+    /// Tasks that become ready run in the next iteration, as on drivers that poll the kernel, in
+    /// random order within the iteration. If false, the next task is any ready one, so a ready task
+    /// may wait for a long time. Default false.
     pub batch_scheduling: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct SocketBuffers {
 }
 
 impl SocketBuffers {
-    /// Buffers of the given size, with steps to match.
+    /// Buffers of the given size, with steps in proportion.
     #[must_use]
     pub fn with_size(bytes: usize) -> Self {
         Self {
@@ -74,13 +74,13 @@ impl SocketBuffers {
         }
     }
 
-    /// How many bytes a reader may have to take before the server's
+    /// The maximum number of bytes that the client must read before the server's
     /// [`bytes_written`](peregrine_driver::Stream::bytes_written) advances again.
     #[must_use]
     pub fn progress_step_max(&self) -> usize {
         let unsent_max = self.notsent_lowat_bytes.min(self.send_bytes_max);
-        // Bytes in transit also count for the send buffer. If the unsent bytes and the receive
-        // buffer together are smaller than it, the send buffer is never full.
+        // Bytes in transit count towards the send buffer too. If the unsent bytes and the receive
+        // buffer together are smaller than the send buffer, it is never full.
         let is_ever_full = unsent_max + self.receive_bytes_max >= self.send_bytes_max;
         let send_step = if is_ever_full { self.send_bytes_max.div_ceil(3) } else { 0 };
         self.window_update_bytes.min(self.receive_bytes_max) + send_step.max(unsent_max.div_ceil(2))
@@ -88,7 +88,7 @@ impl SocketBuffers {
 }
 
 impl Faults {
-    /// A network without faults and delays.
+    /// A network without faults or delays.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Faults {
         }
     }
 
-    /// All faults at once: connections may stall and break at any time.
+    /// The harmless faults and more: connections may stall, break or be half-closed at any time.
     #[must_use]
     pub fn hostile() -> Self {
         Self {

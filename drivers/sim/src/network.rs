@@ -59,7 +59,7 @@ pub struct Network {
 
 pub(crate) struct NetworkShared {
     state: RefCell<NetworkState>,
-    /// Tasks that the loop has not picked up yet.
+    /// Spawned tasks that the loop has not picked up yet.
     spawned: RefCell<Vec<Spawned>>,
     pub(crate) ready: Arc<RunQueue>,
 }
@@ -69,8 +69,8 @@ thread_local! {
     static CURRENT: RefCell<Weak<NetworkShared>> = const { RefCell::new(Weak::new()) };
 }
 
-/// A bound port of a simulated network, to which clients can connect. If it is dropped before a
-/// listener exists, they keep waiting.
+/// A bound port of a simulated network, to which clients can connect. If the port is dropped before
+/// a listener exists, these clients wait forever.
 #[derive(Debug)]
 pub struct Port {
     pub(crate) id: u64,
@@ -151,8 +151,9 @@ impl Network {
         Client::new(SimEndpoint::new(self.clone(), id, Side::Client))
     }
 
-    /// Spawns a task that is not part of the tested program: a client. It is never dropped by
-    /// [`Network::drop_task_at`] and not counted for it. It may be spawned before the run.
+    /// Spawns a task that is not part of the tested program, such as a client.
+    /// [`Network::drop_task_at`] neither counts nor drops such tasks. They can be spawned before
+    /// the run.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.add_task(Box::pin(task), None);
     }
@@ -185,8 +186,9 @@ impl Network {
         self.with(|state| state.failure.clone())
     }
 
-    /// Stops adding to the [event log](Self::event_log) and the [trace](Self::trace_digest): later
-    /// events only clean up a failed run. A run that gets stuck does this by itself.
+    /// Stops adding to the [event log](Self::event_log) and the [trace](Self::trace_digest), for
+    /// when later events only come from cleaning up after a failure. A run that gets stuck stops
+    /// recording automatically.
     pub fn stop_recording(&self) {
         self.with(|state| state.trace.stop_recording());
     }
@@ -204,7 +206,7 @@ impl Network {
         self.with(|state| state.trace.log(state.now, text));
     }
 
-    /// The last events that matter to users of the network, with their times.
+    /// The last events, without internal ones, with their times.
     #[must_use]
     pub fn event_log(&self) -> Vec<(Duration, String)> {
         self.with(|state| state.trace.event_log())
@@ -216,8 +218,8 @@ impl Network {
         self.with(|state| state.stats.polls)
     }
 
-    /// Drops task `number` of those spawned on the driver (the first is 0) at a random one of its
-    /// awaits, if it waits often enough.
+    /// Drops one of the tasks that are spawned on the driver at a random one of its awaits, if it
+    /// waits often enough. `number` is the task's position in the order of spawning, from 0.
     pub fn drop_task_at(&self, number: u64) {
         self.with(|state| {
             let polls = 1 + state.random.below(DROP_AFTER_POLLS_MAX);
@@ -289,8 +291,8 @@ impl Network {
         self.with(|state| state.stats.connections_refused)
     }
 
-    /// The number of bytes that the server's kernel keeps for connections closed by the server,
-    /// because the peer's kernel did not acknowledge them.
+    /// The number of bytes that the server's kernel still holds for connections that the server has
+    /// closed, because the peer's kernel has not acknowledged them.
     #[must_use]
     pub fn orphaned_bytes(&self) -> usize {
         self.with(|state| state.orphaned_bytes())
@@ -318,9 +320,9 @@ impl Network {
         result
     }
 
-    /// Passes a task to the loop. `number` counts the driver's tasks.
+    /// Passes a task to the loop. `number` is its position among the driver's tasks, if it is one.
     pub(crate) fn add_task(&self, task: Pin<Box<dyn Future<Output = ()>>>, number: Option<u64>) {
-        self.shared.spawned.borrow_mut().push(Spawned { task, id: number });
+        self.shared.spawned.borrow_mut().push(Spawned { task, number });
         self.shared.ready.wake_loop();
     }
 
@@ -328,14 +330,14 @@ impl Network {
         self.shared.spawned.take()
     }
 
-    /// Completes `delay` after time `at`.
+    /// Completes when `delay` has passed after the time `at`.
     pub(crate) fn sleep_until(&self, at: Duration, delay: Duration) -> Sleep {
         Sleep { network: self.clone(), at, delay, entry: None }
     }
 }
 
 impl Port {
-    /// The port's number, for [`Network::connect_to`].
+    /// The port's id, for [`Network::connect_to`].
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id

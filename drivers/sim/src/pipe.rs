@@ -1,13 +1,13 @@
 //! One direction of a connection.
 //!
 //! Bytes move in one direction through these stages: the sender's call puts them into `pending`;
-//! the sender's kernel moves them to `send_buffer` as far as its send buffer has room; pieces of
-//! that move to `in_flight` as far as the receiver's window is open; after their delay they arrive
-//! in `receive_buffer`, from which the receiver reads them. Invariant: `in_flight + receive_buffer
-//! <= window`.
+//! the sender's kernel moves them to `send_buffer` as far as its send buffer has room; from there
+//! they move in segments to `in_flight`, as far as the receiver's window is open; after a delay
+//! they arrive in `receive_buffer`, from which the receiver reads them. Invariant: `in_flight +
+//! receive_buffer <= window`.
 //!
-//! Without [`SocketBuffers`], send buffers do not exist: accepted bytes are in flight at once, as
-//! far as there is room.
+//! Without [`SocketBuffers`], send buffers do not exist: bytes move directly from `pending` to
+//! `in_flight`, as far as there is room.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -22,13 +22,13 @@ use crate::state::Side;
 pub(crate) struct Pipe {
     /// Limits `in_flight` and `receive_buffer`.
     window: BoundedBuffer,
-    /// If `None`, accepted bytes are in flight at once.
+    /// If `None`, there is no send buffer, and accepted bytes are immediately in flight.
     send_buffer_limits: Option<SendBufferLimits>,
     /// Bytes from the sender for which its kernel had no room.
     pub(crate) pending: VecDeque<u8>,
-    /// The total number of bytes sent, and how many of them the kernel accepted: `bytes_written <=
-    /// queued`.
+    /// The number of bytes that the sender has passed to the pipe so far.
     pub(crate) queued: u64,
+    /// The number of these bytes that the kernel has accepted: `bytes_written <= queued`.
     pub(crate) bytes_written: u64,
     /// Bytes that the sender's kernel has accepted and that are not in flight yet.
     send_buffer: VecDeque<u8>,
@@ -37,16 +37,18 @@ pub(crate) struct Pipe {
     /// The latest arrival so far. Data never overtakes other data.
     last_arrival: Duration,
     pub(crate) receive_buffer: VecDeque<u8>,
-    /// Data arrived after the receiver was closed. No more is sent: it would not be acknowledged.
+    /// Whether data has arrived after the receiver was closed. No more data is then sent, because
+    /// it would not be acknowledged.
     is_refused: bool,
     pub(crate) sender: SenderState,
     pub(crate) receiver: ReceiverState,
-    /// A send and a shutdown may both wait.
+    /// More than one, because a send and a shutdown may wait at the same time.
     pub(crate) send_wakers: Vec<Waker>,
     pub(crate) recv_waker: Option<Waker>,
 }
 
-/// A limit. Once full, it accepts nothing until `reopen_bytes` bytes are free.
+/// The limit of a buffer. Once full, the buffer accepts nothing until `reopen_bytes` bytes are
+/// free.
 #[derive(Debug)]
 struct BoundedBuffer {
     capacity: usize,
@@ -60,7 +62,7 @@ impl BoundedBuffer {
         Self { capacity, reopen_bytes: reopen_bytes.clamp(1, capacity), is_closed: false }
     }
 
-    /// The number of bytes it accepts while it contains `filled` bytes.
+    /// The number of bytes that the buffer accepts while it contains `filled` bytes.
     fn available(&mut self, filled: usize) -> usize {
         let free = self.capacity.saturating_sub(filled);
         self.is_closed = free == 0 || (self.is_closed && free < self.reopen_bytes);
@@ -78,7 +80,7 @@ struct SendBufferLimits {
 }
 
 impl SendBufferLimits {
-    /// `side` is the sender: drivers limit the bytes accepted ahead, clients do not.
+    /// The limits for data sent by `side`. Drivers limit the unsent bytes; clients do not.
     fn new(sockets: &SocketBuffers, side: Side) -> Self {
         let bytes_max = sockets.send_bytes_max;
         let notsent_lowat_bytes = match side {
@@ -107,7 +109,7 @@ pub(crate) enum SenderState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiverState {
     Open,
-    /// The sender's end has arrived.
+    /// The end of the stream has arrived.
     FinReceived,
     Reset,
     /// The receiver is gone.
@@ -133,7 +135,7 @@ enum Payload {
 pub(crate) struct Delivery {
     pub(crate) bytes: u64,
     pub(crate) reset: bool,
-    /// Data arrived for a receiver that is gone.
+    /// Whether data arrived for a receiver that is gone.
     pub(crate) unwanted: bool,
 }
 
@@ -144,7 +146,7 @@ impl Pipe {
             Some(sockets) => {
                 BoundedBuffer::new(sockets.receive_bytes_max, sockets.window_update_bytes)
             }
-            None => BoundedBuffer::new(capacity(faults, random), 1),
+            None => BoundedBuffer::new(choose_capacity(faults, random), 1),
         };
         Self {
             window,
@@ -182,17 +184,17 @@ impl Pipe {
         );
     }
 
-    /// The number of bytes that the sender's kernel keeps until they are acknowledged.
+    /// The number of bytes that the sender's kernel holds until they are acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
         self.send_buffer.len() + self.in_flight_bytes
     }
 
-    /// Returns whether the sender's kernel keeps bytes until they arrive.
-    pub(crate) fn is_buffered(&self) -> bool {
+    /// Returns whether the sender's kernel has a send buffer.
+    pub(crate) fn has_send_buffer(&self) -> bool {
         self.send_buffer_limits.is_some()
     }
 
-    /// Returns whether anything has not left the sender's side.
+    /// Returns whether any data has not left the sender's kernel yet.
     pub(crate) fn is_unsent(&self) -> bool {
         !self.pending.is_empty() || !self.send_buffer.is_empty()
     }
@@ -208,8 +210,8 @@ impl Pipe {
         !taken.is_empty()
     }
 
-    /// Takes one piece to put in flight, if the window is open. The second value is whether the
-    /// sender's kernel accepted more bytes from the sender as a result.
+    /// Removes the data of the next segment, if the window is open. If `cut` is set, its size is
+    /// random. The second value is whether the sender's kernel has thereby accepted more bytes.
     pub(crate) fn next_segment(&mut self, cut: bool, random: &mut Rng) -> Option<(Vec<u8>, bool)> {
         let source = if self.send_buffer_limits.is_some() {
             &mut self.send_buffer
@@ -225,17 +227,18 @@ impl Pipe {
             return None;
         }
         let size = if cut { 1 + random.index(bytes_max) } else { bytes_max };
-        let piece = take_front(source, size);
+        let data = take_front(source, size);
         if self.send_buffer_limits.is_none() {
-            self.bytes_written += length(&piece);
+            self.bytes_written += length(&data);
         }
-        Some((piece, self.send_buffer_limits.is_none()))
+        Some((data, self.send_buffer_limits.is_none()))
     }
 
-    /// Sends a piece. It arrives at `at`, or later if it would overtake another one.
-    pub(crate) fn transmit(&mut self, piece: Vec<u8>, at: Duration) -> Duration {
-        self.in_flight_bytes += piece.len();
-        self.push(at, Payload::Data(piece))
+    /// Sends a segment. It arrives at `at`, or later if it would overtake another one. Returns the
+    /// time of its arrival.
+    pub(crate) fn transmit(&mut self, data: Vec<u8>, at: Duration) -> Duration {
+        self.in_flight_bytes += data.len();
+        self.push(at, Payload::Data(data))
     }
 
     /// Sends the end of the stream behind all segments in flight.
@@ -263,19 +266,19 @@ impl Pipe {
         self.last_arrival = self.last_arrival.max(until);
     }
 
-    /// Delivers all segments that are due. If `discards_unread`, a reset discards unread data.
+    /// Delivers all segments that are due. With `discards_unread`, a reset discards unread data.
     pub(crate) fn deliver(&mut self, now: Duration, discards_unread: bool) -> Delivery {
         let mut delivery = Delivery::default();
         while self.in_flight.front().is_some_and(|segment| segment.at <= now) {
             let segment =
                 self.in_flight.pop_front().expect("`in_flight` was checked to be non-empty");
             match (segment.payload, self.receiver) {
-                (Payload::Data(piece), target) => {
-                    self.in_flight_bytes -= piece.len();
+                (Payload::Data(data), target) => {
+                    self.in_flight_bytes -= data.len();
                     match target {
                         ReceiverState::Open => {
-                            delivery.bytes += u64::try_from(piece.len()).expect("it fits 64 bits");
-                            self.receive_buffer.extend(piece);
+                            delivery.bytes += length(&data);
+                            self.receive_buffer.extend(data);
                         }
                         ReceiverState::Closed => {
                             delivery.unwanted = true;
@@ -316,7 +319,7 @@ impl Pipe {
         unread
     }
 
-    /// Notifies the sender that the connection is broken.
+    /// Puts the sender into the state of a broken connection, and discards its unsent data.
     pub(crate) fn reset_sender(&mut self) {
         self.pending.clear();
         self.send_buffer.clear();
@@ -326,16 +329,19 @@ impl Pipe {
     }
 }
 
-fn capacity(faults: &Faults, random: &mut Rng) -> usize {
+fn choose_capacity(faults: &Faults, random: &mut Rng) -> usize {
     let bytes_max = faults.pipe_bytes_max.max(1);
     if !faults.pipe_varies {
         bytes_max
-    } else if random.chance(250) {
+    } else if random.chance(TINY_PIPES_PER_MILLE) {
         1 + random.index(bytes_max.min(16))
     } else {
         1 + random.index(bytes_max)
     }
 }
+
+/// How often the random capacity of a pipe is at most 16 bytes, to find errors of tiny transfers.
+const TINY_PIPES_PER_MILLE: u32 = 250;
 
 fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).expect("a length has at most 64 bits")

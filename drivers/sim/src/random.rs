@@ -9,7 +9,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// Any number.
+    /// A number of 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -27,7 +27,8 @@ impl Rng {
         usize::try_from(self.below(length)).expect("the number is below a usize")
     }
 
-    /// Returns true in `per_mille` of 1,000 cases. Draws no number if the result is certain.
+    /// Returns true with a probability of `per_mille` in 1,000. Draws no number if the result is
+    /// certain.
     pub(crate) fn chance(&mut self, per_mille: u32) -> bool {
         match per_mille {
             0 => false,

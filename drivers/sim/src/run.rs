@@ -20,7 +20,7 @@ use crate::stream::{SimHandoff, SimListener, SimStream};
 use crate::tasks::{RunQueue, Task, TaskWaker};
 use crate::trace::RunFailure;
 
-/// The number under which `main` is scheduled; tasks count from 1.
+/// The id under which `main` is scheduled. The ids of tasks start at 1.
 const MAIN_TASK: u64 = 0;
 /// The maximum number of task polls before tokio's own tasks run.
 const POLLS_PER_YIELD: usize = 64;
@@ -49,11 +49,11 @@ impl Sim {
         &self.network
     }
 
-    /// Returns a driver that calls `run` before each poll of tasks spawned on it: for several
+    /// Returns a driver that calls `callback` before each poll of tasks spawned on it: for several
     /// workers on one thread, each of which needs its own thread-local state while it runs.
     #[must_use]
-    pub fn on_before_poll(&self, run: impl Fn() + 'static) -> Self {
-        Self { on_before_poll: Some(Rc::new(run)), ..self.clone() }
+    pub fn on_before_poll(&self, callback: impl Fn() + 'static) -> Self {
+        Self { on_before_poll: Some(Rc::new(callback)), ..self.clone() }
     }
 }
 
@@ -82,7 +82,8 @@ impl Driver for Sim {
             .enable_time()
             .start_paused(true)
             .build_local(LocalOptions::default())?;
-        // The loop polls all tasks from one root, so they must not share one task's budget.
+        // Unconstrained: the loop polls all tasks from one root future, and they must not share the
+        // budget of one tokio task.
         let output = runtime.block_on(tokio::task::unconstrained(async {
             let main = Box::pin(main(Self { network: network.clone(), on_before_poll: None }));
             SimLoop::new(network, main).await
@@ -108,12 +109,12 @@ impl Driver for Sim {
             state.stats.tasks += 1;
             state.stats.tasks - 1
         });
-        let Some(run) = self.on_before_poll.clone() else {
+        let Some(before_poll) = self.on_before_poll.clone() else {
             return self.network.add_task(Box::pin(task), Some(number));
         };
         let mut task = Box::pin(task);
         let task = poll_fn(move |cx| {
-            run();
+            before_poll();
             task.as_mut().poll(cx)
         });
         self.network.add_task(Box::pin(task), Some(number));
@@ -152,8 +153,8 @@ impl Driver for Sim {
         Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks())
     }
 
-    /// `enters` counts how often no task could run; `in_flight` counts connections whose server has
-    /// bytes that no pipe has accepted yet.
+    /// `enters` is how often no task could run; `in_flight` is the number of connections on which
+    /// the server has sent bytes that the pipe has not accepted yet.
     fn stats(&self) -> DriverStats {
         self.network.with(|state| {
             let unsent = |side| {
@@ -187,9 +188,9 @@ struct SimLoop<F: Future> {
     timer: Pin<Box<Sleep>>,
     /// The number of tasks to poll before the next iteration begins.
     batch_polls_left: usize,
-    /// If no event happens until then, the run has a deadlock.
+    /// If no event happens by then, the run fails. Set while no event is scheduled.
     idle_deadline: Option<Instant>,
-    /// When the last event happened.
+    /// The virtual time at which `idle_deadline` was set.
     idle_since: Duration,
 }
 
@@ -221,7 +222,7 @@ impl<F: Future> SimLoop<F> {
             let id = self.last_task;
             let polls_until_drop =
                 |number| self.network.with(|state| state.scheduled_drops.remove(&number));
-            let polls_left = spawned.id.and_then(polls_until_drop);
+            let polls_left = spawned.number.and_then(polls_until_drop);
             let waker = TaskWaker::new(id, &self.ready);
             self.tasks.insert(id, Task { future: spawned.task, waker, polls_left });
         }
@@ -234,11 +235,12 @@ impl<F: Future> SimLoop<F> {
             return None;
         }
         let id = if self.network.with(|state| state.faults.batch_scheduling) {
-            // Tasks that were woken since the iteration began are behind those of the iteration.
+            // Tasks that were woken since the iteration began are queued behind those of the
+            // iteration.
             let count = count.min(self.batch_polls_left + 1);
-            self.ready.take_in_order(self.network.with(|state| state.random.index(count)))
+            self.ready.take_in_wake_order(self.network.with(|state| state.random.index(count)))
         } else {
-            self.ready.take(self.network.with(|state| state.random.index(count)))
+            self.ready.take_in_id_order(self.network.with(|state| state.random.index(count)))
         };
         self.network.with(|state| {
             state.stats.polls += 1;
@@ -250,12 +252,12 @@ impl<F: Future> SimLoop<F> {
     /// Wakes a random task spuriously, with the configured probability.
     fn inject_spurious_wake(&self) {
         let count = self.tasks.len() + 1;
-        let victim = self.network.with(|state| {
-            // With a probability of one the loop would never be idle.
+        let chosen = self.network.with(|state| {
+            // With a probability of one, the loop would never be idle.
             let chance = state.faults.spurious_wake_per_mille.min(900);
             state.random.chance(chance).then(|| state.random.index(count))
         });
-        match victim {
+        match chosen {
             None => {}
             Some(0) => std::task::Wake::wake_by_ref(&self.main_waker),
             Some(index) => {
@@ -268,7 +270,7 @@ impl<F: Future> SimLoop<F> {
     fn poll_task(&mut self, id: u64) {
         // The task may have ended since it was woken.
         let Some(task) = self.tasks.get_mut(&id) else { return };
-        task.waker.clear();
+        task.waker.reset();
         let waker = Waker::from(Arc::clone(&task.waker));
         let cx = &mut Context::from_waker(&waker);
         let future = AssertUnwindSafe(|| task.future.as_mut().poll(cx));
@@ -289,7 +291,8 @@ impl<F: Future> SimLoop<F> {
         }
     }
 
-    /// No task can run. Pending until the next event; tokio's own tasks may run in between.
+    /// Called when no task can run. Pending until the next event; tokio's own tasks may run in
+    /// between.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let next = self.network.with(|state| {
             state.stats.idle_polls += 1;
@@ -302,7 +305,9 @@ impl<F: Future> SimLoop<F> {
                 (self.start + next.saturating_sub(self.base)).min(Instant::now() + IDLE_TIMEOUT_MAX)
             }
             (None, Some(deadline)) if Instant::now() >= deadline => {
-                // Tokio's timers may have fired in the meantime without the loop noticing.
+                // Either nothing can happen any more, or tokio's own timers used up the time
+                // without the loop noticing. It counts as a deadlock if the run was idle for more
+                // than half of its time limit.
                 let half = self.network.with(|state| state.time_max) / 2;
                 let is_long =
                     (self.base + self.start.elapsed()).saturating_sub(self.idle_since) > half;
@@ -354,7 +359,7 @@ impl<F: Future> Future for SimLoop<F> {
         this.ready.set_loop_waker(cx.waker());
         for _ in 0..POLLS_PER_YIELD {
             let now = this.base + this.start.elapsed();
-            // Whether any event is possible is determined below.
+            // If the idle deadline has passed, `poll_idle` decides how the run fails.
             let is_quiet = this.idle_deadline.is_some_and(|deadline| Instant::now() >= deadline);
             let failure = this.network.with(|state| {
                 state.close_dropped_handoffs();
@@ -374,7 +379,7 @@ impl<F: Future> Future for SimLoop<F> {
             this.batch_polls_left = this.batch_polls_left.saturating_sub(1);
             match this.next_task() {
                 Some(MAIN_TASK) => {
-                    this.main_waker.clear();
+                    this.main_waker.reset();
                     let waker = Waker::from(Arc::clone(&this.main_waker));
                     let polled = this.main.as_mut().poll(&mut Context::from_waker(&waker));
                     if polled.is_ready() {

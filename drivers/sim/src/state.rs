@@ -19,13 +19,13 @@ pub(crate) struct NetworkState {
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
     pub(crate) now: Duration,
-    /// When the current iteration began. It polls as many tasks as were ready then.
+    /// When the current iteration began. The iteration polls as many tasks as were ready then.
     pub(crate) polled_at: Duration,
     /// The virtual time at which an unfinished run fails.
     pub(crate) time_max: Duration,
     /// The number of polls after which an unfinished run fails.
     pub(crate) polls_max: u64,
-    /// The caller reports failures, so a stuck run unwinds without printing a message.
+    /// Whether a stuck run unwinds without printing a message, because the caller reports failures.
     pub(crate) suppress_panic_message: bool,
     /// Why the run got stuck.
     pub(crate) failure: Option<RunFailure>,
@@ -33,7 +33,7 @@ pub(crate) struct NetworkState {
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) receive_buffers: ReceiveBuffers,
     pub(crate) stats: SimStats,
-    /// Tasks to drop, by their number.
+    /// The driver's tasks to drop, by their number in the order of spawning.
     pub(crate) scheduled_drops: BTreeMap<u64, PollsUntilDrop>,
     pub(crate) pending_wakes: Vec<Waker>,
     /// Connections that were dropped while being passed between workers.
@@ -48,7 +48,7 @@ pub(crate) struct PortState {
     pub(crate) mode: PortMode,
     /// Connections that were not accepted yet.
     pub(crate) backlog: VecDeque<u64>,
-    /// Connection attempts that the kernel ignores: clients retry them.
+    /// Connection attempts that the kernel ignores, and that clients retry.
     pub(crate) retrying: Vec<u64>,
     pub(crate) acceptor: Option<Waker>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     pipes: [Pipe; 2],
     /// Indexed by end: whether its handle still exists.
     is_open: [bool; 2],
-    /// The connection attempt was refused.
+    /// Whether the connection attempt was refused.
     is_refused: bool,
 }
 
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// The number of bytes that the server's kernel keeps after the server has closed the
+    /// The number of bytes that the server's kernel still holds after the server has closed the
     /// connection.
     fn orphaned_bytes(&self) -> usize {
         if self.is_open[Side::Server.index()] {
@@ -160,7 +160,7 @@ enum ScheduledEvent {
     Flush(u64, Side),
 }
 
-/// How often an attempt to connect to a port that refuses connections gets no reply at all.
+/// How often a port that refuses connections does not respond to an attempt at all.
 const SYN_DROPPED_PER_MILLE: u32 = 500;
 
 impl NetworkState {
@@ -188,7 +188,7 @@ impl NetworkState {
         }
     }
 
-    /// A new, unique number.
+    /// A new, unique id.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
@@ -271,7 +271,7 @@ impl NetworkState {
         }
     }
 
-    /// The listener of `port` is gone: refuses all waiting connections.
+    /// Called when the listener of `port` is gone. Refuses all waiting connections.
     pub(crate) fn close_port(&mut self, port: u64) {
         let port = self.ports.get_mut(&port).expect("ports are never removed");
         port.mode = PortMode::Closed;
@@ -292,13 +292,14 @@ impl NetworkState {
         self.abort(id, Side::Server);
     }
 
-    /// The number of bytes that the server's kernel keeps for connections closed by the server.
+    /// The number of bytes that the server's kernel still holds for connections that the server has
+    /// closed.
     pub(crate) fn orphaned_bytes(&self) -> usize {
         self.connections.values().map(Connection::orphaned_bytes).sum()
     }
 
-    /// The delay of the next segment.
-    fn delay(&mut self) -> Duration {
+    /// A random delay for the next segment, usually zero.
+    fn random_delay(&mut self) -> Duration {
         if self.random.chance(self.faults.delay_per_mille) {
             Duration::from_micros(self.random.below(self.faults.delay_ms_max * 1000 + 1))
         } else {
@@ -319,11 +320,11 @@ impl NetworkState {
                 break;
             }
             let cut = self.random.chance(faults.split_per_mille);
-            let Some((piece, accepted)) = pipe.next_segment(cut, &mut self.random) else { break };
+            let Some((data, accepted)) = pipe.next_segment(cut, &mut self.random) else { break };
             if accepted {
                 self.pending_wakes.append(&mut pipe.send_wakers);
             }
-            let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
+            let bytes = u64::try_from(data.len()).expect("a length has at most 64 bits");
             if self.random.chance(faults.reset_per_mille) {
                 self.record("lose", [id, bytes, 0]);
                 self.reset_both(id);
@@ -331,10 +332,10 @@ impl NetworkState {
             }
             let stall = self.random.chance(faults.stall_per_mille).then_some(faults.stall_ms_max);
             let short = self.random.chance(faults.short_send_per_mille);
-            self.transmit(id, side, piece, stall);
+            self.transmit(id, side, data, stall);
             if short {
-                let pause = self.now + self.delay();
-                self.schedule(pause, ScheduledEvent::Flush(id, side));
+                let pause_end = self.now + self.random_delay();
+                self.schedule(pause_end, ScheduledEvent::Flush(id, side));
                 return;
             }
         }
@@ -349,15 +350,15 @@ impl NetworkState {
     }
 
     /// Sends one segment, and stalls the direction after it for up to `stall` ms.
-    fn transmit(&mut self, id: u64, side: Side, piece: Vec<u8>, stall: Option<u64>) {
-        let bytes = u64::try_from(piece.len()).expect("a length has at most 64 bits");
-        let at = self.now + self.delay();
+    fn transmit(&mut self, id: u64, side: Side, data: Vec<u8>, stall: Option<u64>) {
+        let bytes = u64::try_from(data.len()).expect("a length has at most 64 bits");
+        let at = self.now + self.random_delay();
         let stall =
             stall.map(|stall_ms_max| Duration::from_millis(self.random.below(stall_ms_max + 1)));
         let connection =
             self.connections.get_mut(&id).expect("the caller has just found this connection");
         let pipe = connection.pipe(side);
-        let at = pipe.transmit(piece, at);
+        let at = pipe.transmit(data, at);
         if let Some(stall) = stall {
             pipe.stall(at + stall);
         }
@@ -371,10 +372,10 @@ impl NetworkState {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let pipe = connection.pipe(side);
-        // A reset may discard data that the client has not read yet. Drivers receive ahead, and
-        // return the data they have.
+        // A reset from the server discards data that the client has not read yet. Drivers receive
+        // ahead, and still return the data that they have.
         let delivery = pipe.deliver(now, side == Side::Server);
-        let is_buffered = pipe.is_buffered();
+        let has_send_buffer = pipe.has_send_buffer();
         pipe.check();
         self.pending_wakes.extend(pipe.recv_waker.take());
         let reverse = connection.pipe(side.peer());
@@ -386,15 +387,15 @@ impl NetworkState {
         if delivery.unwanted {
             self.transmit_rst(id, side.peer());
         }
-        if is_buffered {
-            // The arrived bytes leave the sender's buffer.
+        if has_send_buffer {
+            // The arrived bytes have left the sender's buffer, so there may be room for more.
             self.flush(id, side);
         }
     }
 
     /// Sends a reset from `side` to the other end.
     fn transmit_rst(&mut self, id: u64, side: Side) {
-        let at = self.now + self.delay();
+        let at = self.now + self.random_delay();
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let at = connection.pipe(side).transmit_rst(at);
         self.schedule(at, ScheduledEvent::Deliver(id, side));
@@ -412,7 +413,7 @@ impl NetworkState {
         self.release(id, side);
     }
 
-    /// `side` resets the connection; its own calls fail from now on.
+    /// `side` resets the connection. Its own calls fail from then on.
     pub(crate) fn reset(&mut self, id: u64, side: Side) {
         self.record("reset", [id, side.index() as u64, 0]);
         self.transmit_rst(id, side);
@@ -428,8 +429,9 @@ impl NetworkState {
         self.pending_wakes.append(&mut output.send_wakers);
     }
 
-    /// `side` closes the connection. As in a kernel, unread data turns this into a reset. Otherwise
-    /// the data accepted by the kernel is delivered, and then the end.
+    /// `side` closes the connection. As in a kernel, this becomes a reset if there is unread data.
+    /// Otherwise the data accepted by the kernel is still delivered, and then the end of the
+    /// stream.
     pub(crate) fn close(&mut self, id: u64, side: Side) {
         self.record("close", [id, side.index() as u64, 0]);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -453,6 +455,7 @@ impl NetworkState {
         dropped.into_iter().for_each(|id| self.close(id, Side::Server));
     }
 
+    /// Drops the handle of `side`, and the connection if the other end has been dropped too.
     fn release(&mut self, id: u64, side: Side) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_open[side.index()] = false;

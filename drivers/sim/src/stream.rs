@@ -16,8 +16,8 @@ use crate::endpoint::SimEndpoint;
 use crate::network::{Network, Port};
 use crate::state::Side;
 
-/// The errors of failed accepts: the process, or the system, has run out of descriptors. The
-/// numbers are the same on all Unix systems.
+/// The error numbers of failed accepts, `EMFILE` and `ENFILE`: the process, or the system, has run
+/// out of descriptors. They are the same on all Unix systems.
 const ACCEPT_ERRORS: [i32; 2] = [24, 23];
 
 /// Accepts the connections of one [`Port`].
@@ -64,8 +64,7 @@ impl peregrine_driver::Listener for SimListener {
         Ok(SimStream::new(&self.network, id, self.port))
     }
 
-    /// New connection attempts are refused, or wait until the listener is dropped and are refused
-    /// then.
+    /// New connection attempts are refused, either immediately or when the listener is dropped.
     fn refuse_new_connections(&self) {
         self.network.with(|state| state.refuse_new_connections(self.port));
     }
@@ -81,9 +80,9 @@ impl Drop for SimListener {
 pub struct SimStream {
     endpoint: SimEndpoint,
     port: u64,
-    /// Data was sent after the end of the stream.
+    /// Whether data was passed to `send` after `finish`.
     wrote_after_shutdown: Cell<bool>,
-    /// A file was shorter than expected.
+    /// Whether a file was shorter than expected or could not be read.
     file_failed: Cell<bool>,
     reset_on_drop: Cell<bool>,
 }
@@ -161,14 +160,14 @@ impl peregrine_driver::Stream for SimStream {
         cfg!(unix)
     }
 
-    /// Sends the current contents of the file.
+    /// Sends the contents that the range has now, at the time of the call.
     #[cfg(unix)]
-    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
+    fn send_file(&self, out: &mut Vec<u8>, range: FileRange) {
         use std::os::unix::fs::FileExt;
         self.send(out);
-        let (mut bytes, mut filled) = (vec![0; part.len], 0);
+        let (mut bytes, mut filled) = (vec![0; range.len], 0);
         while filled < bytes.len() {
-            match part.file.read_at(&mut bytes[filled..], part.offset + filled as u64) {
+            match range.file.read_at(&mut bytes[filled..], range.offset + filled as u64) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => break,
                 Ok(count) => filled += count,
@@ -176,7 +175,7 @@ impl peregrine_driver::Stream for SimStream {
         }
         bytes.truncate(filled);
         self.send(&mut bytes);
-        if filled < part.len {
+        if filled < range.len {
             self.file_failed.set(true);
         }
     }
@@ -211,36 +210,36 @@ impl peregrine_driver::Stream for SimStream {
         self.reset_on_drop.set(true);
     }
 
-    /// An address for documentation (RFC 5737) derived from the connection.
+    /// A documentation address (RFC 5737) derived from the connection's id.
     fn peer_addr(&self) -> Address {
         Address::Tcp(self.endpoint.client_address())
     }
 
-    /// An address for documentation (RFC 5737) with the port's number.
+    /// A documentation address (RFC 5737) with a port derived from the [`Port`]'s id.
     fn local_addr(&self) -> Address {
         let port = u16::try_from(self.port % 65_536).expect("below 65,536");
         Address::Tcp(SocketAddr::from((Ipv4Addr::new(198, 51, 100, 1), port)))
     }
 }
 
-/// A connection between two workers.
+/// A connection being passed from one worker to another.
 #[derive(Debug)]
 pub struct SimHandoff {
     id: Option<u64>,
     port: u64,
-    /// Connections that the network must close.
+    /// The ids of connections that the network must close because their handoff was dropped.
     dropped_handoffs: Arc<Mutex<Vec<u64>>>,
 }
 
 impl SimHandoff {
     pub(crate) fn into_stream(mut self, network: &Network) -> SimStream {
-        let id = self.id.take().expect("only this and the drop take the number");
+        let id = self.id.take().expect("only this method and the drop take the id");
         SimStream::new(network, id, self.port)
     }
 }
 
 impl Drop for SimHandoff {
-    /// May run on any thread, where the network cannot be reached.
+    /// May run on any thread, so it cannot access the network.
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             self.dropped_handoffs.lock().unwrap_or_else(PoisonError::into_inner).push(id);
@@ -248,7 +247,7 @@ impl Drop for SimHandoff {
     }
 }
 
-/// Received bytes. They count as a receive buffer until dropped.
+/// Received bytes. A chunk counts as one receive buffer in use until it is dropped.
 pub struct Chunk {
     bytes: Vec<u8>,
     /// `None` in the chunk that marks the end.

@@ -9,15 +9,16 @@ use std::task::{Wake, Waker};
 /// A spawned task that the loop has not picked up yet.
 pub(crate) struct Spawned {
     pub(crate) task: Pin<Box<dyn Future<Output = ()>>>,
-    /// The task's number among those spawned on the driver; `None` for a client's task.
-    pub(crate) id: Option<u64>,
+    /// The task's position among those spawned on the driver; `None` for a client's task.
+    pub(crate) number: Option<u64>,
 }
 
 /// A task of the loop.
 pub(crate) struct Task {
     pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
     pub(crate) waker: Arc<TaskWaker>,
-    /// The number of polls before the task is dropped, if a drop was scheduled for it.
+    /// The number of polls after which the task is dropped, if [`crate::Network::drop_task_at`] was
+    /// called for it.
     pub(crate) polls_left: Option<u64>,
 }
 
@@ -57,15 +58,15 @@ impl RunQueue {
         self.lock().woken.len()
     }
 
-    /// Takes ready task number `index`, in the order in which they were woken.
-    pub(crate) fn take_in_order(&self, index: usize) -> u64 {
+    /// Removes and returns the ready task at `index`, in the order of wake-ups.
+    pub(crate) fn take_in_wake_order(&self, index: usize) -> u64 {
         self.lock().woken.remove(index)
     }
 
-    /// Takes ready task number `index`, ordered by task number. The wake-up order is not used,
-    /// because it does not always follow from the seed: for receivers of tokio's `watch`, for
-    /// example.
-    pub(crate) fn take(&self, index: usize) -> u64 {
+    /// Removes and returns the ready task at `index`, in the order of ids. Unlike that order, the
+    /// order of wake-ups does not always follow from the seed: it does not for receivers of tokio's
+    /// `watch`, for example.
+    pub(crate) fn take_in_id_order(&self, index: usize) -> u64 {
         let mut inner = self.lock();
         inner.woken.sort_unstable();
         inner.woken.remove(index)
@@ -82,7 +83,7 @@ impl RunQueue {
 /// Marks one task as ready.
 pub(crate) struct TaskWaker {
     id: u64,
-    /// The task is already in the list.
+    /// Whether the task is already in the run queue.
     woken: AtomicBool,
     ready: Arc<RunQueue>,
 }
@@ -94,8 +95,9 @@ impl TaskWaker {
         waker
     }
 
-    /// Removes the task from the list: it is about to run.
-    pub(crate) fn clear(&self) {
+    /// Makes wake-ups queue the task again. Called when it was taken from the run queue and is
+    /// about to run.
+    pub(crate) fn reset(&self) {
         self.woken.store(false, Ordering::Relaxed);
     }
 }

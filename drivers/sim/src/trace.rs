@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::random::mix;
 
-/// The number of events kept as text for failure messages.
+/// The number of events stored for failure messages.
 const RECENT_MAX: usize = 24;
 
 /// A digest of all events, in order, and the last few of them.
@@ -14,9 +14,9 @@ const RECENT_MAX: usize = 24;
 pub(crate) struct Trace {
     digest: u64,
     recent: VecDeque<(Duration, &'static str, [u64; 3])>,
-    /// The last events that matter to users of the network.
+    /// The last events without internal ones, and messages of the network's user.
     event_log: VecDeque<(Duration, LogEntry)>,
-    /// No more events are added.
+    /// Whether recording has stopped.
     is_frozen: bool,
 }
 
@@ -52,8 +52,8 @@ impl Trace {
         for byte in event.bytes() {
             self.digest = mix(self.digest ^ u64::from(byte)).wrapping_add(1);
         }
-        for figure in [time].into_iter().chain(args) {
-            self.digest = mix(self.digest ^ figure).wrapping_add(1);
+        for value in [time].into_iter().chain(args) {
+            self.digest = mix(self.digest ^ value).wrapping_add(1);
         }
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
@@ -107,7 +107,8 @@ impl Trace {
     pub(crate) fn recent(&self) -> String {
         let mut lines = String::new();
         for (now, event, [a, b, c]) in &self.recent {
-            writeln!(lines, "  {now:?} {event} {a} {b} {c}").expect("a string takes every line");
+            writeln!(lines, "  {now:?} {event} {a} {b} {c}")
+                .expect("writing to a string does not fail");
         }
         lines
     }
@@ -118,7 +119,7 @@ fn side_name(index: u64) -> &'static str {
     if index == 0 { "client" } else { "server" }
 }
 
-/// Describes an event for users of the network; `None` for the many routine events.
+/// Describes an event for users of the network. Returns `None` for internal events.
 fn describe(event: &str, [a, b, _]: [u64; 3]) -> Option<String> {
     Some(match event {
         "connect" => format!("connection {b}: a client connects"),

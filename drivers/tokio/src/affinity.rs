@@ -16,9 +16,9 @@ mod system {
     }
 
     impl AffinityGuard {
-        /// Binds the calling thread to CPU number `index` of those it may use, in the order of NUMA
-        /// nodes, modulo their number. The thread may use the CPUs of the process, unless it was
-        /// bound before.
+        /// Binds the calling thread to one of the CPUs that it may use: the one at `index`, modulo
+        /// their number, in the order of NUMA nodes. These are the CPUs of the process, unless the
+        /// thread was bound before.
         ///
         /// # Errors
         /// The kernel does not report the CPUs, or rejects the call.
@@ -37,7 +37,7 @@ mod system {
 
     impl Drop for AffinityGuard {
         fn drop(&mut self) {
-            // Fails only if these CPUs are gone. The kernel then has chosen others.
+            // Fails only if all of these CPUs are gone, and then the kernel has chosen others.
             let _ = sched_setaffinity(THIS_THREAD, &self.before);
         }
     }

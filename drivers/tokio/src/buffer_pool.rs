@@ -15,8 +15,8 @@ const BUFFER_COUNT_RANGE: (u32, u32) = (16, 32_768);
 /// The minimum and maximum size of a buffer in bytes.
 const BUFFER_BYTES_RANGE: (usize, usize) = (512, 65_536);
 
-/// Buffers of equal size. They are allocated when first needed, at most `buffers_max`, and kept for
-/// the lifetime of the worker: `free <= allocated <= buffers_max`.
+/// Buffers of equal size, allocated when first needed and not freed before the worker ends:
+/// `free.len() <= allocated <= buffers_max`.
 pub(crate) struct BufferPool {
     free: RefCell<Vec<Vec<u8>>>,
     allocated: Cell<usize>,
@@ -36,7 +36,7 @@ impl BufferPool {
         Self {
             free: RefCell::default(),
             allocated: Cell::new(0),
-            buffers_max: usize::try_from(buffers).expect("32,768 fits every usize of 32 bits"),
+            buffers_max: usize::try_from(buffers).expect("32,768 fits into a usize"),
             buffer_bytes: options
                 .receive_buffer_bytes
                 .clamp(BUFFER_BYTES_RANGE.0, BUFFER_BYTES_RANGE.1),
@@ -45,8 +45,8 @@ impl BufferPool {
         }
     }
 
-    /// Returns a buffer of full length, if one is free. The last one returned is leased first,
-    /// because it is likely still in the CPU's cache.
+    /// Leases a buffer of full length, if one is free or can be allocated. Prefers the buffer that
+    /// was returned last, because it is probably still in the CPU's cache.
     pub(crate) fn get(&self) -> Option<Vec<u8>> {
         if let Some(buffer) = self.free.borrow_mut().pop() {
             return Some(buffer);
@@ -82,11 +82,11 @@ impl BufferPool {
     }
 }
 
-/// Received bytes, in a buffer of the worker's pool, to which it returns on drop, or in separate
-/// memory.
+/// Received bytes, either in separate memory or in a buffer of the worker's pool. Dropping the
+/// chunk returns such a buffer to the pool.
 pub struct Chunk {
-    /// Of full length if it belongs to the pool. Empty and unallocated in the chunk that marks the
-    /// end.
+    /// A buffer of the pool always has its full length. In the chunk that marks the end, the vector
+    /// is empty and unallocated.
     buffer: Vec<u8>,
     filled: usize,
     pool: Option<Rc<BufferPool>>,
@@ -104,9 +104,9 @@ impl Chunk {
         Self { filled: buffer.len(), buffer, pool: None }
     }
 
-    /// Returns the memory of a chunk in separate memory, unless most of it is unused: code that
-    /// keeps bytes accounts for the bytes, not the capacity, so the capacity should be at most
-    /// twice as large.
+    /// Returns the memory of a chunk in separate memory, unless more than half of it is unused:
+    /// code that stores received bytes counts their length, not the capacity, so the capacity must
+    /// not be much larger.
     pub(crate) fn try_into_vec(mut self) -> Result<Vec<u8>, Self> {
         if self.pool.is_none() && self.filled > 0 && self.filled >= self.buffer.capacity() / 2 {
             return Ok(take(&mut self.buffer));
@@ -114,7 +114,7 @@ impl Chunk {
         Err(self)
     }
 
-    /// The end of the peer's data.
+    /// The chunk that marks the end of the peer's data.
     pub(crate) fn eof() -> Self {
         Self { buffer: Vec::new(), filled: 0, pool: None }
     }

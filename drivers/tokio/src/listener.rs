@@ -22,7 +22,7 @@ use crate::worker::{TokioWorker, increment};
 pub struct TokioListener {
     source: ListenSocket,
     preexisting: Cell<Preexisting>,
-    /// The Unix socket was shut down, so no further connections can arrive.
+    /// Whether the Unix socket was shut down, so that no further connections can arrive.
     #[cfg(unix)]
     is_shut_down: Cell<bool>,
     worker: Rc<TokioWorker>,
@@ -34,12 +34,12 @@ enum ListenSocket {
     Unix(UnixListener),
 }
 
-/// Whether the backlog may contain connections that are older than the options of the listening
-/// socket and so did not inherit them. Once the backlog has been empty, there are none.
+/// Whether the backlog may contain connections that arrived before the options were set on the
+/// listening socket, and so did not inherit them. Once the backlog has been empty, it cannot.
 ///
 /// | from | to | when |
 /// |---|---|---|
-/// | Unknown | Possible | a connection was accepted, which may be an older one |
+/// | Unknown | Possible | a first connection was accepted |
 /// | Possible | Drained | the backlog is empty |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Preexisting {
@@ -48,7 +48,7 @@ enum Preexisting {
     Drained,
 }
 
-/// Whether accepted sockets inherit the options of the listening one.
+/// Whether accepted sockets inherit the options of the listening socket.
 const ACCEPT_INHERITS_OPTIONS: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 impl TokioListener {
@@ -57,8 +57,8 @@ impl TokioListener {
         let source = match socket {
             Socket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                // On Linux accepted sockets inherit the options of the listening one, which saves
-                // system calls per connection.
+                // On Linux, accepted sockets inherit the options of the listening socket, which
+                // saves system calls per connection.
                 apply_options(SockRef::from(&listener), &worker.socket_options)?;
                 ListenSocket::Tcp(TcpListener::from_std(listener)?)
             }
@@ -91,7 +91,7 @@ impl TokioListener {
                 listener.poll_accept(cx).map_ok(|(socket, _)| AsyncSocket::Unix(socket))
             }
         };
-        // A task without remaining budget is pending although there may be more.
+        // Without remaining budget, the result is `Pending` even if a connection is waiting.
         if accepted.is_pending()
             && self.preexisting.get() == Preexisting::Possible
             && has_budget_remaining()
@@ -115,7 +115,7 @@ impl peregrine_driver::Listener for TokioListener {
         if let AsyncSocket::Tcp(socket) = &connection
             && (!ACCEPT_INHERITS_OPTIONS || self.preexisting.get() != Preexisting::Drained)
         {
-            // Fails only if the peer is gone, which the first receive reports.
+            // Fails only if the peer is gone, and then the first receive reports an error.
             let _ = apply_options(SockRef::from(socket), &self.worker.socket_options);
         }
         increment(&self.worker.stats.accepted);
@@ -127,6 +127,7 @@ impl peregrine_driver::Listener for TokioListener {
     fn refuse_new_connections(&self) {
         match &self.source {
             ListenSocket::Tcp(listener) => {
+                // If the kernel does not support filters, new connections are still accepted.
                 let _ = SockRef::from(listener).attach_filter(&DROP_SYN_FILTER);
             }
             ListenSocket::Unix(listener) => {
@@ -171,16 +172,18 @@ fn apply_options(socket: SockRef<'_>, options: &SocketOptions) -> io::Result<()>
     Ok(())
 }
 
-/// Drops segments that start a connection (SYN without ACK) and passes the rest. Segments of
-/// handshakes in progress also arrive at the listening socket.
+/// Drops segments that start a connection (SYN without ACK) and passes all others, because segments
+/// of handshakes in progress also arrive at the listening socket.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const DROP_SYN_FILTER: [socket2::SockFilter; 5] = [
-    // The flags, in byte 13 of the TCP header (RFC 9293 3.1), where the data begins here.
+    // Load the flags: byte 13 of the TCP header (RFC 9293 3.1), at which the filter's data begins.
     socket2::SockFilter::new(0x30, 0, 0, 13),
     // Mask SYN and ACK.
     socket2::SockFilter::new(0x54, 0, 0, 0x12),
-    // SYN alone continues at the next instruction, everything else at the one after it.
+    // For SYN alone, continue with the next instruction; otherwise skip it.
     socket2::SockFilter::new(0x15, 0, 1, 0x02),
+    // Drop the segment.
     socket2::SockFilter::new(0x06, 0, 0, 0),
+    // Pass the whole segment.
     socket2::SockFilter::new(0x06, 0, 0, u32::MAX),
 ];

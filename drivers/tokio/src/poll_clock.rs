@@ -1,10 +1,11 @@
-//! Measures how long ready tasks have waited: when did the runtime poll the kernel for them?
+//! Finds out when the runtime polled the kernel for the current work, and so how long that work may
+//! have waited.
 //!
 //! tokio takes a limited number of sockets from the kernel at a time, and the others wait there. So
 //! the queue of ready tasks does not show how long a newly ready socket has to wait. A *marker*
 //! does: a byte on a socket pair of the worker, which is queued behind everything that is ready at
-//! that time, both in the kernel and on this thread. When the marker is received, all later work
-//! became ready after the marker was sent.
+//! that time, both in the kernel and on this thread. Everything that runs after the marker is
+//! received became ready after the marker was sent.
 //!
 //! A worker that sleeps regularly needs no markers: when it wakes up, nothing has waited. On
 //! systems without socket pairs, every poll of the kernel counts as a sleep, which underestimates
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A worker that has been awake for this long sends a marker. Workers with little work send none.
+/// A worker that has been awake for this long sends a marker, so a worker with little work never
+/// sends one.
 const MARKER_INTERVAL: Duration = Duration::from_millis(1);
 
 /// When the runtime polled the kernel for the current work.
@@ -23,7 +25,7 @@ pub(crate) struct PollClock {
     start: Instant,
     /// How often the thread has slept, or polled the kernel because no task was ready.
     parks: Arc<AtomicU64>,
-    /// The value of `parks` at the last call, or when the last marker was received.
+    /// The value of `parks` at the last call of `polled_at`.
     seen_parks: Cell<u64>,
     polled_at: Cell<Duration>,
     marker: marker::Marker,
@@ -41,9 +43,11 @@ impl PollClock {
         let parks = self.parks.load(Ordering::Relaxed);
         let has_slept = self.seen_parks.replace(parks) != parks;
         match self.marker.state() {
-            // A thread does not sleep before it has received the marker.
+            // The thread cannot sleep before it has received the marker, so if `parks` has changed,
+            // the kernel was only polled.
             marker::MarkerState::Sent => {}
-            // A poll of the kernel after that may not have been a sleep, but then it was short.
+            // If `parks` has changed soon after the marker was received, the kernel may only have
+            // been polled. Later, the thread must have slept.
             marker::MarkerState::Received { sent, at } => {
                 let is_sleep = has_slept && now.saturating_sub(at) >= MARKER_INTERVAL;
                 self.polled_at.set(if is_sleep { now } else { sent });
@@ -57,13 +61,13 @@ impl PollClock {
         self.polled_at.get()
     }
 
-    /// The number of runtime tasks used for this.
+    /// The number of runtime tasks that the clock itself uses.
     pub(crate) fn tasks(&self) -> usize {
         self.marker.tasks()
     }
 }
 
-/// Counts a sleep. Called on the worker's thread.
+/// Counts a sleep or a poll of the kernel. Called only on the worker's thread.
 pub(crate) fn count_park(parks: &AtomicU64) {
     parks.store(parks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
@@ -81,7 +85,7 @@ mod marker {
         #[default]
         None,
         Sent,
-        /// It was received, and this was not reported yet.
+        /// Received, but not reported by [`Marker::state`] yet.
         Received {
             sent: Duration,
             at: Duration,
@@ -102,7 +106,7 @@ mod marker {
     }
 
     impl Marker {
-        /// Returns the state of the marker. Reports only once that it was received.
+        /// Returns the state of the marker. Reports each received marker only once.
         pub(super) fn state(&self) -> MarkerState {
             let state = self.shared.state.get();
             if matches!(state, MarkerState::Received { .. }) {

@@ -1,8 +1,8 @@
 //! The sending side of a connection.
 //!
-//! A send writes immediately as much as the kernel accepts. If that is all of it, the memory stays
-//! with the caller, and neither a task nor a waker is needed. The rest is kept and written by
-//! a background task; later sends are queued behind it. Shared bytes and parts of files are kept
+//! A send immediately writes as much as the kernel accepts. If that is everything, the memory stays
+//! with the caller, and neither a task nor a waker is needed. Otherwise a background task writes
+//! the rest, and later sends are queued behind it. Shared bytes and ranges of files are queued
 //! without copying.
 
 use std::cell::{Cell, RefCell};
@@ -32,7 +32,7 @@ pub(crate) struct SendQueue {
     flush_waker: Cell<Option<Waker>>,
 }
 
-/// The progress of shutting down our sending side.
+/// The progress of shutting down sending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ShutdownState {
     #[default]
@@ -40,7 +40,7 @@ enum ShutdownState {
     /// To be shut down once everything is written.
     Requested,
     Sent,
-    /// Data was sent after the shutdown.
+    /// Data was passed to `send` after `finish`, and discarded.
     WroteAfter,
 }
 
@@ -73,7 +73,7 @@ impl PendingWrites {
 }
 
 impl SendQueue {
-    /// Stops the background task and drops the data it had to write.
+    /// Stops the background task and drops its unwritten data.
     pub(crate) fn abort(&self) {
         if let Some(pending) = self.pending.take()
             && let Some(task) = pending.task
@@ -115,13 +115,14 @@ impl StreamShared {
         }
     }
 
-    /// Writes as much as the kernel takes, leaves the rest to the background task, and empties
+    /// Writes as much as the kernel accepts, leaves the rest to the background task, and empties
     /// `out`.
     fn try_write(self: &Rc<Self>, out: &mut Vec<u8>, shared: Option<SendBuf>) {
         let mut written = 0;
         let shared = shared.unwrap_or_default();
         let write = poll_fn(|cx| self.poll_write(cx, out, &shared, &mut written));
-        // Also send if the task has no budget left; otherwise the background task would be needed.
+        // Unconstrained, to write even if the task has no budget left: the background task would
+        // otherwise have to.
         let write = pin!(unconstrained(write));
         match write.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => {}
@@ -216,7 +217,8 @@ impl StreamShared {
         Poll::Ready(())
     }
 
-    /// Writes the first buffer of the remaining data and returns it; `None` if nothing remains.
+    /// Writes the first buffer of the remaining data and returns it, to be dropped. Returns `None`
+    /// if nothing remains.
     fn poll_write_front(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<SendBuf>>> {
         let mut pending = self.send_queue.pending.borrow_mut();
         let Some(PendingWrites { bufs, written, .. }) = pending.as_deref_mut() else {
@@ -244,7 +246,7 @@ impl StreamShared {
         Poll::Ready(Ok(()))
     }
 
-    /// Shuts down sending, now or when everything is written.
+    /// Shuts down sending, either now or when everything is written.
     pub(crate) fn finish(&self) {
         if self.send_queue.shutdown.get() == ShutdownState::Open {
             self.send_queue.shutdown.set(ShutdownState::Requested);
@@ -271,7 +273,7 @@ impl StreamShared {
 /// The background task. It does not keep the connection alive.
 fn background_writer(shared: &Rc<StreamShared>) -> impl Future<Output = ()> + 'static {
     let stream = Rc::downgrade(shared);
-    let guard = InFlightGuard::new(&shared.worker);
+    let guard = PendingWritesGuard::new(&shared.worker);
     async move {
         let _guard = guard;
         poll_fn(|cx| match stream.upgrade() {
@@ -282,17 +284,17 @@ fn background_writer(shared: &Rc<StreamShared>) -> impl Future<Output = ()> + 's
     }
 }
 
-/// Counts one background send until dropped.
-struct InFlightGuard(Rc<TokioWorker>);
+/// Counts one connection with unwritten bytes until dropped.
+struct PendingWritesGuard(Rc<TokioWorker>);
 
-impl InFlightGuard {
+impl PendingWritesGuard {
     fn new(worker: &Rc<TokioWorker>) -> Self {
         worker.stats.add_pending_writes(1);
         Self(Rc::clone(worker))
     }
 }
 
-impl Drop for InFlightGuard {
+impl Drop for PendingWritesGuard {
     fn drop(&mut self) {
         self.0.stats.add_pending_writes(-1);
     }

@@ -25,7 +25,7 @@ pub(crate) enum AsyncSocket {
 }
 
 impl AsyncSocket {
-    /// Registers a connection passed by another worker. It is already non-blocking.
+    /// Registers a connection passed by another worker, which is already non-blocking.
     pub(crate) fn from_handoff(handoff: Handoff) -> io::Result<Self> {
         match handoff {
             Handoff::Tcp(socket) => TcpStream::from_std(socket).map(Self::Tcp),
@@ -67,7 +67,7 @@ impl AsyncSocket {
         cx: &mut Context<'_>,
         bytes: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        // Dropping the future after one poll loses no data, and the wake-up stays arranged.
+        // Dropping the future after one poll loses no data, and the waker stays registered.
         match self {
             Self::Tcp(socket) => pin!(socket.read_buf(bytes)).poll(cx),
             #[cfg(unix)]
@@ -115,8 +115,8 @@ impl AsyncSocket {
         }
     }
 
-    /// Like `poll_write`, with bytes before those of a file. They are held back briefly, so that
-    /// both share a packet.
+    /// Like `poll_write`, for bytes that precede those of a file. The kernel holds them back
+    /// briefly, so that both share a packet.
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_write_more(
         &mut self,
@@ -127,13 +127,13 @@ impl AsyncSocket {
         self.poll_when_writable(cx, |socket| SockRef::from(&socket).send_with_flags(bytes, flags))
     }
 
-    /// Writes once from a file, beyond the first `start` bytes of `range`, or arranges a wake-up.
-    /// If the kernel is short of memory, the connection fails, as for any other write: all the
-    /// driver could do is retry at once.
+    /// Writes once from a file, starting after the first `start` bytes of `range`, or arranges a
+    /// wake-up. If the kernel is short of memory, the connection fails, as for any other write: the
+    /// driver could only retry immediately.
     ///
-    /// `sendfile` has no `MSG_NOSIGNAL`: it relies on `SIGPIPE` being ignored, which is the default
-    /// of Rust programs. A program in another language that uses the server as a library must
-    /// ignore the signal itself.
+    /// `sendfile` has no `MSG_NOSIGNAL`, so this relies on `SIGPIPE` being ignored, which is the
+    /// default of Rust programs. A program in another language that uses the server as a library
+    /// must ignore the signal itself.
     #[cfg(target_os = "linux")]
     pub(crate) fn poll_sendfile(
         &mut self,
@@ -188,7 +188,7 @@ impl AsyncSocket {
         self.poll_write(cx, bytes)
     }
 
-    /// Never called, because this system has no such call.
+    /// Never called: without such a system call, `supports_sendfile` returns false.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn poll_sendfile(
         &mut self,
@@ -208,7 +208,8 @@ impl AsyncSocket {
         }
     }
 
-    /// Makes closing reset the connection. If the option cannot be set, it is closed regularly.
+    /// Makes closing the socket reset the connection. If the option cannot be set, the connection
+    /// is closed normally.
     pub(crate) fn reset_on_drop(&self) {
         let _ = self.sock_ref().set_linger(Some(Duration::ZERO));
     }
@@ -232,7 +233,9 @@ impl AsyncSocket {
         match self {
             Self::Tcp(socket) => socket.peer_addr().map_or(Address::Unknown, Address::Tcp),
             #[cfg(unix)]
-            Self::Unix(socket) => socket.peer_addr().map_or(Address::Unknown, |a| unix_address(&a)),
+            Self::Unix(socket) => {
+                socket.peer_addr().map_or(Address::Unknown, |address| unix_address(&address))
+            }
         }
     }
 
@@ -259,7 +262,7 @@ impl AsyncSocket {
             Self::Tcp(socket) => socket.local_addr().map_or(Address::Unknown, Address::Tcp),
             #[cfg(unix)]
             Self::Unix(socket) => {
-                socket.local_addr().map_or(Address::Unknown, |a| unix_address(&a))
+                socket.local_addr().map_or(Address::Unknown, |address| unix_address(&address))
             }
         }
     }

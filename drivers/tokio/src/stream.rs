@@ -23,15 +23,17 @@ pub(crate) struct StreamShared {
     pub(crate) socket: RefCell<AsyncSocket>,
     pub(crate) worker: Rc<TokioWorker>,
     pub(crate) send_queue: SendQueue,
-    /// How the connection broke, in either direction. The kernel reports it only once.
+    /// How the connection broke, in either direction. Stored, because the kernel reports it only
+    /// once.
     pub(crate) error: Cell<Option<io::ErrorKind>>,
-    /// The task that waits for bytes. The runtime has the waker too; this copy is woken when a send
-    /// fails.
+    /// The waker of the task that waits for bytes. The runtime has registered it too; this copy is
+    /// for waking the task when a send fails.
     recv_waker: Cell<Option<Waker>>,
-    /// The peer has finished sending.
+    /// Whether the peer has finished sending.
     is_eof: Cell<bool>,
-    /// The last read filled a buffer of the pool, so the next one is a large one: each read costs a
-    /// system call, a wake-up of the reader, and the processing of a chunk.
+    /// Whether the last read filled a buffer of the pool. The next read is then a large one,
+    /// because each read costs a system call, a wake-up of the reader, and the processing of a
+    /// chunk.
     use_large_buffer: Cell<bool>,
 }
 
@@ -49,7 +51,7 @@ impl TokioStream {
         Self { inner: Rc::new(shared) }
     }
 
-    /// Returns the socket, if it was not used yet.
+    /// Returns the socket, if the connection was not used yet.
     pub(crate) fn into_handoff(self) -> io::Result<Handoff> {
         let shared = Rc::clone(&self.inner);
         drop(self);
@@ -89,8 +91,8 @@ impl peregrine_driver::Stream for TokioStream {
         cfg!(target_os = "linux")
     }
 
-    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
-        self.inner.send(out, Some(SendBuf::from_file(part)));
+    fn send_file(&self, out: &mut Vec<u8>, range: FileRange) {
+        self.inner.send(out, Some(SendBuf::from_file(range)));
     }
 
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -132,7 +134,7 @@ impl peregrine_driver::Stream for TokioStream {
 
 impl Drop for TokioStream {
     fn drop(&mut self) {
-        // The socket no longer wakes the background task, so it must be stopped explicitly.
+        // The dropped socket does not wake the background task, which must be stopped explicitly.
         self.inner.send_queue.abort();
     }
 }
@@ -157,8 +159,8 @@ impl StreamShared {
         }
     }
 
-    /// Receives once, or arranges a wake-up. The buffer is leased only during this call, unless
-    /// bytes arrive in it.
+    /// Receives once, or arranges a wake-up. Leases a buffer for the call, and returns it to the
+    /// pool unless it has received bytes.
     fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         let mut socket = self.socket.borrow_mut();
         let pool = &self.worker.pool;
@@ -166,7 +168,7 @@ impl StreamShared {
             return self.poll_receive_owned(&mut socket, cx, self.worker.large_receive_bytes);
         }
         let Some(mut buffer) = pool.get() else {
-            // Other connections hold all buffers: allocate memory if there is something to read.
+            // Other connections hold all buffers, so allocate memory if there is something to read.
             let received = self.poll_receive_owned(&mut socket, cx, pool.buffer_bytes);
             if received.is_ready() {
                 pool.count_exhausted();
@@ -204,8 +206,8 @@ impl StreamShared {
         }
     }
 
-    /// Like `poll_receive`, into memory that is allocated only once the socket is readable: a
-    /// connection whose peer pauses holds none.
+    /// Like `poll_receive`, into separate memory. It is allocated only once the socket is readable,
+    /// so a connection whose peer pauses holds no memory.
     fn poll_receive_owned(
         &self,
         socket: &mut AsyncSocket,
@@ -227,9 +229,9 @@ impl StreamShared {
         Poll::Ready(Ok(if filled == 0 { Chunk::eof() } else { Chunk::owned(bytes) }))
     }
 
-    /// Returns the data received before the connection broke, then the error. Bypasses the runtime,
-    /// which may not know of this data yet. The kernel reports an error only once, and a regular
-    /// end after it, which must not be mistaken for one.
+    /// Returns the data received before the connection broke, then the error `kind`. Bypasses the
+    /// runtime, which may not know of this data yet. After the kernel has reported an error once,
+    /// it reports a regular end of the stream, so that end is also returned as the error.
     fn receive_remaining(&self, kind: io::ErrorKind) -> io::Result<Chunk> {
         self.try_receive().map_err(|_| kind.into())
     }
@@ -247,7 +249,7 @@ impl StreamShared {
         Ok(Chunk::owned(bytes))
     }
 
-    /// Records how the connection broke, and wakes all tasks that wait for it.
+    /// Records how the connection broke, and wakes the tasks that wait in either direction.
     pub(crate) fn fail(&self, kind: io::ErrorKind) {
         if self.error.get().is_none() {
             self.error.set(Some(kind));

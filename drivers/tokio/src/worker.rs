@@ -22,10 +22,10 @@ use crate::poll_clock::{self, PollClock};
 use crate::socket::AsyncSocket;
 use crate::stream::TokioStream;
 
-/// The maximum number of sockets reported by one poll of the kernel. With a small number, a request
-/// and the task that it spawned run while both are in the caches: when 1,500 busy connections were
-/// reported at once, each spawned task waited for all of them, which made such a request a fifth
-/// slower.
+/// The maximum number of sockets reported by one poll of the kernel. It is small, so that a request
+/// and a task that it spawns run while both are in the CPU's caches. When 1,500 busy connections
+/// were reported by one poll, each spawned task waited for all of them, which made such a request a
+/// fifth slower.
 const IO_EVENTS_PER_POLL: usize = 64;
 
 /// The number of task polls between two polls of the kernel while tasks are ready: enough for all
@@ -51,7 +51,7 @@ pub(crate) struct TokioWorker {
     blocking_tasks: BlockingTasks,
 }
 
-/// Counters kept by the driver.
+/// The driver's own counters.
 #[derive(Default)]
 pub(crate) struct LocalStats {
     /// Where the counters are published for other threads.
@@ -112,7 +112,7 @@ pub(crate) fn increment(count: &Cell<u64>) {
     count.set(count.get() + 1);
 }
 
-/// Empty: tokio's way of parking suits every kind of wait.
+/// Empty, because tokio has only one way to park, which suits every kind of wait.
 #[derive(Debug)]
 pub struct KeepAwake(());
 
@@ -171,7 +171,7 @@ impl Driver for Tokio {
     }
 
     fn unix_time(&self) -> Duration {
-        // A clock set before 1970 is wrong; dates on the wire then start at the epoch.
+        // If the clock is set to a time before 1970, dates on the wire are that of the epoch.
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
@@ -195,8 +195,9 @@ impl Driver for Tokio {
         self.worker.blocking_tasks.wait_while(keep_waiting);
     }
 
-    /// `enters` counts reads, writes, accepts and how often the thread parked; polls of the kernel
-    /// without parking are not known. `in_flight` counts connections with unwritten bytes.
+    /// `enters` is the number of reads, writes, accepts and parks of the thread; the runtime does
+    /// not report polls of the kernel without parking. `in_flight` is the number of connections
+    /// with unwritten bytes.
     fn stats(&self) -> DriverStats {
         let parks = Handle::try_current().map_or(0, |handle| handle.metrics().worker_park_count(0));
         let stats = &self.worker.stats;
@@ -209,7 +210,8 @@ impl Driver for Tokio {
     }
 }
 
-/// A runtime that waits only for a limited time for blocking functions, however it ends.
+/// A runtime that waits for blocking functions only for a limited time when it is dropped, even by
+/// a panic.
 struct RuntimeGuard {
     runtime: Option<LocalRuntime>,
     blocking_timeout: Duration,
@@ -249,8 +251,8 @@ impl RuntimeGuard {
         Ok((guard, Tokio { worker }))
     }
 
-    /// The lifetime of a worker. Compiled only once, because `main` is boxed. `main` is dropped
-    /// while the runtime is entered, even if it panics.
+    /// Runs a worker from start to end. Takes `main` boxed, so that this is compiled only once.
+    /// `main` is dropped while the runtime is entered, even if it panics.
     fn run(mut self, driver: &Tokio, main: Pin<Box<dyn Future<Output = ()> + '_>>) {
         let blocking_tasks = &driver.worker.blocking_tasks;
         self.runtime().block_on(async move {
@@ -271,7 +273,7 @@ impl RuntimeGuard {
 impl Drop for RuntimeGuard {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // The remaining tasks are dropped here, while the runtime is still entered for them.
+            // This drops the remaining tasks, for which the runtime is still entered.
             runtime.shutdown_timeout(self.blocking_timeout);
         }
     }

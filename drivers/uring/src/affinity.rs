@@ -4,14 +4,14 @@ use peregrine_driver::order_by_numa_node;
 use std::io;
 use std::sync::OnceLock;
 
-/// Binds the calling thread to one of the CPUs that the process may use: number `index` in the
-/// order of NUMA nodes, modulo their number.
+/// Binds the calling thread to one of the CPUs that the process may use: the one at `index`, modulo
+/// their number, in the order of NUMA nodes.
 ///
 /// # Errors
 /// The system does not report the CPUs, or the process may no longer use this one.
 pub(crate) fn pin_thread(index: usize) -> io::Result<()> {
-    // Threads inherit the CPU set of the thread that starts them, so the set is read once, before
-    // any thread was bound here.
+    // Threads inherit the CPU set of the thread that starts them, so the set is read only once,
+    // before this function has bound any thread.
     static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
     let cpus = match USABLE.get() {
         Some(cpus) => cpus,
@@ -21,7 +21,7 @@ pub(crate) fn pin_thread(index: usize) -> io::Result<()> {
         }
     };
     let mut set = empty_cpu_set();
-    // SAFETY: the number was found in such a set, so it is smaller than its size.
+    // SAFETY: the CPU's number was found in a set of the same size, so it is in range.
     unsafe { libc::CPU_SET(cpus[index % cpus.len()], &mut set) };
     // SAFETY: the pointer and size describe the set, which outlives the call.
     let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };

@@ -18,9 +18,9 @@ use crate::ring::Ring;
 pub(crate) const BUFFER_GROUP: u16 = 0;
 
 const NO_BUFFER: u16 = u16::MAX;
-/// The number of buffers that the kernel has from the start.
+/// The number of buffers that are provided to the kernel at the start.
 const INITIAL_BUFFERS: u32 = 16;
-/// The limits documented at `Options`.
+/// The limits that `Options` documents.
 const BUFFER_COUNT_RANGE: std::ops::RangeInclusive<u32> = 16..=32_768;
 const BUFFER_BYTES_RANGE: std::ops::RangeInclusive<usize> = 512..=65_536;
 
@@ -29,17 +29,21 @@ const BUFFER_BYTES_RANGE: std::ops::RangeInclusive<usize> = 512..=65_536;
 /// Each buffer is in one of four states: not provided yet, in the kernel's ring, in a connection's
 /// [`ChunkQueue`], or in a chunk held by the user. `outstanding` counts the last two.
 ///
-/// The kernel cycles through all buffers it has, so each of them soon takes up physical memory. So
-/// it gets more buffers only when few are left.
+/// The kernel cycles through all buffers it has, so each of them soon takes up physical memory.
+/// Therefore the driver provides more buffers only when few are left.
 pub(crate) struct BufferRing {
     entries: Mapping,
     memory: Mapping,
+    /// The size of one buffer.
     bytes: usize,
+    /// The number of buffers, a power of two, minus one.
     mask: u16,
+    /// The position in `entries` of the next buffer to provide, before masking.
     tail: Cell<u16>,
-    /// The number of buffers in use, which are the first ones.
+    /// The number of buffers that were ever provided. Their ids are the lowest ones.
     provided: Cell<u32>,
     outstanding: Cell<u32>,
+    /// The side table, indexed by buffer id.
     links: Box<[Cell<ChunkLink>]>,
 }
 
@@ -63,7 +67,7 @@ pub(crate) fn locked_bytes(options: &Options) -> usize {
 }
 
 impl BufferRing {
-    /// Allocates the buffers and gives the first of them to the kernel.
+    /// Allocates the buffers and provides the first of them to the kernel.
     ///
     /// # Errors
     /// The kernel rejected the registration.
@@ -93,16 +97,17 @@ impl BufferRing {
         Ok(buffers)
     }
 
-    /// Gives the kernel up to `count` more buffers.
+    /// Provides up to `count` more buffers to the kernel.
     fn grow(&self, count: u32) {
         let provided = self.provided.get();
         let new_ids = provided..(provided + count).min(u32::from(self.mask) + 1);
         self.provided.set(new_ids.end);
+        // `provide` expects buffers that are outstanding.
         self.outstanding.set(self.outstanding.get() + new_ids.len() as u32);
         new_ids.for_each(|id| self.provide(id as u16));
     }
 
-    /// Records that the kernel had no buffer left.
+    /// Called when the kernel had no buffer left. Doubles the number of buffers if that is so.
     pub(crate) fn on_exhausted(&self) {
         if self.free() == 0 {
             self.grow(self.provided.get());
@@ -124,7 +129,7 @@ impl BufferRing {
         self.provided.get() - self.outstanding.get()
     }
 
-    /// Records that a completion returned buffer `id`.
+    /// Records that the kernel has put received bytes into buffer `id`.
     pub(crate) fn on_selected(&self, id: u16) {
         assert!(id <= self.mask, "the kernel returned an unknown buffer");
         self.outstanding.set(self.outstanding.get() + 1);
@@ -136,8 +141,8 @@ impl BufferRing {
     /// Returns the first `length` bytes of a buffer owned by the driver.
     ///
     /// # Safety
-    /// Buffer `id` must have come with a completion and must not be given back while the slice is
-    /// in use.
+    /// Buffer `id` must have come with a completion, and must not be provided to the kernel again
+    /// while the slice is in use.
     pub(crate) unsafe fn read(&self, id: u16, length: u32) -> &[u8] {
         let start = self.address(id);
         let length = (length as usize).min(self.bytes);
@@ -146,7 +151,7 @@ impl BufferRing {
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 
-    /// Gives buffer `id` to the kernel.
+    /// Provides buffer `id` to the kernel.
     pub(crate) fn provide(&self, id: u16) {
         let tail = self.tail.get();
         let base: *mut BufRingEntry = self.entries.start.as_ptr().cast();
@@ -216,8 +221,8 @@ impl ChunkQueue {
     }
 }
 
-/// Zeroed, page-aligned memory directly from the kernel: pages take up memory only once they are
-/// written to. An allocator would zero all of it.
+/// Zeroed, page-aligned memory from the kernel. A page takes up physical memory only once it is
+/// written to; an allocator might zero, and so write to, all of them.
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! Received bytes as held by the user, and the memory they are in.
+//! The chunks that the user of a stream holds, and the memory of their bytes.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -22,8 +22,8 @@ pub(crate) enum ChunkData {
 /// A buffer owned by the driver until this is dropped.
 pub(crate) struct ProvidedBuffer {
     worker: Rc<UringWorker>,
-    /// The buffer's number above 32 bits of length. Chunks are moved right after they are created,
-    /// and a processor stalls when it loads in one access what was stored in two.
+    /// The buffer's id above 32 bits of length. They share a field because chunks are moved right
+    /// after they are created, and a processor stalls when one load covers two recent stores.
     packed: u64,
 }
 
@@ -37,17 +37,17 @@ impl ProvidedBuffer {
     }
 }
 
-/// Memory for one receive that does not use a shared buffer: a large one, or one while all shared
-/// buffers are held by connections that are not read from. Without the latter, those connections
-/// could block all others.
+/// Memory for one receive that does not use a shared buffer: either a large receive, or one while
+/// all shared buffers are held by connections that are not read from, which could otherwise block
+/// all other connections.
 pub(crate) struct OwnedBuffer {
     /// Empty while the receive is armed; the kernel then owns its memory.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl OwnedBuffer {
-    /// Code that stores bytes accounts for the bytes, not the capacity, so the capacity should be
-    /// at most twice as large.
+    /// Returns whether the bytes take up at least half of the memory. Code that stores received
+    /// bytes counts their length, not the capacity, so the capacity must not be much larger.
     pub(crate) fn is_at_least_half_full(&self) -> bool {
         self.bytes.len() >= self.bytes.capacity() / 2
     }

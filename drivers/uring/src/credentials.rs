@@ -8,8 +8,8 @@ use peregrine_driver::UnixCredentials;
 
 /// Returns the credentials that the kernel recorded when the peer connected.
 ///
-/// Does not use `rustix`, whose process IDs cannot be zero; the kernel reports zero for a process
-/// in another namespace.
+/// Does not use `rustix`, whose process IDs cannot be zero, because the kernel reports zero for a
+/// process in another namespace.
 pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UnixCredentials> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;

@@ -19,9 +19,9 @@ use crate::worker::UringWorker;
 
 /// One worker's io_uring driver.
 ///
-/// Tasks that wait for tokio's timers or sockets directly should call [`Driver::keep_awake`];
-/// otherwise they may be woken up to 100 ms late. This is not necessary for tasks spawned on tokio
-/// from this thread, which the driver notices.
+/// Tasks of [`Driver::spawn`] that wait for tokio's timers or sockets should call
+/// [`Driver::keep_awake`]; otherwise they may be woken up to 100 ms late. Tasks spawned on tokio
+/// from this thread need not, because the driver notices them.
 ///
 /// ```
 /// use peregrine_driver::{Driver, Options};
@@ -45,8 +45,8 @@ pub struct Uring {
     worker: Rc<UringWorker>,
 }
 
-/// Keeps the thread from sleeping in the ring, where it does not see tokio's events. See
-/// [`Driver::keep_awake`].
+/// While this exists, the thread does not sleep in the ring, where it would not see tokio's events.
+/// See [`Driver::keep_awake`].
 pub struct KeepAwake {
     worker: Rc<UringWorker>,
 }
@@ -134,8 +134,7 @@ impl Driver for Uring {
         self.worker.blocking_tasks.wait_while(keep_waiting);
     }
 
-    /// The counters so far. `in_flight` does not include the driver's poll for wake-ups by other
-    /// threads.
+    /// `in_flight` does not include the driver's poll for wake-ups by other threads.
     fn stats(&self) -> DriverStats {
         self.worker.stats()
     }
@@ -145,7 +144,7 @@ impl PreparedRing {
     /// Like [`Uring::run`], on this ring.
     ///
     /// # Errors
-    /// The kernel rejected something else that the driver needs.
+    /// The kernel rejected another resource that the driver needs.
     pub fn run<M, F>(self, options: &Options, main: M) -> io::Result<F::Output>
     where
         M: FnOnce(Uring) -> F,
@@ -186,13 +185,13 @@ where
     let root = async {
         let driver = Uring { worker: Rc::clone(&guard.worker) };
         let main = main(driver.clone());
-        let main_then_blocking = async {
+        let main_then_queued_blocking = async {
             let output = main.await;
             let blocking_tasks = &driver.worker.blocking_tasks;
             blocking_tasks.start_queued(&driver, || tokio::task::spawn_blocking(|| ())).await;
             output
         };
-        event_loop::run(Rc::clone(&guard.worker), main_then_blocking, spin).await
+        event_loop::run(Rc::clone(&guard.worker), main_then_queued_blocking, spin).await
     };
     let runtime = guard.runtime.as_ref().expect("the runtime exists until the drop");
     let output = runtime.block_on(unconstrained(root));
@@ -210,12 +209,12 @@ impl Drop for KeepAwake {
     }
 }
 
-/// A running worker. However `run` is left, dropping it frees things in the only sound order:
-/// tasks, tokio's tasks, operations in the kernel, memory.
+/// A running worker. However `run` is left, even by a panic, dropping the guard releases everything
+/// in the only sound order: tasks, tokio's tasks, operations in the kernel, memory.
 struct WorkerGuard {
     worker: Rc<UringWorker>,
     runtime: Option<LocalRuntime>,
-    /// How long to wait for blocking threads.
+    /// How long to wait for blocking threads when the runtime shuts down.
     blocking_timeout: Duration,
 }
 

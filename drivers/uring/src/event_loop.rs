@@ -6,11 +6,12 @@
 //! the ring is busy, the loop yields to tokio every few iterations.
 //!
 //! A sleep in the ring is short, because tokio's events are not seen in the meantime. A worker that
-//! has been idle for the length of one sleeps in tokio, where it sees all events and needs no time
-//! limit.
+//! stays idle for longer than such a sleep then sleeps in tokio, where it sees all events and needs
+//! no time limit.
 //!
-//! A task wakes another task of the same runtime without a system call. Waking the future that the
-//! thread blocks on takes one, so only the future passed to `run` lives there.
+//! The loop is a task because a task wakes another task of the same runtime without a system call.
+//! Waking the future that the thread blocks on takes one, so only the future passed to `run` is
+//! polled there.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -37,7 +38,7 @@ const ITERATIONS_PER_YIELD: u32 = 8;
 /// not know about (a timer without a `KeepAwake`, a task spawned on the runtime by another thread)
 /// are late, not lost.
 const RING_WAIT_MAX: Duration = Duration::from_millis(100);
-/// The longest time that tokio's timer is set to. Some times are too far in the future for it.
+/// The longest time that tokio's timer is set to: tokio does not support times far in the future.
 const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs `main` and the worker's tasks; the thread blocks on this future. Must be called within the
@@ -51,7 +52,8 @@ pub(crate) async fn run<F: Future>(
     spin: Duration,
 ) -> io::Result<F::Output> {
     let mut event_loop = EventLoop::new(Rc::clone(&worker), spin)?;
-    // Otherwise all tasks of the worker would share one tokio budget and starve each other.
+    // Unconstrained: otherwise all tasks of the worker would share the budget of one tokio task and
+    // starve each other.
     let event_loop = unconstrained(poll_fn(move |cx| event_loop.poll(cx)));
     let mut event_loop = pin!(spawn_local(event_loop));
     let mut main = pin!(main);
@@ -64,7 +66,7 @@ pub(crate) async fn run<F: Future>(
     .await
 }
 
-/// The loop panicked, which is a bug in the driver. Resumes the panic in the worker's caller.
+/// Resumes a panic of the loop, which is a bug in the driver, in the worker's caller.
 fn propagate_panic(error: JoinError) -> io::Error {
     match error.try_into_panic() {
         Ok(payload) => std::panic::resume_unwind(payload),
@@ -90,14 +92,15 @@ struct EventLoop {
     load: LoadLevel,
 }
 
-/// How busy the worker is, which decides where it sleeps if both are possible.
+/// How busy the worker is, which decides where it sleeps if it could sleep in the ring or in tokio.
 ///
 /// | from | to | when |
 /// |---|---|---|
 /// | Busy | Settling | a sleep in the ring timed out |
 /// | Settling | Busy | tasks were polled |
 /// | Settling | Idle | another sleep timed out |
-/// | Idle | Busy | tasks were polled, and again soon after |
+/// | Idle | Idle | tasks were polled, long after the last ones |
+/// | Idle | Busy | tasks were polled, soon after the last ones |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoadLevel {
     Busy,
@@ -107,14 +110,14 @@ enum LoadLevel {
 }
 
 impl LoadLevel {
-    /// The load after tasks were polled.
+    /// The next level after tasks were polled.
     fn on_work(self, clock: &LoopClock) -> Self {
         let Self::Idle(last) = self else { return Self::Busy };
         let is_soon = clock.now().saturating_sub(last) < RING_WAIT_MAX;
         if is_soon { Self::Busy } else { Self::Idle(clock.now()) }
     }
 
-    /// The load after a sleep has timed out.
+    /// The next level after a sleep has timed out.
     fn on_timeout(self, now: Duration) -> Self {
         match self {
             Self::Busy => Self::Settling,
@@ -124,7 +127,7 @@ impl LoadLevel {
     }
 }
 
-/// The resources for sleeping in tokio. Created at the start: a worker that has run out of
+/// The resources for sleeping in tokio. Created at the start, because a worker that has run out of
 /// descriptors must still be able to sleep.
 struct TokioParker {
     event: AsyncFd<File>,
@@ -138,7 +141,7 @@ enum NextStep {
     Iterate,
     /// Let tokio's ready tasks run.
     RunTokioTasks,
-    /// The same, then let tokio poll its sockets and timers.
+    /// Let tokio's ready tasks run, then let tokio poll its sockets and timers.
     YieldToTokio,
     Park,
 }
@@ -191,7 +194,7 @@ impl EventLoop {
                 NextStep::YieldToTokio => {
                     self.worker.clock.invalidate(false);
                     self.iterations = 0;
-                    // This first poll schedules a wake-up by tokio after the other tasks.
+                    // The first poll makes tokio wake this task after all others.
                     if pin!(tokio::task::yield_now()).poll(cx).is_pending() {
                         return Ok(());
                     }
@@ -218,7 +221,8 @@ impl EventLoop {
         {
             NextStep::YieldToTokio
         } else if tokio_tasks > self.tokio_tasks {
-            // New tokio tasks usually produce a response, which is submitted with the others.
+            // New tokio tasks usually produce a response, so they run first: all responses are then
+            // submitted together.
             return Ok(NextStep::RunTokioTasks);
         } else {
             NextStep::Iterate
@@ -261,7 +265,8 @@ impl EventLoop {
         Some(deadline.saturating_sub(self.worker.clock.now()))
     }
 
-    /// Polls for work for a while without sleeping. Returns true if there is some.
+    /// Polls for work for up to the configured time without sleeping. Returns true if there is
+    /// some.
     fn spin(&self) -> io::Result<bool> {
         self.worker.ring.borrow_mut().enter(EnterWait::DontWait)?;
         let start = std::time::Instant::now();
@@ -282,7 +287,7 @@ impl EventLoop {
         }
     }
 
-    /// Arranges to be woken by tokio. Returns false if there is work to do first.
+    /// Prepares to sleep in tokio. Returns false if there is work to do first.
     fn park(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let worker = &self.worker;
         worker.ring.borrow_mut().set_eventfd_enabled(true);
@@ -309,8 +314,8 @@ impl EventLoop {
 impl TokioParker {
     fn new(worker: &UringWorker) -> io::Result<Self> {
         let event = File::from(create_eventfd()?);
-        // A `File` returns the same descriptor at each call and closes it when it is dropped, which
-        // `AsyncFd` does after deregistering it from tokio.
+        // A `File` always returns the same descriptor, and closes it only when `AsyncFd` drops the
+        // `File`, after deregistering it from tokio.
         #[allow(deprecated, reason = "needed for the minimum version of tokio")]
         let event = AsyncFd::with_interest(event, Interest::READABLE)?;
         worker.ring.borrow_mut().register_eventfd(&event)?;
@@ -319,8 +324,8 @@ impl TokioParker {
 
     /// Registers with the event and the timer. Returns false if one of them has already fired.
     fn wait(&mut self, worker: &UringWorker, cx: &mut Context<'_>) -> io::Result<bool> {
-        // Tokio reports each new signal of an eventfd even if it is not read, so it is never read.
-        // An old signal may be left over; it costs one more round.
+        // Tokio reports each new signal of an eventfd even if the eventfd is not read, so it is
+        // never read. A signal may be left over from an earlier sleep; it costs one more round.
         while let Poll::Ready(guard) = self.event.poll_read_ready(cx) {
             guard?.clear_ready();
             if worker.ring.borrow_mut().has_work() {
@@ -328,8 +333,8 @@ impl TokioParker {
             }
         }
         let Some(deadline) = worker.timers.borrow().next_deadline() else { return Ok(true) };
-        // A timer that fires too early causes one useless wake-up, which is cheaper than moving it
-        // in each iteration.
+        // The timer is moved only to an earlier time. If it fires too early, one useless wake-up is
+        // cheaper than resetting it in each iteration.
         if self.timer_at.is_none_or(|timer_at| timer_at > deadline) {
             worker.clock.invalidate(true);
             let now = worker.clock.now();

@@ -2,13 +2,13 @@
 //!
 //! Workers may share a listening socket, and connections must be distributed among them. So a
 //! worker does not accept more connections than its tasks wait for, and it waits *exclusively*, at
-//! the end of the kernel's wait queue: a new connection wakes the worker that has waited longest,
-//! which then queues behind the others again. A worker that is blocked by a handler leaves the
-//! queue with the first connection that wakes it, and that connection is taken by the next worker
-//! that wakes up.
+//! the end of the kernel's wait queue: a new connection wakes only the worker that has waited
+//! longest, which then queues behind the others again. A worker that is blocked by a handler leaves
+//! the queue with the first connection that wakes it; the next worker that wakes up accepts that
+//! connection.
 //!
-//! The mode of the listening descriptor (`O_NONBLOCK`) is shared with all other users of the
-//! socket, so it is left unchanged. Accepting works differently in the two modes.
+//! Whether the listening descriptor is in non-blocking mode (`O_NONBLOCK`) concerns all other users
+//! of the socket too, so the mode is left unchanged, and accepting works differently in each.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,16 +27,17 @@ use crate::operation::{OpKind, Token};
 use crate::stream::UringStream;
 use crate::worker::UringWorker;
 
-/// The number of connections that may be older than the options of their listening socket, and so
-/// did not inherit them: the longest backlog that systems are configured to use.
+/// The maximum number of connections that may have been waiting before the options were set on the
+/// listening socket, and so did not inherit them: the longest backlog that systems are usually
+/// configured with.
 const PREEXISTING_MAX: u32 = 65_536;
 
-/// For this many tasks polled in an iteration, one more connection is taken in the next one; see
-/// [`UringWorker::accept_batch_size`].
+/// For each this many tasks polled in an iteration, one more connection is accepted in the next
+/// one; see [`UringWorker::accept_batch_size`].
 const POLLS_PER_ACCEPT: usize = 8;
 
-/// The minimum number of connections taken after a long iteration.
-const ACCEPT_BATCH_AFTER_STALL: usize = 32;
+/// The minimum number of connections accepted after a long iteration.
+const ACCEPT_BATCH_AFTER_LONG_ITERATION: usize = 32;
 
 /// Drops TCP segments that start a connection (SYN without ACK). The filter of a listening socket
 /// sees each segment from its TCP header; the flags are in byte 13.
@@ -54,27 +55,32 @@ pub struct UringListener {
     index: u32,
 }
 
-/// The state of a listener. Kept until the listener is dropped and its operations have completed.
+/// The state of a listener. It exists until the listener is dropped and its operations have
+/// completed.
 pub(crate) struct ListenerSlot {
     socket: Socket,
     generation: u32,
     state: AcceptState,
-    /// The handle was dropped: accepted connections are closed.
+    /// Whether the handle was dropped; connections that are still accepted are then closed.
     closing: bool,
     /// The number of incomplete operations.
     in_flight: u8,
-    /// The number of connections to take from the kernel before waiting for one again.
+    /// The number of connections to accept directly before waiting in the ring for one again.
     accept_budget: usize,
-    /// A connection that was accepted after the waiting task was cancelled.
+    /// A connection that the ring has accepted for the next call of `accept`.
     ready: Option<OwnedFd>,
-    /// The number of accepted connections whose options are still set individually.
+    /// How many of the next connections may not have inherited the options, which are then set on
+    /// each of them.
     preexisting: u32,
+    /// An error number to return from the next call of `accept`.
     error: Option<i32>,
-    /// New connections are dropped.
+    /// Whether a Unix socket was shut down, so that it gets no new connections.
     is_shut_down: bool,
     waiter: Waiter,
 }
 
+/// The operation that waits for a connection.
+///
 /// | from | to | when |
 /// |---|---|---|
 /// | Idle | Armed | a task waits in `accept` |
@@ -96,15 +102,16 @@ impl ListenerSlot {
         }
     }
 
-    /// Takes a connection from the backlog. Never blocks.
+    /// Accepts a connection from the backlog. Never blocks.
     fn try_accept(&mut self) -> io::Result<OwnedFd> {
-        // Other users of the socket may change its mode at any time.
+        // In blocking mode, the call would block. Other users may change the mode at any time.
         if !self.socket().nonblocking()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         match self.socket().accept() {
             Ok((socket, _name)) => Ok(socket.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // The backlog is empty, so all later connections inherit the options.
                 self.preexisting = 0;
                 Err(if self.is_shut_down { io::ErrorKind::InvalidInput.into() } else { error })
             }
@@ -115,16 +122,16 @@ impl ListenerSlot {
     fn apply_options(&mut self, descriptor: &OwnedFd, options: &SocketOptions) {
         if self.preexisting > 0 {
             self.preexisting -= 1;
-            // Fails only if the peer is gone, which the first receive reports.
+            // Fails only if the peer is gone, and then the first receive reports an error.
             let _ = set_options(&SockRef::from(descriptor), options);
         }
     }
 }
 
-/// Sets the options that accepted sockets inherit from a listening one.
+/// Sets the options that accepted sockets inherit from their listening socket.
 fn set_options(socket: &SockRef<'_>, options: &SocketOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
-    // The progress of a send is measured by what the kernel takes.
+    // The server measures the progress of a send by how much the kernel accepts.
     socket.set_tcp_notsent_lowat(options.notsent_lowat_bytes)?;
     socket.set_tcp_user_timeout(options.tcp_user_timeout_clamped())?;
     if let Some(time) = options.tcp_keepalive {
@@ -158,7 +165,8 @@ impl UringListener {
             state: AcceptState::Idle,
             closing: false,
             in_flight: 0,
-            // Usually the backlog is still empty, so no connection is older than the options.
+            // Finds out early whether the backlog is empty, as it usually is: `preexisting` then
+            // becomes 0.
             accept_budget: 1,
             ready: None,
             preexisting,
@@ -191,8 +199,8 @@ impl UringListener {
 }
 
 impl UringListener {
-    /// Waits until nothing is armed, so that new connections wake other workers. Then takes a
-    /// connection if there is one.
+    /// Waits until no operation is armed, so that new connections wake other workers. Then accepts
+    /// a connection if there is one.
     fn poll_cancel_accept(&self, context: &Context<'_>) -> Poll<io::Result<Option<UringStream>>> {
         let mut listeners = self.worker.listeners.borrow_mut();
         let listener = &mut listeners[self.index as usize];
@@ -223,7 +231,8 @@ impl Listener for UringListener {
         poll_fn(|cx| self.poll_cancel_accept(cx)).await
     }
 
-    /// TCP clients keep retrying for a while. Clients of a Unix socket are refused immediately.
+    /// TCP clients get no response and retry for a while. Clients of a Unix socket are refused
+    /// immediately.
     fn refuse_new_connections(&self) {
         let mut listeners = self.worker.listeners.borrow_mut();
         let listener = &mut listeners[self.index as usize];
@@ -262,7 +271,7 @@ impl Future for Accept<'_> {
 }
 
 impl Drop for Accept<'_> {
-    /// Cancels the wait, so that another worker gets the connection.
+    /// Cancels the wait, so that another worker is woken for the next connection.
     fn drop(&mut self) {
         if self.is_armed {
             let worker = &self.listener.worker;
@@ -273,7 +282,7 @@ impl Drop for Accept<'_> {
 }
 
 impl UringWorker {
-    /// Takes a connection that is ready now.
+    /// Returns a connection that is ready now, if there is one.
     fn next_connection(&self, listener: &mut ListenerSlot) -> io::Result<Option<OwnedFd>> {
         if let Some(descriptor) = listener.ready.take() {
             return Ok(Some(descriptor));
@@ -305,12 +314,12 @@ impl UringWorker {
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             (OpKind::AcceptReady, opcode::PollAdd::new(descriptor, events).build())
         } else {
-            // The ring waits exclusively by itself. With O_NONBLOCK it would not wait.
+            // The kernel's accept waits exclusively in any case. With O_NONBLOCK it would not wait.
             let accept =
                 opcode::Accept::new(descriptor, std::ptr::null_mut(), std::ptr::null_mut());
             (OpKind::Accept, accept.flags(libc::SOCK_CLOEXEC).build())
         };
-        // SAFETY: neither refers to memory; the accept does not write an address.
+        // SAFETY: neither operation refers to memory; the accept does not write an address.
         unsafe { self.submit(entry, Token::new(kind, listener.generation, index)) }?;
         listener.state = AcceptState::Armed(kind);
         listener.in_flight += 1;
@@ -327,7 +336,7 @@ impl UringWorker {
         }
     }
 
-    /// A connection is ready to be accepted.
+    /// Handles the completion of a poll: a connection is ready to be accepted.
     pub(crate) fn on_accept_ready(&self, token: Token, result: i32) {
         self.complete_accept(token, |listener| match result {
             0.. => listener.accept_budget = self.accept_batch_size(),
@@ -336,7 +345,7 @@ impl UringWorker {
         });
     }
 
-    /// The ring has accepted a connection.
+    /// Handles the completion of an accept.
     pub(crate) fn on_accept(&self, token: Token, result: i32) {
         let descriptor = (result >= 0).then(|| {
             // SAFETY: the kernel created this descriptor for this completion; nothing else uses it.
@@ -369,13 +378,14 @@ impl UringWorker {
         waiter.wake(&self.executor);
     }
 
-    /// The number of connections to take before queuing behind the other workers again: one, and
-    /// more after iterations with many polls or long ones, because emptying the backlog would take
-    /// many of them. Idle workers have taken their connections in the meantime.
+    /// The number of connections to accept before queuing behind the other workers again. It is one
+    /// after a short iteration with few polls. After other iterations it is larger, because the
+    /// worker would otherwise need many of these to empty the backlog. This is fair: idle workers
+    /// have accepted their connections in the meantime.
     fn accept_batch_size(&self) -> usize {
         let batch_size = 1 + self.executor.polls() / POLLS_PER_ACCEPT;
         if self.long_iterations.borrow().is_last_long() {
-            batch_size.max(ACCEPT_BATCH_AFTER_STALL)
+            batch_size.max(ACCEPT_BATCH_AFTER_LONG_ITERATION)
         } else {
             batch_size
         }

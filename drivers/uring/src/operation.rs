@@ -1,16 +1,16 @@
 //! Identifies operations, and owns the memory of those that send.
 //!
-//! An operation is not a separate object: its state is part of the connection or listener it works
-//! for, and that slot is kept until the operation's final completion. So the slot *is* the owner of
-//! the memory, an idle connection has no second entry to touch, and the futures above own nothing
-//! that the kernel uses.
+//! An operation is not a separate object: its state is part of the slot of its connection or
+//! listener, and that slot exists until the operation's final completion. So the slot *is* the
+//! owner of the memory, there is no second table entry to look up, and futures own nothing that the
+//! kernel uses.
 
 use peregrine_driver::{FileRange, SendBuf};
 
 /// Identifies one operation, in the `user_data` of its submission and of all its completions.
 ///
-/// The generation counts the users of a slot. A completion with an old generation is stale; the
-/// resources it carries are released.
+/// A new generation begins whenever a slot is used for another connection or listener. A completion
+/// with an old generation is stale; the resources it carries are released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) kind: OpKind,
@@ -52,7 +52,7 @@ impl Token {
         Self { kind, generation: generation & GENERATION_MASK, index }
     }
 
-    /// Encodes it for the kernel: kind, generation, index, from the top.
+    /// Encodes the token for the kernel: kind, generation, index, from the highest bits down.
     pub(crate) fn to_user_data(self) -> u64 {
         (u64::from(self.kind as u8) << 56)
             | (u64::from(self.generation) << 32)
@@ -98,13 +98,14 @@ impl SendOp {
         Self { buf, sent: 0 }
     }
 
-    /// The unsent part of bytes in memory, at most as much as one operation can send.
+    /// The unsent bytes, at most as many as one operation can send; empty for a file.
     pub(crate) fn remaining(&self) -> &[u8] {
         let rest = self.buf.as_bytes().get(self.sent..).unwrap_or_default();
         &rest[..rest.len().min(SEND_LEN_MAX)]
     }
 
-    /// The file range that is being sent, and the number of its bytes that have been sent.
+    /// The range that is being sent and the number of its bytes that have been sent, if this is a
+    /// range of a file.
     pub(crate) fn file(&self) -> Option<(&FileRange, usize)> {
         match &self.buf {
             SendBuf::File(range) => Some((range, self.sent)),

@@ -1,22 +1,22 @@
-//! Records when the completions of the current task were taken from the ring.
+//! Records when the completions that made the current task ready were taken from the ring.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// When the completions that made the current task ready were taken from the ring. An iteration may
-/// end before all ready tasks were polled; the next poll of the ring then queues more tasks behind
-/// them.
+/// Knows when the completions that made the current task ready were taken from the ring. An
+/// iteration may end before all ready tasks were polled; the next poll of the ring then queues more
+/// tasks behind them.
 #[derive(Default)]
 pub(crate) struct PollClock {
-    /// The poll of the ring that the current task came from.
+    /// The time of the poll of the ring that made the current task ready.
     polled_at: Cell<Duration>,
-    /// The number of ready tasks before those of a later poll of the ring, and the time of that
-    /// poll.
+    /// The number of ready tasks that are queued before those of a later poll of the ring, and the
+    /// time of that poll.
     next_batch: Cell<Option<(usize, Duration)>>,
 }
 
 impl PollClock {
-    /// The driver polls the ring now, while `ready` tasks are already queued.
+    /// Called when the driver polls the ring while `ready` tasks are already queued.
     pub(crate) fn record_poll(&self, now: Duration, ready: usize) {
         if ready == 0 {
             self.polled_at.set(now);
@@ -26,7 +26,7 @@ impl PollClock {
         }
     }
 
-    /// The next task is about to be polled.
+    /// Called when the next task is about to be polled.
     #[inline]
     pub(crate) fn on_task_poll(&self) {
         match self.next_batch.get() {
@@ -39,7 +39,7 @@ impl PollClock {
         }
     }
 
-    /// The poll of the ring that the current task came from.
+    /// The time of the poll of the ring that made the current task ready.
     pub(crate) fn polled_at(&self) -> Duration {
         self.polled_at.get()
     }

@@ -1,7 +1,7 @@
 //! Creates the rings of all workers before choosing the driver.
 //!
-//! The memory of rings counts against a per-user limit, so it may suffice for one ring but not for
-//! many. A worker must not find that out when others are already running.
+//! The memory of rings counts against a per-user limit, which may suffice for one ring but not for
+//! all of them. That must be known before any worker runs, so all rings are created first.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -15,22 +15,23 @@ use crate::buffer_ring::{self, BufferRing};
 use crate::probe::{Features, MemlockShortage, ProbeError, buffer_ring_error, probe, ring_error};
 use crate::ring::{RING_SIZES, Ring, RingSize};
 
-/// How long to wait for the memory of rings that were just closed (those of the probe, of a larger
-/// size, or of the process before a restart). The kernel returns it within tens of milliseconds.
+/// How long to wait until the kernel has returned the memory of rings that were just closed: those
+/// of the probe, of a larger size, or of the process before a restart. It usually takes tens of
+/// milliseconds.
 const MEMLOCK_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
 const MEMLOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// One worker's ring and receive buffers, created but not in use. See [`prepare`].
 pub struct PreparedRing {
-    /// Closed before the buffers are freed.
+    /// Declared first, so that it is closed before the buffers are freed.
     pub(crate) ring: Ring,
     pub(crate) buffers: BufferRing,
 }
 
 /// Checks whether the driver can run here, like [`probe`], and creates a ring for each of
-/// `workers`. All rings have the same size, and are smaller if the limit of locked memory requires
+/// `workers`. All rings have the same size, which is reduced if the limit of locked memory requires
 /// it. The ring of a worker that is bound to a CPU is created on that CPU, so that its memory is on
-/// the same node.
+/// the same NUMA node.
 ///
 /// # Errors
 /// Not all workers can have a ring; the error contains the cause and the fix.
@@ -77,8 +78,8 @@ impl PreparedRing {
     }
 }
 
-/// Creates a ring on a separate thread: the kernel keeps a record of the ring with the thread that
-/// created it, and the caller's thread should not be affected.
+/// Creates a ring on a separate thread, because the kernel attaches state to the thread that
+/// creates a ring, and the caller's thread should not be affected.
 fn prepare_on_own_thread(size: RingSize, options: &Options) -> Result<PreparedRing, ProbeError> {
     let create = || {
         if let Some(cpu) = options.cpu {
@@ -95,7 +96,7 @@ fn prepare_on_own_thread(size: RingSize, options: &Options) -> Result<PreparedRi
     })
 }
 
-/// Creates `count` rings in the largest size that is possible for all of them.
+/// Creates `count` rings of the largest size in which all of them can be created.
 fn prepare_same_size<T>(
     count: usize,
     mut create: impl FnMut(usize, RingSize) -> Result<T, ProbeError>,
@@ -116,7 +117,7 @@ fn prepare_same_size<T>(
     Ok((size, created))
 }
 
-/// Retries for a short time if there is not enough memory.
+/// Retries for a short time while the limit of locked memory is reached.
 fn retry_on_enomem<T>(mut create: impl FnMut() -> Result<T, ProbeError>) -> Result<T, ProbeError> {
     let deadline = Instant::now() + MEMLOCK_RETRY_TIMEOUT;
     loop {

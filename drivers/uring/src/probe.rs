@@ -1,8 +1,8 @@
 //! Checks whether this machine supports the driver, by trying everything it needs once.
 //!
-//! Kernel versions are not reliable: distributions backport features, containers forbid system
-//! calls, and resource limits prevent what the kernel supports. So the probe creates a ring and
-//! tries each operation.
+//! The kernel's version does not decide this: distributions backport features, containers forbid
+//! system calls, and resource limits prevent what the kernel supports. So the probe creates a ring
+//! and tries each operation.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub struct Features {
     shortage: Option<MemlockShortage>,
 }
 
-/// Rings are smaller than they should be, because of the limit of locked memory.
+/// Rings are smaller than they should be, because the limit of locked memory is too low.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemlockShortage {
     pub(crate) completions: u32,
@@ -36,7 +36,7 @@ impl Features {
         ]
     }
 
-    /// Adds that the rings are smaller than they should be.
+    /// Sets whether the rings are smaller than they should be.
     #[cfg(target_os = "linux")]
     pub(crate) fn with_shortage(self, shortage: Option<MemlockShortage>) -> Self {
         Self { shortage, ..self }
@@ -123,12 +123,11 @@ impl fmt::Display for ProbeError {
             ),
             Self::KernelTooOld(missing) => write!(
                 f,
-                "This kernel cannot do this with io_uring: {missing}. \
-                 Use Linux 6.1 or later.",
+                "This kernel's io_uring does not support {missing}. Use Linux 6.1 or later.",
             ),
             Self::Failed(step, error) => write!(
                 f,
-                "Trying io_uring failed at this: {step} ({error}). \
+                "The io_uring self-test failed at this step: {step} ({error}). \
                  Use the tokio driver, and report this.",
             ),
         }
@@ -186,10 +185,11 @@ mod linux {
     use crate::ring::{EnterWait, RING_SIZES, Ring};
     use crate::worker::create_eventfd;
 
-    /// Each wait is for something that has already happened.
-    const STEP_TIMEOUT: Duration = Duration::from_secs(1);
-    /// The number of waits per step. Other completions may arrive first.
-    const WAITS: usize = 8;
+    /// The limit of one wait. Generous, because each wait is for something that has already
+    /// happened.
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
+    /// The maximum number of waits per step: completions of other steps may arrive first.
+    const WAITS_MAX: usize = 8;
 
     const ACCEPT: u64 = 1;
     const RECEIVE: u64 = 2;
@@ -230,12 +230,12 @@ mod linux {
         Ok(Features { missing_flags, shortage: None })
     }
 
-    /// The error to report for a failure while creating a ring.
+    /// Converts an error of creating a ring to its cause.
     pub(crate) fn ring_error(error: io::Error) -> ProbeError {
         setup_error(error, disabled_sysctl())
     }
 
-    /// The error to report for a failure while registering buffers.
+    /// Converts an error of registering buffers to its cause.
     pub(crate) fn buffer_ring_error(error: io::Error) -> ProbeError {
         match error.raw_os_error() {
             Some(libc::EINVAL) => ProbeError::KernelTooOld("rings of provided buffers"),
@@ -248,7 +248,7 @@ mod linux {
         ProbeError::LockedMemory { error, needed_kib: needed_kib(&[Options::default()]) }
     }
 
-    /// [`ring_error`] for this value of `kernel.io_uring_disabled`.
+    /// Like [`ring_error`], with the value of `kernel.io_uring_disabled` as a parameter.
     pub(super) fn setup_error(error: io::Error, sysctl: Option<u8>) -> ProbeError {
         match (error.raw_os_error(), sysctl) {
             (Some(libc::EPERM | libc::EACCES), Some(value @ 1..)) => ProbeError::Disabled(value),
@@ -330,10 +330,10 @@ mod linux {
             self.cancel(RECEIVE)
         }
 
-        /// The entries of this probe refer only to static memory, except for the buffers, which are
-        /// freed only after everything has completed.
+        /// Queues an operation of the probe.
         fn submit(&mut self, entry: squeue::Entry, user_data: u64) -> Result<(), ProbeError> {
-            // SAFETY: see above.
+            // SAFETY: all entries of the probe refer only to static memory, or to the buffers,
+            // which are freed only after every operation has completed.
             unsafe { self.ring.push(&entry.user_data(user_data)) }
                 .map_err(|error| step_error("submitting", error))
         }
@@ -342,7 +342,7 @@ mod linux {
         fn cancel(&mut self, user_data: u64) -> Result<(), ProbeError> {
             const STEP: &str = "cancel";
             self.submit(opcode::AsyncCancel::new(user_data).build(), CANCEL)?;
-            let is_gone = match self.wait(CANCEL, STEP)?.result() {
+            let was_not_found = match self.wait(CANCEL, STEP)?.result() {
                 0.. => false,
                 code if code == -libc::ENOENT => true,
                 code if code == -libc::EINVAL => return Err(ProbeError::KernelTooOld(STEP)),
@@ -350,8 +350,10 @@ mod linux {
             };
             match self.wait(user_data, STEP)?.result() {
                 code if code == -libc::ECANCELED => Ok(()),
-                // It had already ended; the code is its error.
-                code @ ..0 if is_gone => Err(step_error(STEP, io::Error::from_raw_os_error(-code))),
+                // The operation had already ended; the code is its error.
+                code @ ..0 if was_not_found => {
+                    Err(step_error(STEP, io::Error::from_raw_os_error(-code)))
+                }
                 _ => Err(ProbeError::KernelTooOld(STEP)),
             }
         }
@@ -375,14 +377,14 @@ mod linux {
             user_data: u64,
             step: &'static str,
         ) -> Result<cqueue::Entry, ProbeError> {
-            for _ in 0..WAITS {
+            for _ in 0..WAITS_MAX {
                 if let Some(index) =
                     self.completions.iter().position(|entry| entry.user_data() == user_data)
                 {
                     return Ok(self.completions.remove(index));
                 }
                 self.ring
-                    .enter(EnterWait::Completion(Some(STEP_TIMEOUT)))
+                    .enter(EnterWait::Completion(Some(WAIT_TIMEOUT)))
                     .map_err(|error| step_error("entering the kernel", error))?;
                 self.ring.take_completions(&mut self.completions);
             }
@@ -431,7 +433,7 @@ mod tests {
                 "descriptor",
                 "ulimit -n",
             ),
-            (setup_message(libc::EINVAL, Some(0)), "cannot do this", "Linux 6.1"),
+            (setup_message(libc::EINVAL, Some(0)), "does not support", "Linux 6.1"),
             (setup_message(libc::EIO, Some(0)), "creating a ring", "tokio driver"),
             (ProbeError::NotLinux.to_string(), "Linux only", "tokio driver"),
         ] {

@@ -22,8 +22,8 @@ use crate::worker::UringWorker;
 /// | Armed | Cancelling | too many chunks are unread, or the handle was dropped |
 /// | Armed, Cancelling | Idle | the final completion arrived |
 /// | Armed, Cancelling | Starved | it failed because all buffers were in use |
-/// | Starved | Armed | buffers are free again, or the worker would sleep without one |
-/// | Starved | Idle | the same, and no reader waits |
+/// | Starved | Armed | buffers are free again, or a reader waits and the worker is about to sleep |
+/// | Starved | Idle | no reader waits, and the worker is about to sleep |
 /// | Armed, Cancelling | Closed | the peer finished or the connection broke |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveState {
@@ -37,8 +37,8 @@ pub(crate) enum ReceiveState {
 
 /// How the next receive is submitted.
 ///
-/// Each chunk costs a completion and a wake-up of its reader, and each single receive a submission
-/// too. So fast uploads are received in large chunks.
+/// Each chunk costs a completion and a wake-up of its reader, and without multishot also a
+/// submission. So fast uploads are received in large chunks.
 ///
 /// | from | to | when |
 /// |---|---|---|
@@ -56,12 +56,12 @@ pub(crate) enum ReceiveMode {
     /// One operation for one chunk in a shared buffer.
     Single,
     /// One operation for one chunk of up to [`UringWorker::large_receive_bytes`] in separate
-    /// memory, submitted only when a reader waits for it. It takes what the socket has and never
+    /// memory, submitted only when a reader waits for it. It receives what the socket has and never
     /// waits for more, so a connection whose peer pauses holds no such memory.
     Large,
-    /// One operation that waits until the socket is readable, before a large chunk. Otherwise an
-    /// upload that is read faster than it is sent would arrive in two pieces each time: a small one
-    /// that is copied, and the bytes that arrived in the meantime.
+    /// One operation that waits until the socket is readable, before a large chunk. Without it, an
+    /// upload that is read faster than it is sent would arrive in two chunks each time: a small one
+    /// that is copied, and then the bytes that arrived in the meantime.
     Poll,
 }
 
@@ -111,6 +111,7 @@ impl UringStream {
 }
 
 impl StreamSlot {
+    /// Records whether the ring accepted a receive. If not, receiving has failed.
     fn track_receive_submission(&mut self, submitted: io::Result<()>) {
         self.receive_state = match submitted {
             Ok(()) => {
@@ -124,7 +125,7 @@ impl StreamSlot {
         };
     }
 
-    /// Takes the oldest unread bytes.
+    /// Removes the oldest unread chunk from the slot and returns it.
     fn next_bytes(&mut self, worker: &Rc<UringWorker>) -> Option<ChunkData> {
         if let Some(owned) = self.owned_receive.take_if(|owned| !owned.bytes.is_empty()) {
             return Some(ChunkData::Owned(owned));
@@ -140,9 +141,10 @@ impl StreamSlot {
 }
 
 impl ReceiveMode {
-    /// The mode after the final completion of a receive that returned `received` bytes.
-    fn after(self, received: ReceiveSize, more_waits: bool) -> Self {
-        match (self, more_waits) {
+    /// The mode after the final completion of a receive. `has_more` says whether the socket may
+    /// have more bytes.
+    fn next_mode(self, received: ReceiveSize, has_more: bool) -> Self {
+        match (self, has_more) {
             (Self::Multishot, _) => Self::Multishot,
             (Self::Single | Self::Large, true) | (Self::Poll, _) => Self::Large,
             (Self::Single, false) => Self::Multishot,
@@ -186,9 +188,9 @@ impl UringWorker {
         let start = owned.bytes.as_mut_ptr();
         let entry = opcode::Recv::new(connection.fd(), start, bytes as u32).flags(flags);
         // SAFETY: the slot owns the memory, which has room for `bytes` bytes. While the receive is
-        // armed it is neither read, because the vector is empty, nor dropped: `in_flight` keeps the
-        // slot, and `owned_receive` is only taken by the completion or, once it contains bytes, by
-        // a reader after that.
+        // armed, the memory is neither read, because the vector is empty, nor freed: `in_flight`
+        // keeps the slot alive, and `owned_receive` is taken out of the slot only by the completion
+        // or, once it contains bytes, by a reader.
         let submitted =
             unsafe { self.submit(entry.build(), connection.token(OpKind::Receive, index)) };
         connection.track_receive_submission(submitted);
@@ -218,7 +220,7 @@ impl UringWorker {
                     ReceiveMode::Poll => 0,
                     _ => usize::try_from(result).unwrap_or(0),
                 };
-                let more_waits =
+                let has_more =
                     self.store_received(connection, buffer, length) || cqueue::sock_nonempty(flags);
                 if !cqueue::more(flags) {
                     connection.in_flight -= 1;
@@ -228,16 +230,17 @@ impl UringWorker {
                             false => ReceiveSize::Full,
                         };
                         connection.receive_mode =
-                            connection.receive_mode.after(received, more_waits);
+                            connection.receive_mode.next_mode(received, has_more);
                     }
                     let unread = connection.unread_chunks();
-                    connection.receive_state = match self.after_receive(token, unread, result) {
-                        // The kernel reports an error only once, and has reported it to the sending
-                        // side.
+                    let next_state = self.state_after_receive(token, unread, result);
+                    connection.receive_state = match next_state {
+                        // The kernel reports an error only once. If the sending side got it, this
+                        // end is not a regular one.
                         ReceiveState::Closed(0) => {
                             ReceiveState::Closed(connection.send_queue.error)
                         }
-                        receiving => receiving,
+                        other => other,
                     };
                 }
                 self.apply_backpressure(token.index, connection);
@@ -259,8 +262,8 @@ impl UringWorker {
         waiter.wake(&self.executor);
     }
 
-    /// Returns true if the bytes filled the available memory, so that there may be more: some kinds
-    /// of sockets do not report that.
+    /// Stores `length` received bytes for the reader. Returns true if they filled the memory of the
+    /// receive, which means that there may be more: some kinds of sockets do not report that.
     fn store_received(
         &self,
         connection: &mut StreamSlot,
@@ -276,7 +279,8 @@ impl UringWorker {
                 connection.chunks.push(&self.buffers, buffer, length as u32);
                 length == self.buffers.bytes()
             }
-            // One shot: the kernel no longer uses the memory, whether or not it wrote to it.
+            // A large receive is not multishot: once it has completed, the kernel no longer uses
+            // the memory.
             (None, 0) => {
                 connection.owned_receive.take_if(|owned| owned.bytes.is_empty());
                 false
@@ -296,7 +300,7 @@ impl UringWorker {
     }
 
     /// The state after the final completion of a receive.
-    fn after_receive(&self, token: Token, unread: usize, result: i32) -> ReceiveState {
+    fn state_after_receive(&self, token: Token, unread: usize, result: i32) -> ReceiveState {
         match -result {
             0 => ReceiveState::Closed(0),
             code if code < 0 => ReceiveState::Idle,
@@ -307,7 +311,8 @@ impl UringWorker {
                     self.starved.borrow_mut().push_back((token.index, token.generation));
                     ReceiveState::Starved
                 } else {
-                    // The reader has chunks to read and arms the receive when it returns.
+                    // The reader still has chunks to read, and arms the next receive when it reads
+                    // them.
                     ReceiveState::Idle
                 }
             }
@@ -316,7 +321,8 @@ impl UringWorker {
         }
     }
 
-    /// Stops a connection that exceeds its share of buffers, and resumes it when it may continue.
+    /// Stops receiving for a connection with too many unread chunks, and resumes when there are
+    /// fewer.
     fn apply_backpressure(&self, index: u32, connection: &mut StreamSlot) {
         let unread = connection.unread_chunks();
         match (connection.receive_state, connection.receive_mode) {
@@ -324,16 +330,16 @@ impl UringWorker {
                 if unread >= self.read_ahead_buffers_max =>
             {
                 self.cancel_receive(index, connection);
-                // If the ring did not take the cancellation, the next chunk tries again.
+                // If the ring rejected the cancellation, the next chunk causes another attempt.
                 if connection.receive_state == ReceiveState::Cancelling {
                     connection.receive_mode = ReceiveMode::Large;
                 }
             }
-            // A later reader arms it.
+            // The next reader arms the receive.
             (ReceiveState::Idle, ReceiveMode::Large | ReceiveMode::Poll)
                 if unread > 0 || connection.receive_waiter.is_none() => {}
-            // With nothing unread, no reader would arm it. If no buffer is free, the receive fails
-            // with ENOBUFS and is then queued in `starved`.
+            // If nothing is unread, no reader is woken that would arm the receive. If no buffer is
+            // free, the receive fails with ENOBUFS and the connection is queued in `starved`.
             (ReceiveState::Idle, _)
                 if unread < self.read_ahead_buffers_max
                     && !self.is_shutting_down.get()
@@ -345,7 +351,7 @@ impl UringWorker {
         }
     }
 
-    /// Arms the receives that ended because of a lack of buffers, as far as buffers are free.
+    /// Arms receives that ended because no buffer was free, one for each buffer that is free now.
     pub(crate) fn rearm_starved(&self) {
         let mut free = self.buffers.free();
         while free > 0 {
@@ -365,9 +371,9 @@ impl UringWorker {
         }
     }
 
-    /// Called before the worker sleeps without a free buffer. The connections that hold the buffers
-    /// may never be read from, so each connection with a waiting reader gets memory for one
-    /// receive.
+    /// Called before the worker sleeps while connections are starved. The connections that hold the
+    /// buffers may never be read from, so each starved connection with a waiting reader gets
+    /// separate memory for one receive.
     pub(crate) fn rearm_starved_owned(&self) {
         loop {
             let Some((index, generation)) = self.starved.borrow_mut().pop_front() else { return };
@@ -380,7 +386,7 @@ impl UringWorker {
                 continue;
             }
             if connection.receive_waiter.is_none() {
-                // The next reader arms it again.
+                // The next reader arms the receive again.
                 connection.receive_state = ReceiveState::Idle;
             } else {
                 self.arm_owned_receive(index, connection, self.buffers.bytes(), 0);
@@ -409,11 +415,11 @@ mod tests {
             (ReceiveMode::Poll, Short, false, ReceiveMode::Large),
             (ReceiveMode::Poll, Short, true, ReceiveMode::Large),
         ];
-        for (from, received, more_waits, to) in moves {
+        for (from, received, has_more, to) in moves {
             assert_eq!(
-                from.after(received, more_waits),
+                from.next_mode(received, has_more),
                 to,
-                "{from:?}, {received:?}, {more_waits}"
+                "{from:?}, {received:?}, {has_more}"
             );
         }
     }

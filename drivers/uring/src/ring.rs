@@ -12,9 +12,10 @@ use io_uring::{IoUring, cqueue, squeue};
 /// for all processes of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingSize {
-    /// Submissions per enter. A full queue is submitted early.
+    /// The length of the submission queue. If it fills up, it is submitted early.
     pub(crate) submissions: u32,
-    /// Completions that fit without the kernel's overflow list. Multishot operations produce many.
+    /// The length of the completion queue. Further completions go to the kernel's overflow list,
+    /// and multishot operations produce many.
     pub(crate) completions: u32,
 }
 
@@ -29,7 +30,8 @@ impl RingSize {
     /// The approximate memory that such a ring locks.
     pub(crate) fn bytes(self) -> usize {
         const PAGE: usize = 4096;
-        // The kernel's fields beside the completions, including an index for each submission.
+        // The kernel stores other fields beside the completions: an index for each submission, and
+        // less than 512 bytes of counters.
         let completions = self.completions as usize * size_of::<cqueue::Entry>()
             + self.submissions as usize * size_of::<u32>()
             + 512;
@@ -38,7 +40,7 @@ impl RingSize {
     }
 }
 
-/// The number of enters with a full queue before a submission fails.
+/// How often a full queue is submitted to make room before a submission fails.
 const SUBMIT_RETRIES: u32 = 8;
 
 /// An optional setup flag that makes the ring faster.
@@ -61,7 +63,7 @@ impl SetupFlag {
     }
 }
 
-/// The optional flags from newest to oldest, the order in which they are dropped.
+/// The optional flags from newest to oldest, the order in which [`Ring::create`] gives them up.
 pub(crate) const OPTIONAL_SETUP_FLAGS: [SetupFlag; 4] = [
     SetupFlag::DeferTaskrun,
     SetupFlag::SingleIssuer,
@@ -72,10 +74,10 @@ pub(crate) const OPTIONAL_SETUP_FLAGS: [SetupFlag; 4] = [
 /// How long [`Ring::enter`] may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnterWait {
-    /// Submit, run the kernel's deferred work, and return.
+    /// Not at all: submit, run the kernel's deferred work, and return.
     DontWait,
-    /// Until something completes that is not expected (see [`Ring::expect_inline_completion`]), at
-    /// most for the given time, if any.
+    /// Until an operation completes that is not an expected one (see
+    /// [`Ring::expect_inline_completion`]), at most for the given time, if any.
     Completion(Option<Duration>),
 }
 
@@ -90,8 +92,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring without the flags that this kernel does not support. It accepts
-    /// registrations; the thread that will use it must call [`Ring::enable`] first.
+    /// Creates a ring, without the optional flags that this kernel does not support. Buffers can be
+    /// registered with it right away, but it accepts operations only after the thread that will use
+    /// it has called [`Ring::enable`].
     pub(crate) fn create(size: RingSize) -> io::Result<Self> {
         for skipped in 0..=OPTIONAL_SETUP_FLAGS.len() {
             let flags = &OPTIONAL_SETUP_FLAGS[skipped..];
@@ -127,7 +130,7 @@ impl Ring {
         Err(io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Makes the calling thread the user of the ring, on most kernels exclusively.
+    /// Makes the calling thread the user of the ring: on most kernels, no other thread can use it.
     ///
     /// # Errors
     /// The ring is closed, or the kernel rejected the call.
@@ -145,7 +148,7 @@ impl Ring {
         self.enters
     }
 
-    /// How often completions did not fit into the queue, so that the kernel kept some.
+    /// How often completions did not fit into the queue, so that the kernel held some back.
     pub(crate) fn cq_overflows(&self) -> u64 {
         self.overflows
     }
@@ -168,7 +171,7 @@ impl Ring {
     ///
     /// # Safety
     /// All memory that `entry` refers to must stay valid until the operation's final completion
-    /// and, if the kernel writes to it, must not be used otherwise.
+    /// and, if the kernel writes to it, must not be accessed until then.
     ///
     /// # Errors
     /// The ring is closed, or it is full and the kernel accepts no submissions.
@@ -184,7 +187,7 @@ impl Ring {
         unsafe { self.push_slow(entry) }
     }
 
-    /// [`Ring::push`] when the queue is full or closed.
+    /// [`Ring::push`] if the queue is full or the ring is closed.
     ///
     /// # Safety
     /// As for `push`.
@@ -206,15 +209,16 @@ impl Ring {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// The operation that was queued last completes within the enter that submits it, whatever its
-    /// result: a sleep must not end because of it.
+    /// Declares that the operation queued last completes within the enter that submits it, whatever
+    /// its result, and that its completion must not end a sleep.
     pub(crate) fn expect_inline_completion(&mut self) {
         self.inline_completions += 1;
     }
 
-    /// A sleep must end when an expected completion arrives, because a task waits for its result.
+    /// Makes one of the expected completions end a sleep, because a task waits for its result.
     ///
-    /// Calling this twice for the same completion ends a sleep early, which costs one iteration.
+    /// If this is called twice for the same completion, a sleep ends early, which costs one
+    /// iteration.
     pub(crate) fn wake_on_inline_completion(&mut self) {
         self.inline_completions = self.inline_completions.saturating_sub(1);
     }
@@ -227,8 +231,8 @@ impl Ring {
     /// Submits the queue and waits as given by `wait`, with at most one enter.
     ///
     /// # Errors
-    /// Errors of the ring. Interruptions, timeouts and an overflow of completions are not errors:
-    /// the caller checks for completions in any case.
+    /// The ring failed. Interruptions, timeouts and an overflow of completions are not errors: the
+    /// caller checks for completions in any case.
     pub(crate) fn enter(&mut self, wait: EnterWait) -> io::Result<()> {
         let queues = self.queues.as_mut().ok_or_else(ring_closed)?;
         let completions_min = self.inline_completions as usize + 1;
@@ -269,8 +273,8 @@ impl Ring {
                 self.overflows += 1;
             }
         }
-        // The expected completions were among these. One that was not will end the next sleep
-        // early, which costs one iteration.
+        // The expected completions were usually among these. One that was not will end the next
+        // sleep early, which costs one iteration.
         self.inline_completions = 0;
     }
 
@@ -302,8 +306,8 @@ impl Ring {
         let completion = queues.completion();
         if enabled {
             completion.enable_eventfd();
-            // The kernel queues its work, then reads the flag; this side writes the flag, then
-            // checks for work. Without a full barrier both could miss each other.
+            // The kernel queues its work, then reads the flag; the driver writes the flag, then
+            // checks for work. Without a full barrier, each could miss the other's write.
             fence(Ordering::SeqCst);
         } else {
             completion.disable_eventfd();

@@ -1,19 +1,20 @@
-//! Sends data: immediately as much as the socket takes, the rest with one ring operation at a time.
+//! Sends data: as much as the socket accepts immediately, the rest with one ring operation at a
+//! time.
 //!
 //! Most sends are small and fit into the socket's buffer. They are sent *inline*: with a ring
-//! operation that does not wait for room, so it completes in the same enter in which the worker
-//! goes to sleep. That completion is expected and does not end the sleep; meanwhile the connection
-//! continues as if the socket had room. If it has none, the waiting task is woken. If something
-//! depends on an inline send (more bytes, the end of the stream, or a task waiting until it is
-//! sent), its completion ends the sleep.
+//! operation that does not wait for room, so it completes within the enter in which the worker goes
+//! to sleep. That completion is expected and does not end the sleep; meanwhile the connection
+//! continues as if the socket had room. If the socket turns out to have none, the waiting tasks are
+//! woken. If something depends on an inline send (more bytes, the end of the stream, or a task
+//! waiting until it is sent), its completion ends the sleep.
 //!
-//! Large sends start with a plain call, because it matters to their connection whether there is
-//! room for more. The rest is sent by a ring operation as the peer reads. Data that is sent in the
-//! meantime is queued behind it.
+//! Large sends start with a plain system call, because their connection needs to know whether there
+//! is room for more. The rest is sent by a ring operation as the peer reads. Data that is passed in
+//! the meantime is queued behind it.
 //!
-//! Shared bytes are sent by the same call as the bytes before them, and the rest of them with
-//! separate operations. The connection's slot keeps them until the kernel has accepted them. For
-//! files the ring reports when there is room, and a plain call (`sendfile.rs`) sends.
+//! Shared bytes are sent by the same system call as the bytes before them; what remains is sent by
+//! separate operations. The connection's slot holds them until the kernel has accepted them. For
+//! files, the ring reports when there is room, and a plain call (`sendfile.rs`) sends.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -33,22 +34,22 @@ use crate::stream::{
 };
 use crate::worker::UringWorker;
 
-/// The maximum length of an inline send. Above that a system call is cheap compared to the work it
-/// does.
+/// The maximum length of an inline send. Above that, a system call costs little compared to the
+/// copying that it does.
 const INLINE_SEND_BYTES_MAX: usize = 16 * 1024;
 
 /// The maximum number of inline sends per iteration, which is the number of pooled vectors. Beyond
 /// that, system calls are cheaper than new vectors.
 const INLINE_SENDS_MAX: u32 = 64;
 
-/// The pause after nothing of a file could be sent although the socket has room. The kernel is then
-/// short of memory, and polls would keep reporting that there is room.
+/// How long to wait after nothing of a file could be sent although the socket has room. The kernel
+/// is then short of memory, and polling for room would complete immediately each time.
 static FILE_RETRY_DELAY: types::Timespec = types::Timespec::new().nsec(10_000_000);
 
 impl UringStream {
     /// Sends `out` and then `shared`, or queues them behind earlier data.
     pub(crate) fn start_send(&self, out: &mut Vec<u8>, shared: Option<SendBuf>) {
-        // Dropped at the end if it is still here, after all borrows have ended.
+        // What is not sent or queued is dropped at the end, after all borrows have ended.
         let mut shared = shared.filter(|shared| !shared.is_empty());
         if out.is_empty() && shared.is_none() {
             return;
@@ -59,7 +60,7 @@ impl UringStream {
         if let ReceiveState::Closed(code) = connection.receive_state
             && send_queue.error == 0
         {
-            // A broken connection accepts nothing. An inline send would report that too late.
+            // A broken connection accepts no data, and an inline send would report that too late.
             send_queue.error = code;
         }
         if send_queue.error != 0 || send_queue.shutdown != ShutdownState::Open {
@@ -110,7 +111,7 @@ impl UringStream {
         Poll::Pending
     }
 
-    /// Shuts down sending, now or after the data being sent.
+    /// Shuts down sending, either now or after the data that is still being sent.
     pub(crate) fn start_finish(&self) {
         let mut streams = self.worker.streams.borrow_mut();
         let connection = &mut streams[self.index as usize];
@@ -125,7 +126,7 @@ impl UringStream {
 }
 
 impl SendQueue {
-    /// Returns whether all data was sent.
+    /// Returns whether `poll_flush` is ready: all data was sent, or sending has failed.
     pub(crate) fn is_flushed(&self) -> bool {
         self.state == SendState::Idle || self.wrote_after_shutdown
     }
@@ -140,7 +141,8 @@ impl SendQueue {
 }
 
 impl StreamSlot {
-    /// Shuts down sending. A direct call: the ring would use another thread for it.
+    /// Shuts down sending with a plain system call, because the ring would use another thread for
+    /// it.
     fn shutdown_write(&mut self) {
         if self.send_queue.error != 0 {
             return;
@@ -152,7 +154,8 @@ impl StreamSlot {
         }
     }
 
-    /// Records whether the ring took a send operation. If not, sending ends.
+    /// Records whether the ring accepted a send operation, and returns it. If not, sending has
+    /// failed.
     fn track_submission(&mut self, result: io::Result<()>) -> bool {
         match result {
             Ok(()) => self.in_flight += 1,
@@ -163,7 +166,7 @@ impl StreamSlot {
         result.is_ok()
     }
 
-    /// The tasks that wait in either direction.
+    /// Removes and returns the tasks that wait in either direction.
     fn take_waiters(&mut self) -> [Waiter; 2] {
         [
             std::mem::take(&mut self.send_queue.flush_waiter),
@@ -177,8 +180,8 @@ impl UringWorker {
         !self.is_shutting_down.get() && self.ring.borrow().inline_completions() < INLINE_SENDS_MAX
     }
 
-    /// Sends what the kernel accepts immediately, and submits the rest to the ring. `shared` is
-    /// taken only if a part of it is still to be sent.
+    /// Sends what the kernel accepts immediately, and submits the rest to the ring. Takes `shared`
+    /// only if a part of it remains to be sent.
     fn send_sync(
         &self,
         index: u32,
@@ -233,10 +236,10 @@ impl UringWorker {
                 send_queue.queued.get_or_insert_default().push_back(shared);
             }
         }
-        self.start_send(index, connection);
+        self.submit_armed_send(index, connection);
     }
 
-    /// Submits the current bytes as an inline send, which sends as much as the socket has room for.
+    /// Submits an inline send of the current bytes, which sends as much as the socket has room for.
     fn submit_inline_send(&self, index: u32, connection: &mut StreamSlot) {
         if self.submit_send(index, connection, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
             connection.send_queue.state = SendState::Inline;
@@ -251,15 +254,16 @@ impl UringWorker {
         }
     }
 
-    /// Submits the rest of the current bytes to the ring, to be sent when there is room. For a
-    /// file, polls for room.
-    fn start_send(&self, index: u32, connection: &mut StreamSlot) {
+    /// Submits an operation that sends the rest of the current bytes when there is room. For a
+    /// file, the operation only polls for room.
+    fn submit_armed_send(&self, index: u32, connection: &mut StreamSlot) {
         if self.submit_send(index, connection, libc::MSG_NOSIGNAL) {
             connection.send_queue.state = SendState::Armed;
         }
     }
 
-    /// Returns false if the ring does not take the operation, which ends sending.
+    /// Submits an operation for the rest of the current data. Returns false if the ring rejects it,
+    /// which ends sending.
     fn submit_send(&self, index: u32, connection: &mut StreamSlot, flags: i32) -> bool {
         let (current, target) = (&connection.send_queue.current, connection.fd());
         let entry = if current.file().is_some() {
@@ -270,14 +274,14 @@ impl UringWorker {
                 .flags(flags)
                 .build()
         };
-        // SAFETY: `current` owns the bytes, or has a handle of shared ones, which are immutable and
-        // stay in place as long as any handle exists. Until the completion, which alone clears
-        // `state`, it is neither changed nor taken, and `in_flight` keeps the slot.
+        // SAFETY: `current` owns the bytes, or has a handle of shared bytes, which are immutable
+        // and stay in place as long as any handle exists. Until the completion, which alone clears
+        // `state`, `current` is neither changed nor taken, and `in_flight` keeps the slot alive.
         let submitted = unsafe { self.submit(entry, connection.token(OpKind::Send, index)) };
         connection.track_submission(submitted)
     }
 
-    /// Starts a pause before the rest of a file is tried again.
+    /// Submits a timeout, after which the rest of a file is tried again.
     fn start_file_retry(&self, index: u32, connection: &mut StreamSlot) {
         let entry = opcode::Timeout::new(&raw const FILE_RETRY_DELAY).build();
         // SAFETY: the kernel reads a static constant.
@@ -321,7 +325,7 @@ impl UringWorker {
                     send_queue.current.advance(result as usize)
                 }
                 _ if result == -libc::EINTR || result == -libc::EAGAIN => false,
-                // Short of memory: an operation that waits may succeed.
+                // The kernel is short of memory; an operation that waits may still succeed.
                 _ if previous_state == SendState::Inline
                     && (result == -libc::ENOBUFS || result == -libc::ENOMEM) =>
                 {
@@ -340,14 +344,14 @@ impl UringWorker {
             } else if is_file && result > 0 && send_queue.bytes_written == bytes_before {
                 self.start_file_retry(token.index, connection);
             } else {
-                self.start_send(token.index, connection);
+                self.submit_armed_send(token.index, connection);
             }
             waiters = match (previous_state, connection.send_queue.state) {
                 _ if connection.send_queue.error != 0 => connection.take_waiters(),
                 (_, SendState::Idle) => {
                     [std::mem::take(&mut connection.send_queue.flush_waiter), Waiter::NONE]
                 }
-                // `is_writable` has reported room until now, so the tasks must check again.
+                // `is_writable` has returned true until now, so the tasks must check again.
                 (SendState::Inline, _) => connection.take_waiters(),
                 _ => [Waiter::NONE, Waiter::NONE],
             };
@@ -356,8 +360,8 @@ impl UringWorker {
         drop((completed, unsent));
     }
 
-    /// Starts sending the data queued behind a finished send. Returns the queue if it must not be
-    /// sent.
+    /// Starts sending the data queued behind a finished send. If sending has failed, returns the
+    /// unsent data to be dropped.
     #[expect(clippy::box_collection, reason = "stored as a box")]
     fn start_next_send(
         &self,
@@ -369,7 +373,7 @@ impl UringWorker {
             && let Some(next) = send_queue.queued.as_mut().and_then(|queued| queued.pop_front())
         {
             send_queue.current = SendOp::new(next);
-            self.start_send(index, connection);
+            self.submit_armed_send(index, connection);
             return None;
         }
         let unsent = send_queue.queued.take();
@@ -380,8 +384,8 @@ impl UringWorker {
     }
 }
 
-/// Sends both in one call that does not wait. Bytes before a file are held back briefly, so that
-/// they share a packet with its contents.
+/// Sends `first` and `shared` in one system call that does not wait. If a file follows `first`, the
+/// kernel holds `first` back briefly, so that both share a packet.
 fn send_vectored(
     socket: &SockRef<'_>,
     first: &[u8],
@@ -412,6 +416,7 @@ impl SendQueue {
         if error_code == 0 { self.current.advance(sent) } else { self.fail(error_code) }
     }
 
+    /// Ends sending with an error. Returns true, because the current data is finished.
     fn fail(&mut self, code: i32) -> bool {
         self.error = code;
         true

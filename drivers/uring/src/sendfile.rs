@@ -4,20 +4,20 @@
 //! is room for more. The ring's own operation (`splice`) would always need a kernel thread and a
 //! pipe.
 //!
-//! `sendfile` has no `MSG_NOSIGNAL`: it relies on `SIGPIPE` being ignored, which is the default of
-//! Rust programs. A program in another language that uses the server as a library must ignore the
-//! signal itself. Ignoring it here would override choices of the rest of the process, and would be
-//! inherited by programs that handlers start.
+//! `sendfile` has no `MSG_NOSIGNAL`, so this module relies on `SIGPIPE` being ignored, which is the
+//! default of Rust programs. A program in another language that uses the server as a library must
+//! ignore the signal itself. If this module ignored it, that would override choices of the rest of
+//! the process, and would be inherited by programs that handlers start.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use peregrine_driver::FileRange;
 
-/// Used as an error number if a file was shorter than expected.
+/// Used as an error number if a file was shorter than expected or could not be read.
 pub(crate) const FILE_FAILED: i32 = -1;
 
-/// The error for an error number or [`FILE_FAILED`].
+/// Converts an error number or [`FILE_FAILED`] to an error.
 pub(crate) fn to_io_error(code: i32) -> io::Error {
     match code {
         FILE_FAILED => io::ErrorKind::UnexpectedEof.into(),
@@ -25,9 +25,10 @@ pub(crate) fn to_io_error(code: i32) -> io::Error {
     }
 }
 
-/// Sends as much of the range after its first `start` bytes as the socket has room for now. Returns
-/// how many bytes were sent and the error number: 0 for success, that of the socket's error, or
-/// [`FILE_FAILED`]. If the kernel is short of memory it sends nothing; retry later.
+/// Sends as much of the range, without its first `start` bytes, as the socket has room for now.
+/// Returns the number of bytes sent, and an error number: 0 for success, that of the socket, or
+/// [`FILE_FAILED`]. If the kernel is short of memory, it sends nothing without an error; retry
+/// later.
 pub(crate) fn sendfile(socket: BorrowedFd<'_>, range: &FileRange, start: usize) -> (usize, i32) {
     let _mode = match NonblockingGuard::set(socket) {
         Ok(mode) => mode,
@@ -63,7 +64,7 @@ fn sendfile_once(
         tests::SHORTAGE.set(Some(attempts + 1));
         return Err(io::Error::from_raw_os_error(libc::ENOMEM));
     }
-    // SAFETY: both descriptors are open, and the kernel writes `offset` only.
+    // SAFETY: both descriptors are open, and the kernel writes only to `offset`.
     let sent =
         unsafe { libc::sendfile64(socket.as_raw_fd(), range.file.as_raw_fd(), offset, bytes) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -71,8 +72,8 @@ fn sendfile_once(
 
 /// Sets the socket to non-blocking mode until dropped.
 ///
-/// The mode is blocking otherwise, because operations of the ring wait only on blocking sockets.
-/// Operations in flight are not affected: the kernel checks the mode when an operation is
+/// The socket is otherwise in blocking mode, because operations of the ring wait only on blocking
+/// sockets. Operations in flight are not affected: the kernel checks the mode when an operation is
 /// submitted, and none is submitted while the guard exists.
 struct NonblockingGuard<'a>(BorrowedFd<'a>);
 
@@ -90,7 +91,7 @@ impl Drop for NonblockingGuard<'_> {
     }
 }
 
-/// One `ioctl`, where `fcntl` would take two calls.
+/// Sets the mode by one `ioctl`; `fcntl` would take two calls.
 fn set_nonblocking(socket: BorrowedFd<'_>, is_non_blocking: libc::c_int) -> io::Result<()> {
     let mut mode = is_non_blocking;
     // SAFETY: the kernel reads a number from `mode`.

@@ -1,6 +1,6 @@
 //! One connection: a slot with two state machines, driven by `receive.rs` and `send.rs`.
 //!
-//! The slot is kept until the handle was dropped *and* every operation had its final completion.
+//! The slot exists until the handle was dropped *and* every operation had its final completion.
 //! Only then is the descriptor closed, because closing a descriptor does not end the operations on
 //! it.
 
@@ -25,7 +25,7 @@ use crate::worker::UringWorker;
 /// A connection of a [`Uring`](crate::Uring) worker.
 pub struct UringStream {
     pub(crate) worker: Rc<UringWorker>,
-    /// The index of its slot, or [`HANDED_OFF`].
+    /// The index of the connection's slot, or [`HANDED_OFF`].
     pub(crate) index: u32,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct StreamSlot {
     pub(crate) generation: u32,
     pub(crate) receive_state: ReceiveState,
     pub(crate) receive_mode: ReceiveMode,
-    /// The handle was dropped.
+    /// Whether the handle was dropped.
     pub(crate) closing: bool,
     /// The number of operations without their final completion.
     pub(crate) in_flight: u8,
@@ -55,12 +55,12 @@ pub(crate) struct SendQueue {
     pub(crate) current: SendOp,
     /// The number of bytes that the kernel has accepted.
     pub(crate) bytes_written: u64,
-    /// The number of the error that broke the connection, or
+    /// The number of the error that ended sending, or
     /// [`FILE_FAILED`](crate::sendfile::FILE_FAILED), or 0. Nothing is sent after an error.
     pub(crate) error: i32,
     pub(crate) state: SendState,
     pub(crate) shutdown: ShutdownState,
-    /// Data was sent after the end of the stream, and dropped.
+    /// Whether data was passed to `send` after `finish`; it was discarded.
     pub(crate) wrote_after_shutdown: bool,
     pub(crate) flush_waiter: Waiter,
     /// Data queued behind the send in the kernel, if any.
@@ -68,7 +68,7 @@ pub(crate) struct SendQueue {
     pub(crate) queued: Option<Box<VecDeque<SendBuf>>>,
 }
 
-/// The operation for `current` in the ring.
+/// The operation in the ring that sends [`SendQueue::current`].
 ///
 /// | from | to | when |
 /// |---|---|---|
@@ -81,15 +81,16 @@ pub(crate) enum SendState {
     Idle,
     /// An operation that does not wait for the socket: it completes within the next enter.
     Inline,
-    /// An operation that waits until the socket has room, or bytes queued behind an operation.
+    /// An operation that waits until the socket has room, or any operation with bytes queued behind
+    /// it.
     Armed,
 }
 
-/// The progress of shutting down our sending side.
+/// The progress of shutting down sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownState {
     Open,
-    /// To be shut down once all data queued before is sent.
+    /// To be shut down once all queued data is sent.
     Requested,
     Sent,
 }
@@ -183,8 +184,8 @@ impl Stream for UringStream {
         true
     }
 
-    fn send_file(&self, out: &mut Vec<u8>, part: FileRange) {
-        self.start_send(out, Some(SendBuf::from_file(part)));
+    fn send_file(&self, out: &mut Vec<u8>, range: FileRange) {
+        self.start_send(out, Some(SendBuf::from_file(range)));
     }
 
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -214,7 +215,7 @@ impl Stream for UringStream {
     fn is_broken(&self) -> bool {
         let streams = self.worker.streams.borrow();
         let connection = &streams[self.index as usize];
-        // A receive that ended with the error has cleared it in the socket.
+        // If a receive or a send has reported the error, the socket no longer has it.
         let has_failed = matches!(connection.receive_state, ReceiveState::Closed(code) if code != 0)
             || connection.send_queue.error != 0;
         let socket = SockRef::from(&connection.descriptor);
@@ -222,7 +223,7 @@ impl Stream for UringStream {
     }
 
     fn reset_on_drop(&self) {
-        // If the option cannot be set, the connection is closed regularly.
+        // If the option cannot be set, the connection is closed normally.
         let _ = self.worker.streams.borrow()[self.index as usize].reset_on_close();
     }
 
@@ -267,7 +268,8 @@ impl StreamSlot {
 }
 
 impl UringWorker {
-    /// Ends a connection whose handle was dropped: its bytes, its operations, then its descriptor.
+    /// Closes a connection whose handle was dropped: releases its unread chunks and cancels its
+    /// operations. The descriptor is closed when all operations have completed.
     fn close_stream(&self, index: u32) {
         // Dropped after the borrow, because destructors of wakers and shared bytes may run any
         // code.
@@ -310,9 +312,9 @@ pub(crate) fn find_live(streams: &mut Slab<StreamSlot>, token: Token) -> Option<
     streams.get_mut(token.index as usize).filter(|slot| slot.generation == token.generation)
 }
 
-/// Records the final completion of an operation. Returns the connection if it can be freed: shared
-/// bytes in it may have a destructor of the application, so it must be dropped after all borrows
-/// have ended.
+/// Records the final completion of an operation. Returns the connection if it can be freed. The
+/// caller must drop it after all borrows have ended, because shared bytes in it may have a
+/// destructor of the application.
 #[must_use = "drop it after all borrows have ended"]
 pub(crate) fn complete_operation(
     streams: &mut Slab<StreamSlot>,

@@ -1,7 +1,7 @@
 //! The worker's cached clock, and its sleeping tasks.
 //!
-//! A sorted map is sufficient: code with a deadline per connection, such as the server, keeps those
-//! in its own structure and sleeps until the first one.
+//! A sorted map is fast enough, because it stays small: code with a deadline per connection, such
+//! as the server, stores the deadlines in its own structure and sleeps until the first one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::executor::Waiter;
 use crate::worker::UringWorker;
 
-/// The monotonic and the calendar clock, read at most once in an iteration of the loop.
+/// The monotonic and the calendar clock, whose readings are cached for an iteration of the loop.
 pub(crate) struct LoopClock {
     start: Instant,
     in_iteration: Cell<bool>,
     now: Cell<Option<Duration>>,
     unix: Cell<Option<Duration>>,
-    /// The last reading of this iteration.
+    /// The last reading by `precise_now` in this iteration.
     last_reading: Cell<Option<Reading>>,
 }
 
-/// A reading may be reused for this many polls, while polls are quick.
+/// `coarse_now` reuses a reading for this many polls while polls are quick.
 const READING_REUSE_POLLS: usize = 8;
 
 /// A poll is quick if it takes at most this long.
@@ -36,12 +36,13 @@ struct Reading {
     time: Duration,
     /// The number of polls in the iteration at that time.
     polls: usize,
-    /// For how many more polls it may be used.
+    /// For how many more polls the reading can be reused.
     reusable_polls: usize,
 }
 
 impl Reading {
-    fn after(last: Option<Self>, time: Duration, polls: usize) -> Self {
+    /// A new reading. Compares it with the last one to find out whether polls are quick.
+    fn new(last: Option<Self>, time: Duration, polls: usize) -> Self {
         let is_quick = last.is_some_and(|last| {
             let passed = polls.saturating_sub(last.polls).try_into().unwrap_or(u32::MAX);
             passed > 0 && time.saturating_sub(last.time) <= QUICK_POLL_MAX.saturating_mul(passed)
@@ -77,13 +78,13 @@ impl LoopClock {
     /// The current time, after `polls` polls of the iteration.
     pub(crate) fn precise_now(&self, polls: usize) -> Duration {
         let time = self.start.elapsed();
-        let reading = Reading::after(self.last_reading.get(), time, polls);
+        let reading = Reading::new(self.last_reading.get(), time, polls);
         self.last_reading.set(self.in_iteration.get().then_some(reading));
         time
     }
 
-    /// The current time, or the last reading: from this poll or the previous one and, if the polls
-    /// before that were quick, from one of the last few.
+    /// The current time, or the last reading if it is recent enough: from this poll or the previous
+    /// one or, if the polls before it were quick, from one of the last few.
     pub(crate) fn coarse_now(&self, polls: usize) -> Duration {
         match self.last_reading.get() {
             Some(last) if polls <= last.polls + last.reusable_polls => last.time,
@@ -92,7 +93,7 @@ impl LoopClock {
     }
 
     pub(crate) fn unix_time(&self) -> Duration {
-        // A clock set before 1970 is not useful anyway.
+        // If the clock is set to a time before 1970, dates are wrong in any case.
         self.cached(&self.unix, || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
@@ -109,18 +110,18 @@ impl LoopClock {
     }
 }
 
-/// An iteration is long if it takes at least this long.
-const LONG_ITERATION: Duration = Duration::from_millis(10);
+/// An iteration is long if it takes at least this much time.
+const LONG_ITERATION_MIN: Duration = Duration::from_millis(10);
 
-/// Iterations of at least this length are remembered. Shorter ones do not matter for deadlines of
-/// peers.
+/// Iterations of at least this length are recorded. Shorter ones do not matter for the deadlines
+/// that peers must meet.
 const RECORDED_ITERATION_MIN: Duration = Duration::from_millis(100);
 
-/// The maximum number of remembered iterations.
-const RECORDED_ITERATIONS: usize = 64;
+/// The maximum number of recorded iterations.
+const RECORDED_ITERATIONS_MAX: usize = 64;
 
-/// The last iterations that took long, because handlers blocked or many tasks were ready. Data sent
-/// during an iteration is submitted at its end.
+/// The most recent iterations that took long, because handlers blocked or many tasks were ready.
+/// Data sent during an iteration is submitted at its end.
 #[derive(Default)]
 pub(crate) struct LongIterations {
     /// When each iteration began and ended.
@@ -129,11 +130,11 @@ pub(crate) struct LongIterations {
 }
 
 impl LongIterations {
-    /// An iteration has ended.
+    /// Called when an iteration has ended.
     #[inline]
     pub(crate) fn record(&mut self, began: Duration, ended: Duration) {
         let took = ended.saturating_sub(began);
-        self.is_last_long = took >= LONG_ITERATION;
+        self.is_last_long = took >= LONG_ITERATION_MIN;
         if took >= RECORDED_ITERATION_MIN {
             self.push(began, ended);
         }
@@ -141,7 +142,7 @@ impl LongIterations {
 
     #[cold]
     fn push(&mut self, began: Duration, ended: Duration) {
-        if self.iterations.len() == RECORDED_ITERATIONS {
+        if self.iterations.len() == RECORDED_ITERATIONS_MAX {
             self.iterations.pop_front();
         }
         self.iterations.push_back((began, ended));
@@ -169,7 +170,7 @@ pub(crate) struct Timers {
     next_id: u64,
 }
 
-/// The deadline of a timer, and its number.
+/// The deadline of a timer, and its id.
 type TimerKey = (Duration, u64);
 
 impl Timers {
@@ -187,14 +188,15 @@ impl Timers {
         self.entries.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Removes a timer that is due at `now`. Call until it returns `None`.
+    /// Removes a timer that is due at `now` and returns its waiter. Call this until it returns
+    /// `None`.
     pub(crate) fn expire(&mut self, now: Duration) -> Option<Waiter> {
         let first = self.entries.first_entry().filter(|first| first.key().0 <= now);
         first.map(|entry| entry.remove())
     }
 }
 
-/// The future of `sleep_until`. It registers itself at its first poll.
+/// The future of `sleep_until`. It adds its timer at the first poll.
 pub(crate) struct Sleep {
     worker: Rc<UringWorker>,
     at: Duration,
@@ -280,7 +282,7 @@ mod tests {
             (at(402, 20), 1),
             (at(403, 22), READING_REUSE_POLLS),
         ] {
-            let reading = Reading::after(last, time, polls);
+            let reading = Reading::new(last, time, polls);
             assert_eq!(reading.reusable_polls, reusable_polls, "{reading:?}");
             last = Some(reading);
         }
@@ -321,12 +323,12 @@ mod tests {
         {
             assert_eq!(iterations.submitted_at(ms(time)), ms(submitted), "{time}");
         }
-        for number in 0..2 * RECORDED_ITERATIONS as u64 {
+        for number in 0..2 * RECORDED_ITERATIONS_MAX as u64 {
             iterations.record(ms(10_000 + 100 * number), ms(10_100 + 100 * number));
         }
         assert_eq!(
             (iterations.iterations.len(), iterations.submitted_at(ms(10))),
-            (RECORDED_ITERATIONS, ms(10))
+            (RECORDED_ITERATIONS_MAX, ms(10))
         );
     }
 }

@@ -23,13 +23,14 @@ use crate::ring::{EnterWait, Ring};
 use crate::stream::StreamSlot;
 use crate::timer::{LongIterations, LoopClock, Timers};
 
-/// How long an ending worker waits for the kernel to release its memory. Everything has been
+/// How long an ending worker waits for the kernel to release its memory. All operations were
 /// cancelled before, so this is only reached if the kernel hangs.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A worker's state. Handles hold it by `Rc`; it never leaves its thread.
 ///
-/// None of its cells is borrowed while foreign code runs (a waker, a destructor of a task).
+/// None of its cells is borrowed while code from outside the driver runs, such as a waker or the
+/// destructor of a task.
 pub(crate) struct UringWorker {
     pub(crate) ring: RefCell<Ring>,
     /// Freed after the ring, which `shut_down` closes explicitly.
@@ -48,21 +49,23 @@ pub(crate) struct UringWorker {
     pub(crate) keep_awake_count: Cell<usize>,
     pub(crate) accepted: Cell<u64>,
     pub(crate) buffers_exhausted: Cell<u64>,
-    /// Connections whose receive ended because of a lack of buffers: slot and generation, in order.
+    /// The connections whose receive ended because no buffer was free, in that order: slot and
+    /// generation.
     pub(crate) starved: RefCell<VecDeque<(u32, u32)>>,
     pub(crate) is_shutting_down: Cell<bool>,
     pub(crate) blocking_tasks: BlockingTasks,
     /// Where counters are published for other threads, and when the current iteration began.
     metrics: Option<(Arc<DriverMetrics>, Cell<Option<Duration>>)>,
-    /// The last iterations that took long.
+    /// The most recent iterations that took long.
     pub(crate) long_iterations: RefCell<LongIterations>,
     /// Called at the end of each iteration.
     pub(crate) on_iteration_end: OnceCell<Box<dyn Fn(Duration)>>,
     in_flight: Cell<u64>,
+    /// Whether the poll for wake-ups by other threads is in the ring.
     wake_armed: Cell<bool>,
-    /// When the timeout in the ring ends the sleep, if there is one.
+    /// When the timeout operation in the ring ends a sleep, if there is one.
     wait_deadline: Cell<Option<Duration>>,
-    /// The length of that timeout. Must not be changed while it is in the ring.
+    /// The length of that timeout. Must not be changed while the operation is in the ring.
     wait_timespec: Cell<types::Timespec>,
     wait_timed_out: Cell<bool>,
     generation: Cell<u32>,
@@ -121,7 +124,7 @@ impl UringWorker {
         }
     }
 
-    /// An iteration begins: completions are about to be dispatched.
+    /// Called when an iteration begins, before completions are dispatched.
     pub(crate) fn begin_iteration(&self) {
         let now = self.clock.now();
         self.executor.record_poll(now);
@@ -130,7 +133,7 @@ impl UringWorker {
         }
     }
 
-    /// The iteration is over: publishes the counters for other threads.
+    /// Called when an iteration ends. Publishes the counters for other threads.
     pub(crate) fn end_iteration(&self) {
         let now = self.clock.precise_now(self.executor.polls());
         self.long_iterations.borrow_mut().record(self.executor.polled_at(), now);
@@ -148,18 +151,18 @@ impl UringWorker {
         metrics.buffer_bytes.set(self.buffers.provided_bytes());
     }
 
-    /// A generation for a slot's next user.
+    /// A generation for a new connection or listener in a slot.
     pub(crate) fn next_generation(&self) -> u32 {
         let generation = self.generation.get().wrapping_add(1) & GENERATION_MASK;
         self.generation.set(generation);
         generation
     }
 
-    /// Queues an operation. On success, exactly one completion without `F_MORE` follows, after
-    /// which `complete` no longer counts the operation as in flight.
+    /// Queues an operation, which then counts as in flight until its final completion. On success,
+    /// exactly one completion without `F_MORE` follows: the final one.
     ///
     /// # Safety
-    /// All memory that `entry` refers to must stay valid and unused until that completion.
+    /// All memory that `entry` refers to must stay valid and unused until the final completion.
     ///
     /// # Errors
     /// The worker has ended, or the kernel accepts no submissions.
@@ -180,7 +183,7 @@ impl UringWorker {
         unsafe { self.submit(entry, Token { kind, ..target }) }
     }
 
-    /// Dispatches all completions to their owners. Returns true if there were any.
+    /// Dispatches all completions to their owners. Returns whether there were any.
     pub(crate) fn dispatch(self: &Rc<Self>) -> bool {
         let mut batch = self.batch.take();
         self.ring.borrow_mut().take_completions(&mut batch);
@@ -242,10 +245,10 @@ impl UringWorker {
     }
 
     /// Ensures that a sleep in the ring ends at the next timer, and after `timeout_max` at the
-    /// latest. Returns the timeout to pass to the wait itself, if any.
+    /// latest. Returns the time limit to pass to the wait itself, if one is needed.
     ///
-    /// One timeout operation stays in the ring for many sleeps; a time limit for each wait would
-    /// make the kernel set and clear a timer each time.
+    /// One timeout operation stays in the ring for many sleeps. With a time limit for each wait,
+    /// the kernel would have to set and clear a timer each time.
     pub(crate) fn arm_wait_timeout(&self, timeout_max: Duration) -> io::Result<Option<Duration>> {
         let timer = self.timers.borrow().next_deadline();
         if let (Some(deadline), None) = (self.wait_deadline.get(), timer) {
@@ -267,14 +270,14 @@ impl UringWorker {
         self.wait_timespec.set(deadline.saturating_sub(now).into());
         let entry = opcode::Timeout::new(self.wait_timespec.as_ptr()).build();
         let entry = entry.user_data(Token::new(OpKind::Timeout, 0, 0).to_user_data());
-        // SAFETY: `UringWorker` outlives the ring and is not moved, because it is in a `Rc`; the
+        // SAFETY: `UringWorker` outlives the ring and is not moved, because it is in an `Rc`; the
         // length is not written while `wait_deadline` says that the timeout is in the ring.
         unsafe { self.ring.borrow_mut().push(&entry) }?;
         self.wait_deadline.set(Some(deadline));
         Ok(None)
     }
 
-    /// Returns whether a sleep has timed out since the last call.
+    /// Returns whether the timeout operation has expired since the last call.
     pub(crate) fn take_wait_timed_out(&self) -> bool {
         self.wait_timed_out.take()
     }
@@ -324,10 +327,10 @@ impl UringWorker {
     }
 
     /// Waits for operations that were already cancelled individually, such as those of dropped
-    /// connections. Cancelling everything makes the kernel search all operations for each one,
-    /// which takes seconds with thousands of connections, and is not needed for those that are
-    /// ending anyway.
+    /// connections, before [`Self::cancel_all`] is called. To cancel everything, the kernel
+    /// searches all operations for each one, which takes seconds with thousands of connections.
     fn await_cancelled(self: &Rc<Self>) {
+        // Gives up after two waits of 20 ms in which nothing completed.
         let mut idle_rounds = 0;
         while self.in_flight.get() > 0 && idle_rounds < 2 {
             let before = self.in_flight.get();

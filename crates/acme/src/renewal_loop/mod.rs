@@ -29,7 +29,7 @@ const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The polling interval while another instance is ordering.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long another instance may hold the lock without result before that is a failure.
+/// How long another instance can hold the lock without a result before that is a failure.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 /// The time limit of an order, less than its lease.
@@ -41,7 +41,7 @@ const _: () = assert!(ORDER_TIMEOUT.as_secs() * 3 / 2 <= LOCK_LEASE.as_secs());
 /// order.
 const ORDER_RETRY_AFTER_MAX: Duration = Duration::from_secs(450);
 
-/// A random number from 0 to 1.
+/// Returns a random number from 0 to 1.
 fn random_jitter() -> f64 {
     let mut bytes = [0; 4];
     // Without randomness, all instances act at the same time, which is better than not at all.
@@ -56,12 +56,12 @@ pub(crate) struct RenewalLoop {
     schedule: RenewalSchedule,
     account: Option<Account>,
     /// Whether the account was found or created for orders, and matches the settings.
-    account_ready: bool,
+    is_account_ready: bool,
     /// Certificates that are served but could not be stored.
     unstored: HashMap<String, Vec<u8>>,
     /// Certificates that are not served because they are not valid yet, by this machine's clock.
     not_yet_valid: HashMap<String, StoredCertificate>,
-    /// Since when another instance has held the lock.
+    /// The time since which another instance has held the lock.
     locked_since: Option<Instant>,
     /// The action in progress, to report if it panics.
     current_action: Option<RenewalAction>,
@@ -78,7 +78,7 @@ impl RenewalLoop {
             configs,
             schedule,
             account: None,
-            account_ready: false,
+            is_account_ready: false,
             unstored,
             not_yet_valid,
             locked_since: None,
@@ -91,7 +91,7 @@ impl RenewalLoop {
     pub(crate) async fn run(&mut self) {
         loop {
             let Err(panic) = CatchUnwind::new(self.run_once()).await;
-            // Logging the panic may panic too, if the log cannot be written.
+            // Logging the panic can panic too, if the log cannot be written.
             let delay = catch_unwind(AssertUnwindSafe(|| self.on_panic(&panic)));
             sleep(delay.unwrap_or(self.shared.settings.retry_backoff.1)).await;
         }
@@ -112,7 +112,7 @@ impl RenewalLoop {
             }
             Some(RenewalAction::FetchRenewalInfo(name)) => {
                 tracing::error!(target: "peregrine", name, panic,
-                    "asking the authority when to renew a certificate panicked; it is tried again later");
+                    "the request for a renewal window panicked; it is retried later");
                 self.schedule.ari_failed(&name, SystemTime::now(), Duration::ZERO);
                 Duration::ZERO
             }
@@ -203,7 +203,7 @@ impl RenewalLoop {
                 if self.adopt_stored(name) {
                     self.locked_since = None;
                 } else if self.check_lock_overdue() {
-                    let cause = "another instance holds the lock of the storage without any \
+                    let cause = "another instance holds the lock of the storage without a \
                         result; stop the process that holds it";
                     self.on_failed(name, OrderFailure::new(FailureReason::Locked, cause));
                 } else {
@@ -266,9 +266,9 @@ impl RenewalLoop {
         let shared = Arc::clone(&self.shared);
         // An account that was only loaded to request a renewal window has not been compared with
         // the settings.
-        if !self.account_ready {
+        if !self.is_account_ready {
             self.account = load_or_create_account(&shared.settings, true).await?;
-            self.account_ready = true;
+            self.is_account_ready = true;
         }
         let missing_account = || OrderFailure::new(FailureReason::Account, "there is no account");
         let account = self.account.as_ref().ok_or_else(missing_account)?;
@@ -345,7 +345,7 @@ impl RenewalLoop {
             Some(remaining) => {
                 tracing::error!(target: "peregrine", name, error, %reason, failures, retry = ?pause,
                 days_left = remaining.as_secs() / 86_400,
-                "a certificate could not be renewed; the present one stays")
+                "a certificate could not be renewed; the current one stays in use")
             }
             None => {
                 tracing::error!(target: "peregrine", name, error, %reason, failures, retry = ?pause,
@@ -360,8 +360,8 @@ impl RenewalLoop {
         *status.failures_by_reason.entry(reason).or_default() += 1;
     }
 
-    /// Returns whether the directory has temporarily rejected a request, and until when. If it
-    /// rejects all requests, the schedule sends none until then.
+    /// Returns whether the directory has temporarily rejected a request, and the time until which
+    /// it does so. If it rejects all requests, the schedule sends none until then.
     fn check_retry_after(&mut self, now: SystemTime) -> Option<Option<SystemTime>> {
         let rejection = self.shared.settings.client.take_rejection()?;
         if let Some(retry_at) =
@@ -375,7 +375,7 @@ impl RenewalLoop {
     }
 
     fn forget_account(&mut self) {
-        (self.account, self.account_ready) = (None, false);
+        (self.account, self.is_account_ready) = (None, false);
     }
 
     /// Requests the renewal window of the certificate from the authority (ARI).
@@ -399,7 +399,7 @@ impl RenewalLoop {
             Ok(None) => self.schedule.ari_unsupported(name),
             Err(error) => {
                 tracing::debug!(target: "peregrine", name, error,
-                    "the authority did not say when to renew the certificate");
+                    "the authority did not return a renewal window");
                 self.forget_account();
                 let retry_at = self.check_retry_after(now).flatten();
                 let delay = retry_at
@@ -409,8 +409,8 @@ impl RenewalLoop {
         }
     }
 
-    /// The renewal window suggested by the authority, and when to request it again; `None` if it
-    /// does not support windows.
+    /// Requests the renewal window from the authority. Returns its start and end, and how soon to
+    /// request it again, or `None` if the authority does not support windows.
     async fn renewal_window(
         &mut self,
         identifier: CertificateIdentifier<'static>,

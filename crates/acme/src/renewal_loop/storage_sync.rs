@@ -1,4 +1,4 @@
-//! Serves stored certificates, and keeps the storage and the served certificates in step.
+//! Serves stored certificates, and synchronizes the storage with the served certificates.
 
 use super::{RenewalLoop, random_jitter};
 use crate::scoped_storage::StoredCertificate;

@@ -2,7 +2,7 @@
 
 use peregrine_metrics::{Counter, Exposition, MetricFamily, MetricType};
 
-/// Counters of lines. Each worker has its own, and so has the thread that writes lines.
+/// Line counters. Each worker has its own counters, and so does the thread that writes lines.
 #[derive(Debug)]
 pub struct AccessLogMetrics {
     workers: Vec<WorkerCounters>,
@@ -20,7 +20,7 @@ pub struct AccessLogMetrics {
 pub(super) struct WorkerCounters {
     /// Lines that were queued.
     pub(super) accepted: Counter,
-    /// Lines for which the queue had no room.
+    /// Lines that did not fit into the queue.
     pub(super) dropped: Counter,
 }
 
@@ -43,7 +43,7 @@ impl AccessLogMetrics {
         self.workers.iter().map(|worker| worker.dropped.get()).sum()
     }
 
-    /// The number of lines in the queues.
+    /// Returns the number of lines that are queued or being written.
     pub(super) fn pending(&self) -> u64 {
         self.accepted().saturating_sub(self.written.get() + self.failed.get())
     }
@@ -79,7 +79,7 @@ const REOPENS: MetricFamily<'_> = MetricFamily {
 pub(crate) const FAMILIES: &[MetricFamily<'static>] =
     &[LINES, DROPPED_LINES, QUEUED_LINES, REOPENS];
 
-/// Writes the metrics; only the families, without samples, if there is no log.
+/// Writes the metrics. If there is no log, writes the families without samples.
 pub(crate) fn write(page: &mut Exposition, metrics: Option<&AccessLogMetrics>) {
     page.begin_family(&LINES);
     if let Some(metrics) = metrics {

@@ -1,10 +1,10 @@
 //! The access log: one line per request, written by a separate thread.
 //!
-//! Workers put lines into a queue and never wait. Lines are dropped and counted if they cannot be
-//! written, because the disk is full, a pipe has no reader, or the queue is full.
+//! Workers put lines into a queue and never wait. Lines that cannot be written are dropped and
+//! counted, for example because the disk or the queue is full, or because a pipe has no reader.
 //!
-//! `queue.rs` has the queues from the workers to the thread, `writer.rs` the thread, and `sink.rs`
-//! the output.
+//! `queue.rs` contains the queues from the workers to the thread, `writer.rs` the thread, and
+//! `sink.rs` the output.
 
 mod metrics;
 mod queue;
@@ -37,14 +37,14 @@ use tokio::sync::watch;
 /// The default size of a worker's queue.
 pub const DEFAULT_QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// How long the shutdown waits for unwritten lines, by default.
+/// How long the shutdown waits by default until all lines are written.
 pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The output and the format of the access log (`Server::access_log`).
 ///
 /// Each request is logged in one line when its response is complete or when it ends without one.
 /// This includes malformed requests and requests whose client disconnected. Workers put lines into
-/// a queue for another thread; they wait neither for the disk nor for that thread.
+/// a queue for another thread, and wait neither for the disk nor for that thread.
 ///
 /// ```no_run
 /// use peregrine::access_log::{AccessLogFormat, AccessLogOptions};
@@ -63,7 +63,7 @@ pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct AccessLogOptions {
     target: Target,
     style: AccessLogStyle,
-    /// The channel for changes of the style, if it can change.
+    /// The channel that changes the style, if a reload can change it.
     style_updates: Option<watch::Receiver<AccessLogStyle>>,
     queue_bytes_max: usize,
     flush_timeout: Duration,
@@ -143,13 +143,13 @@ impl AccessLogOptions {
         Self::with_target(Target::File(path.into()))
     }
 
-    /// Writes to any other writer, on a thread that may block. Each call gets many lines, all of
-    /// them complete.
+    /// Writes to any other writer, on a thread where writes may block. Each write passes one or
+    /// more complete lines.
     pub fn writer(writer: impl Write + Send + 'static) -> Self {
         Self::with_target(Target::Writer(Box::new(writer)))
     }
 
-    /// Writes to the target of a configuration: `stdout`, or the path of a file.
+    /// Writes to the target that a configuration names: `stdout`, or the path of a file.
     #[doc(hidden)]
     pub fn from_target(text: &str) -> Self {
         if text == "stdout" { Self::stdout() } else { Self::file(text) }
@@ -173,15 +173,15 @@ impl AccessLogOptions {
         self
     }
 
-    /// Leaves out the query strings of request targets and of `Referer` fields, which may contain
+    /// Omits the query strings of request targets and of `Referer` fields, which may contain
     /// secrets. By default they are logged, as in other servers.
     pub fn omit_query(mut self) -> Self {
         self.style.omit_query = true;
         self
     }
 
-    /// Leaves out the requests of the route with this pattern, such as `/health`. Starting the
-    /// server fails if the application has no such route.
+    /// Omits the requests of the route with this pattern, such as `/health`. The server fails to
+    /// start if the application has no such route.
     #[doc(alias = "exclude")]
     pub fn exclude_route(mut self, pattern: impl Into<String>) -> Self {
         self.style.excluded_routes.insert(pattern.into());
@@ -195,7 +195,7 @@ impl AccessLogOptions {
         self
     }
 
-    /// Takes the style from the latest value of this channel.
+    /// Makes the style follow the latest value of this channel.
     #[doc(hidden)]
     pub fn set_style_updates(&mut self, updates: watch::Receiver<AccessLogStyle>) {
         self.style_updates = Some(updates);
@@ -210,27 +210,28 @@ impl AccessLogOptions {
         self.target.open()
     }
 
-    /// Sets how many bytes of each worker may wait to be written. Further lines are dropped and
-    /// counted. Default: 1 MiB. The memory is allocated only while that much waits.
+    /// Limits the size of each worker's queue, in bytes. If a line does not fit into the queue, it
+    /// is dropped and counted. Default: 1 MiB. Memory is allocated only for lines that are in the
+    /// queue.
     pub fn queue_bytes_max(mut self, bytes_max: usize) -> Self {
         self.queue_bytes_max = bytes_max;
         self
     }
 
-    /// Sets how long the shutdown waits until everything is written. Default: 5 s.
+    /// Sets how long the shutdown waits until all lines are written. Default: 5 s.
     pub fn flush_timeout(mut self, timeout: Duration) -> Self {
         self.flush_timeout = timeout;
         self
     }
 
-    /// Whether the output is a file, which can be reopened, or may become one by a reload.
+    /// Whether the output is a file, which can be reopened, or a reload can change it to a file.
     #[doc(hidden)]
     #[must_use]
     pub fn may_be_file(&self) -> bool {
         matches!(self.target, Target::File(_)) || self.style_updates.is_some()
     }
 
-    /// Opens the output and starts the thread, with a queue for each of `workers`.
+    /// Opens the output and starts the thread, with a queue for each worker.
     ///
     /// # Errors
     /// The output cannot be opened, or the thread cannot be started.
@@ -252,8 +253,8 @@ impl AccessLogOptions {
             metrics: Arc::clone(&metrics),
             done: sender,
         };
-        let body: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
-        let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(body);
+        let run: Box<dyn FnOnce() + Send> = Box::new(move || writer.run());
+        let thread = thread::Builder::new().name("peregrine-log".to_owned()).spawn(run);
         let thread = thread.map_err(AccessLogError::Thread)?;
         signal.set_thread(thread.thread().clone());
         let worker_log = |queue| {
@@ -272,25 +273,26 @@ impl AccessLogOptions {
 pub struct StartedAccessLog {
     /// One for each worker.
     logs: Vec<WorkerLog>,
-    /// Set if the output is a file or may become one.
+    /// `None` if the output is not a file and cannot become one.
     control: Option<LogControl>,
     flush: AccessLogFlush,
 }
 
 impl StartedAccessLog {
-    /// The handle to the output, if it is a file or may become one.
+    /// Returns the handle to the output, if the output is a file or can become one.
     #[must_use]
     pub fn control(&self) -> Option<LogControl> {
         self.control.clone()
     }
 
-    /// The metrics of the log.
+    /// Returns the log's metrics.
     #[must_use]
     pub fn metrics(&self) -> &Arc<AccessLogMetrics> {
         &self.flush.metrics
     }
 
-    /// Distributes the log to the workers. The returned [`AccessLogFlush`] ends it.
+    /// Gives each worker its part of the log. The returned [`AccessLogFlush`] flushes and closes
+    /// the log.
     #[must_use]
     pub fn distribute(
         started_log: Option<Self>,
@@ -313,26 +315,26 @@ impl LogControl {
         self.0.reopen();
     }
 
-    /// Switches to another output. Lines that are already queued go to one of the two.
+    /// Switches to another output. Lines that are already queued are written to either output.
     pub fn switch_sink(&self, sink: Sink) {
         self.0.switch(sink);
     }
 }
 
-/// Ends a log. If this is dropped instead, the thread keeps running until the last worker has
-/// ended.
+/// Flushes and closes a log ([`wait`](Self::wait)). If this value is dropped instead, the thread
+/// runs until the last worker has ended.
 #[derive(Debug)]
 pub struct AccessLogFlush {
     signal: Arc<WriterSignal>,
-    /// Disconnected or `Ok` when the thread has ended. The type is that of the admin listener's
-    /// channel, because each channel type is compiled separately.
+    /// Receives `Ok` or is disconnected when the thread has ended. The type is the same as that of
+    /// the admin listener's channel, because each channel type is compiled separately.
     done: mpsc::Receiver<io::Result<()>>,
     metrics: Arc<AccessLogMetrics>,
     flush_timeout: Duration,
 }
 
 impl AccessLogFlush {
-    /// Waits until everything is written, for up to `flush_timeout`.
+    /// Waits until all lines are written, for up to `flush_timeout`.
     pub fn wait(self) {
         self.signal.flush();
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.done.recv_timeout(self.flush_timeout) {

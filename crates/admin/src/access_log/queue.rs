@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::Thread;
 
-/// The maximum capacity that a slot keeps after its lines were taken.
+/// The maximum capacity of a buffer that is reused after its lines are written.
 pub(super) const RETAINED_BYTES_MAX: usize = 64 * 1024;
 
 /// How often a worker tries to lock a slot. Two attempts can both fail if the writer thread moves
-/// on to the second slot between them. The thread then waits before it returns to the first slot.
+/// from the first slot to the second between them. The writer thread then pauses before it returns
+/// to the first slot, so further attempts succeed.
 const LOCK_ATTEMPTS: usize = 4;
 
 /// The lines of one worker that wait to be written.
@@ -19,8 +20,8 @@ const LOCK_ATTEMPTS: usize = 4;
 pub(super) struct LineQueue {
     worker: usize,
     bytes_max: usize,
-    /// The writer thread locks one slot at a time, and only to take its contents. So one of the two
-    /// slots is always free, and a worker never waits, not even if the writer thread is preempted
+    /// The writer thread locks one slot at a time, and only to remove its contents. So one of the
+    /// two slots is always free, and a worker never waits, even if the writer thread is preempted
     /// while it holds a lock; see [`LOCK_ATTEMPTS`].
     slots: [Mutex<Vec<u8>>; 2],
     signal: Arc<WriterSignal>,
@@ -38,7 +39,7 @@ impl LineQueue {
         Self { worker, bytes_max, slots: Default::default(), signal, metrics }
     }
 
-    /// Takes the lines of one slot, and leaves `empty` in their place.
+    /// Removes and returns the lines of one slot, and stores the buffer `empty` in their place.
     pub(super) fn take(&self, slot: usize, empty: Vec<u8>) -> Vec<u8> {
         debug_assert!(empty.is_empty(), "its lines would be written twice");
         let mut lines = self.slots[slot].lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +59,8 @@ impl AccessLogSink for Producer {
 }
 
 impl LineQueue {
-    /// Queues a line, or drops and counts it. Only called by the queue's worker.
+    /// Queues a line. If the queue is full, drops the line and counts it. Only the queue's worker
+    /// calls this.
     pub(super) fn push(&self, line: &[u8]) {
         let counters = self.metrics.worker(self.worker);
         for slot in self.slots.iter().cycle().take(LOCK_ATTEMPTS) {
@@ -75,7 +77,8 @@ impl LineQueue {
             drop(lines);
             counters.accepted.add(1);
             let half = self.bytes_max / 2;
-            return self.signal.notify(len_before < half && len_before + line.len() >= half);
+            let becomes_half_full = len_before < half && len_before + line.len() >= half;
+            return self.signal.notify(becomes_half_full);
         }
         counters.dropped.add(1);
     }
@@ -84,11 +87,11 @@ impl LineQueue {
 /// Wakes the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct WriterSignal {
-    /// Whether the thread has been woken for queued lines. A worker that finds it false after
-    /// queueing a line wakes the thread. The thread clears it before it takes lines. The lock of
-    /// the slot orders the two.
+    /// Whether the thread has been woken. A worker that reads false after queueing a line wakes the
+    /// thread. The thread clears this flag before it removes lines from a slot. The slot's lock
+    /// orders the two accesses.
     is_set: AtomicBool,
-    /// Whether a queue is at least half full.
+    /// Whether a queue has become half full, so that the thread must not wait for more lines.
     is_urgent: AtomicBool,
     is_reopen_requested: AtomicBool,
     /// The output to switch to.
@@ -98,13 +101,13 @@ pub(super) struct WriterSignal {
     thread: OnceLock<Thread>,
 }
 
-/// The state of a log's thread.
+/// The state of a log's thread. States only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriterState {
     Running,
-    /// Ends when all workers have ended and everything is written.
+    /// The thread ends when all workers have ended and all lines are written.
     Detached,
-    /// Ends when everything is written.
+    /// The thread ends when all lines are written.
     Flushing,
 }
 
@@ -120,8 +123,8 @@ impl WriterSignal {
         }
     }
 
-    /// Wakes the thread for a queued line if necessary. `is_urgent` means that the queue is at
-    /// least half full.
+    /// Wakes the thread for a queued line, if it has not been woken yet. `is_urgent` means that the
+    /// queue has become half full.
     #[inline]
     fn notify(&self, is_urgent: bool) {
         if is_urgent {
@@ -133,7 +136,7 @@ impl WriterSignal {
         }
     }
 
-    /// Acknowledges the wake-up. Must be called before lines are taken.
+    /// Acknowledges the wake-up. Must be called before lines are removed from a slot.
     pub(super) fn clear(&self) {
         self.is_set.swap(false, Ordering::AcqRel);
         self.is_urgent.swap(false, Ordering::AcqRel);
@@ -160,7 +163,7 @@ impl WriterSignal {
         self.wake();
     }
 
-    /// Whether there is an output to switch to, or the current one is to be reopened.
+    /// Whether there is an output to switch to, or a reopen was requested.
     pub(super) fn wants_other_sink(&self) -> bool {
         self.is_reopen_requested.load(Ordering::Acquire) || self.has_next_sink()
     }

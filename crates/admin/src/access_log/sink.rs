@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// How long to wait for a full non-blocking descriptor before the next attempt to write.
+/// How long to wait before the next attempt to write to a full non-blocking descriptor.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The output: an open file, standard output, or another writer.
+/// The output of the access log.
 pub struct Sink {
     kind: SinkKind,
     /// Whether the last line was written only in part.
@@ -38,7 +38,7 @@ impl Sink {
         Ok(Self { kind: SinkKind::File { path, file }, is_last_line_partial: false })
     }
 
-    /// Standard output, without the lock and the buffer of `std::io::Stdout`.
+    /// Opens standard output, without the lock and the buffer of `std::io::Stdout`.
     pub(super) fn stdout() -> io::Result<Self> {
         #[cfg(unix)]
         let sink = Self::stdout_from_fd(io::stdout().as_fd().try_clone_to_owned()?);
@@ -47,7 +47,7 @@ impl Sink {
         sink
     }
 
-    /// Like [`stdout`](Self::stdout), for a duplicate of the descriptor.
+    /// Like [`stdout`](Self::stdout), with a duplicate of the descriptor.
     #[cfg(unix)]
     pub(super) fn stdout_from_fd(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { kind: SinkKind::Stdout(Stdout::new(fd)?), is_last_line_partial: false })
@@ -57,7 +57,8 @@ impl Sink {
         Self { kind: SinkKind::Stream { name: "a writer", stream }, is_last_line_partial: false }
     }
 
-    /// Reopens the output if it is a file. If that fails, keeps the old file.
+    /// Reopens the output if it is a file, and returns whether it is. On error, the old file stays
+    /// open.
     pub(super) fn reopen(&mut self) -> io::Result<bool> {
         let SinkKind::File { path, file } = &mut self.kind else { return Ok(false) };
         *file = open(path)?;
@@ -66,8 +67,8 @@ impl Sink {
     }
 
     /// Writes lines. Returns how many bytes were written, up to the end of the last complete line.
-    /// If the output is full, waits until `gives_up` returns true, and then fails with
-    /// `WouldBlock`.
+    /// While the output is full, waits and retries. Fails with `WouldBlock` if `gives_up` returns
+    /// true meanwhile.
     pub(super) fn write(
         &mut self,
         lines: &[u8],
@@ -115,7 +116,7 @@ impl Sink {
         (written, Ok(()))
     }
 
-    /// Waits for [`RETRY_INTERVAL`], or for less if the system reports that there is room.
+    /// Waits for [`RETRY_INTERVAL`], or until the system reports that the output is writable.
     fn wait_writable(&self) {
         #[cfg(unix)]
         {
@@ -144,8 +145,9 @@ impl Sink {
         }
     }
 
-    /// Removes the last `bytes`, which are the beginning of a line. This only works for a file, and
-    /// only if no other process, such as a successor, has written to it since.
+    /// Removes the last `bytes`, which are the beginning of a line, and returns whether that
+    /// succeeded. It can succeed only for a file to which no other process, such as a successor,
+    /// has written since.
     fn truncate(&mut self, bytes: usize) -> bool {
         let SinkKind::File { file, .. } = &mut self.kind else { return false };
         let (Ok(metadata), Ok(end)) = (file.metadata(), file.stream_position()) else {
@@ -156,12 +158,12 @@ impl Sink {
     }
 }
 
-/// Standard output, written to without blocking where possible, so that the thread can switch to
-/// another output while a pipe is full. The flags of the descriptor are not changed, because the
-/// rest of the program shares it.
+/// Standard output. Writes do not block where possible, so that the thread can switch to another
+/// output while a pipe is full. The descriptor's flags are not changed, because the rest of the
+/// program shares the descriptor.
 #[cfg(unix)]
 enum Stdout {
-    /// A pipe, which is opened a second time if possible, a file, or a terminal.
+    /// A file, a terminal, or a pipe. A pipe is opened a second time if possible.
     File(File),
     /// A socket, usually of a service manager.
     Socket(socket2::Socket),
@@ -177,8 +179,9 @@ impl Stdout {
         if kind.is_socket() {
             return Ok(Self::Socket(socket2::Socket::from(OwnedFd::from(file))));
         }
-        // A second file description of the same pipe has its own flags. This needs /proc and write
-        // permission on the pipe; without them, the existing descriptor is used and may block.
+        // A second file description of the same pipe has its own flags. Opening it requires /proc
+        // and write permission on the pipe. Otherwise the existing descriptor is used, and writes
+        // may block.
         let reopen = || {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path)
@@ -213,6 +216,7 @@ impl Write for Stdout {
     }
 }
 
+/// Opens a log file for appending, and creates it if it does not exist.
 fn open(path: &PathBuf) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);

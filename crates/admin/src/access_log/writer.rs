@@ -13,15 +13,18 @@ use std::time::{Duration, Instant};
 /// interval; without load, it sleeps.
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
+/// The state of the thread that writes the access log.
 pub(super) struct AccessLogWriter {
     pub(super) sink: Sink,
     pub(super) queues: Vec<Arc<LineQueue>>,
     pub(super) signal: Arc<WriterSignal>,
     pub(super) metrics: Arc<AccessLogMetrics>,
+    /// Receives `Ok` when the thread ends.
     pub(super) done: mpsc::Sender<io::Result<()>>,
 }
 
 impl AccessLogWriter {
+    /// Writes lines until the log is closed.
     pub(super) fn run(mut self) {
         let (mut batch, mut is_failing) = (Vec::new(), false);
         let queues = std::mem::take(&mut self.queues);
@@ -30,7 +33,8 @@ impl AccessLogWriter {
             self.signal.clear();
             self.switch_sink(&mut is_failing);
             self.reopen();
-            // Read before the queues are emptied, so that no line is queued after the last time.
+            // The state is read before the queues are emptied, so that the last round writes all
+            // lines that were queued before the log was closed.
             let is_last = match self.signal.state() {
                 WriterState::Running => false,
                 WriterState::Detached => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
@@ -55,13 +59,13 @@ impl AccessLogWriter {
         let _ = self.done.send(Ok(()));
     }
 
-    /// Waits until there is work, and then for up to [`BATCH_DELAY`] for more lines.
+    /// Waits until there is work, and then for up to [`BATCH_DELAY`] for further lines.
     fn wait(&self) {
         while self.signal.state() == WriterState::Running && !self.signal.is_set() {
             thread::park();
         }
-        // A wake-up during other work leaves a park token, which makes one pause return
-        // immediately.
+        // A wake-up during other work leaves a park token, which makes the next park return
+        // immediately, so this is a loop.
         let deadline = Instant::now() + BATCH_DELAY;
         while self.signal.state() != WriterState::Flushing && !self.signal.is_urgent() {
             let remaining = deadline.saturating_duration_since(Instant::now());
@@ -75,7 +79,7 @@ impl AccessLogWriter {
     /// Switches to the next output, if there is one.
     fn switch_sink(&mut self, is_failing: &mut bool) {
         if let Some(next) = self.signal.take_next_sink() {
-            // A failure of the new output is to be logged again.
+            // A failure of the new output must be logged again.
             (self.sink, *is_failing) = (next, false);
             catch_log_panic(|| {
                 tracing::info!(target: "peregrine", log = %self.sink,
@@ -84,8 +88,9 @@ impl AccessLogWriter {
         }
     }
 
-    /// Writes complete lines. If writing fails, the rest is lost. If a pipe is full, the rest goes
-    /// to the next output as soon as there is one, or to the reopened path.
+    /// Writes complete lines. If writing fails, the remaining lines are lost. While a pipe is full,
+    /// waits; if the output is then switched or reopened, writes the remaining lines to the new
+    /// output.
     fn write(&mut self, mut lines: &[u8], is_failing: &mut bool) {
         let count_lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         while !lines.is_empty() {
@@ -132,7 +137,7 @@ impl AccessLogWriter {
     }
 }
 
-/// Logs the first failure and the recovery from it, instead of every lost line.
+/// Logs the first failure and the recovery from it, but not every lost line.
 fn report_outcome(sink: &Sink, result: io::Result<()>, lost: u64, is_failing: &mut bool) {
     match result {
         Ok(()) if std::mem::replace(is_failing, false) => {

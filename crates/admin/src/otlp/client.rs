@@ -1,7 +1,7 @@
 //! A small blocking HTTP/1.1 client for the thread that sends spans to a collector.
 //!
-//! It needs no runtime and no other HTTP implementation. Batches are sent only every few seconds,
-//! so each request uses a new connection.
+//! The client needs no runtime and no other HTTP implementation. Batches are sent only every few
+//! seconds, so each request uses a new connection.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 /// The maximum size of a response head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// The maximum size of a response body that is read. Collectors send a few words.
+/// The maximum size of a response body that is read. Collectors send only a few words.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum number of responses, including interim responses (RFC 9110 §15.2).
-const INTERIM_MAX: usize = 8;
+const RESPONSES_MAX: usize = 8;
 
+/// The client that sends spans to a collector.
 #[derive(Debug)]
 pub(super) struct CollectorClient {
     /// The timeout of a whole request, from connecting to the end of the response.
@@ -61,7 +62,7 @@ fn invalid_data(text: &str) -> io::Error {
 }
 
 fn timeout_error() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the collector did not answer in time")
+    io::Error::new(io::ErrorKind::TimedOut, "the collector did not respond in time")
 }
 
 fn time_left(deadline: Instant) -> io::Result<Duration> {
@@ -90,7 +91,7 @@ struct DeadlineStream {
     deadline: Instant,
 }
 
-/// Unifies the errors with which different systems report a socket timeout.
+/// Converts the errors with which different systems report a socket timeout to one error.
 fn as_timeout<T>(result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => timeout_error(),
@@ -146,7 +147,7 @@ fn connect_tls(host: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite>
 
 #[cfg(not(feature = "tls"))]
 fn connect_tls(_: &str, stream: DeadlineStream) -> io::Result<impl ReadWrite> {
-    // The annotation only gives `impl ReadWrite` a concrete type.
+    // The annotation is only needed to give `impl ReadWrite` a concrete type.
     let error: io::Result<DeadlineStream> = Err(invalid_data(
         "`https` needs the feature `tls` of `peregrine`, which this program was built without",
     ));
@@ -161,7 +162,7 @@ fn send_request(
     stream.write_all(&encode_request(request))?;
     stream.flush()?;
     let mut bytes = Vec::new();
-    for _ in 0..INTERIM_MAX {
+    for _ in 0..RESPONSES_MAX {
         let head_len = read_head(stream, &mut bytes)?;
         let (status, headers) = parse_head(&bytes[..head_len])?;
         bytes.drain(..head_len);
@@ -176,7 +177,7 @@ fn send_request(
     Err(invalid_data("the collector sent too many interim responses"))
 }
 
-/// The bytes of the request.
+/// Returns the bytes of the request.
 fn encode_request(request: &Request<Bytes>) -> Vec<u8> {
     let uri: &Uri = request.uri();
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
@@ -202,7 +203,7 @@ fn encode_request(request: &Request<Bytes>) -> Vec<u8> {
     bytes
 }
 
-/// Reads until the head is complete. Returns its length.
+/// Reads until the head is complete, and returns its length.
 fn read_head(stream: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
     const END: &[u8] = b"\r\n\r\n";
     loop {
@@ -242,7 +243,8 @@ fn parse_head(bytes: &[u8]) -> io::Result<(StatusCode, HeaderMap)> {
     Ok((status, lines.filter_map(field).collect()))
 }
 
-/// Reads the body if the response has a `Content-Length`. Otherwise the status is enough.
+/// Reads the body if the response has a `Content-Length`. Otherwise the body is ignored: the caller
+/// needs only the status.
 fn read_body(stream: &mut impl Read, mut bytes: Vec<u8>, headers: &HeaderMap) -> io::Result<Bytes> {
     let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
     let length = headers.get(header::CONTENT_LENGTH).filter(|_| !is_chunked);
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_complete_and_each_kind_of_response_is_read() {
+    fn requests_are_complete_and_each_kind_of_response_is_read() {
         for (response_bytes, status, body) in [
             (&b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"[..], 200, "ok"),
             (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n", 202, ""),

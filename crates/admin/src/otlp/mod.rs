@@ -1,7 +1,7 @@
 //! Exports spans to OpenTelemetry collectors, with OTLP over HTTP. Requires the feature `otlp`.
 //!
-//! [`Otlp`] is the complete setup. A separate thread sends the spans. Those that it cannot send are
-//! dropped, so that no worker waits.
+//! [`Otlp`] is the complete setup. A separate thread sends the spans. It drops spans that it cannot
+//! send, so that no worker waits.
 
 mod client;
 mod span_queue;
@@ -42,13 +42,13 @@ use tracing_subscriber::filter::{DynFilterFn, Targets};
 use tracing_subscriber::layer::{self, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How long sending one batch may take, by default.
+/// The default time limit for sending one batch.
 const DEFAULT_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the shutdown waits for unsent spans, by default.
+/// How long the shutdown waits by default until all spans are sent.
 const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The targets of the exporter itself. Sending their spans would create more of them, without end.
+/// The targets of the exporter itself. Sending their spans would endlessly create more spans.
 const EXCLUDED_TARGETS: [&str; 2] = ["opentelemetry", "rustls"];
 
 /// Exports spans to an OpenTelemetry collector, with OTLP over HTTP in Protobuf encoding.
@@ -70,10 +70,10 @@ const EXCLUDED_TARGETS: [&str; 2] = ["opentelemetry", "rustls"];
 /// other variables of the OpenTelemetry SDKs. By default, the collector is at
 /// `http://localhost:4318`.
 ///
-/// A separate thread sends spans in batches. If its queue is full (2,048 spans), spans are dropped;
-/// no worker waits. The shutdown of a server waits for up to 5 s
+/// A separate thread sends spans in batches. If its queue of 2,048 spans is full, further spans are
+/// dropped, so that no worker waits. When a server shuts down, it waits for up to 5 s
 /// ([`flush_timeout`](Self::flush_timeout)) until the queue is empty. The admin listener's metrics
-/// count sent and lost spans.
+/// include the numbers of sent and lost spans.
 ///
 /// The thread has a small built-in HTTP/1.1 client, which supports HTTPS with the feature `tls`. No
 /// other HTTP client is linked, and no runtime is needed.
@@ -128,12 +128,13 @@ impl fmt::Display for OtlpError {
 impl std::error::Error for OtlpError {}
 
 impl Otlp {
-    /// Exports spans of a service with this name.
+    /// Creates an exporter for the spans of a service with this name.
     pub fn new(service: impl Into<String>) -> Self {
         Self::from_env().service_name(service)
     }
 
-    /// Exports spans of a service whose name comes from the environment (`OTEL_SERVICE_NAME`).
+    /// Creates an exporter for the spans of a service whose name comes from the environment
+    /// (`OTEL_SERVICE_NAME`).
     #[doc(alias = "OTEL_SERVICE_NAME")]
     pub fn from_env() -> Self {
         Self {
@@ -154,7 +155,7 @@ impl Otlp {
     }
 
     /// Sets how long sending one batch of spans may take, from connecting to the collector's
-    /// response. When the time is over, the batch is lost and counted. Default: 10 s.
+    /// response. When this time has passed, the batch is lost and counted. Default: 10 s.
     #[doc(alias = "OTEL_EXPORTER_OTLP_TIMEOUT")]
     pub fn export_timeout(mut self, timeout: Duration) -> Self {
         self.export_timeout = timeout;
@@ -168,7 +169,7 @@ impl Otlp {
     }
 
     /// Sets the collector's address, such as `http://collector:4318`; `/v1/traces` is appended.
-    /// Default: from the environment, else `http://localhost:4318`.
+    /// Default: the address in the environment, or else `http://localhost:4318`.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoint = Some(url.into());
         self
@@ -206,7 +207,7 @@ impl Otlp {
     /// that exports spans.
     ///
     /// # Errors
-    /// As [`install`](Self::install).
+    /// See [`install`](Self::install).
     #[doc(hidden)]
     pub fn install_if_absent(self) -> Result<(), OtlpError> {
         let has_provider = !PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
@@ -240,30 +241,29 @@ impl Otlp {
         let tracer = provider.tracer("peregrine");
         PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push((provider, flush_timeout));
         global::set_text_map_propagator(TraceContextPropagator::new());
-        let exporting = tracing_opentelemetry::layer().with_tracer(tracer);
+        let layer = tracing_opentelemetry::layer().with_tracer(tracer);
         // Request spans already have all useful attributes.
-        let exporting =
-            exporting.with_location(false).with_threads(false).with_tracked_inactivity(false);
+        let layer = layer.with_location(false).with_threads(false).with_tracked_inactivity(false);
         let is_exported = move |metadata: &Metadata<'_>, _: &layer::Context<'_, S>| {
             let matches_target = |target: &&str| {
                 let suffix = metadata.target().strip_prefix(target);
                 suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with([':', '_']))
             };
-            // If the request is not sampled, the spans of its handler would start traces of their
-            // own.
+            // If the request is not sampled, its handler's spans would start new traces, so they
+            // are not exported.
             *metadata.level() <= level
                 && !is_unsampled()
                 && !EXCLUDED_TARGETS.iter().any(matches_target)
         };
-        Ok(exporting.with_filter(DynFilterFn::new(is_exported).with_max_level_hint(level)))
+        Ok(layer.with_filter(DynFilterFn::new(is_exported).with_max_level_hint(level)))
     }
 }
 
 #[cfg(feature = "config")]
 impl Otlp {
-    /// Creates the exporter from the configuration, or `None` if no endpoint is set. A program with
-    /// its own `tracing` subscriber adds the exporter's [layer](Self::layer) to it; otherwise the
-    /// server [installs](Self::install) a subscriber when it starts.
+    /// Creates the exporter from the configuration, or returns `None` if no endpoint is set. A
+    /// program with its own `tracing` subscriber adds the exporter's [layer](Self::layer) to it.
+    /// Otherwise the server [installs](Self::install) a subscriber when it starts.
     pub fn from_config(config: &ServerConfig) -> Option<Self> {
         let config = &config.traces.otlp;
         let otlp = Self::from_env().endpoint(config.endpoint.as_ref()?);
@@ -279,26 +279,26 @@ impl Otlp {
     }
 }
 
-/// The exporters to flush at the end of a server, each with how long the shutdown waits for it.
+/// The exporters to flush when a server shuts down, each with its flush timeout.
 static PROVIDERS: Mutex<Vec<(SdkTracerProvider, Duration)>> = Mutex::new(Vec::new());
 
-/// Replaces timeouts beyond the range of `Instant`.
+/// Used in place of timeouts beyond the range of `Instant`.
 const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The instant at which `timeout` expires.
+/// Returns the instant at which `timeout` expires.
 fn deadline_in(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or_else(|| now + FAR_FUTURE)
 }
 
-/// Sends all queued spans, but waits no longer than [`Otlp::flush_timeout`].
+/// Sends all queued spans, and waits for this for up to [`Otlp::flush_timeout`].
 pub fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (sender, receiver) = mpsc::channel();
     let deadline = deadline_in(timeout);
     let flush = move || {
-        // `force_flush` has its own timeout, which may be shorter than ours.
+        // `force_flush` has its own timeout, which may be shorter than ours, so it is repeated.
         let results: Vec<_> = loop {
             let flushes = providers.iter().map(|(provider, _)| provider.force_flush());
             let results: Vec<_> = flushes.collect();
@@ -332,18 +332,20 @@ pub fn flush() {
     }
 }
 
-/// Makes `traces` take the ids of spans from OpenTelemetry.
+/// Makes `traces` use OpenTelemetry's span ids.
 pub fn with_otel_recorder(traces: TraceConfig) -> TraceConfig {
     traces.recorder(Arc::new(OtelRecorder))
 }
 
+/// Records request spans through the OpenTelemetry layer.
 #[derive(Debug)]
 struct OtelRecorder;
 
 impl SpanRecorder for OtelRecorder {
     fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
         if let Some(parent) = parent {
-            // Fails if no layer records the span. The context below is then invalid.
+            // Fails if no layer records the span. Its context is then invalid, and `None` is
+            // returned.
             let _ = span
                 .set_parent(Context::new().with_remote_span_context(to_otel_span_context(parent)));
         }
@@ -367,8 +369,8 @@ fn to_otel_span_context(parent: &TraceContext) -> SpanContext {
     )
 }
 
-/// Adds the trace context fields for a request that is sent within the current span, which may have
-/// been created by the handler. Returns false if no layer records that span.
+/// Adds the trace context fields to a request that is sent within the current span, which the
+/// handler may have created. Returns false if no layer records that span.
 pub fn inject(headers: &mut HeaderMap) -> bool {
     if is_unsampled() {
         return false;
@@ -376,8 +378,8 @@ pub fn inject(headers: &mut HeaderMap) -> bool {
     let context = Span::current().context();
     let is_recorded = context.span().span_context().is_valid();
     if is_recorded {
-        // Also inject W3C fields explicitly: a program with its own pipeline may not have set a
-        // global propagator.
+        // The W3C fields are also injected explicitly, because a program with its own pipeline may
+        // not have set a global propagator.
         let mut headers = HeaderInjector(headers);
         TraceContextPropagator::new().inject_context(&context, &mut headers);
         global::get_text_map_propagator(|propagator| {

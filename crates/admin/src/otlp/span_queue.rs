@@ -1,5 +1,5 @@
-//! The span queue, with counters for spans that are sent, that fail, or that are dropped because
-//! the queue is full.
+//! The span queue, with counters of spans that are sent, that cannot be sent, or that are dropped
+//! because the queue is full.
 
 use opentelemetry::Context;
 use opentelemetry_sdk::Resource;
@@ -15,14 +15,14 @@ use std::time::Duration;
 /// The maximum number of queued spans, by default.
 const QUEUED_SPANS_MAX: usize = 2048;
 
-/// Counters of the spans of this process.
+/// The span counters of this process.
 #[derive(Debug)]
 struct SpanCounters {
     created: AtomicU64,
     exported: AtomicU64,
-    /// The queue had no room for them.
+    /// Spans that did not fit into the queue.
     dropped: AtomicU64,
-    /// They could not be sent, or the collector rejected them.
+    /// Spans that could not be sent, or that the collector rejected.
     failed: AtomicU64,
 }
 
@@ -33,23 +33,23 @@ static COUNTERS: SpanCounters = SpanCounters {
     failed: AtomicU64::new(0),
 };
 
-fn add(counter: &AtomicU64, n: usize) {
-    counter.fetch_add(n as u64, Ordering::Relaxed);
+fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
 fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// The number of queued spans.
+/// Returns the number of queued spans.
 pub(super) fn queued() -> u64 {
     let SpanCounters { created, exported, dropped, failed } = &COUNTERS;
-    // Read before `created`, so that the difference cannot be negative.
+    // These are read before `created`, so that the difference cannot be negative.
     let finished = load(exported) + load(dropped) + load(failed);
     load(created).saturating_sub(finished)
 }
 
-/// Passes spans to the thread that sends them, and limits how many are queued.
+/// Passes spans to the thread that sends them, and limits the number of queued spans.
 #[derive(Debug)]
 pub(super) struct SpanQueue {
     batches: BatchSpanProcessor,
@@ -58,7 +58,7 @@ pub(super) struct SpanQueue {
 }
 
 impl SpanQueue {
-    /// A queue for this exporter.
+    /// Creates a queue for this exporter.
     pub(super) fn new(collector: opentelemetry_otlp::SpanExporter) -> Self {
         let queued_max = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
         let queued_max =
@@ -66,7 +66,7 @@ impl SpanQueue {
         let queued_max = queued_max.unwrap_or(QUEUED_SPANS_MAX);
         let queued = Arc::<AtomicUsize>::default();
         let counting_exporter = CountingExporter { collector, queued: Arc::clone(&queued) };
-        // The SDK's queue has the same size as ours, so it never drops a span that is not counted.
+        // The SDK's queue has the same size, so it never drops a span that this queue accepts.
         let config = BatchConfigBuilder::default().with_max_queue_size(queued_max).build();
         let batches =
             BatchSpanProcessor::builder(counting_exporter).with_batch_config(config).build();

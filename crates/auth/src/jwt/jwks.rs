@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, MutexGuard};
 const MAX_AGE: Duration = Duration::from_secs(10 * 60);
 /// How long stale keys are still used while the issuer does not respond.
 const STALE_IF_ERROR: Duration = Duration::from_secs(60 * 60);
-/// The pause between two attempts to fetch the keys.
+/// The minimum time between two attempts to fetch the keys.
 const COOLDOWN: Duration = Duration::from_secs(30);
 /// The time limit of one attempt.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -103,7 +103,7 @@ struct CachedKeys {
 pub(super) struct KeysUnavailable;
 
 impl RemoteJwks {
-    /// Keys from the document that `fetch` returns. Nothing is fetched until the first token
+    /// Uses the keys in the document that `fetch` returns. Nothing is fetched until the first token
     /// arrives.
     pub fn new<F, T, E>(fetch: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -144,8 +144,8 @@ impl RemoteJwks {
     }
 
     /// Sets how long stale keys are still used while the issuer does not respond, in addition to
-    /// [`max_age`](Self::max_age). The default is 1 hour. A withdrawn key is accepted for just as
-    /// long.
+    /// [`max_age`](Self::max_age). The default is 1 hour. A key that the issuer has withdrawn is
+    /// accepted for just as long.
     #[must_use]
     pub fn stale_if_error(self, time: Duration) -> Self {
         self.configure(|settings| settings.stale_if_error = time)
@@ -170,11 +170,12 @@ impl RemoteJwks {
         self.configure(|settings| settings.clock = Arc::new(clock))
     }
 
-    /// The keys, fetched again if the one with this ID is missing or all are stale.
+    /// Returns the keys, after fetching them again if the one with this ID is missing or all are
+    /// stale.
     pub(super) async fn keys(&self, id: Option<&str>) -> Result<Arc<KeySet>, KeysUnavailable> {
         let inner = &*self.0;
         let cached = inner.cached();
-        let state = inner.state(&cached, id);
+        let state = inner.cache_state(&cached, id);
         match state {
             CacheState::Fresh => return Ok(cached.keys),
             // The first request refreshes the keys and waits; concurrent requests use the stale
@@ -226,7 +227,7 @@ impl Inner {
         cached.fetched_at.is_none_or(|fetched_at| self.now().saturating_sub(fetched_at) > age_max)
     }
 
-    fn state(&self, cached: &CachedKeys, id: Option<&str>) -> CacheState {
+    fn cache_state(&self, cached: &CachedKeys, id: Option<&str>) -> CacheState {
         let is_missing =
             self.is_expired(cached) || id.is_some_and(|id| !cached.keys.has_key_id(id));
         let age = cached.fetched_at.map(|fetched_at| self.now().saturating_sub(fetched_at));
@@ -242,7 +243,7 @@ impl Inner {
         self.now() >= cached.next_fetch_at
     }
 
-    /// Makes one attempt, or resumes one.
+    /// Makes one attempt to fetch the keys, or resumes one that was left behind.
     async fn fetch(&self, in_flight: MutexGuard<'_, Option<InFlightFetch>>) {
         let mut guard = FetchGuard::new(in_flight, |previous| {
             // A fetch that was left unpolled past its timeout says nothing about the issuer: start
@@ -289,7 +290,7 @@ impl Inner {
     }
 }
 
-/// An attempt taken out of the mutex; it is put back on drop.
+/// Holds an attempt taken out of the mutex, and puts it back on drop.
 struct FetchGuard<'a> {
     in_flight: MutexGuard<'a, Option<InFlightFetch>>,
     attempt: Option<InFlightFetch>,
@@ -314,7 +315,7 @@ impl Drop for FetchGuard<'_> {
     }
 }
 
-/// The future's output, or `None` after `time` on this thread's clock.
+/// Returns the future's output, or `None` after `time` on this thread's clock.
 async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     if time.is_zero() {
         return None;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;
 
-/// Further keys of a set are ignored.
+/// The maximum number of keys in a set; further ones are ignored.
 const KEYS_MAX: usize = 100;
 
 /// The keys that verify token signatures: a shared secret, an issuer's public keys, or the keys
@@ -52,8 +52,8 @@ pub(super) struct VerificationKey {
 pub(super) struct KeySet(pub(super) Vec<VerificationKey>);
 
 impl JwtKeys {
-    /// A secret shared with the issuer, which is usually this server itself. HS256 needs at least
-    /// 32 random bytes, HS384 needs 48 and HS512 needs 64.
+    /// Uses a secret shared with the issuer, which is usually this server itself. HS256 needs at
+    /// least 32 random bytes, HS384 needs 48 and HS512 needs 64.
     ///
     /// # Errors
     /// The secret is too short, or the algorithm does not use secrets.
@@ -71,7 +71,7 @@ impl JwtKeys {
         Ok(Self::single(algorithm, DecodingKey::from_secret(secret)))
     }
 
-    /// A public key.
+    /// Uses a public key.
     ///
     /// # Errors
     /// The algorithm does not match the key.
@@ -83,7 +83,7 @@ impl JwtKeys {
         Ok(Self::single(algorithm, key))
     }
 
-    /// The public keys of a JWK set (RFC 7517). Symmetric keys and keys for other purposes are
+    /// Uses the public keys of a JWK set (RFC 7517). Symmetric keys and keys for other purposes are
     /// ignored.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl JwtKeys {
         Ok(Self(KeySource::Static(Arc::new(set))))
     }
 
-    /// The keys that an issuer publishes and rotates.
+    /// Uses the keys that an issuer publishes and rotates.
     #[doc(alias = "jwks_url")]
     #[must_use]
     pub fn remote(keys: RemoteJwks) -> Self {
@@ -122,9 +122,9 @@ impl KeySet {
         Ok(Self(keys))
     }
 
-    /// The key for a token with this key ID and algorithm. A key without an ID matches every token
-    /// whose ID no other key has. A token without an ID matches only if exactly one key fits its
-    /// algorithm.
+    /// Finds the key for a token with this key ID and algorithm. A key without an ID matches every
+    /// token whose ID no other key has. A token without an ID matches only if exactly one key fits
+    /// its algorithm.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&VerificationKey> {
         let mut matching = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         match id {
@@ -139,7 +139,7 @@ impl KeySet {
         }
     }
 
-    /// Whether a key has this ID, or has none and so may match any token.
+    /// Whether a key has this ID, or has none and can match any token.
     pub(super) fn has_key_id(&self, id: &str) -> bool {
         self.0.iter().any(|key| key.id.as_deref().is_none_or(|key_id| key_id == id))
     }
@@ -206,7 +206,7 @@ impl fmt::Display for JwtKeyError {
         match self {
             Self::SecretTooShort { bytes_min } => write!(
                 f,
-                "the secret is too short for its algorithm: take {bytes_min} random bytes or more"
+                "the secret is too short for its algorithm: use at least {bytes_min} random bytes"
             ),
             Self::WrongAlgorithm => {
                 f.write_str("the algorithm does not fit the key: use HS256, HS384 or HS512 with a secret and the others with a public key")

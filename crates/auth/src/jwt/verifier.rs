@@ -44,7 +44,7 @@ pub enum ClaimRule {
 /// cannot choose its own, and `none` is never accepted. Tokens with critical extensions (`crit`)
 /// are rejected.
 ///
-/// Add it to the application as state and take [`Jwt`] in handlers, or pass it to
+/// Add it to the application as state and use [`Jwt`] as a handler argument, or pass it to
 /// [`Authenticate::jwt`]. Clones share the keys.
 ///
 /// ```
@@ -138,7 +138,7 @@ impl JwtVerifier {
         self.configure(|settings| settings.realm = realm.into())
     }
 
-    /// The claims of a token, if it is valid.
+    /// Verifies a token and returns its claims.
     ///
     /// # Errors
     /// If the token is invalid, a problem of status 401 with the reason and `WWW-Authenticate`; if
@@ -188,6 +188,7 @@ impl VerifierSettings {
     fn invalid_token(&self, reason: &'static str) -> Problem {
         let value =
             www_authenticate(Scheme::Bearer, "Bearer", &self.realm, BearerError::Invalid(reason));
+        // The detail is a sentence; the reason is also sent as a phrase in `WWW-Authenticate`.
         let mut detail = reason.to_owned();
         detail.replace_range(..1, &reason[..1].to_ascii_uppercase());
         unauthorized("invalid-token", detail + ".", [value])
@@ -200,6 +201,7 @@ impl VerifierSettings {
                 let detail =
                     "The keys that verify tokens are currently unavailable. Try again later.";
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "token-keys-unavailable", detail)
+                    // The default cooldown between two fetches.
                     .with_header(RETRY_AFTER, HeaderValue::from(30))
             }),
         }
@@ -229,7 +231,7 @@ impl VerifierSettings {
     }
 }
 
-/// The reason for rejecting a token, in words that the client may see.
+/// Returns the reason for rejecting a token, in words that do not reveal anything to the client.
 fn error_description(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
@@ -257,7 +259,7 @@ pub struct Jwt<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        let verifier = verifier(parts)?;
+        let verifier = find_verifier(parts)?;
         let claims = verifier.verify_request(parts).await?;
         claims.map(Jwt).ok_or_else(|| {
             missing_credentials(Scheme::Bearer, &CredentialLocation::BEARER, &verifier.0.realm)
@@ -265,7 +267,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(verifier(parts)?.verify_request(parts).await?.map(Jwt))
+        Ok(find_verifier(parts)?.verify_request(parts).await?.map(Jwt))
     }
 
     fn require(requirements: &mut Requirements) {
@@ -273,7 +275,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
     }
 }
 
-fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
+fn find_verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
     parts.states().get::<JwtVerifier>().cloned().ok_or_else(|| {
         catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states"));
         let detail = "the server lacks something that it needs for this request; its log says what";
@@ -282,7 +284,7 @@ fn verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
 }
 
 impl JwtVerifier {
-    /// The claims of the request's token; `None` if it has no token.
+    /// Verifies the request's token and returns its claims; `None` if it has no token.
     async fn verify_request<C: DeserializeOwned>(
         &self,
         parts: &Parts,

@@ -1,4 +1,4 @@
-//! A fetch that concurrent requests for the same response wait for.
+//! A flight: one fetch of a response that concurrent requests for the same response wait for.
 
 use super::entry::CacheEntry;
 use std::fmt;
@@ -6,32 +6,32 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// The outcome that waiting requests get.
+/// The outcome that waiting requests receive.
 #[derive(Clone, Debug)]
 pub(crate) enum FlightOutcome {
-    /// A response, which may fit their requests too.
+    /// A stored response. Each waiting request checks whether the response matches it too.
     Stored(Arc<CacheEntry>),
-    /// A response that is not for others, or a panic, which must not spread: each waiting request
-    /// calls the handler itself.
+    /// The response is not shareable, or the handler panicked, which must fail only one request:
+    /// each waiting request calls the handler itself.
     Uncacheable,
-    /// The request was abandoned: one of the waiting requests must take over.
+    /// The leading request was dropped before it completed: a waiting request must take over.
     Abandoned,
 }
 
-/// The fetch that other requests wait for, shared by all workers.
+/// A fetch that other requests wait for, on any worker.
 #[derive(Default)]
-pub(crate) struct CoalescedFetch(Mutex<FlightState>);
+pub(crate) struct Flight(Mutex<FlightState>);
 
 #[derive(Default)]
 struct FlightState {
     outcome: Option<FlightOutcome>,
     waiting: Vec<(u64, Waker)>,
     last_waiter_id: u64,
-    /// The target was invalidated meanwhile, so the response must not be stored.
+    /// The target was invalidated during the fetch, so the response must not be stored.
     is_invalidated: bool,
 }
 
-impl CoalescedFetch {
+impl Flight {
     fn lock(&self) -> MutexGuard<'_, FlightState> {
         // No code under this lock panics halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,8 +61,8 @@ impl CoalescedFetch {
         state.last_waiter_id
     }
 
-    /// How many requests wait.
-    pub(crate) fn waiters(&self) -> usize {
+    /// Returns the number of waiting requests.
+    pub(crate) fn waiter_count(&self) -> usize {
         self.lock().waiting.len()
     }
 
@@ -90,7 +90,7 @@ impl CoalescedFetch {
 
 /// A waiting request, removed when it is dropped.
 struct FlightWaiter<'f> {
-    flight: &'f CoalescedFetch,
+    flight: &'f Flight,
     waiter_id: u64,
 }
 
@@ -100,8 +100,8 @@ impl Drop for FlightWaiter<'_> {
     }
 }
 
-impl fmt::Debug for CoalescedFetch {
+impl fmt::Debug for Flight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CoalescedFetch({} wait)", self.waiters())
+        write!(f, "Flight({} waiting)", self.waiter_count())
     }
 }

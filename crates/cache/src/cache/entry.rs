@@ -32,8 +32,8 @@ const UNSTORED_FIELDS: [HeaderName; 10] = [
     HeaderName::from_static("ratelimit-policy"),
 ];
 
-/// RFC 9111, section 3.2: fields that a 304 does not update. The tag is that of the entry, except
-/// perhaps for its weakness.
+/// RFC 9111, section 3.2: fields that a 304 does not update. A matching `ETag` can differ from that
+/// of the entry only in its weakness, so the entry keeps its own.
 const FIELDS_KEPT_ON_304: [HeaderName; 5] =
     [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG];
 
@@ -46,21 +46,21 @@ pub(crate) struct CacheEntry {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     content: Bytes,
-    /// The content includes a secret and must not be compressed.
-    is_uncompressed: bool,
+    /// The content includes a secret, which the length of compressed content could reveal.
+    forbids_compression: bool,
     /// The request fields named by `Vary`, with their values.
     vary: Vec<(Box<str>, Vec<u8>)>,
-    /// The route that produced it, among those of the same target.
+    /// The route that produced it: see [`Requester::route_key`].
     route_key: Vec<u8>,
     /// The identities that the handler looked for. Unless the response is for all clients, it is
     /// used only for requests with none of these.
     sources: IdentitySources,
     lifetime: FreshnessLifetime,
-    stored_at: Instant,
+    requested_at: Instant,
     revalidation: Mutex<Revalidation>,
 }
 
-/// How the next refresh of a stale entry is done.
+/// How a stale entry is refreshed next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revalidation {
     /// In the background, while this response is sent.
@@ -68,7 +68,7 @@ pub(crate) enum Revalidation {
     /// A background refresh has failed, perhaps because it lacks something that only a request has:
     /// the next request waits for its own refresh.
     Foreground,
-    /// A foreground refresh has failed too: the next attempt is not before this time.
+    /// A foreground refresh has failed too: no refresh is attempted before this time.
     NotBefore(Instant),
 }
 
@@ -86,8 +86,8 @@ pub(crate) enum Freshness {
 }
 
 impl CacheEntry {
-    /// Stores the response to this request. Its age counts from `requested_at`, when the handler
-    /// was called.
+    /// Creates an entry from the response to this request. Its age is measured from `requested_at`,
+    /// when the handler was called.
     pub(crate) fn new(
         response: &Response,
         content: &Bytes,
@@ -104,6 +104,7 @@ impl CacheEntry {
                 vary.push((name.into_boxed_str(), values));
             }
         }
+        // `Connection` names further fields about this connection, which are not stored either.
         let options = response.headers.get(&CONNECTION).map(HeaderValue::as_bytes);
         let options = options.unwrap_or_default().split(|byte| *byte == b',');
         let is_option = |name: &HeaderName| {
@@ -116,17 +117,17 @@ impl CacheEntry {
             status: response.status,
             fields: fields.map(compact::compact_field).collect(),
             content: compact::compact_bytes(content),
-            is_uncompressed: NoCompression::is_set(response),
+            forbids_compression: NoCompression::is_set(response),
             vary,
             route_key: requester.route_key(),
             sources: requester.sources,
             lifetime,
-            stored_at: requested_at,
+            requested_at,
             revalidation: Mutex::new(Revalidation::Background),
         }
     }
 
-    /// Whether the entry may answer this request too (RFC 9111, section 4.1).
+    /// Whether the entry may be used for this request too (RFC 9111, section 4.1).
     pub(crate) fn matches(&self, requester: Requester<'_>) -> bool {
         let is_identified = requester.is_identified()
             || self.sources.are_present(requester.head, requester.connection);
@@ -140,7 +141,8 @@ impl CacheEntry {
             && self.vary.iter().all(|(name, value)| requester.field_values(name) == *value)
     }
 
-    /// The response for a request that the entry matches.
+    /// Returns the response for a request that the entry matches. Marks the identities that the
+    /// handler looked for as read, so that an outer cache knows about them too.
     pub(crate) fn to_response_for(&self, head: &RequestHead) -> Response {
         if self.lifetime.audience != Audience::All {
             self.sources.mark(head);
@@ -170,8 +172,8 @@ impl CacheEntry {
         add("if-modified-since", &LAST_MODIFIED) || has_tag
     }
 
-    /// The entry's response updated by a 304 (RFC 9111, section 4.3.4); `None` if the 304 refers to
-    /// another representation.
+    /// Returns the entry's response, updated by a 304 (RFC 9111, section 4.3.4); `None` if the 304
+    /// refers to another representation.
     pub(crate) fn freshen(&self, not_modified: &Response) -> Option<Response> {
         // RFC 9110 §8.8.3.2: weak comparison suffices here.
         let opaque_tag = |value: &HeaderValue| {
@@ -209,12 +211,12 @@ impl CacheEntry {
         self.vary.iter().map(|(name, _)| &**name)
     }
 
-    /// Whether the entry is from the route that answers this request.
+    /// Whether the entry is from the route that this request reaches.
     pub(crate) fn is_from(&self, requester: Requester<'_>) -> bool {
         self.route_key == requester.route_key() || requester.is_plain_head()
     }
 
-    /// Whether the entry answers the same requests as `other`.
+    /// Whether the entry is for the same requests as `other`.
     pub(crate) fn has_same_vary(&self, other: &Self) -> bool {
         self.vary == other.vary && self.route_key == other.route_key
     }
@@ -235,17 +237,17 @@ impl CacheEntry {
 
     /// RFC 9111, section 4.2.3: the age on arrival plus the time since.
     pub(crate) fn age(&self) -> Duration {
-        self.lifetime.age.saturating_add(self.stored_at.elapsed())
+        self.lifetime.age.saturating_add(self.requested_at.elapsed())
     }
 
-    /// How to refresh this stale entry now. `may_wait`: whether the current request may wait for
-    /// it.
+    /// Decides how to refresh this stale entry now, and records the decision for concurrent
+    /// requests. `may_wait`: whether the current request may wait for the refresh.
     pub(crate) fn revalidation(&self, may_wait: bool) -> Revalidation {
         let mut state = self.lock_revalidation();
         let current = *state;
         match current {
-            // Only this request waits. Even if its client disconnects or times out, other requests
-            // get the stale response.
+            // Only this request waits. Others get the stale response for the retry delay, even if
+            // this one is dropped before its refresh ends.
             Revalidation::Foreground if may_wait => *state = retry_later(),
             Revalidation::NotBefore(time) if time <= Instant::now() => {
                 *state = Revalidation::Background;
@@ -257,13 +259,14 @@ impl CacheEntry {
         current
     }
 
-    /// A background or foreground refresh produced nothing that can be stored.
+    /// Records that a refresh produced nothing that can be stored.
     pub(crate) fn revalidation_failed(&self, is_background: bool) {
         *self.lock_revalidation() =
             if is_background { Revalidation::Foreground } else { retry_later() };
     }
 
-    /// The refresh produced a response for one client only, which says nothing about other clients.
+    /// Records that the refresh produced a response for one client only, which says nothing about
+    /// other clients.
     pub(crate) fn revalidation_was_private(&self) {
         *self.lock_revalidation() = Revalidation::Background;
     }
@@ -276,12 +279,13 @@ impl CacheEntry {
     /// The response without its fields.
     fn response_without_fields(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
-        if self.is_uncompressed {
+        if self.forbids_compression {
             NoCompression.apply_to(&mut response);
         }
         response
     }
 
+    /// The response with its fields and current `Age`.
     pub(crate) fn to_response(&self) -> Response {
         let mut response = self.response_without_fields();
         response.headers.extend(self.fields.iter().cloned());
@@ -289,7 +293,7 @@ impl CacheEntry {
         response
     }
 
-    /// Approximate memory use.
+    /// Approximate memory use, including the allocations themselves.
     pub(crate) fn memory_bytes(&self) -> usize {
         let fields = self.fields.iter().map(|(name, value)| 64 + name.as_str().len() + value.len());
         let vary = self.vary.iter().map(|(name, value)| 64 + name.len() + value.len());

@@ -1,9 +1,9 @@
-//! Calls the handler for a response that is missing or stale.
+//! Fetches a missing or stale response from the handler.
 
 use super::entry::{CacheEntry, Freshness};
 use super::outer::OuterCache;
 use super::requester::Requester;
-use super::store::FetchLeader;
+use super::store::FlightLeader;
 use super::{CacheSettings, evaluate_conditions};
 use crate::detach::{PanicPayload, call_catching_panic};
 use http::StatusCode;
@@ -16,25 +16,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A handler that receives the client's conditions could respond with 304, which cannot be stored
-/// for other clients.
+/// The conditions that are removed before the handler is called. With them, it could respond with
+/// 304, which cannot be stored for other clients.
 const CONDITIONS: [&str; 2] = ["if-none-match", "if-modified-since"];
 
-/// A stale response and its remaining use.
+/// A stale response and how it may still be used.
 pub(super) type StaleEntry = (Arc<CacheEntry>, Freshness);
 
 /// A fetch in progress. It outlives its request if other requests wait for it.
 pub(super) struct Fetch<S> {
     pub(super) settings: Rc<CacheSettings>,
     pub(super) service: Rc<S>,
-    pub(super) leader: FetchLeader,
+    pub(super) leader: FlightLeader,
     pub(super) stale: Option<StaleEntry>,
     /// Whether this is a background refresh, for which no client waits.
     pub(super) is_background: bool,
 }
 
 impl<S: Service> Fetch<S> {
-    /// Calls the handler, stores the response if permitted, and returns the client's response.
+    /// Calls the handler, stores the response if permitted, and returns the response for the
+    /// client.
     pub(super) async fn run(self, mut parts: Parts) -> Response {
         let Self { settings, service, leader, stale, is_background } = self;
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
@@ -47,7 +48,7 @@ impl<S: Service> Fetch<S> {
         let requested_at = Instant::now();
         let result = match &stale {
             Some((entry, _)) => revalidate(&*service, parts, entry, &leader).await,
-            None => Ok(service.call(without_conditions(parts)).await),
+            None => Ok(service.call(request_without_body(parts)).await),
         };
         // Render problems as the application will send them.
         let result = result.map(|response| states.render_problem(response, &head));
@@ -60,6 +61,7 @@ impl<S: Service> Fetch<S> {
             catch_log_panic(
                 || tracing::warn!(target: "peregrine", path = head.path(), "a stale response was sent in place of an error"),
             );
+            // The stale response replaces the panic, which must still be logged.
             if let Err(panic) = result {
                 let _ = catch_panic("a handler", || resume_unwind(panic));
             }
@@ -91,11 +93,11 @@ async fn revalidate<S: Service>(
     service: &S,
     parts: Parts,
     entry: &CacheEntry,
-    leader: &FetchLeader,
+    leader: &FlightLeader,
 ) -> Result<Response, PanicPayload> {
     let mut head = parts.head.share();
     if !entry.add_conditional_fields(&mut head) {
-        return call_catching_panic(without_conditions(parts), service).await;
+        return call_catching_panic(request_without_body(parts), service).await;
     }
     let response = call_catching_panic(request_like(&parts, head), service).await?;
     if response.status != StatusCode::NOT_MODIFIED {
@@ -107,15 +109,16 @@ async fn revalidate<S: Service>(
             Ok(response)
         }
         // The 304 refers to another representation.
-        None => call_catching_panic(without_conditions(parts), service).await,
+        None => call_catching_panic(request_without_body(parts), service).await,
     }
 }
 
-fn without_conditions(parts: Parts) -> Request {
+fn request_without_body(parts: Parts) -> Request {
     Request::from_parts(parts, Body::empty())
 }
 
-/// A request with this head and the extensions that outer middleware added.
+/// Creates a request without a body, with `head` and the extensions that outer middleware added to
+/// the original request.
 pub(crate) fn request_like(parts: &Parts, head: RequestHead) -> Request {
     let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.peek_connection()));
     let mut request = Request::new(head, Body::empty(), states, connection);

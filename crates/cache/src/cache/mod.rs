@@ -1,4 +1,4 @@
-//! A response cache: one response may answer several requests.
+//! A response cache: stores a response and sends it again for later requests.
 
 mod coalesce;
 mod entry;
@@ -15,7 +15,7 @@ pub use store::{CacheStats, CacheStore};
 
 use crate::collect::{Collected, collect_body};
 use crate::detach::{DetachOnDrop, TelemetryContext, spawn_detached};
-use coalesce::{CoalescedFetch, FlightOutcome};
+use coalesce::{Flight, FlightOutcome};
 use entry::{CacheEntry, Freshness, Revalidation};
 use fetch::{Fetch, StaleEntry};
 use http::header::{CONTENT_LOCATION, LOCATION};
@@ -33,7 +33,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{FetchLeader, FlightRole};
+use store::{FlightLeader, FlightRole};
 use tokio::time::Instant;
 
 /// The default size limit of a stored response.
@@ -45,8 +45,8 @@ const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of a fetch for waiting or later requests, when no request's time limit applies.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests with one of these fields need something other than the whole response, or something
-/// that only the handler can provide.
+/// Requests with one of these fields bypass the cache: they need something other than the whole
+/// response, or something that only the handler can provide.
 const BYPASS_FIELDS: [&str; 5] =
     ["range", "if-range", "if-match", "if-unmodified-since", "upgrade"];
 
@@ -76,9 +76,9 @@ const BYPASS_FIELDS: [&str; 5] =
 /// [`Cache::default_ttl`] is set, and with status 200, 203, 204, 300, 301, 302, 307, 308, 404, 405,
 /// 410 or 414.
 ///
-/// Not stored are responses with `no-store`, `no-cache`, `private`, `Vary: *` or `Set-Cookie` (but
-/// see [`Cache::allow_set_cookie`]), ranges, responses with trailers, with more than 1 MiB of
-/// content or a stream that takes longer than 5 s, and personal responses without `public` or
+/// A response is not stored if it has `no-store`, `no-cache`, `private`, `Vary: *` or `Set-Cookie`
+/// (but see [`Cache::allow_set_cookie`]), if it is a range, has trailers, has more than 1 MiB of
+/// content or is streamed for longer than 5 s, or if it is personal and has neither `public` nor
 /// `s-maxage`.
 ///
 /// # Personal responses
@@ -100,23 +100,23 @@ const BYPASS_FIELDS: [&str; 5] =
 ///
 /// # Which requests match
 ///
-/// A stored response answers GET and HEAD requests with the same scheme, host, path (as the client
-/// sent it, with the prefix of a mount) and query, or the same [`Cache::key`]. They must reach the
-/// same route and have the same values of the fields named by `Vary`. Route guards add their fields
-/// to `Vary`. If a closure without [`varying_by`](peregrine_web::guard::varying_by) decides about a
-/// route, nothing is stored. Requests with a body, `Range`, `If-Match` or `Upgrade` go to the
-/// handler.
+/// A stored response is sent for GET and HEAD requests with the same scheme, host, path (as the
+/// client sent it, with the prefix of a mount) and query, or the same [`Cache::key`]. They must
+/// reach the same route and have the same values of the fields named by `Vary`. The fields that
+/// route guards read are added to `Vary`. If a guard is a closure without
+/// [`varying_by`](peregrine_web::guard::varying_by), these fields are unknown, and nothing is
+/// stored. Requests with a body, `Range`, `If-Match` or `Upgrade` go to the handler.
 ///
-/// `If-None-Match` and `If-Modified-Since` are answered from the store, and the handler does not
-/// see them. Of the client's directives, `no-store` and `only-if-cached` are honored; `no-cache`
-/// and `max-age` only with [`Cache::honor_request_directives`], because they would let any client
-/// keep the handlers busy. Responses from the store have an `Age`.
+/// `If-None-Match` and `If-Modified-Since` are evaluated against the stored response, and the
+/// handler does not see them. Of the client's directives, `no-store` and `only-if-cached` are
+/// honored; `no-cache` and `max-age` only with [`Cache::honor_request_directives`], because they
+/// would let any client keep the handlers busy. Responses from the store have an `Age`.
 ///
 /// # Concurrent requests
 ///
-/// Of concurrent requests for the same response, one calls the handler, and the others, on all
-/// workers, wait for it for up to 10 s. If its client disconnects while others wait, the handler
-/// continues.
+/// Of concurrent requests for the same response, one calls the handler. The others, on any worker,
+/// wait up to 10 s for the response. If the first request's client disconnects while others wait,
+/// the handler continues.
 ///
 /// # Stale responses
 ///
@@ -125,10 +125,11 @@ const BYPASS_FIELDS: [&str; 5] =
 /// an error.
 ///
 /// A background refresh has the request's head and extensions, and **nothing else from outer
-/// middleware**, such as a session or a transaction. It counts as in progress for its route and
-/// client, for up to 60 s; at capacity, a later request tries again. If it produces nothing that
-/// can be stored, the next request waits for its own refresh. If that fails too, the stale response
-/// is sent for 5 s before the next attempt, unless only that client was rejected.
+/// middleware**, such as a session or a transaction. It counts as a request in progress of its
+/// route and client, and is cancelled after 60 s. If their limit on requests in progress is
+/// reached, no refresh starts, and a later request tries again. If the refresh produces nothing
+/// that can be stored, the next request waits for its own refresh. If that fails too, the stale
+/// response is sent for 5 s before the next attempt, unless the failed response was personal.
 ///
 /// A stale 200 with an `ETag` or `Last-Modified` is revalidated with `If-None-Match` and
 /// `If-Modified-Since`. If the handler, or an inner [`Etag`](crate::Etag), responds with 304, the
@@ -144,23 +145,23 @@ const BYPASS_FIELDS: [&str; 5] =
 /// # Order of middleware
 ///
 /// Put `Cache` outside (add it before) `Compression`, which then compresses each response once per
-/// coding, and outside [`Etag`](crate::Etag); put it inside middleware that differs per client,
-/// such as sessions, logs and rate limits. A cache hit runs no inner middleware, so access checks
-/// belong outside. If a `Cache` encloses another one with the same store, the inner one handles the
-/// requests that reach both.
+/// coding, and outside [`Etag`](crate::Etag); put it inside middleware that must run for each
+/// client, such as sessions, logs and rate limits. A cache hit runs no inner middleware, so access
+/// checks belong outside. If a `Cache` encloses another one with the same store, the inner one
+/// handles the requests that reach both.
 #[doc(alias = "proxy_cache")]
 pub struct Cache(Rc<CacheSettings>);
 
 struct CacheSettings {
     store: CacheStore,
     defaults: Defaults,
-    key: Option<Key>,
+    key: Option<KeyFn>,
     honor_request_directives: bool,
     entry_bytes_max: u64,
     coalesce_timeout: Duration,
 }
 
-type Key = Box<dyn Fn(&Parts) -> Option<String>>;
+type KeyFn = Box<dyn Fn(&Parts) -> Option<String>>;
 
 impl Cache {
     /// Creates a cache that stores responses in `store`.
@@ -190,35 +191,36 @@ impl Cache {
         self.configure(|settings| settings.defaults.ttl = Some(time))
     }
 
-    /// Sets how long after expiry a response may be sent while a newer one is fetched, if the
-    /// response does not say. The default is zero.
+    /// Sets how long after expiry a response may be sent while a newer one is fetched. Applies to
+    /// responses without a `stale-while-revalidate` directive. The default is zero.
     #[must_use]
     pub fn stale_while_revalidate(self, time: Duration) -> Self {
         self.configure(|settings| settings.defaults.stale_while_revalidate = time)
     }
 
-    /// Sets how long after expiry a response may be sent in place of a 500, 502, 503 or 504, if the
-    /// response does not say. The default is zero.
+    /// Sets how long after expiry a response may be sent in place of a 500, 502, 503 or 504.
+    /// Applies to responses without a `stale-if-error` directive. The default is zero.
     #[must_use]
     pub fn stale_if_error(self, time: Duration) -> Self {
         self.configure(|settings| settings.defaults.stale_if_error = time)
     }
 
-    /// Also stores responses with `Set-Cookie`, so all clients get the same cookies.
+    /// Also stores responses with `Set-Cookie`. All clients then get the same cookies.
     #[must_use]
     pub fn allow_set_cookie(self) -> Self {
         self.configure(|settings| settings.defaults.allow_set_cookie = true)
     }
 
-    /// Replaces path and query in the key of a request, for example with the path alone if the
-    /// query is irrelevant. `None` bypasses the cache. Scheme and host are always part of the key.
+    /// Sets a function that replaces the path and query in the key of a request, for example with
+    /// the path alone if the query is irrelevant. If it returns `None`, the request bypasses the
+    /// cache. Scheme and host are always part of the key.
     #[must_use]
     pub fn key(self, key: impl Fn(&Parts) -> Option<String> + 'static) -> Self {
         self.configure(|settings| settings.key = Some(Box::new(key)))
     }
 
-    /// Honors `Cache-Control: no-cache`, and `max-age` below a response's age, in requests: such
-    /// clients get a new response.
+    /// Honors `Cache-Control: no-cache` and `max-age` in requests: the handler is called if the
+    /// client accepts no stored response, or none as old as the stored one.
     #[doc(alias = "ignore_client_directives")]
     #[must_use]
     pub fn honor_request_directives(self) -> Self {
@@ -231,7 +233,7 @@ impl Cache {
         self.configure(|settings| settings.entry_bytes_max = bytes)
     }
 
-    /// Sets how long a request waits for another one that fetches the same response, before it
+    /// Sets how long a request waits for another one that is fetching the same response before it
     /// calls the handler itself. The default is 10 s.
     #[doc(alias = "proxy_cache_lock_timeout")]
     #[doc(alias = "singleflight")]
@@ -242,8 +244,8 @@ impl Cache {
 }
 
 impl Middleware for Cache {
-    /// Stores nothing: a fetch must be able to outlive the request, and `next` cannot. Applications
-    /// call [`Middleware::wrap_service`].
+    /// Calls `next` without caching: a fetch must be able to outlive its request, and the borrowed
+    /// `next` cannot. Applications call [`Middleware::wrap_service`] instead.
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         next.call(request).await
     }
@@ -253,7 +255,7 @@ impl Middleware for Cache {
     }
 }
 
-/// A service with a cache.
+/// A service behind a cache.
 struct CacheService<S> {
     settings: Rc<CacheSettings>,
     service: Rc<S>,
@@ -263,8 +265,8 @@ impl<S: Service + 'static> Service for CacheService<S> {
     async fn call(&self, mut request: Request) -> Response {
         let settings = &self.settings;
         // An inner proxy drops the fields that `Connection` nominates, so no stored response may
-        // vary by them. Outer middleware may have read them, so a stored response does not answer
-        // this request either.
+        // vary by them. Outer middleware may already have read them, so the request also bypasses
+        // the cache.
         let has_nominated_fields = request.parts.head.remove_nominated_headers();
         let Some(key) = settings.cache_key(&request.parts) else {
             return self.service.call(request).await;
@@ -272,6 +274,7 @@ impl<S: Service + 'static> Service for CacheService<S> {
         match request.method() {
             Method::GET | Method::HEAD if has_nominated_fields => self.service.call(request).await,
             Method::GET | Method::HEAD => self.serve(key, request).await,
+            // These methods invalidate nothing.
             Method::OPTIONS | Method::TRACE | Method::CONNECT => self.service.call(request).await,
             method if method.as_str() == "QUERY" => self.service.call(request).await,
             _ => {
@@ -331,7 +334,7 @@ impl<S: Service + 'static> CacheService<S> {
                 return Problem::new(StatusCode::GATEWAY_TIMEOUT, "not-cached", detail)
                     .into_response();
             }
-            // A handler's response to HEAD is not the response to GET.
+            // The handler's response to HEAD lacks the content, so it cannot be stored for GET.
             if !is_get {
                 return self.service.call(request).await;
             }
@@ -341,7 +344,7 @@ impl<S: Service + 'static> CacheService<S> {
                         (Arc::clone(&leader.flight), InFlightHandle::new(&request.parts));
                     let fetch = self.fetch(leader, found, false).run(request.into_parts().0);
                     let fetch = DetachOnDrop::new(fetch, in_flight, FETCH_TIMEOUT);
-                    return fetch.keep_running_if(move || flight.waiters() > 0).await;
+                    return fetch.keep_running_if(move || flight.waiter_count() > 0).await;
                 }
                 FlightRole::Follower(flight) => match settings.wait_for_leader(flight).await {
                     Some(FlightOutcome::Stored(entry)) if entry.matches(requester) => {
@@ -358,13 +361,13 @@ impl<S: Service + 'static> CacheService<S> {
         }
     }
 
-    /// Starts a background refresh for later requests, unless one is running or the client is at
-    /// capacity.
+    /// Starts a background refresh for later requests, unless one is running or the route or client
+    /// has reached its limit on requests in progress.
     fn revalidate_in_background(&self, key: &str, parts: &Parts, stale: StaleEntry, depth: u8) {
         let Some(permit) = InFlightHandle::new(parts).try_acquire() else { return };
         let role = self.settings.store.join_flight(key, Requester::from_parts(parts), depth);
         let FlightRole::Leader(leader) = role else { return };
-        if leader.is_pass {
+        if leader.is_hit_for_pass {
             return;
         }
         let (refresh_parts, _) = fetch::request_like(parts, parts.head.share()).into_parts();
@@ -379,7 +382,7 @@ impl<S: Service + 'static> CacheService<S> {
 
     fn fetch(
         &self,
-        leader: FetchLeader,
+        leader: FlightLeader,
         stale: Option<StaleEntry>,
         is_background: bool,
     ) -> Fetch<S> {
@@ -389,7 +392,8 @@ impl<S: Service + 'static> CacheService<S> {
 }
 
 impl CacheSettings {
-    /// The key of a request: its origin, a space, and its target.
+    /// Returns the key of a request: its origin, a space, and its target. `None` bypasses the
+    /// cache.
     fn cache_key(&self, parts: &Parts) -> Option<String> {
         let client = parts.client();
         let mut key = client.origin().to_ascii_lowercase();
@@ -414,7 +418,7 @@ impl CacheSettings {
     }
 
     /// Waits for another request's response; `None` if that takes too long.
-    async fn wait_for_leader(&self, flight: Arc<CoalescedFetch>) -> Option<FlightOutcome> {
+    async fn wait_for_leader(&self, flight: Arc<Flight>) -> Option<FlightOutcome> {
         // Without a runtime, as in tests, timers do not work.
         if tokio::runtime::Handle::try_current().is_err() {
             return Some(flight.wait().await);
@@ -422,11 +426,11 @@ impl CacheSettings {
         tokio::time::timeout(self.coalesce_timeout, flight.wait()).await.ok()
     }
 
-    /// Stores a response if permitted, and returns it with whether it was stored.
+    /// Stores the response if permitted. Returns it, and whether it was stored.
     async fn store_if_cacheable(
         &self,
         mut response: Response,
-        leader: FetchLeader,
+        leader: FlightLeader,
         (mut requester, watch): (Requester<'_>, &PrivateResponseWatch),
         requested_at: Instant,
     ) -> (Response, bool) {
@@ -450,7 +454,7 @@ impl CacheSettings {
         let body = std::mem::take(&mut response.body);
         match collect_body(body, self.entry_bytes_max, Some(COLLECT_TIMEOUT)).await {
             Collected::Complete(content) => {
-                // The body may have read the client's identity.
+                // The code that generated the body may have read the client's identity.
                 requester.sources = watch.sources();
                 let lifetime = lifetime_for(requester, &response);
                 match lifetime {
@@ -472,7 +476,7 @@ impl CacheSettings {
         }
     }
 
-    /// Removes responses that an unsafe request has invalidated (RFC 9111, section 4.4).
+    /// Removes the responses that a successful unsafe request invalidates (RFC 9111, section 4.4).
     fn invalidate(&self, key: &str, response: &Response) {
         if !(response.status.is_success() || response.status.is_redirection()) {
             return;

@@ -1,12 +1,13 @@
-//! A cache around another cache with the same store.
+//! Detects a cache around another cache with the same store.
 
 use super::store::CacheStore;
 use peregrine_web::Parts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Marks a request that a cache fetches, for inner caches. An inner cache with the same store must
-/// not wait for the outer one, which waits for it; the outer one finds what the inner one stores.
+/// A request extension by which inner caches detect an outer one. An inner cache with the same
+/// store must not wait for the outer one's flight, because the outer one is waiting for the inner
+/// one. The inner cache stores the response in their common store, so the outer one need not.
 #[derive(Clone)]
 pub(crate) struct OuterCache {
     store: CacheStore,
@@ -21,7 +22,7 @@ impl OuterCache {
         outer.map_or(0, |outer| outer.depth.saturating_add(1))
     }
 
-    /// Marks the request for inner caches.
+    /// Adds the extension to a request that a cache sends to the handler.
     pub(crate) fn enter(parts: &mut Parts, store: &CacheStore) -> Self {
         let depth = Self::depth(parts, store);
         let outer = Self { store: store.clone(), depth, has_inner: Arc::default() };

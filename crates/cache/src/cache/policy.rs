@@ -17,7 +17,7 @@ pub(crate) struct Directives {
     pub(crate) private: bool,
     pub(crate) public: bool,
     pub(crate) must_revalidate: bool,
-    /// Like `must-revalidate`, for shared caches; but it does not permit sharing.
+    /// Like `must-revalidate`, but only for shared caches such as this one.
     pub(crate) proxy_revalidate: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) s_maxage: Option<Duration>,
@@ -74,7 +74,7 @@ impl Directives {
     }
 }
 
-/// The end of a list element: a comma outside quotes.
+/// The length of the first element of a list, which ends at a comma outside quotes.
 fn list_element_end(list: &[u8]) -> usize {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let end = list.iter().position(|byte| {
@@ -90,8 +90,8 @@ fn list_element_end(list: &[u8]) -> usize {
     end.unwrap_or(list.len())
 }
 
-/// RFC 9111, section 5.2: an argument may be quoted although it should not be. An invalid number
-/// counts as 0.
+/// RFC 9111, section 5.2: an argument may be quoted although it should not be. Returns `None` for
+/// an invalid number, which callers treat as 0.
 fn parse_delta_seconds(argument: &[u8]) -> Option<Duration> {
     let digits = argument.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     let digits = digits.unwrap_or(argument);
@@ -105,12 +105,12 @@ fn parse_delta_seconds(argument: &[u8]) -> Option<Duration> {
 /// The clients for which a response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// All: the response has `public` or `s-maxage`.
+    /// All clients: the response has `public` or `s-maxage`.
     All,
     /// Clients that were not identified: the response has a lifetime, but does not say that it is
     /// for all.
     Unidentified,
-    /// Clients that cannot have been identified: only the cache's settings permit storing the
+    /// Clients without credentials and cookies: only the cache's settings permit storing the
     /// response.
     Assumed,
 }
@@ -142,8 +142,9 @@ pub(crate) struct Defaults {
 /// RFC 9110, section 15.1, and RFC 9111, section 3: the final statuses that this cache understands.
 const CACHEABLE_STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
 
-/// Whether and how long a response to a GET request may be stored. `is_personal`: the response may
-/// be specific to the client; `has_credentials`: because the client sent credentials.
+/// Returns how long a response to a GET request may be used; `None` if it must not be stored.
+/// `is_personal`: the response may be specific to the client. `has_credentials`: it may be so
+/// because the client sent credentials.
 pub(crate) fn freshness_lifetime(
     status: StatusCode,
     fields: &Headers,
@@ -204,8 +205,8 @@ pub(crate) fn freshness_lifetime(
         ),
         stale_if_error: stale(directives.stale_if_error, defaults.stale_if_error),
     };
-    let longer = lifetime.stale_while_revalidate.max(lifetime.stale_if_error);
-    (max_age.saturating_add(longer) > age).then_some(lifetime)
+    let longest_stale = lifetime.stale_while_revalidate.max(lifetime.stale_if_error);
+    (max_age.saturating_add(longest_stale) > age).then_some(lifetime)
 }
 
 /// The lifetime from `Expires`. RFC 9111, section 5.3: an invalid date, such as 0, is in the past.

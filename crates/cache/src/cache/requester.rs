@@ -1,4 +1,4 @@
-//! The identity of a request, as far as the cache needs it.
+//! What the cache reads from a request: its identity, route and header fields.
 
 use http::Method;
 use peregrine_web::connection::ConnectionInfo;
@@ -10,7 +10,7 @@ use peregrine_web::{Parts, RequestHead};
 pub(crate) struct Requester<'h> {
     pub(crate) head: &'h RequestHead,
     pub(crate) connection: &'h ConnectionInfo,
-    /// The identities read so far: see [`PrivateResponse`].
+    /// The kinds of identities read so far: see [`PrivateResponse`].
     pub(crate) sources: IdentitySources,
 }
 
@@ -20,7 +20,7 @@ impl<'h> Requester<'h> {
         Self { head: &parts.head, connection: parts.peek_connection(), sources }
     }
 
-    /// Whether the client was identified, or sent an identity that was read.
+    /// Whether the client was identified, or sent an identity that some code has read.
     pub(crate) fn is_identified(&self) -> bool {
         self.sources.are_client_specific(self.head, self.connection)
     }
@@ -38,8 +38,8 @@ impl<'h> Requester<'h> {
         self.has_credentials() || self.head.peek_header_bytes("cookie").is_some()
     }
 
-    /// The route that answers the request and, inside a mounted application, the path there: these
-    /// distinguish responses with the same target.
+    /// Identifies the route of the request and, inside a mounted application, the path below the
+    /// mount. Requests with the same target but different route keys must not share a response.
     pub(crate) fn route_key(&self) -> Vec<u8> {
         let mut key = self.head.routes_hash().to_be_bytes().to_vec();
         if self.head.path() != self.head.original_path() {
@@ -48,9 +48,9 @@ impl<'h> Requester<'h> {
         key
     }
 
-    /// Whether this is a HEAD request whose response is that to GET without content (RFC 9110,
-    /// section 9.3.2), even if HEAD has a separate route. With guards, the route that GET would
-    /// take is unknown.
+    /// Whether this is a HEAD request whose response equals that to GET without its content (RFC
+    /// 9110, section 9.3.2), even if HEAD has a separate route. With guards, the route that GET
+    /// would reach is unknown.
     pub(crate) fn is_plain_head(&self) -> bool {
         let is_guarded =
             self.head.has_opaque_guards() || !self.head.guard_header_names().is_empty();

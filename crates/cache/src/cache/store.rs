@@ -1,6 +1,6 @@
 //! The store of responses.
 
-use super::coalesce::{CoalescedFetch, FlightOutcome};
+use super::coalesce::{Flight, FlightOutcome};
 use super::entry::{CacheEntry, Freshness};
 use super::requester::Requester;
 use http::StatusCode;
@@ -17,20 +17,21 @@ const CAPACITY_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
 /// The maximum number of variants of one target; the oldest is evicted.
 const VARIANTS_MAX: usize = 16;
 
-/// Stores of at least this size have several parts, to reduce lock contention between workers.
+/// Stores of at least this size are sharded, to reduce lock contention between workers.
 const SHARDING_BYTES_MIN: usize = 16 * 1024 * 1024;
 const SHARDS: usize = 8;
 
-/// How long requests do not wait for each other after a response turned out not to be shareable.
+/// After a response turned out not to be shareable, requests for it do not wait for each other
+/// during this time. Varnish calls this "hit-for-pass".
 const HIT_FOR_PASS_TTL: Duration = Duration::from_secs(5);
 
-/// An in-memory response store for [`Cache`](super::Cache). Clones share the store. Create it
-/// outside the application's closure and clone it in, and all workers share it; created inside,
-/// each worker has its own, which needs more memory but avoids lock contention. Applications that
-/// answer the same host and path differently need stores of their own.
+/// An in-memory response store for [`Cache`](super::Cache). Clones share the store. If it is
+/// created outside the application's closure and cloned into it, all workers share it. If it is
+/// created inside, each worker has its own, which needs more memory but avoids lock contention.
+/// Applications that respond differently to the same host and path need separate stores.
 ///
-/// When it exceeds 64 MiB, or [`CacheStore::with_capacity_bytes`], it evicts the least recently
-/// used responses.
+/// When it exceeds its capacity of 64 MiB ([`CacheStore::with_capacity_bytes`]), it evicts the
+/// least recently used responses.
 #[derive(Clone)]
 pub struct CacheStore(Arc<Inner>);
 
@@ -47,7 +48,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Hits whose response was stale.
     pub stale_hits: u64,
-    /// Requests passed to the handler.
+    /// Fetches of a response from the handler, including background refreshes.
     pub misses: u64,
     /// Misses for which the handler confirmed the stored response with a 304.
     pub revalidated: u64,
@@ -64,7 +65,9 @@ struct CacheShard {
     targets: HashMap<Arc<str>, TargetEntry>,
     /// Keys by their last use.
     lru: BTreeMap<u64, Arc<str>>,
-    flights: HashMap<(Arc<str>, Vec<u8>), Arc<CoalescedFetch>>,
+    /// The fetches in progress, by key and variant.
+    flights: HashMap<(Arc<str>, Vec<u8>), Arc<Flight>>,
+    /// Increases with each use of a target, to order targets by their last use.
     tick: u64,
     bytes_max: usize,
     stats: CacheStats,
@@ -76,31 +79,32 @@ struct TargetEntry {
     /// The newest is last.
     variants: Vec<Arc<CacheEntry>>,
     last_used: u64,
-    /// Until when responses are known not to be shareable: for clients without and with an
-    /// identity.
+    /// Before these times, requests do not wait for each other, because a recent response was not
+    /// shareable. The first is for clients without an identity, the second for clients with one.
     hit_for_pass_until: [Option<Instant>; 2],
 }
 
 /// How to handle a request without a fresh response.
 pub(crate) enum FlightRole {
-    /// Call the handler; others may wait for the response.
-    Leader(FetchLeader),
-    /// Wait for another request.
-    Follower(Arc<CoalescedFetch>),
+    /// Call the handler; other requests may wait for the response.
+    Leader(FlightLeader),
+    /// Wait for another request's fetch.
+    Follower(Arc<Flight>),
 }
 
-/// The right to call the handler on behalf of waiting requests. Dropping it passes that right on.
-pub(crate) struct FetchLeader {
+/// The right to call the handler on behalf of waiting requests. Dropping it passes the right on to
+/// one of them.
+pub(crate) struct FlightLeader {
     store: CacheStore,
     key: Arc<str>,
     variant: Vec<u8>,
-    pub(crate) flight: Arc<CoalescedFetch>,
+    pub(crate) flight: Arc<Flight>,
     /// No request waits for this one, because recent responses were not shareable.
-    pub(crate) is_pass: bool,
+    pub(crate) is_hit_for_pass: bool,
 }
 
 impl CacheStore {
-    /// Creates an empty store of 64 MiB.
+    /// Creates an empty store with a capacity of 64 MiB.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity_bytes(CAPACITY_BYTES_DEFAULT)
@@ -139,7 +143,7 @@ impl CacheStore {
         self.remove_matching(|_| true);
     }
 
-    /// The statistics so far.
+    /// Returns the statistics so far.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let mut total = CacheStats::default();
@@ -200,22 +204,23 @@ impl CacheStore {
         stats.stale_hits += u64::from(is_stale);
     }
 
-    /// Decides which request fetches. `depth` is the number of outer caches with this store, which
-    /// fetch separately.
+    /// Joins the flight for this response, or starts one. `depth` is the number of enclosing caches
+    /// with the same store. Each depth has its own flights, so that an inner cache never waits for
+    /// an outer one.
     pub(crate) fn join_flight(&self, key: &str, requester: Requester<'_>, depth: u8) -> FlightRole {
         let mut shard = self.shard(key);
         let target = shard.targets.get(key);
-        let is_pass = target.is_some_and(|target| target.is_hit_for_pass(requester));
+        let is_hit_for_pass = target.is_some_and(|target| target.is_hit_for_pass(requester));
         let mut variant = vec![depth, u8::from(requester.is_private())];
         variant.extend(requester.route_key());
-        if is_pass {
-            // It gets its own flight anyway, so that a concurrent change prevents it from being
-            // stored.
+        if is_hit_for_pass {
+            // The request gets its own flight, by which a concurrent invalidation can prevent its
+            // response from being stored.
             shard.tick += 1;
             variant.push(1);
             variant.extend(shard.tick.to_be_bytes());
         } else {
-            // Requests that the last response's `Vary` distinguishes do not wait for each other.
+            // Requests that the newest response's `Vary` distinguishes do not wait for each other.
             let mut variants = target.into_iter().flat_map(|target| target.variants.iter().rev());
             let newest = variants.find(|newest| newest.is_from(requester));
             variant.push(0);
@@ -228,11 +233,17 @@ impl CacheStore {
         if let Some(flight) = shard.flights.get(&(Arc::clone(&key), variant.clone())) {
             return FlightRole::Follower(Arc::clone(flight));
         }
-        let flight = Arc::<CoalescedFetch>::default();
+        let flight = Arc::<Flight>::default();
         shard.stats.misses += 1;
         shard.flights.insert((Arc::clone(&key), variant.clone()), Arc::clone(&flight));
         drop(shard);
-        FlightRole::Leader(FetchLeader { store: self.clone(), key, variant, flight, is_pass })
+        FlightRole::Leader(FlightLeader {
+            store: self.clone(),
+            key,
+            variant,
+            flight,
+            is_hit_for_pass,
+        })
     }
 }
 
@@ -242,7 +253,7 @@ impl Default for CacheStore {
     }
 }
 
-impl FetchLeader {
+impl FlightLeader {
     /// Stores the response and hands it to all waiting requests.
     pub(crate) fn store(self, entry: &Arc<CacheEntry>) {
         let mut shard = self.store.shard(&self.key);
@@ -254,31 +265,32 @@ impl FetchLeader {
         self.flight.complete(FlightOutcome::Stored(Arc::clone(entry)));
     }
 
-    /// Hands a stored response, which stays, to all waiting requests.
+    /// Hands a response that is already in the store to all waiting requests.
     pub(crate) fn serve_existing(self, entry: &Arc<CacheEntry>) {
         self.flight.complete(FlightOutcome::Stored(Arc::clone(entry)));
     }
 
-    /// Records that the response, which has this status, is not shareable. A stored response is
-    /// then no longer valid either.
+    /// Records that the handler's response, which has this status, is not shareable. A stored
+    /// response that it replaces is removed.
     pub(crate) fn mark_hit_for_pass(self, requester: Requester<'_>, status: StatusCode) {
-        let has_waiters = self.flight.waiters() > 0;
+        let has_waiters = self.flight.waiter_count() > 0;
         self.store.shard(&self.key).mark_hit_for_pass(&self.key, requester, status, has_waiters);
         self.flight.complete(FlightOutcome::Uncacheable);
     }
 
-    /// An inner cache with the same store has handled the request.
+    /// Ends the flight without a response, because an inner cache with the same store has handled
+    /// the request.
     pub(crate) fn delegate_to_inner(self) {
         self.flight.complete(FlightOutcome::Uncacheable);
     }
 
-    /// Counts a confirmed response.
+    /// Counts a stored response that the handler has confirmed.
     pub(crate) fn count_revalidated(&self) {
         self.store.shard(&self.key).stats.revalidated += 1;
     }
 }
 
-impl Drop for FetchLeader {
+impl Drop for FlightLeader {
     fn drop(&mut self) {
         let flight_key = (Arc::clone(&self.key), std::mem::take(&mut self.variant));
         let mut shard = self.store.shard(&self.key);
@@ -297,6 +309,7 @@ impl Drop for FetchLeader {
 }
 
 impl CacheShard {
+    /// Makes a target the most recently used one.
     fn touch(&mut self, key: &str) {
         self.tick += 1;
         let Some(target) = self.targets.get_mut(key) else { return };
@@ -309,7 +322,7 @@ impl CacheShard {
     fn store(&mut self, key: &Arc<str>, entry: &Arc<CacheEntry>) {
         let bytes = entry.memory_bytes();
         if overhead_bytes(key) + bytes > self.bytes_max {
-            // The stored response is older than the one that does not fit.
+            // The new response does not fit, and the stored ones are outdated.
             self.remove(key);
             return;
         }
@@ -414,12 +427,12 @@ fn is_usable(entry: &CacheEntry) -> bool {
     entry.freshness() < Freshness::Expired || entry.has_validators()
 }
 
-/// The overhead of a target.
+/// An estimate of the memory that a target needs in addition to its responses.
 fn overhead_bytes(key: &str) -> usize {
     192 + key.len()
 }
 
-/// A key is an origin, a space, and a target.
+/// The path in a key, which consists of an origin, a space, and a target.
 fn key_path(key: &str) -> &str {
     let target = key.split_once(' ').map_or(key, |(_, target)| target);
     target.split_once('?').map_or(target, |(path, _)| path)

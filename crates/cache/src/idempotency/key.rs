@@ -47,8 +47,8 @@ fn parse_key(text: &str) -> Option<Cow<'_, str>> {
     (rest.is_empty() || rest.starts_with(';')).then_some(Cow::Owned(key))
 }
 
-/// The name of a key in the store: scopes are separated, and the content of a scope, which may be
-/// secret, is not written to a database.
+/// Returns the name of a key in the store: a hash, so that scopes are separate and a scope, which
+/// may contain a secret, is not written to a database.
 pub(crate) fn storage_key(scope: &str, key: &str) -> String {
     let mut hash = Sha256::new();
     hash_part(&mut hash, scope.as_bytes());
@@ -61,10 +61,10 @@ pub(crate) fn storage_key(scope: &str, key: &str) -> String {
     name
 }
 
-/// The fingerprint of a request. The first half covers what must be the same in a repeated request:
-/// method, host, target, the fields that route guards read, the type and coding of the content, and
-/// the content. The second half covers the client's cookies and the identity of its connection, if
-/// these distinguish clients.
+/// Computes the fingerprint of a request. The first half covers what must be the same in a repeated
+/// request: method, host, target, the fields that route guards read, the type and coding of the
+/// content, and the content. If `covers_client`, the second half covers the client's cookies and
+/// the identity of its connection.
 pub(crate) fn fingerprint(parts: &Parts, content: &[u8], covers_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
     hash_part(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
@@ -76,8 +76,8 @@ pub(crate) fn fingerprint(parts: &Parts, content: &[u8], covers_client: bool) ->
     for name in ["content-type", "content-encoding"] {
         hash_part(&mut hash, head.header_bytes(name).unwrap_or_default());
     }
-    // Guards select among the routes of one target. A route's number may change with the next
-    // version of the program, so it counts only if the guards' fields are unknown.
+    // Guards select among the routes of one target. `routes_hash` may change with the next version
+    // of the program, so it is used only if the fields that the guards read are unknown.
     for name in &*head.guard_header_names() {
         hash_part(&mut hash, name.as_str().as_bytes());
         head.peek_header_values(name.as_str()).for_each(|value| hash_part(&mut hash, value));
@@ -92,7 +92,7 @@ pub(crate) fn fingerprint(parts: &Parts, content: &[u8], covers_client: bool) ->
     fingerprint
 }
 
-/// 128 bits suffice to avoid collisions of requests or clients.
+/// The length of each half of a fingerprint: 128 bits suffice to avoid collisions.
 const HALF: usize = size_of::<Fingerprint>() / 2;
 
 pub(crate) fn is_same_request(first: &Fingerprint, second: &Fingerprint) -> bool {
@@ -103,7 +103,8 @@ pub(crate) fn is_same_client(first: &Fingerprint, second: &Fingerprint) -> bool 
     first[HALF..] == second[HALF..]
 }
 
-/// The client's identity apart from its credentials, which already scope its keys.
+/// Computes a hash of the client's identity, apart from its credentials, which already scope its
+/// keys.
 fn client_fingerprint(parts: &Parts) -> Fingerprint {
     let (connection, mut hash) = (parts.peek_connection(), Sha256::new());
     // RFC 9113 §8.2.3: HTTP/2 may split the field; joined, it is the same again.
@@ -116,8 +117,7 @@ fn client_fingerprint(parts: &Parts) -> Fingerprint {
     hash.finalize().into()
 }
 
-/// Each part is prefixed with its length, so that different lists of parts never have the same
-/// hash.
+/// Hashes a part, prefixed with its length, so that different lists of parts have different hashes.
 fn hash_part(hash: &mut Sha256, part: &[u8]) {
     hash.update((part.len() as u64).to_be_bytes());
     hash.update(part);

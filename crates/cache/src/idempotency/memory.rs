@@ -13,28 +13,28 @@ use tokio::time::Instant;
 /// The default capacity: 64 MiB.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The overhead of an entry.
+/// The estimated memory of an entry in addition to its key and response.
 const ENTRY_BYTES: usize = 256;
 
-/// Requests without an identity may use one nth of the store.
+/// Requests without an identity may use the capacity of the store divided by this.
 const ANONYMOUS_SHARE_DIVISOR: usize = 4;
 
 /// Stores outcomes in memory. Clones share the store: create it outside the application's closure
-/// and clone it in, so that all workers share it. Applications that answer the same host and path
-/// differently need stores of their own.
+/// and clone it in, so that all workers share it. Applications that respond differently to the same
+/// host and path need separate stores.
 ///
 /// Keys are never evicted before they expire, since a request could then be executed twice. When
 /// the store is full (64 MiB, or [`MemoryIdempotencyStore::bytes_max`]), it first evicts the
 /// responses of finished requests, oldest first; repeating such a request gets a 409. When it is
-/// full of keys alone, requests with new keys get a 503 with a `Retry-After` at which the next key
-/// expires, and this is logged once. Requests without an identity may use a quarter of the store,
-/// so that they cannot lock other clients out.
+/// full of keys alone, requests with new keys get a 503, whose `Retry-After` is the time until the
+/// next key expires, and this is logged once. Requests without an identity may use a quarter of the
+/// store, so that they cannot lock other clients out.
 #[derive(Clone)]
 pub struct MemoryIdempotencyStore(Arc<Mutex<MemoryStoreInner>>);
 
 struct MemoryStoreInner {
     entries: HashMap<Box<str>, ClaimEntry>,
-    /// For requests with an identity, and for those without.
+    /// For requests with an identity, and for those without (indexed by `is_anonymous`).
     partitions: [StorePartition; 2],
     last_claim: u64,
     bytes_max: usize,
@@ -43,14 +43,14 @@ struct MemoryStoreInner {
 /// The part of the store for requests with, or without, an identity.
 #[derive(Default)]
 struct StorePartition {
-    /// The keys by expiry; the number distinguishes those with the same expiry.
+    /// The keys by expiry; the claim number distinguishes those with the same expiry.
     by_expiry: BTreeMap<(Instant, u64), Box<str>>,
-    /// The keys with stored responses, oldest first.
+    /// The keys with stored responses by claim number, so oldest first.
     responses: BTreeMap<u64, Box<str>>,
     bytes: usize,
     /// The bytes used by responses.
     response_bytes: usize,
-    /// This partition was full, and that was logged.
+    /// Whether it was logged that this partition is full.
     is_reported: bool,
 }
 
@@ -64,7 +64,7 @@ struct ClaimEntry {
 }
 
 impl MemoryIdempotencyStore {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(MemoryStoreInner {
@@ -138,7 +138,7 @@ impl MemoryStoreInner {
                 None => ClaimResult::InProgress(entry.fingerprint),
             });
         }
-        if !self.evict(ENTRY_BYTES + key.len(), is_anonymous) {
+        if !self.make_room(ENTRY_BYTES + key.len(), is_anonymous) {
             let wait =
                 self.next_expiry(is_anonymous).map(|expires_at| expires_at.duration_since(now));
             return Err(wait.map_or(IdempotencyStoreError::Full, IdempotencyStoreError::FullFor));
@@ -161,7 +161,7 @@ impl MemoryStoreInner {
         key: &str,
         claim: u64,
         mut outcome: IdempotentOutcome,
-        keep_for: Duration,
+        retention: Duration,
     ) {
         if self.entries.get(key).is_none_or(|entry| entry.claim != claim) {
             return;
@@ -171,10 +171,10 @@ impl MemoryStoreInner {
         // A response of more than half the capacity would evict all others.
         let is_small =
             key_bytes + memory_bytes(&outcome) <= self.capacity_bytes(entry.is_anonymous) / 2;
-        if !is_small || !self.evict(key_bytes + memory_bytes(&outcome), entry.is_anonymous) {
+        if !is_small || !self.make_room(key_bytes + memory_bytes(&outcome), entry.is_anonymous) {
             outcome = IdempotentOutcome::NotStored;
         }
-        let expires_at = saturating_add(Instant::now(), keep_for);
+        let expires_at = saturating_add(Instant::now(), retention);
         self.insert(key, ClaimEntry { outcome: Some(outcome), expires_at, ..entry });
     }
 
@@ -190,7 +190,7 @@ impl MemoryStoreInner {
         }
     }
 
-    /// How many bytes these requests may use.
+    /// Returns how many bytes requests with or without an identity may use.
     fn capacity_bytes(&self, is_anonymous: bool) -> usize {
         if is_anonymous { self.bytes_max / ANONYMOUS_SHARE_DIVISOR } else { self.bytes_max }
     }
@@ -199,8 +199,9 @@ impl MemoryStoreInner {
         self.partitions.iter().map(|partition| partition.bytes).sum()
     }
 
-    /// Makes room for this many bytes by evicting responses. Returns whether there is room now.
-    fn evict(&mut self, bytes: usize, is_anonymous: bool) -> bool {
+    /// Makes room for `bytes` more bytes by evicting responses. Returns `false` if that is
+    /// impossible.
+    fn make_room(&mut self, bytes: usize, is_anonymous: bool) -> bool {
         let partition_max = self.capacity_bytes(is_anonymous);
         let key_bytes =
             self.partitions.each_ref().map(|partition| partition.bytes - partition.response_bytes);
@@ -219,7 +220,8 @@ impl MemoryStoreInner {
         true
     }
 
-    /// Evicts the oldest response of a partition, and keeps its key.
+    /// Evicts the oldest response of a partition, but not its key, so that the request is not
+    /// executed again.
     fn evict_response(&mut self, index: usize) {
         let partition = &mut self.partitions[index];
         let (_, key) =
@@ -231,7 +233,7 @@ impl MemoryStoreInner {
         partition.response_bytes -= bytes;
     }
 
-    /// The expiry of the next key that would make room for such a request.
+    /// Returns when the next key expires that makes room for a request with or without an identity.
     fn next_expiry(&self, is_anonymous: bool) -> Option<Instant> {
         let first = |partition: &StorePartition| {
             partition.by_expiry.keys().next().map(|(expires_at, _)| *expires_at)
@@ -245,7 +247,8 @@ impl MemoryStoreInner {
         }
     }
 
-    /// Whether to log that a partition is full. It counts as full until a quarter of it is free.
+    /// Returns whether to log that a partition is full. After that, it is logged again only if a
+    /// quarter of the partition has been free in between.
     fn should_log_full(&mut self, is_anonymous: bool, is_full: bool) -> bool {
         let (used, capacity) = match is_anonymous {
             true => (self.partitions[1].bytes, self.capacity_bytes(true)),
@@ -284,7 +287,7 @@ impl MemoryStoreInner {
 }
 
 fn saturating_add(now: Instant, after: Duration) -> Instant {
-    // Overflow: a century or so is as good as forever.
+    // On overflow, use about a century instead, which is as good as forever.
     now.checked_add(after).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
 }
 
@@ -319,9 +322,9 @@ impl IdempotencyStore for MemoryIdempotencyStore {
         key: &str,
         claim: u64,
         outcome: IdempotentOutcome,
-        keep_for: Duration,
+        retention: Duration,
     ) -> Result<(), IdempotencyStoreError> {
-        self.lock().complete(key, claim, outcome, keep_for);
+        self.lock().complete(key, claim, outcome, retention);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Idempotency keys: requests that may be sent several times but are executed once.
+//! Idempotency keys: a client can send a request several times, and it is executed once.
 
 mod key;
 mod memory;
@@ -77,22 +77,23 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// # Keys
 ///
 /// Keys apply to POST and PATCH requests that have the field ([`Idempotency::methods`]). A request
-/// without one passes, or gets a 400 with [`Idempotency::required`]. A repeated key gets
+/// without it is passed on, or rejected with 400 if [`Idempotency::required`] is set. A repeated
+/// key gets
 ///
 /// - the first response, with `Idempotent-Replayed: true`, if the request is the same;
-/// - 409 with `Retry-After`, while the first request is in progress;
-/// - 422, if method, host, target, `Content-Type`, `Content-Encoding`, content, or a field that a
+/// - a 409 with `Retry-After`, while the first request is in progress;
+/// - a 422, if method, host, target, `Content-Type`, `Content-Encoding`, content, or a field that a
 ///   guard of the route reads differs.
 ///
-/// Outcomes are kept for a day ([`Idempotency::retention`]).
+/// Outcomes are stored for a day ([`Idempotency::retention`]).
 ///
 /// # Clients
 ///
 /// Clients cannot read each other's responses. Keys are scoped to the values of `Authorization` and
 /// `X-Api-Key`, or to [`Idempotency::scope`]. Without a scope:
 ///
-/// - Cookies and client certificates count as identities too. A request with others than the first
-///   one gets a 409, never the first response.
+/// - Cookies and client certificates count as identities too. A repeated request whose cookies or
+///   certificate differ from those of the first one gets a 409, never the first response.
 /// - If clients are identified in another way, by a session or a field marked by
 ///   [`PrivateResponse::mark`](peregrine_web::private_response::PrivateResponse::mark), their
 ///   responses are not stored, the repeated request gets a 409, and the log says that
@@ -101,21 +102,22 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///
 /// # Outcomes
 ///
-/// All outcomes count, including errors and the 500 of a handler or stream that panicked, since
-/// what it did before is unknown. Exceptions are 401, 408, 425, 429, and 503 with `Retry-After`,
-/// which mean that nothing was done and free the key ([`Idempotency::release_if`]).
+/// All outcomes are stored, including errors and the 500 of a handler or stream that panicked,
+/// since what it did before is unknown. The exceptions are 401, 408, 425, 429, and 503 with
+/// `Retry-After`: they mean that nothing was done, so they free the key
+/// ([`Idempotency::release_if`]).
 ///
-/// If the client disconnects or the route's `timeout` expires, the client, if still connected, gets
-/// a 503. The handler continues in a task of the worker, **up to the lease**, and the outcome is
-/// stored. Meanwhile the request counts as in progress for its route, client and worker.
+/// If the client disconnects, or the route's `timeout` expires and the client gets a 503, the
+/// handler continues in a task on the worker, **up to the lease**, and the outcome is stored.
+/// Meanwhile the request counts as in progress for its route, client and worker.
 ///
 /// A response of more than 256 KiB, or a stream that takes longer than 5 s, is sent but not stored;
 /// the repeated request gets a 409 that says so.
 ///
 /// The handler does not see `Accept-Encoding`, since a repeated request may accept other codings:
 /// put `Compression` outside (add it before) `Idempotency`. The request's content is read before
-/// the handler runs, up to its limit; around a mounted service, which sets no limit, up
-/// to the server's.
+/// the handler runs, up to the route's size limit, or up to the server's around a mounted service,
+/// which has no limit of its own.
 ///
 /// # The store
 ///
@@ -124,9 +126,9 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// no cookies, credentials or certificate, or go to a route whose handler reads none of them; with
 /// [`Idempotency::scope`], their scope is empty.
 ///
-/// Resources that outer middleware holds for a request, such as a session, are gone for a handler
-/// whose client has disconnected. Put `Idempotency` outside that middleware, and identify the user
-/// with [`Idempotency::scope`].
+/// A handler that continues after its client has disconnected cannot use what outer middleware held
+/// for the request, such as a session. Put `Idempotency` outside that middleware, and identify the
+/// user with [`Idempotency::scope`].
 #[doc(alias = "idempotency-key")]
 pub struct Idempotency<S>(Rc<IdempotencySettings<S>>);
 
@@ -134,7 +136,7 @@ struct IdempotencySettings<S> {
     store: S,
     methods: Vec<Method>,
     is_required: bool,
-    /// `None`: by credentials.
+    /// `None`: keys are scoped by the request's credentials.
     scope: Option<ScopeFn>,
     release_if: Option<ReleaseIf>,
     retention: Duration,
@@ -169,7 +171,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
         self
     }
 
-    /// Rejects requests with these methods that have no key.
+    /// Rejects requests that have no key, if keys apply to their method ([`Idempotency::methods`]).
     #[must_use]
     pub fn required(self) -> Self {
         self.configure(|settings| settings.is_required = true)
@@ -198,7 +200,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
         self.configure(|settings| settings.release_if = Some(Box::new(predicate)))
     }
 
-    /// Sets how long an outcome is kept. The default is a day.
+    /// Sets how long an outcome is stored. The default is a day.
     #[doc(alias = "ttl")]
     #[must_use]
     pub fn retention(self, time: Duration) -> Self {
@@ -229,7 +231,7 @@ impl<S: IdempotencyStore + 'static> Middleware for Idempotency<S> {
     }
 }
 
-/// A service whose requests run to completion.
+/// A service whose requests with a key run to completion even if the client disconnects.
 struct IdempotentService<S, N> {
     settings: Rc<IdempotencySettings<S>>,
     service: Rc<N>,
@@ -268,7 +270,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
     }
 
-    /// Runs the request that has this key, or replays the outcome of an earlier one.
+    /// Runs the request, or replays the outcome of an earlier one with the same key.
     async fn run_once<N: Service>(&self, key: String, request: Request, next: &N) -> Response {
         // An outer `Idempotency` has claimed the key already.
         if request.parts.extensions().get::<ClaimedKey>().is_some_and(|claimed| claimed.0 == key) {
@@ -326,7 +328,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
         let body = Body::from(content).with_limits(limits);
         let request = Request::from_parts(parts, body);
-        // The content may be a stream, which can panic like a handler.
+        // The response may be a stream, which can panic like a handler.
         let completion = catch_unwind_future(async {
             // Render problems as the application will send them.
             let response = states.render_problem(next.call(request).await, &head);
@@ -345,8 +347,8 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
     }
 
-    /// Whether the request has no identity. Invented credentials do not count where no handler
-    /// reads them.
+    /// Whether the request has no identity. Credentials that the route's handler does not read are
+    /// ignored: a client could invent any number of them.
     fn is_anonymous(&self, parts: &Parts) -> bool {
         if let Some(scope) = &self.scope {
             return scope(parts).is_empty();
@@ -366,8 +368,8 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
     }
 
-    /// Stores the outcome, and the response unless it may be specific to one of several clients in
-    /// the same scope.
+    /// Stores the outcome, including the response unless it may be specific to one of several
+    /// clients in the same scope.
     async fn complete(
         &self,
         key: &str,
@@ -398,7 +400,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
                 Collected::Complete(content) => {
                     let stored = StoredResponse::new(&response, &content);
                     response.body = Body::from(content);
-                    // The body may have read the client's identity.
+                    // The code that generated the body may have read the client's identity.
                     match shared_scope.is_some_and(|scope| scope.is_private_response(&response)) {
                         true => IdempotentOutcome::NotStored,
                         false => IdempotentOutcome::Stored(stored),
@@ -411,8 +413,8 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
             }
         };
         if let Err(error) = self.store.complete(key, claim, outcome, self.retention).await {
-            // The key stays claimed until the end of its lease, so nothing is executed twice
-            // before.
+            // The key stays claimed until the end of its lease, so nothing is executed twice before
+            // then.
             catch_log_panic(
                 || tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be stored"),
             );
@@ -421,7 +423,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
     }
 }
 
-/// The credentials of a request, which are its scope by default.
+/// Returns the credentials of a request, which are its scope by default.
 fn credential_scope(head: &RequestHead) -> String {
     let [token, key] =
         CREDENTIALS.map(|name| head.peek_header_bytes(name).map(String::from_utf8_lossy));
@@ -433,7 +435,8 @@ fn credential_scope(head: &RequestHead) -> String {
     }
 }
 
-/// The clients that share a scope because [`Idempotency::scope`] is not set.
+/// Decides which responses must not be stored because [`Idempotency::scope`] is not set, so that
+/// several clients may share a scope.
 struct SharedScope {
     has_credentials: bool,
     watch: PrivateResponseWatch,
@@ -455,12 +458,13 @@ impl SharedScope {
     }
 }
 
-/// The key under which a request is being executed.
+/// A request extension: the key under which the request is being executed.
 #[derive(Clone)]
 struct ClaimedKey(String);
 
-/// 401 counts because the client was not even identified. 503 counts if it has `Retry-After`, as
-/// clients would not retry just to get the same 503 for a day.
+/// Whether the response means that nothing was done, by default. A 401 does, because the client was
+/// not even identified. A 503 does if it has `Retry-After`: a retry would be pointless if it got
+/// the same stored 503 for a day.
 fn is_retryable(response: &Response) -> bool {
     match response.status.as_u16() {
         401 | 408 | 425 | 429 => true,
@@ -469,7 +473,7 @@ fn is_retryable(response: &Response) -> bool {
     }
 }
 
-/// Reads the request's content, with the size limit of extractors.
+/// Reads the request's content, with the size limit that applies to extractors.
 async fn collect_request_body(body: Body, parts: &Parts) -> Result<Bytes, Problem> {
     let request = Request::new(
         parts.head.share(),

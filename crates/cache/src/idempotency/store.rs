@@ -9,8 +9,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// A request's fingerprint: 128 bits of what must not change when it is sent again, and 128 bits of
-/// its client.
+/// A request's fingerprint: a 128-bit hash of what must not change when it is sent again, and a
+/// 128-bit hash of its client's identity.
 pub type Fingerprint = [u8; 32];
 
 /// Stores the outcomes of requests for [`Idempotency`](super::Idempotency). Implementations are
@@ -21,7 +21,8 @@ pub type Fingerprint = [u8; 32];
 /// one gets the claim. In Redis, use `SET key value NX PX lease`; in SQL,
 /// `INSERT .. ON CONFLICT DO NOTHING`.
 pub trait IdempotencyStore {
-    /// Claims `key` unless it is known. A claim expires after `lease`, in case its process dies.
+    /// Claims `key` unless it is already claimed or has an outcome. A claim expires after `lease`,
+    /// in case its process dies.
     ///
     /// # Errors
     /// The store is unreachable or full. The request is not executed then.
@@ -32,8 +33,9 @@ pub trait IdempotencyStore {
         lease: Duration,
     ) -> impl Future<Output = Result<ClaimResult, IdempotencyStoreError>>;
 
-    /// Like `claim`, for a request without an identity. Any client can send any number of these, so
-    /// a store with limited space should restrict them to a part of it. The default calls `claim`.
+    /// Like `claim`, for a request without an identity. Any client can send any number of such
+    /// requests, so a store with limited space should restrict them to a part of it. The default
+    /// implementation calls `claim`.
     ///
     /// # Errors
     /// As for `claim`.
@@ -46,8 +48,8 @@ pub trait IdempotencyStore {
         self.claim(key, fingerprint, lease)
     }
 
-    /// Stores the outcome of the request that holds this claim, for this long. An expired claim has
-    /// no effect.
+    /// Stores the outcome of the request that holds this claim, for the time `retention`. Does
+    /// nothing if the claim has expired.
     ///
     /// # Errors
     /// The store is unreachable. The key stays claimed until its lease ends.
@@ -59,8 +61,8 @@ pub trait IdempotencyStore {
         retention: Duration,
     ) -> impl Future<Output = Result<(), IdempotencyStoreError>>;
 
-    /// Removes the key, if it still has this claim: nothing was done, and the request may be sent
-    /// again.
+    /// Removes the key if it still has this claim. Called if the request changed nothing, so that
+    /// it can be executed when it is sent again.
     ///
     /// # Errors
     /// As for `complete`.
@@ -74,7 +76,8 @@ pub trait IdempotencyStore {
 /// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimResult {
-    /// It is new. The number distinguishes this claim from others on the same key.
+    /// The key was new and is now claimed. The number distinguishes this claim from others on the
+    /// same key.
     Claimed(u64),
     /// A request with this fingerprint is in progress.
     InProgress(Fingerprint),
@@ -85,7 +88,7 @@ pub enum ClaimResult {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdempotentOutcome {
-    /// This response.
+    /// The request was answered with this response.
     Stored(StoredResponse),
     /// The request was answered, but the response was not stored, for example because it was too
     /// long or streamed for too long.
@@ -133,10 +136,10 @@ impl StoredResponse {
     }
 }
 
-/// The version of the format, in the first byte.
+/// The version of the serialized format, in its first byte.
 const FORMAT_VERSION: u8 = 1;
-/// The same format for a response that must not be compressed. Versions of this crate that do not
-/// know it must not send the response.
+/// The same format, for a response that must not be compressed. It has a separate version so that
+/// older versions of this crate reject it instead of compressing the response.
 const FORMAT_VERSION_UNCOMPRESSED: u8 = 2;
 
 impl IdempotentOutcome {
@@ -159,7 +162,7 @@ impl IdempotentOutcome {
         bytes
     }
 
-    /// Parses the output of [`IdempotentOutcome::to_bytes`]; `None` for anything else.
+    /// Parses the output of [`IdempotentOutcome::to_bytes`]. Returns `None` for anything else.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (version, mut rest) = bytes.split_first()?;
@@ -186,7 +189,7 @@ impl IdempotentOutcome {
     }
 }
 
-/// A big-endian number of `N` bytes.
+/// Reads a big-endian number of `N` bytes.
 fn read_number<const N: usize>(rest: &mut &[u8]) -> Option<u64> {
     let (digits, tail) = rest.split_first_chunk::<N>()?;
     *rest = tail;
@@ -206,8 +209,8 @@ fn read_bytes<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
 pub enum IdempotencyStoreError {
     /// The store has no room for another key until keys expire.
     Full,
-    /// The store has no room for another key before this time, when one expires. The store logs
-    /// this itself.
+    /// The store has no room for another key until the next one expires, after this time. The store
+    /// logs this itself.
     FullFor(Duration),
     /// The store is unreachable or failed.
     Failed(Box<dyn Error + Send + Sync>),

@@ -1,4 +1,4 @@
-//! The layers of settings.
+//! [`ConfigLoader`]: reads and merges the layers of settings.
 
 use crate::de::from_value;
 use crate::error::{ConfigError, closest_name};
@@ -17,28 +17,31 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// In longer lines, columns are counted in bytes instead of characters.
+/// Beyond this offset in a line, columns are counted in bytes instead of characters.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// The maximum edit distance to a setting for a variable with one underscore instead of two.
+/// The maximum edit distance at which a variable with single underscores counts as a misspelled
+/// setting.
 const TYPO_DISTANCE_MAX: usize = 2;
 
-/// The maximum depth of a setting.
+/// The maximum number of parts in a setting's path.
 const DEPTH_MAX: usize = 16;
 
 /// The maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The sources of settings besides the program's values: a TOML file and environment variables.
-/// Later layers override earlier ones: program, file, variables.
+/// Reads settings from a TOML file and environment variables, over the program's values. Variables
+/// override the file, and the file overrides the program's values.
 ///
-/// The name of a variable is a prefix and the path of the setting, joined by two underscores:
-/// `APP_LIMITS__IDLE_TIMEOUT=75s` for `limits.idle_timeout`. Case is ignored, and hyphens are
-/// written as underscores. Lists are separated by commas. A variable with two underscores that
-/// matches no setting is an error. One without them is used only if the settings have a top-level
-/// value of that name. If it would match a setting, exactly or nearly, with two underscores in some
-/// place, that is an error (`APP_LIMITS_IDLE_TIMEOUT`). Other variables are ignored, because they
-/// may have another purpose, such as those that Kubernetes sets for each of its services.
+/// The name of a variable is a prefix followed by the path of the setting, whose parts are
+/// separated by two underscores: `APP_LIMITS__IDLE_TIMEOUT=75s` sets `limits.idle_timeout`. Case is
+/// ignored, and hyphens are written as underscores. The items of a list are separated by commas.
+///
+/// A variable whose name contains two underscores must match a setting. A variable without them is
+/// used only if there is a top-level setting of that name. If its name instead resembles a setting
+/// with single underscores, such as `APP_LIMITS_IDLE_TIMEOUT`, loading fails. All other variables
+/// are ignored, because they may have another purpose, such as those that Kubernetes sets for each
+/// service.
 ///
 /// ```
 /// use peregrine::config::ConfigLoader;
@@ -81,7 +84,7 @@ pub struct ConfigLoader {
     env_aliases: Vec<(String, String)>,
 }
 
-/// Does not print variables, which may be secret.
+/// Omits the variables, whose values may be secrets.
 impl fmt::Debug for ConfigLoader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { prefix, file, .. } = self;
@@ -93,7 +96,8 @@ impl fmt::Debug for ConfigLoader {
 }
 
 impl ConfigLoader {
-    /// Creates layers without a file or variables. `prefix` is the common prefix of the variables.
+    /// Creates a loader without a file or variables. `prefix` is the common prefix of the
+    /// variables.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), file: None, env_vars: Vec::new(), env_aliases: Vec::new() }
@@ -130,7 +134,7 @@ impl ConfigLoader {
         self
     }
 
-    /// The path of the file, if there is one.
+    /// Returns the path of the file, if there is one.
     #[must_use]
     pub fn file_path(&self) -> Option<&Path> {
         self.file.as_deref()
@@ -139,15 +143,16 @@ impl ConfigLoader {
     /// Reads all layers on top of `code`.
     ///
     /// # Errors
-    /// A [`ConfigError`] with the position, the setting, and the expected value.
+    /// A layer is invalid. The [`ConfigError`] names the position, the setting, and the expected
+    /// value.
     pub fn load<T: Serialize + DeserializeOwned>(&self, code: &T) -> Result<T, ConfigError> {
         from_value(&self.merge_layers(code)?)
     }
 
-    /// Like [`load`](Self::load); `change` can modify the tree before it is deserialised.
+    /// Like [`load`](Self::load), but `change` can modify the tree before it is deserialised.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// See [`load`](Self::load).
     pub fn load_with_overrides<T: Serialize + DeserializeOwned>(
         &self,
         code: &T,
@@ -167,7 +172,7 @@ impl ConfigLoader {
         vars.sort();
         for (name, text) in vars {
             if let Some((path, name)) = self.key_for_env_var(&value, name)? {
-                // A short name that is set to an empty text counts as unset.
+                // An alias that is set to an empty text counts as unset.
                 if text.is_empty() && self.env_aliases.iter().any(|(alias, _)| *alias == name) {
                     continue;
                 }
@@ -181,7 +186,8 @@ impl ConfigLoader {
         Ok(value)
     }
 
-    /// The path of the setting for a variable, and the variable's name.
+    /// Returns the path of the setting that a variable sets, and the variable's name. Returns
+    /// `None` if the variable has another purpose.
     fn key_for_env_var(
         &self,
         tree: &ConfigValue,
@@ -219,16 +225,16 @@ impl ConfigLoader {
 }
 
 impl ConfigLoader {
-    /// The variable for the setting whose path, joined by single underscores, is equal or similar
-    /// to `name`.
+    /// Returns the variable for the setting whose path, joined by single underscores, is equal or
+    /// similar to `name`.
     fn suggest_env_var(&self, tree: &ConfigValue, name: &str) -> Option<String> {
         if is_kubernetes_service_var(name) {
             return None;
         }
         let mut paths = Vec::new();
         collect_keys(tree, &mut Vec::new(), &mut paths);
-        // The name of the table must match exactly, because the environment contains many unrelated
-        // variables.
+        // The name of the top-level table must match exactly, because the environment contains many
+        // unrelated variables.
         let is_in_table = |path: &&Vec<String>| {
             path.len() > 1
                 && name.strip_prefix(&*path[0]).is_some_and(|suffix| suffix.starts_with('_'))
@@ -241,8 +247,8 @@ impl ConfigLoader {
     }
 }
 
-/// Kubernetes sets variables prefixed with the name of each service: `APP_SERVICE_HOST`,
-/// `APP_PORT_80_TCP_ADDR`.
+/// Whether Kubernetes may have set the variable. For a service `app`, it sets `APP_SERVICE_HOST`,
+/// `APP_PORT_80_TCP_ADDR` and others.
 fn is_kubernetes_service_var(name: &str) -> bool {
     name == "port" || name.starts_with("service_") || name.starts_with("port_")
 }
@@ -261,7 +267,7 @@ fn collect_keys(tree: &ConfigValue, path: &mut Vec<String>, paths: &mut Vec<Vec<
     }
 }
 
-/// Wraps the text into nested tables.
+/// Nests the text in a table for each part of the path.
 fn nest_value(path: &[String], text: &str, location: &SourceLocation) -> ConfigValue {
     let with_location = |kind| ConfigValue { kind, location: location.clone() };
     let leaf = with_location(ValueKind::String(text.to_owned()));
@@ -288,9 +294,9 @@ fn load_file(path: &Path) -> Result<ConfigValue, ConfigError> {
 
 /// Parses the text of a file.
 pub(crate) fn parse_toml(text: &str, path: &Path) -> Result<ConfigValue, ConfigError> {
-    let lines =
+    let line_starts =
         std::iter::once(0).chain(text.match_indices('\n').map(|(offset, _)| offset + 1)).collect();
-    let line_index = LineIndex { text, lines, path: path.into() };
+    let line_index = LineIndex { text, line_starts, path: path.into() };
     let table = DeTable::parse(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         ConfigError::new(format!("invalid TOML: {}", error.message()))
@@ -300,20 +306,20 @@ pub(crate) fn parse_toml(text: &str, path: &Path) -> Result<ConfigValue, ConfigE
     Ok(ConfigValue { kind: line_index.table(table.get_ref())?, location })
 }
 
-/// Converts offsets in a text to positions.
+/// Converts offsets in a text to positions, and the parsed text to a tree.
 struct LineIndex<'t> {
     text: &'t str,
-    /// The offsets of line starts.
-    lines: Vec<usize>,
+    /// The offsets at which lines start.
+    line_starts: Vec<usize>,
     path: Arc<Path>,
 }
 
 impl LineIndex<'_> {
     fn location(&self, offset: usize) -> SourceLocation {
-        let line = self.lines.partition_point(|line_start| *line_start <= offset);
-        let line_start = self.lines[line - 1];
+        let line = self.line_starts.partition_point(|line_start| *line_start <= offset);
+        let line_start = self.line_starts[line - 1];
         let before = self.text.get(line_start..offset).unwrap_or_default();
-        // In such a long line, character columns are not useful.
+        // Counting characters would be slow, and the result would not be useful.
         let is_long = before.len() > LINE_BYTES_MAX;
         let column = 1 + if is_long { before.len() } else { before.chars().count() };
         SourceLocation::File { path: Arc::clone(&self.path), line, column }
@@ -355,7 +361,7 @@ impl LineIndex<'_> {
                     |_| ConfigError::new("this is not a number").with_location(location);
                 ValueKind::Float(number.as_str().parse().map_err(not_a_number)?)
             }
-            // Settings contain no dates, so treat a date as a string.
+            // Settings contain no dates, so a date is treated as a string.
             DeValue::Datetime(time) => ValueKind::String(time.to_string()),
             DeValue::Array(items) => {
                 let to_value = |item: &Spanned<DeValue<'_>>| {

@@ -1,4 +1,4 @@
-//! Opens files beneath a directory, and none outside.
+//! Opens files beneath a directory, and never a file outside of it.
 //!
 //! On Linux, the kernel enforces this (`openat2`). On other Unix systems, each path component is
 //! opened in the previous directory without following links. On other systems, links are checked
@@ -30,11 +30,11 @@ mod unix {
     #[derive(Debug)]
     pub(in crate::dir) struct Root {
         dir: OwnedFd,
-        /// `None` if links are not followed, else the directory that they must stay beneath.
+        /// The directory that links must stay beneath; `None` if links are not followed.
         symlink_root: Option<PathBuf>,
     }
 
-    /// `NONBLOCK`: opening a pipe without a writer would block forever.
+    /// `NONBLOCK` because opening a pipe without a writer would block forever otherwise.
     const FILE_FLAGS: OFlags =
         OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
@@ -46,8 +46,8 @@ mod unix {
             Ok(Self { dir, symlink_root: follow_symlinks.then(|| path.to_owned()) })
         }
 
-        pub(in crate::dir) fn file(&self, path: &str) -> io::Result<File> {
-            self.beneath(path, FILE_FLAGS).map(File::from)
+        pub(in crate::dir) fn open_file(&self, path: &str) -> io::Result<File> {
+            self.open_beneath(path, FILE_FLAGS).map(File::from)
         }
 
         /// The entries of a directory for which `accepts` returns `true`, up to `entries_max`, and
@@ -60,7 +60,7 @@ mod unix {
         ) -> ListResult {
             let dir = match path {
                 "" => openat(&self.dir, ".", DIR_FLAGS, Mode::empty())?,
-                path => self.beneath(path, DIR_FLAGS)?,
+                path => self.open_beneath(path, DIR_FLAGS)?,
             };
             let mut entries = Vec::new();
             for entry in Dir::read_from(&dir)? {
@@ -80,7 +80,7 @@ mod unix {
         }
 
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        fn beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        fn open_beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
             use rustix::fs::{ResolveFlags, openat2};
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
             let resolve = match self.symlink_root {
@@ -97,7 +97,7 @@ mod unix {
         }
 
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        fn beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        fn open_beneath(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
             self.open_components(path, flags)
         }
 
@@ -153,8 +153,8 @@ mod other {
             Ok(Self { root: path.canonicalize()?, follow_symlinks })
         }
 
-        pub(in crate::dir) fn file(&self, path: &str) -> io::Result<File> {
-            File::open(self.beneath(path)?)
+        pub(in crate::dir) fn open_file(&self, path: &str) -> io::Result<File> {
+            File::open(self.resolve_beneath(path)?)
         }
 
         /// The entries of a directory for which `accepts` returns `true`, up to `entries_max`, and
@@ -166,7 +166,7 @@ mod other {
             accepts: impl Fn(&str, bool) -> bool,
         ) -> ListResult {
             let mut entries = Vec::new();
-            for entry in fs::read_dir(self.beneath(path)?)? {
+            for entry in fs::read_dir(self.resolve_beneath(path)?)? {
                 let entry = entry?;
                 let (kind, name) = (entry.file_type()?, entry.file_name());
                 let Some(name) = name.to_str() else { continue };
@@ -181,7 +181,7 @@ mod other {
             Ok((entries, false))
         }
 
-        fn beneath(&self, path: &str) -> io::Result<PathBuf> {
+        fn resolve_beneath(&self, path: &str) -> io::Result<PathBuf> {
             let forbidden = || io::Error::from(io::ErrorKind::NotFound);
             let mut full_path = self.root.clone();
             for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -195,7 +195,7 @@ mod other {
         }
     }
 
-    /// Here, every refusal looks like a missing file.
+    /// On these systems, every refusal is already reported as a missing file.
     pub(in crate::dir) fn is_forbidden(_: &io::Error) -> bool {
         false
     }
@@ -235,7 +235,7 @@ mod tests {
                 opens,
                 "{path} {follow_symlinks}"
             );
-            assert_eq!(root.file(path).is_ok(), opens, "{path} {follow_symlinks}");
+            assert_eq!(root.open_file(path).is_ok(), opens, "{path} {follow_symlinks}");
         }
     }
 }

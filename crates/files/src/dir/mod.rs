@@ -23,7 +23,7 @@ pub(crate) struct Dir {
     pub(crate) hidden_files: bool,
     pub(crate) directory_listing: bool,
     pub(crate) serve_precompressed: bool,
-    /// Files of at most this size are read completely.
+    /// Files of at most this size are read completely, so that they can be cached.
     pub(crate) cached_file_bytes_max: u64,
 }
 
@@ -96,7 +96,7 @@ impl Dir {
         path: &str,
         accepted: AcceptedCodings,
     ) -> io::Result<Resolution> {
-        let file = root.file(path)?;
+        let file = root.open_file(path)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
             return Ok(Resolution::DirWithoutSlash);
@@ -109,25 +109,25 @@ impl Dir {
         let essence = media_type.split(';').next().unwrap_or_default();
         let varies = self.serve_precompressed && is_compressible(essence);
         let mut selected = (file, metadata, None);
-        for encoding in accepted.into_iter().flatten().filter(|_| varies) {
-            let Ok(variant) = root.file(&format!("{path}{}", encoding.extension())) else {
+        for coding in accepted.into_iter().flatten().filter(|_| varies) {
+            let Ok(variant) = root.open_file(&format!("{path}{}", coding.extension())) else {
                 continue;
             };
             let metadata = variant.metadata()?;
             if metadata.is_file() {
-                selected = (variant, metadata, Some(encoding));
+                selected = (variant, metadata, Some(coding));
                 break;
             }
         }
-        let (file, metadata, encoding) = selected;
-        let file_metadata = FileMetadata::from_metadata(&metadata, encoding);
+        let (file, metadata, coding) = selected;
+        let file_metadata = FileMetadata::from_metadata(&metadata, coding);
         let content = self.read_content(file, &file_metadata)?;
         let path = path.to_owned();
         Ok(Resolution::File(ResolvedFile {
             path,
             media_type,
             metadata: file_metadata,
-            content_coding: encoding,
+            content_coding: coding,
             varies,
             content,
         }))

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::allowed_origins::{AllowedOrigins, OriginMatch, quote};
+use crate::allowed_origins::{AllowedOrigins, OriginMatch, shorten_for_display};
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
@@ -27,8 +27,8 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 ///
 /// A browser lets a script read a response of another origin only if the response allows it. Before
 /// requests that a plain form could not send, it sends a *preflight*, an OPTIONS request. This
-/// middleware answers preflights for all paths that have a route, whatever the route's methods, and
-/// adds the header fields to every response that passes through it, including problems, 404 and
+/// middleware responds to preflights for all paths that have a route, whatever the route's methods,
+/// and adds the header fields to every response that passes through it, including problems, 404 and
 /// 405. It does not reject requests: clients other than browsers are not bound by it, and simple
 /// requests of any page arrive, although the page cannot read the response. [`Csrf`](crate::Csrf)
 /// rejects those.
@@ -74,9 +74,9 @@ pub struct Cors {
     /// `None` allows the requested fields.
     headers: Option<(Vec<HeaderName>, HeaderValue)>,
     exposed: Option<HeaderValue>,
-    has_credentials: bool,
+    allows_credentials: bool,
     max_age: HeaderValue,
-    has_private_network: bool,
+    allows_private_network: bool,
 }
 
 impl Cors {
@@ -87,9 +87,9 @@ impl Cors {
             methods: None,
             headers: None,
             exposed: None,
-            has_credentials: false,
+            allows_credentials: false,
             max_age: HeaderValue::from_static("600"),
-            has_private_network: false,
+            allows_private_network: false,
         }
     }
 
@@ -115,13 +115,16 @@ impl Cors {
     /// Other properties of the head that `predicate` uses are not in `Vary`.
     #[doc(alias = "allowed_origin_fn")]
     #[doc(alias = "predicate")]
-    pub fn allow_origin_fn(mut self, predicate: impl Fn(&str, &RequestHead) -> bool + 'static) -> Self {
+    pub fn allow_origin_fn(
+        mut self,
+        predicate: impl Fn(&str, &RequestHead) -> bool + 'static,
+    ) -> Self {
         self.origins.add_predicate(predicate);
         self
     }
 
-    /// Allows all origins, for public data. Cookies and other credentials are not sent then: in
-    /// combination with [`Cors::allow_credentials`], the application fails to build.
+    /// Allows all origins, for public data. Browsers do not combine this with credentials: with
+    /// [`Cors::allow_credentials`], the application fails to build.
     pub fn allow_any_origin(mut self) -> Self {
         self.origins.allows_any = true;
         self
@@ -156,8 +159,8 @@ impl Cors {
         self
     }
 
-    /// Allows pages to read every header field. Not with [`Cors::allow_credentials`], for which
-    /// browsers treat `*` as a name.
+    /// Allows pages to read every header field. Cannot be combined with
+    /// [`Cors::allow_credentials`], with which browsers treat `*` as the name of one field.
     #[doc(alias = "expose_any")]
     pub fn expose_any_header(mut self) -> Self {
         self.exposed = Some(ANY);
@@ -168,7 +171,7 @@ impl Cors {
     /// responses. Requires explicit origins.
     #[doc(alias = "supports_credentials")]
     pub fn allow_credentials(mut self) -> Self {
-        self.has_credentials = true;
+        self.allows_credentials = true;
         self
     }
 
@@ -182,13 +185,13 @@ impl Cors {
     /// Allows pages from the internet to call this server although it is in a private network, in
     /// browsers that request this permission (`Access-Control-Request-Private-Network`).
     pub fn allow_private_network(mut self) -> Self {
-        self.has_private_network = true;
+        self.allows_private_network = true;
         self
     }
 
-    /// Adds the header fields to a response, according to the verdict on the origin of its request.
-    fn add_headers(&self, fields: &mut Headers, verdict: OriginMatch) {
-        match verdict {
+    /// Adds the header fields to a response, according to the match of its request's origin.
+    fn add_headers(&self, fields: &mut Headers, origin_match: OriginMatch) {
+        match origin_match {
             // Sent to all clients, so that a cached response fits pages of all origins.
             OriginMatch::Any => fields.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY),
             OriginMatch::Exact(origin) => {
@@ -202,16 +205,16 @@ impl Cors {
                 return;
             }
         }
-        match self.has_credentials {
+        match self.allows_credentials {
             true => fields.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE),
             false => fields.remove(&ACCESS_CONTROL_ALLOW_CREDENTIALS),
         }
     }
 
-    /// The response to a preflight.
-    fn preflight(&self, head: &RequestHead, method: &str) -> Response {
-        let verdict = self.origins.match_origin(head);
-        let mut response = match self.check_preflight(head, &verdict, method) {
+    /// Creates the response to a preflight.
+    fn respond_to_preflight(&self, head: &RequestHead, method: &str) -> Response {
+        let origin_match = self.origins.match_origin(head);
+        let mut response = match self.check_preflight(head, &origin_match, method) {
             Ok(fields) => {
                 let mut response = Response::new(StatusCode::NO_CONTENT);
                 response.headers = fields;
@@ -219,26 +222,26 @@ impl Cors {
             }
             Err(problem) => problem.into_response(),
         };
-        self.add_headers(&mut response.headers, verdict);
+        self.add_headers(&mut response.headers, origin_match);
         response.headers.add_vary(REQUEST_METHOD);
         response.headers.add_vary(REQUEST_HEADERS);
-        if self.has_private_network {
+        if self.allows_private_network {
             response.headers.add_vary(REQUEST_PRIVATE_NETWORK);
         }
         response
     }
 
-    /// The permissions of the page, as fields, or the reason for a rejection.
+    /// Returns the fields that grant the page's permissions, or the reason for a rejection.
     fn check_preflight(
         &self,
         head: &RequestHead,
-        verdict: &OriginMatch,
+        origin_match: &OriginMatch,
         method: &str,
     ) -> Result<Headers, Problem> {
-        if *verdict == OriginMatch::NoMatch {
-            let origin = quote(head.header_bytes("origin").unwrap_or_default());
+        if *origin_match == OriginMatch::NoMatch {
+            let origin = shorten_for_display(head.header_bytes("origin").unwrap_or_default());
             let detail = format!(
-                "Pages of the origin `{origin}` are not let in by this server's CORS settings."
+                "Pages of the origin `{origin}` are not allowed by this server's CORS settings."
             );
             return Err(forbidden("cors-origin-refused", detail).with_member("origin", origin));
         }
@@ -255,7 +258,7 @@ impl Cors {
             }
         };
         let Some(methods) = methods else {
-            let method = quote(method.as_bytes());
+            let method = shorten_for_display(method.as_bytes());
             let detail = format!(
                 "The method `{method}` is not among those that this server's CORS settings allow."
             );
@@ -264,7 +267,7 @@ impl Cors {
         fields.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
         // Several lines of a list are one list (RFC 9110 §5.3); if one is rejected, all are.
         for requested in head.header_values(REQUEST_HEADERS) {
-            let granted = self.allowed_headers(requested).map_err(|name| {
+            let granted = self.grant_headers(requested).map_err(|name| {
                 let detail =
                     format!("This server's CORS settings do not allow the header field `{name}`.");
                 forbidden("cors-header-refused", detail).with_member("header", name)
@@ -276,15 +279,17 @@ impl Cors {
             }
         }
         fields.insert(ACCESS_CONTROL_MAX_AGE, self.max_age.clone());
-        if self.has_private_network && head.header_bytes(REQUEST_PRIVATE_NETWORK) == Some(b"true") {
+        if self.allows_private_network
+            && head.header_bytes(REQUEST_PRIVATE_NETWORK) == Some(b"true")
+        {
             fields.insert(ALLOW_PRIVATE_NETWORK, TRUE);
         }
         Ok(fields)
     }
 
-    /// The field that grants a list of names, or `None` for an empty list. Fails with the first
-    /// name that is not allowed.
-    fn allowed_headers(&self, requested: &[u8]) -> Result<Option<HeaderValue>, String> {
+    /// Returns the value that grants a list of field names, or `None` for an empty list. Fails with
+    /// the first name that is not allowed.
+    fn grant_headers(&self, requested: &[u8]) -> Result<Option<HeaderValue>, String> {
         let names = requested
             .split(|byte| *byte == b',')
             .map(<[u8]>::trim_ascii)
@@ -292,15 +297,18 @@ impl Cors {
         let mut count = 0;
         for name in names {
             count += 1;
-            let header_name = HeaderName::from_bytes(name).map_err(|_| quote(name))?;
+            let header_name =
+                HeaderName::from_bytes(name).map_err(|_| shorten_for_display(name))?;
             let is_granted =
                 self.headers.as_ref().is_none_or(|(allowed, _)| allowed.contains(&header_name));
-            is_granted.then_some(()).ok_or_else(|| quote(name))?;
+            is_granted.then_some(()).ok_or_else(|| shorten_for_display(name))?;
         }
         match &self.headers {
             _ if count == 0 => Ok(None),
             Some((_, value)) => Ok(Some(value.clone())),
-            None => HeaderValue::from_bytes(requested).map(Some).map_err(|_| quote(requested)),
+            None => HeaderValue::from_bytes(requested)
+                .map(Some)
+                .map_err(|_| shorten_for_display(requested)),
         }
     }
 }
@@ -315,16 +323,16 @@ impl Middleware for Cors {
     async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
         let head = &request.parts.head;
         if let Some(method) = preflight_method(&request) {
-            return self.preflight(head, method);
+            return self.respond_to_preflight(head, method);
         }
-        let verdict = self.origins.match_origin(head);
+        let origin_match = self.origins.match_origin(head);
         let mut response = next.call(request).await;
-        if verdict != OriginMatch::NoMatch
+        if origin_match != OriginMatch::NoMatch
             && let Some(exposed) = &self.exposed
         {
             response.headers.insert_if_not_present(ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
         }
-        self.add_headers(&mut response.headers, verdict);
+        self.add_headers(&mut response.headers, origin_match);
         response
     }
 
@@ -337,13 +345,13 @@ impl Middleware for Cors {
                 "Cors allows no origins; add .allow_origin(\"https://..\") or .allow_any_origin()",
             );
         }
-        if self.has_credentials && self.origins.allows_any {
+        if self.allows_credentials && self.origins.allows_any {
             requirements.config_error(
                 "Cors has allow_any_origin() and allow_credentials(): every page could act as its visitor; \
                  name the origins, or leave the credentials out",
             );
         }
-        if self.has_credentials && self.exposed.as_ref() == Some(&ANY) {
+        if self.allows_credentials && self.exposed.as_ref() == Some(&ANY) {
             requirements.config_error(
                 "Cors has expose_any_header() and allow_credentials(), for which browsers take `*` as the \
                  name of one field; name the fields with expose_headers(..)",
@@ -352,7 +360,7 @@ impl Middleware for Cors {
     }
 }
 
-/// The requested method, if the request is a preflight for a path that has a route.
+/// Returns the requested method if the request is a preflight for a path that has a route.
 fn preflight_method(request: &Request) -> Option<&str> {
     let head = &request.parts.head;
     if head.method_str() != "OPTIONS" {

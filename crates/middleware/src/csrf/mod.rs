@@ -6,7 +6,7 @@ mod token;
 
 pub use token::{CsrfKey, CsrfToken};
 
-use crate::allowed_origins::{AllowedOrigins, quote};
+use crate::allowed_origins::{AllowedOrigins, shorten_for_display};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::Requirements;
@@ -19,7 +19,7 @@ use std::fmt;
 use std::rc::Rc;
 use token::{CURRENT, CurrentToken, TokenSigner};
 
-/// The largest form in which a token is searched, in bytes.
+/// The maximum size of a form that is searched for a token, in bytes.
 pub const FORM_BYTES_MAX: u64 = 1 << 20;
 
 /// Rejects requests that other sites cause a visitor's browser to send (cross-site request
@@ -27,8 +27,8 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 ///
 /// A request passes if one of these rules accepts it, in this order:
 ///
-/// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. So handlers of these must not change
-///    anything.
+/// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. Handlers for these methods must
+///    therefore not change anything.
 /// 2. Its `Origin` is [trusted](Csrf::trust_origin).
 /// 3. Its `Sec-Fetch-Site` is `same-origin`, or `none`, which means that the visitor started it.
 ///    With any other value it is rejected.
@@ -38,9 +38,9 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 /// 5. It has neither. Then it does not come from a recent browser: it passes, unless
 ///    [`Csrf::tokens`] requires a token.
 ///
-/// Browsers send `Sec-Fetch-Site` to `https:` and `localhost` since 2020 (Safari: 2023), and
-/// `Origin` with every POST since the same time, so most sites need no tokens and no changes to
-/// their forms.
+/// Browsers have sent `Sec-Fetch-Site` to `https:` and `localhost` since 2020 (Safari: 2023), and
+/// `Origin` with every POST for about as long, so most sites need no tokens and no changes to their
+/// forms.
 ///
 /// A rejected request gets a problem of status 403 with the reason: `csrf-cross-site`,
 /// `csrf-origin`, `csrf-token-missing`, `csrf-token-invalid`.
@@ -93,7 +93,7 @@ impl Csrf {
         self
     }
 
-    /// Exempts requests that do not use the visitor's authority, such as those of webhooks, which
+    /// Exempts requests that do not rely on the visitor's cookies, such as those of webhooks, which
     /// are signed, or those with a bearer token.
     #[doc(alias = "csrf_exempt")]
     pub fn exempt_if(mut self, is_exempt: impl Fn(&RequestHead) -> bool + 'static) -> Self {
@@ -113,8 +113,8 @@ impl Csrf {
     }
 
     /// Makes tokens valid only together with this cookie's value, such as the session's: a login,
-    /// which changes it, invalidates earlier tokens, and attackers cannot plant their own token.
-    /// Without such a cookie, tokens are for visitors without one.
+    /// which changes it, invalidates earlier tokens, and attackers cannot plant their own token. A
+    /// token issued to a visitor without that cookie is valid only without it.
     pub fn bind_tokens_to_cookie(mut self, name: impl Into<String>) -> Self {
         self.bound_to = Some(name.into());
         if let Some(tokens) = &mut self.tokens {
@@ -138,7 +138,7 @@ impl Csrf {
             (Some(b"same-origin" | b"none"), _) => Ok(true),
             (Some(b"same-site"), _) if self.is_same_site_trusted => Ok(true),
             (Some(site), _) => {
-                let site = quote(site);
+                let site = shorten_for_display(site);
                 let detail = format!(
                     "The browser says that another site sent this request (Sec-Fetch-Site: {site}). It has to come from a \
                      page of this server, or of an origin that it trusts."
@@ -147,7 +147,8 @@ impl Csrf {
             }
             (None, Some(origin)) if is_own_origin(request, origin) => Ok(true),
             (None, Some(origin)) => {
-                let (origin, server_origin) = (quote(origin), request.client().origin());
+                let (origin, server_origin) =
+                    (shorten_for_display(origin), request.client().origin());
                 let detail = format!(
                     "The request comes from a page of {origin}, which is neither {server_origin} nor an origin that this server trusts."
                 );
@@ -165,7 +166,7 @@ fn is_own_origin(request: &Request, origin: &[u8]) -> bool {
         .is_ok_and(|origin| is_same_origin(origin, &client.host(), client.is_secure()))
 }
 
-/// Checks the token in the head or in the form. Returns the request unchanged.
+/// Checks the token in the head or in the form. Returns the request if it is valid.
 async fn check_token(tokens: &TokenSigner, request: Request) -> Result<Request, Problem> {
     let cookie_token = tokens.token_in_cookie(&request.parts.head, request.client().is_secure());
     let submitted = request.parts.head.header_bytes(token::HEADER).map(<[u8]>::to_vec);
@@ -181,8 +182,8 @@ async fn check_token(tokens: &TokenSigner, request: Request) -> Result<Request, 
     };
     let is_valid = cookie_token.is_some_and(|cookie_token| cookie_token.matches(&submitted));
     if !is_valid {
-        let detail = "The token is not the one in this browser's cookie, or not this server's, or for another session. Load the \
-                      page again, and send what it has.";
+        let detail = "The token is not the one in this browser's cookie, or not this server's, or for another session. \
+                      Reload the page and try again.";
         return Err(forbidden("csrf-token-invalid", detail.to_owned()));
     }
     Ok(request)
@@ -197,7 +198,7 @@ fn is_form(head: &RequestHead) -> bool {
     })
 }
 
-/// Reads the token from the request's form. The body is complete afterwards.
+/// Reads the token from the request's form. The returned request still has the complete body.
 async fn token_from_form(request: Request) -> Result<(Request, Option<Vec<u8>>), Problem> {
     let (parts, body) = request.into_parts();
     let limits = body.limits();
@@ -206,7 +207,7 @@ async fn token_from_form(request: Request) -> Result<(Request, Option<Vec<u8>>),
     let submitted =
         bytes.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(name.as_bytes()));
     let submitted = submitted.map(<[u8]>::to_vec);
-    // When it is read again, the same limits apply.
+    // The handler's own limit applies when the body is read again.
     let body = Body::from_pooled(bytes).with_limits(limits);
     Ok((Request::from_parts(parts, body), submitted))
 }

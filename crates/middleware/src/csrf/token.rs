@@ -1,4 +1,4 @@
-//! Signed tokens, for browsers that do not report where a request comes from.
+//! Signed tokens, for browsers that do not report the origin of a request.
 
 use crate::random::{Hex, random_bytes};
 use hmac::{Hmac, Mac};
@@ -32,7 +32,7 @@ impl CsrfKey {
     /// Creates a key from at least 32 random bytes, the same for all workers and instances.
     ///
     /// # Panics
-    /// If it is shorter.
+    /// If `secret` is shorter.
     #[must_use]
     #[track_caller]
     pub fn new(secret: &[u8]) -> Self {
@@ -55,12 +55,13 @@ impl fmt::Debug for CsrfKey {
 #[derive(Clone, Debug)]
 pub(super) struct TokenSigner {
     pub(super) key: CsrfKey,
+    /// The name of the cookie whose value is signed too.
     pub(super) bound_to: Option<String>,
 }
 
 impl TokenSigner {
-    /// The token in the request's cookie, if this server has signed it. Over TLS the plain cookie
-    /// is ignored: any host of the same site can plant one, with a token that was signed for
+    /// Returns the token in the request's cookie, if this server has signed it. Over TLS the plain
+    /// cookie is ignored: any host of the same site can plant one, with a token that was signed for
     /// another visitor.
     pub(super) fn token_in_cookie(&self, head: &RequestHead, is_secure: bool) -> Option<Token> {
         let token = Token(decode_hex(head.cookie(cookie_name(is_secure))?)?);
@@ -78,6 +79,7 @@ impl TokenSigner {
 
     fn mac(&self, nonce: &[u8], head: &RequestHead) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.key.0).expect("a key of any length");
+        // Separates these signatures from other uses of the key.
         mac.update(b"peregrine csrf 1");
         mac.update(nonce);
         if let Some(name) = &self.bound_to {
@@ -92,7 +94,7 @@ impl TokenSigner {
 pub(super) struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
-    /// Returns whether the page sent this token: as in the cookie, or masked.
+    /// Returns whether `submitted` is this token, in plain or masked form.
     pub(super) fn matches(&self, submitted: &[u8]) -> bool {
         if let Some(plain) = decode_hex::<TOKEN_BYTES>(submitted) {
             return self.0.ct_eq(&plain).into();
@@ -107,7 +109,7 @@ impl Token {
         self.0.ct_eq(&plain).into()
     }
 
-    /// Scripts of this server may read the cookie, to send the token in a field.
+    /// The cookie is not `HttpOnly`, so that scripts of this server can send the token in a field.
     pub(super) fn set_cookie(&self, is_secure: bool) -> HeaderValue {
         let (name, secure) = (cookie_name(is_secure), if is_secure { "; Secure" } else { "" });
         let text = format!("{name}={}; Path=/; SameSite=Lax{secure}", Hex(&self.0));
@@ -131,8 +133,8 @@ thread_local! {
 /// The token that forms and scripts of this visitor must send. As a handler argument it requires a
 /// [`Csrf`](super::Csrf) with [`tokens`](super::Csrf::tokens) around the handler; otherwise the
 /// problem has status 500, and `Option<CsrfToken>` is `None`. The response sets the matching
-/// cookie, unless the browser already has it, and has `Vary: Cookie` and `Cache-Control: private`,
-/// unless it sets something else itself.
+/// cookie, unless the browser already has it. It has `Vary: Cookie` and, unless the handler sets
+/// another `Cache-Control`, `Cache-Control: private`.
 ///
 /// ```
 /// use peregrine::middleware::{Csrf, CsrfKey, CsrfToken};
@@ -154,7 +156,9 @@ thread_local! {
 #[derive(Clone, Copy)]
 pub struct CsrfToken(Token);
 
-fn current(head: &RequestHead) -> Option<CsrfToken> {
+/// Returns the token of the current request, creating it on first use. `None` outside of the
+/// middleware.
+fn current_token(head: &RequestHead) -> Option<CsrfToken> {
     let mut current = CURRENT.take()?;
     let (tokens, is_secure) = (&current.tokens, current.is_secure);
     let (token, _) =
@@ -168,9 +172,9 @@ fn current(head: &RequestHead) -> Option<CsrfToken> {
 
 impl FromRequestParts for CsrfToken {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        // A page that contains it is for one visitor only.
+        // A page that contains the token is for one visitor only.
         PrivateResponse::mark(parts);
-        current(&parts.head).ok_or_else(|| {
+        current_token(&parts.head).ok_or_else(|| {
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs a CSRF token; add `.wrap(Csrf::new().tokens(key))` around it")
@@ -182,7 +186,7 @@ impl FromRequestParts for CsrfToken {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        let token = current(&parts.head);
+        let token = current_token(&parts.head);
         if token.is_some() {
             PrivateResponse::mark(parts);
         }

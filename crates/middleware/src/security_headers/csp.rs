@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 /// A placeholder for the [`CspNonce`] of the response.
 pub const NONCE: &str = "'nonce'";
 
-/// The maximum length of a policy, in bytes: proxies reject heads of 8 KiB.
+/// The maximum length of a policy, in bytes: many proxies reject response heads of more than 8 KiB.
 const BYTES_MAX: usize = 4096;
 
 /// Keywords, which are written with quotes.
@@ -112,13 +112,13 @@ impl Csp {
         self.directive("report-to", [endpoint])
     }
 
-    /// Makes browsers report violations without blocking anything: to try a policy.
+    /// Makes browsers report violations without blocking anything, to try out a policy.
     pub fn report_only(mut self) -> Self {
         self.is_report_only = true;
         self
     }
 
-    /// Adds any directive. If it already exists, the sources are added to it.
+    /// Adds a directive of any name. If it already exists, the sources are added to it.
     pub fn directive<T: AsRef<str>>(
         mut self,
         name: &str,
@@ -155,7 +155,7 @@ impl Csp {
         self.directives.iter().any(|(_, sources)| sources.iter().any(|source| source == NONCE))
     }
 
-    /// The errors in the complete policy.
+    /// Returns the errors in the complete policy.
     pub(super) fn validate(&self) -> Vec<String> {
         let mut errors = self.config_errors.clone();
         for (name, sources) in &self.directives {
@@ -170,10 +170,10 @@ impl Csp {
         errors
     }
 
-    /// The policy's field; `None` for an empty one.
+    /// Renders the policy as a field value; `None` if it is empty.
     pub(super) fn value(&self, nonce: Option<&CspNonce>) -> Option<HeaderValue> {
         let text = self.text(nonce);
-        // If the policy has errors, the application is not built.
+        // An invalid policy is reported when the application is built, so it never gets here.
         if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
     }
 
@@ -190,7 +190,8 @@ impl Csp {
                     (source, _) => write!(text, " {source}"),
                 };
             }
-            // Without a source, the directive allows nothing, so it is written explicitly.
+            // The only source was an unused nonce. Nothing is allowed, which `'none'` says
+            // explicitly.
             if text.len() == before && !sources.is_empty() {
                 text.push_str(" 'none'");
             }

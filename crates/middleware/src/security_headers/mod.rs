@@ -49,8 +49,8 @@ const YEAR: Duration = Duration::from_secs(31_536_000);
 /// [`cross_origin_embedder_policy`](Self::cross_origin_embedder_policy),
 /// [`permissions_policy`](Self::permissions_policy) and [`hsts`](Self::hsts) change them.
 ///
-/// The last one is sent only if the client uses TLS (RFC 6797 §7.2), with this server or with a
-/// [trusted proxy](peregrine_web::TrustedProxies).
+/// `Strict-Transport-Security` is sent only if the client uses TLS (RFC 6797 §7.2), with this
+/// server or with a [trusted proxy](peregrine_web::TrustedProxies).
 ///
 /// Invalid settings are reported when the application is built. The fields are rendered once,
 /// except for policies with a nonce.
@@ -92,8 +92,8 @@ pub struct SecurityHeaders {
     permissions_policy: PermissionsPolicy,
     hsts: Option<Hsts>,
     config_errors: Vec<String>,
-    /// The fields that do not depend on the request.
-    ready: Vec<(HeaderName, HeaderValue)>,
+    /// The fields that are the same in all responses.
+    rendered: Vec<(HeaderName, HeaderValue)>,
     has_nonce: bool,
 }
 
@@ -119,14 +119,14 @@ impl SecurityHeaders {
             permissions_policy: PermissionsPolicy::new(),
             hsts: Some(Hsts { age: YEAR, has_subdomains: false, is_preload: false }),
             config_errors: Vec::new(),
-            ready: Vec::new(),
+            rendered: Vec::new(),
             has_nonce: false,
         }
         .render()
     }
 
     /// Sets the content security policy. [`SecurityHeaders::frame_ancestors`] is added to it,
-    /// unless it has such a directive.
+    /// unless `csp` has such a directive.
     #[doc(alias = "content_security_policy")]
     pub fn csp(mut self, csp: Csp) -> Self {
         self.csp = Some(csp);
@@ -163,7 +163,7 @@ impl SecurityHeaders {
         self.render()
     }
 
-    /// Sets whether windows of other origins keep a reference to this one: `same-origin`,
+    /// Sets which windows of other origins can keep a reference to this one: `same-origin`,
     /// `same-origin-allow-popups` (for logins in a window of another site),
     /// `noopener-allow-popups`, `unsafe-none`. An empty text disables the field.
     pub fn cross_origin_opener_policy(mut self, policy: &str) -> Self {
@@ -222,6 +222,7 @@ impl SecurityHeaders {
         self.render()
     }
 
+    /// Converts a policy to a field value. If it is not one of `allowed`, records an error.
     fn validate(
         &mut self,
         setting: &str,
@@ -239,7 +240,7 @@ impl SecurityHeaders {
         valid.map(|valid| HeaderValue::from_static(valid))
     }
 
-    /// The policy with the frame ancestors.
+    /// Returns the content security policy with the frame ancestors.
     fn full_csp(&self) -> Option<Csp> {
         let csp = self.csp.clone()?;
         if csp.has("frame-ancestors") || self.frame_ancestors.is_empty() {
@@ -251,12 +252,12 @@ impl SecurityHeaders {
     /// Renders everything that does not depend on the request.
     fn render(mut self) -> Self {
         let value = HeaderValue::from_static;
-        self.ready.clear();
-        self.ready.push((X_CONTENT_TYPE_OPTIONS, value("nosniff")));
+        self.rendered.clear();
+        self.rendered.push((X_CONTENT_TYPE_OPTIONS, value("nosniff")));
         match self.frame_ancestors.as_slice() {
-            [source] if source == "'none'" => self.ready.push((X_FRAME_OPTIONS, value("DENY"))),
+            [source] if source == "'none'" => self.rendered.push((X_FRAME_OPTIONS, value("DENY"))),
             [source] if source == "'self'" => {
-                self.ready.push((X_FRAME_OPTIONS, value("SAMEORIGIN")))
+                self.rendered.push((X_FRAME_OPTIONS, value("SAMEORIGIN")))
             }
             // Other sources cannot be expressed in this field.
             _ => {}
@@ -268,12 +269,12 @@ impl SecurityHeaders {
             (EMBEDDER_POLICY, &self.cross_origin_embedder_policy),
             (PERMISSIONS_POLICY, &self.permissions_policy.value()),
         ] {
-            self.ready.extend(policy.clone().map(|policy| (name, policy)));
+            self.rendered.extend(policy.clone().map(|policy| (name, policy)));
         }
         self.has_nonce = self.csp.as_ref().is_some_and(Csp::has_nonce);
         let csp = self.full_csp();
         let csp = csp.and_then(|csp| Some((csp_name(&csp), csp.value(None)?)));
-        self.ready.extend(csp);
+        self.rendered.extend(csp);
         self
     }
 
@@ -295,7 +296,7 @@ impl SecurityHeaders {
                 response.headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             }
         }
-        response.headers.insert_all_if_not_present(&self.ready);
+        response.headers.insert_all_if_not_present(&self.rendered);
         if let Some(Hsts { age, has_subdomains, is_preload }) = self.hsts.filter(|_| is_secure) {
             let value = match (age, has_subdomains) {
                 (YEAR, false) => HeaderValue::from_static("max-age=31536000"),

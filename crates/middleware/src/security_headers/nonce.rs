@@ -1,4 +1,4 @@
-//! The nonce of a response, created on first use.
+//! The nonce of a response, which is created on first use.
 
 use crate::random::{Hex, random_bytes};
 use http::StatusCode;
@@ -10,14 +10,14 @@ use std::cell::Cell;
 use std::fmt;
 
 /// A random number of 128 bits that this response's policy contains, as text: scripts and styles
-/// with it in their attribute `nonce` are allowed, and injected ones are not.
+/// with it in their `nonce` attribute are allowed, and injected ones are not.
 ///
 /// As a handler argument it requires [`SecurityHeaders`](super::SecurityHeaders) with
 /// [`NONCE`](super::NONCE) in its policy around the handler; otherwise the problem has status 500,
 /// and `Option<CspNonce>` is `None`. It is created on first use by a handler or by a middleware's
 /// extractor, and is the same within a request. A response with a nonce has `Cache-Control:
-/// no-store`, unless it sets more than `private` itself: a page from a cache would have an old
-/// nonce.
+/// no-store`, because a cached page would have an old nonce. A `Cache-Control` set by the handler
+/// is kept, unless it is just `private`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CspNonce([u8; 16]);
 
@@ -32,7 +32,9 @@ thread_local! {
     pub(super) static CURRENT: Cell<Option<NonceState>> = const { Cell::new(None) };
 }
 
-fn current() -> Option<CspNonce> {
+/// Returns the nonce of the current request, creating it on first use. `None` outside of the
+/// middleware.
+fn current_nonce() -> Option<CspNonce> {
     let nonce = match CURRENT.get()? {
         NonceState::Used(nonce) => nonce,
         NonceState::Unused => CspNonce(random_bytes()),
@@ -43,9 +45,9 @@ fn current() -> Option<CspNonce> {
 
 impl FromRequestParts for CspNonce {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        // A page that contains it is for one request only.
+        // A page that contains the nonce is for one request only.
         PrivateResponse::mark(parts);
-        current().ok_or_else(|| {
+        current_nonce().ok_or_else(|| {
             catch_log_panic(|| tracing::error!(target: "peregrine",
                 "the handler needs a nonce; add `.wrap(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy"));
             let detail = "the server lacks something that it needs for this request; its log says what";
@@ -54,7 +56,7 @@ impl FromRequestParts for CspNonce {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        let nonce = current();
+        let nonce = current_nonce();
         if nonce.is_some() {
             PrivateResponse::mark(parts);
         }

@@ -27,7 +27,7 @@ impl PermissionsPolicy {
         Self::default()
     }
 
-    /// Forbids this feature to the page and to frames in it.
+    /// Denies this feature to the page and to frames in it.
     pub fn deny(self, feature: &str) -> Self {
         self.allow(feature, [""; 0])
     }
@@ -70,7 +70,7 @@ impl PermissionsPolicy {
     pub(super) fn value(&self) -> Option<HeaderValue> {
         let directives: Vec<_> =
             self.features.iter().map(|(name, allowed)| format!("{name}={allowed}")).collect();
-        // If there are errors, the application is not built.
+        // An invalid policy is reported when the application is built, so it never gets here.
         if directives.is_empty() { None } else { HeaderValue::try_from(directives.join(", ")).ok() }
     }
 }

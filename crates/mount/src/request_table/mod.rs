@@ -4,8 +4,8 @@
 //! [`LocalHandle`]s. The calls and bodies that they refer to ([`LocalValue`]s) stay in a
 //! thread-local table, in the row of their request. On the request's thread, a handle finds its
 //! value in the table, and most requests need nothing else. On another thread, a handle sends a
-//! message to the request's [`RequestOwner`], which owns the row. The owner is polled on the
-//! request's thread for as long as messages can arrive: first with the layer, then with the
+//! [`Command`] to the request's [`RequestOwner`], which owns the row. The owner is polled on the
+//! request's thread for as long as commands can arrive: first with the layer, then with the
 //! response's body, and then after the response.
 
 mod owner;
@@ -24,10 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
 
-/// The maximum number of calls that wait for a request's owner.
-const CALLS_MAX: usize = 1024;
+/// The maximum number of calls that wait for a request's owner. Further calls are rejected.
+const QUEUED_CALLS_MAX: usize = 1024;
 
-/// A row keeps its slots for the next request only if their capacity is at most this.
+/// The maximum capacity of slots that a row retains for its next request.
 const SLOTS_RETAINED_MAX: usize = 8;
 
 /// A `Send` reference to a request's row. The row is accessible only on the request's thread.
@@ -44,7 +44,7 @@ pub(crate) struct RequestRef {
 #[derive(Clone)]
 pub(crate) struct RequestRefExtension(pub(crate) Arc<RequestRef>);
 
-/// Messages from other threads to the request's owner.
+/// Commands from other threads to the request's owner.
 #[derive(Default)]
 struct CommandQueue {
     commands: Vec<Command>,
@@ -57,16 +57,16 @@ struct CommandQueue {
 enum Command {
     /// Begin a call.
     StartCall(Box<RemoteCall>),
-    /// Continue a call that began on the request's thread, and send its outcome.
+    /// Continue the call in this slot, which began on the request's thread, and send its outcome.
     ResumeCall(usize, CallReply),
-    /// Move a body.
+    /// Forward the body in this slot over a channel.
     ForwardBody(usize, Arc<Mutex<BodyChannel>>),
-    /// Drop a value.
+    /// Drop the value in this slot.
     Release(usize),
 }
 
-/// A call that another thread made, or a call whose inner service is only borrowed, so that the row
-/// cannot own it.
+/// A call that was made on another thread, or whose inner service is only borrowed, so that the row
+/// cannot own the call.
 pub(crate) struct RemoteCall {
     pub(crate) request: http::Request<SendBoxBody>,
     pub(crate) reply: CallReply,
@@ -91,35 +91,36 @@ enum ValueSlot {
 struct RequestState {
     /// Zero while the row is free.
     generation: u64,
-    /// `None` after the response.
+    /// `None` once the layer has responded.
     original: Option<OriginalRequest>,
     slots: Vec<ValueSlot>,
     /// Work that responses inside the layer left to be done after the response.
     after_response: Vec<AfterResponse>,
     /// The waker of the task that waits until the row is empty.
     idle_waker: Option<Waker>,
-    /// The [`RequestRef`] of the previous request, reused for the next one if no handle refers to
-    /// it.
+    /// The [`RequestRef`] of the row's previous request. The next request reuses its allocation if
+    /// no handle refers to it.
     request_ref: Option<Arc<RequestRef>>,
 }
 
 #[derive(Default)]
 struct RequestTable {
     rows: Vec<RequestState>,
+    /// The indices of the free rows.
     free: Vec<usize>,
     last_generation: u64,
 }
 
 thread_local! {
     static THREAD_ID: u64 = {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        LAST.fetch_add(1, Ordering::Relaxed)
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        NEXT_ID.fetch_add(1, Ordering::Relaxed)
     };
     static TABLE: RefCell<RequestTable> = RefCell::default();
 }
 
 impl RequestRef {
-    /// Whether this is the request's thread.
+    /// Whether the current thread is the request's thread.
     pub(crate) fn is_local(&self) -> bool {
         THREAD_ID.with(|thread| *thread == self.thread_id)
     }
@@ -165,9 +166,9 @@ impl RequestRef {
         }
     }
 
-    /// Stores the work that a response inside the layer continues. The response cannot carry this
-    /// work, because the layer may drop the response's body. The owner runs the work after the
-    /// layer's own response.
+    /// Stores work that must continue after a response inside the layer. The response cannot carry
+    /// it, because the layer may drop the response. The owner runs the work after the layer's own
+    /// response.
     pub(crate) fn store_after_response(&self, work: AfterResponse) {
         let mut work = Some(work);
         let idle_waker = self.with_row(|row| {
@@ -177,8 +178,8 @@ impl RequestRef {
         idle_waker.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes the request's owner start a call. May be used on any thread. The receiver yields the
-    /// outcome, or an error if the request is over.
+    /// Makes the request's owner start a call, from any thread. The receiver yields the outcome, or
+    /// an error if the request is over or too many calls are queued.
     pub(crate) fn send_call(
         &self,
         request: http::Request<SendBoxBody>,
@@ -191,7 +192,7 @@ impl RequestRef {
     fn send_command(&self, command: Command) {
         let mut queue = lock(&self.queue);
         let is_call = matches!(command, Command::StartCall(_));
-        if queue.is_closed || is_call && queue.queued_calls == CALLS_MAX {
+        if queue.is_closed || is_call && queue.queued_calls == QUEUED_CALLS_MAX {
             drop(queue);
             return command.reject();
         }
@@ -217,7 +218,7 @@ impl Command {
 /// there.
 pub(crate) struct LocalHandle {
     request: Arc<RequestRef>,
-    /// `None` once the value was moved out, or once a [`Command`] was sent that moves it.
+    /// `None` once the value was taken, or a [`Command`] that takes it was sent.
     slot: Option<usize>,
 }
 
@@ -252,7 +253,7 @@ impl LocalHandle {
         LocalLookup::Local(result)
     }
 
-    /// Takes the value, if it belongs to this thread.
+    /// Removes and returns the value, if it belongs to this thread.
     ///
     /// # Errors
     /// The value belongs to another thread or no longer exists.
@@ -268,7 +269,7 @@ impl LocalHandle {
         }
     }
 
-    /// Makes the owner continue a call, and returns the receiver of its outcome.
+    /// Makes the owner continue the call, and returns the receiver of its outcome.
     pub(crate) fn resume_call(mut self) -> oneshot::Receiver<CallOutcome> {
         let (reply, response) = oneshot::channel();
         if let Some(slot) = self.slot.take() {
@@ -277,7 +278,7 @@ impl LocalHandle {
         response
     }
 
-    /// Makes the owner move a body over `channel`.
+    /// Makes the owner forward the body over `channel`.
     pub(crate) fn forward_body(mut self, channel: Arc<Mutex<BodyChannel>>) {
         match self.slot.take() {
             Some(slot) => self.request.send_command(Command::ForwardBody(slot, channel)),
@@ -300,8 +301,8 @@ impl Drop for LocalHandle {
 }
 
 impl RequestState {
-    /// Takes a value out. If this empties the row, also returns the waker of the task that waits
-    /// for an empty row.
+    /// Removes and returns a value. If this empties the row, also returns the waker of the task
+    /// that waits for an empty row.
     fn take_value(&mut self, slot: usize) -> (Option<LocalValue>, Option<Waker>) {
         let previous = std::mem::replace(&mut self.slots[slot], ValueSlot::Free);
         let idle_waker = if self.is_empty() { self.idle_waker.take() } else { None };
@@ -346,7 +347,7 @@ fn borrow_value(slot: &mut ValueSlot) -> Option<LocalValue> {
     }
 }
 
-/// No code panics while it holds this lock.
+/// Ignores poisoning, because no code panics while it holds this lock.
 fn lock(queue: &Mutex<CommandQueue>) -> MutexGuard<'_, CommandQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }

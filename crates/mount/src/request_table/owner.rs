@@ -9,7 +9,7 @@ use peregrine_web::response::AfterResponse;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// Owns a request's values, and does the work that other threads request. Dropping it drops all of
+/// Owns a request's values, and executes the commands of other threads. Dropping it drops all of
 /// the values.
 pub(crate) struct RequestOwner {
     request: Arc<RequestRef>,
@@ -24,9 +24,9 @@ pub(crate) struct RequestOwner {
 pub(crate) enum CallStarter {
     /// The owner starts them with this function.
     Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
-    /// The code that polls the owner takes them from here and starts them.
+    /// The code that polls the owner starts them, and takes them from this queue.
     Poller(Vec<RemoteCall>),
-    /// No code: the response is complete.
+    /// No code, because the layer has responded.
     Closed,
 }
 
@@ -67,7 +67,7 @@ impl RequestOwner {
         &self.request
     }
 
-    /// Takes the calls that the caller must start.
+    /// Removes and returns the calls that the caller must start.
     pub(crate) fn take_remote_calls(&mut self) -> Vec<RemoteCall> {
         match &mut self.call_starter {
             CallStarter::Poller(calls) => std::mem::take(calls),
@@ -139,10 +139,11 @@ impl LocalTask for RequestOwner {
 
     /// Whether any value or work is left.
     fn is_active(&self) -> bool {
-        let is_idle = self.request.with_row(|row| row.is_empty() && row.after_response.is_empty());
-        let is_done =
+        let is_row_idle =
+            self.request.with_row(|row| row.is_empty() && row.after_response.is_empty());
+        let has_no_work =
             self.calls.is_empty() && self.forwarders.is_empty() && self.after_response.is_empty();
-        !is_done || !is_idle.unwrap_or(true)
+        !has_no_work || !is_row_idle.unwrap_or(true)
     }
 
     /// Runs until nothing is left.

@@ -223,7 +223,7 @@ fn event_streams_of_a_spawned_application_send_keep_alives() {
 }
 
 #[test]
-fn a_handler_panic_in_a_spawned_application_is_a_500() {
+fn a_handler_panic_in_a_spawned_application_yields_a_500() {
     in_runtime(async {
         let service = spawn_tower(app).expect("the application is valid");
         let response = service.clone().oneshot(get("/panic")).await.expect("cannot fail");
@@ -234,7 +234,7 @@ fn a_handler_panic_in_a_spawned_application_is_a_500() {
 }
 
 #[test]
-fn a_task_of_a_nested_service_may_read_the_body_after_the_response() {
+fn a_task_of_a_nested_service_can_read_the_body_after_the_response() {
     in_runtime(async {
         for is_nested_twice in [false, true] {
             let (sender, mut lengths) = tokio::sync::mpsc::unbounded_channel();

@@ -105,7 +105,11 @@ fn a_layer_applies_to_later_routes_and_to_the_fallback() {
 
 #[test]
 fn a_layer_preserves_path_parameters_state_and_target() {
-    async fn describe(Path(id): Path<u8>, State(state): State<Rc<str>>, request: Request) -> String {
+    async fn describe(
+        Path(id): Path<u8>,
+        State(state): State<Rc<str>>,
+        request: Request,
+    ) -> String {
         let parts = &request.parts;
         let pattern = parts.pattern().unwrap_or("none").to_owned();
         format!("{id} {state} {pattern} {} {:?}", parts.head.path(), parts.head.query())
@@ -234,7 +238,7 @@ async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 }
 
 #[test]
-fn a_layer_may_be_optional_or_run_by_another_middleware() {
+fn a_layer_can_be_optional_or_run_by_another_middleware() {
     let stamp = || {
         let value = HeaderValue::from_static("1");
         layer(tower_http::set_header::SetResponseHeaderLayer::appending(NAME, value))
@@ -322,7 +326,7 @@ fn a_layer_that_rewrites_the_path_clears_the_path_parameters() {
 }
 
 #[test]
-fn a_layer_may_add_a_field_to_the_largest_accepted_head() {
+fn a_layer_can_add_a_field_to_the_largest_accepted_head() {
     let limits = peregrine_proto::Limits::DEFAULT;
     let show = |request: Request| {
         let head = &request.parts.head;
@@ -347,7 +351,7 @@ fn a_layer_may_add_a_field_to_the_largest_accepted_head() {
 }
 
 #[test]
-fn a_head_that_becomes_too_long_is_a_431_and_an_invalid_one_a_500() {
+fn a_head_that_becomes_too_long_yields_a_431_and_an_invalid_one_a_500() {
     let (long, value) = ("v".repeat(16_000), HeaderValue::from_str(&"v".repeat(40_000)));
     let stamp = SetRequestHeaderLayer::appending(NAME, value.expect("a value"));
     let client = App::new().wrap(layer(stamp)).get("/", || "").test();
@@ -493,7 +497,7 @@ fn attempts_of_a_layer_run_concurrently() {
 }
 
 #[test]
-fn a_call_polled_after_its_request_has_ended_is_a_500() {
+fn a_call_polled_after_its_request_has_ended_yields_a_500() {
     let stored_call = Rc::new(RefCell::new(None));
     let storing_layer = {
         let stored_call = Rc::clone(&stored_call);

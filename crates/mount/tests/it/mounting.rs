@@ -280,7 +280,7 @@ impl ::tower::Service<http::Request<SendBody>> for NestedCalls {
 }
 
 #[test]
-fn a_service_may_serve_other_requests_when_it_is_cloned_or_dropped() {
+fn a_service_can_serve_other_requests_when_it_is_cloned_or_dropped() {
     let make = ::tower::service_fn(async |_: SocketAddr| Ok::<_, Infallible>(NestedCalls));
     let mut client = App::new().mount("/", make).test();
     for _ in 0..3 {
@@ -470,7 +470,7 @@ fn timeouts_of_a_nested_application_use_the_timers_of_the_test_client() {
 }
 
 #[test]
-fn a_decompression_bomb_is_a_413() {
+fn a_decompression_bomb_yields_a_413() {
     /// The result of `Decompression` for a decompression bomb.
     struct Bomb;
     impl http_body::Body for Bomb {

@@ -243,7 +243,7 @@ fn a_call_polled_on_another_thread_runs_its_handler_on_the_requests_thread() {
 }
 
 #[test]
-fn bodies_may_be_read_on_another_thread() {
+fn bodies_can_be_read_on_another_thread() {
     let layer = || {
         send_layer(async |inner, request: TowerRequest| {
             let (parts, body) = request.into_parts();
@@ -264,7 +264,7 @@ fn bodies_may_be_read_on_another_thread() {
 }
 
 #[test]
-fn a_body_may_be_read_on_several_threads_in_turn() {
+fn a_body_can_be_read_on_several_threads_in_turn() {
     let layer = || {
         send_layer(async |inner, request: TowerRequest| {
             let (parts, mut body) = request.into_parts();
@@ -543,7 +543,7 @@ fn a_request_is_not_mistaken_for_one_of_another_thread() {
 }
 
 #[test]
-fn a_call_after_the_response_is_a_500_on_any_thread() {
+fn a_call_after_the_response_yields_a_500_on_any_thread() {
     for is_here in [true, false] {
         let stored = Arc::new(Mutex::new(Vec::new()));
         let storing_layer = || {

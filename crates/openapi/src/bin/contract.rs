@@ -73,9 +73,9 @@ fn to_json(changes: &[Change]) -> String {
     let entry = |change: &Change| {
         json!({
             "breaking": change.is_breaking,
-            "place": change.location,
+            "location": change.location,
             "rule": change.rule,
-            "what": change.message,
+            "message": change.message,
         })
     };
     format!("{:#}\n", changes.iter().map(entry).collect::<Value>())

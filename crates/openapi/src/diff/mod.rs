@@ -1,8 +1,9 @@
 //! The changes between two documents, and which of them break clients. The command
 //! `contract diff OLD NEW` prints them.
 //!
-//! A client made for the old document must work with a server of the new one. Requests may
-//! therefore only become more permissive, and responses only less:
+//! A client built for the old document must work with a server that implements the new one. So the
+//! new server must accept every request that the old document allows, and must send only responses
+//! that the old document allows:
 //!
 //! | rule | breaking | notes |
 //! |---|---|---|
@@ -60,7 +61,7 @@ pub struct Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = if self.is_breaking { "breaking" } else { "harmless" };
+        let severity = if self.is_breaking { "breaking" } else { "compatible" };
         write!(f, "{severity}: {}: {} [{}]", self.location, self.message, self.rule)
     }
 }
@@ -79,9 +80,9 @@ impl fmt::Display for Change {
 #[must_use]
 pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
     let mut report = ChangeList::default();
-    let (before, after) = (paths(old), paths(new));
-    for (shape, (path, item)) in &before {
-        match after.get(shape) {
+    let (before, after) = (collect_paths(old), collect_paths(new));
+    for (template, (path, item)) in &before {
+        match after.get(template) {
             None => report.breaking(path, "path-removed", "it was removed"),
             Some((new_path, new_item)) => {
                 DocumentDiff { old, new, report: &mut report }
@@ -89,8 +90,8 @@ pub fn diff(old: &Value, new: &Value) -> Vec<Change> {
             }
         }
     }
-    for (shape, (path, _)) in &after {
-        if !before.contains_key(shape) {
+    for (template, (path, _)) in &after {
+        if !before.contains_key(template) {
             report.compatible(path, "path-added", "it was added");
         }
     }
@@ -134,8 +135,8 @@ impl ChangeList {
 
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
-/// The path items by shape.
-fn paths(document: &Value) -> BTreeMap<String, (String, Value)> {
+/// The path items by normalized template, each with its path as written.
+fn collect_paths(document: &Value) -> BTreeMap<String, (String, Value)> {
     let paths = document.get("paths").and_then(Value::as_object).into_iter().flatten();
     paths
         .map(|(path, item)| {
@@ -154,6 +155,7 @@ fn members<'v>(
     value.get(name).and_then(Value::as_object).into_iter().flatten()
 }
 
+/// Whether the member `name` is `true`.
 fn is_set(value: &Value, name: &str) -> bool {
     value.get(name) == Some(&Value::Bool(true))
 }
@@ -178,8 +180,8 @@ impl DocumentDiff<'_> {
                 }
                 (None, None) => {}
                 (Some(before), Some(after)) => {
-                    let before_parameters = parameters(self.old, path, old, before);
-                    let after_parameters = parameters(self.new, new_path, new, after);
+                    let before_parameters = collect_parameters(self.old, path, old, before);
+                    let after_parameters = collect_parameters(self.new, new_path, new, after);
                     self.compare_parameters(&location, &before_parameters, &after_parameters);
                     self.compare_bodies(&location, before, after);
                     self.compare_responses(&location, before, after);
@@ -283,7 +285,7 @@ impl DocumentDiff<'_> {
                         new_content.get("schema"),
                     );
                 }
-                // A wildcard media type need not include this one.
+                // In a response, a wildcard does not promise this media type.
                 _ => self.report.breaking(&location, "media-type-removed", "it was removed"),
             }
         }
@@ -394,7 +396,7 @@ impl DocumentDiff<'_> {
     }
 }
 
-/// The side whose message is compared.
+/// Whether a part of a request or of a response is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiffSide {
     Request,
@@ -415,10 +417,10 @@ fn serialization_style(parameter: &Value) -> (&str, bool, bool, bool) {
     (style, explode, is_set(parameter, "allowReserved"), parameter.get("content").is_some())
 }
 
-/// By location and name; path parameters by position.
+/// Parameters by location and name; those in the path by location and position.
 type Parameters = BTreeMap<(String, String), Value>;
 
-fn parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> Parameters {
+fn collect_parameters(document: &Value, path: &str, item: &Value, operation: &Value) -> Parameters {
     let names = PathTemplate::from_pattern(path).parameters;
     let lists =
         [item, operation].into_iter().filter_map(|owner| owner.get("parameters")?.as_array());

@@ -43,19 +43,19 @@ pub(super) fn disjuncts(document: &Value, schema: &Value, trail: &mut Vec<String
     trail.pop();
     let mut combined = split_types(schema);
     for alternatives in conjuncts {
-        // A long list of values is allowed, but not a long product.
+        // A long list of values is allowed, but a long product of two lists is cut off.
         let limit = DISJUNCTS_MAX.max(alternatives.len()).max(combined.len());
         let products = combined
             .iter()
             .flat_map(|left| alternatives.iter().map(|right| intersect(left, right)));
         combined = products.take(limit).collect();
     }
-    // A value has only one type.
+    // `intersect` sets the type to `null` if the types differ. Nothing matches such a schema.
     combined.retain(|part| part.get("type").is_none_or(|kind| !kind.is_null()));
     combined
 }
 
-/// One schema for each type, and for each value.
+/// Splits a schema into one for each of its types, or for each value of its `enum`.
 fn split_types(mut schema: Map<String, Value>) -> Vec<Value> {
     // OpenAPI 3.0 has `nullable` where 3.1 has a type.
     if schema.remove("nullable") == Some(Value::Bool(true)) {
@@ -92,8 +92,8 @@ fn split_types(mut schema: Map<String, Value>) -> Vec<Value> {
     }
 }
 
-/// The intersection of two schemas. If their types differ, the type is `null` (the JSON value),
-/// which matches nothing.
+/// The approximate intersection of two schemas. If their types differ, the type is `null` (the JSON
+/// value), which matches nothing. If both have another keyword, that of `left` is used.
 fn intersect(left: &Value, right: &Value) -> Value {
     let (Value::Object(left), Value::Object(right)) = (left, right) else { return left.clone() };
     let mut both = left.clone();

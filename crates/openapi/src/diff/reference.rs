@@ -5,6 +5,7 @@ use serde_json::Value;
 /// The target of a reference within `document`, or the value itself.
 pub(super) fn resolve_ref(document: &Value, value: &Value) -> Value {
     let mut value = value;
+    // Chains of references are short, unless one refers to itself.
     for _ in 0..16 {
         let Some(reference) = value.get("$ref").and_then(Value::as_str) else { break };
         let Some(target) = ref_target(document, reference) else { break };

@@ -1,8 +1,8 @@
 //! Determines whether everything that one schema allows is allowed by another.
 //!
-//! The requests of clients must still be accepted, so the old schema must be within the new one.
-//! The responses of a server must have been expected, so the new schema must be within the old one.
-//! Both directions use the same check.
+//! The requests of old clients must still be accepted, so the old schema of a request must be
+//! within the new one. Old clients must understand all responses, so the new schema of a response
+//! must be within the old one. Both directions use the same check.
 //!
 //! A schema is split into alternatives, of which a value must match at least one: each of `anyOf`
 //! and `oneOf`, each of several types, each value of an `enum`; `allOf` and references are
@@ -53,9 +53,10 @@ pub(super) struct SchemaDiff<'d> {
     new: &'d Value,
     side: DiffSide,
     changes: Vec<Change>,
-    /// References that are being or were compared.
+    /// Pairs of references that have been compared, or are being compared.
     visited_refs: BTreeSet<(String, String)>,
     path: Vec<String>,
+    /// The number of pairs of alternatives compared so far.
     pairs: usize,
 }
 
@@ -93,11 +94,11 @@ impl<'d> SchemaDiff<'d> {
         for part in subset {
             self.check_subset_of_any(part, superset);
         }
-        self.report_removed_properties(&before, &after);
+        self.report_property_changes(&before, &after);
     }
 
-    /// Checks that `part` is within one of `all`; otherwise, reports the differences to the closest
-    /// one.
+    /// Checks that `part` is within one of `alternatives`. If not, reports the differences to the
+    /// closest one.
     fn check_subset_of_any(&mut self, part: &Value, alternatives: &[Value]) {
         // A constant has no references, so it means the same in both documents.
         if part.get("const").is_some() && alternatives.contains(part) {
@@ -114,7 +115,7 @@ impl<'d> SchemaDiff<'d> {
             self.check_subset(part, other);
             let found = std::mem::replace(&mut self.changes, changes);
             let count = |found: &[Change]| {
-                // A different type is further away than any other difference.
+                // A different type counts as further away than any other difference.
                 let type_differences = found
                     .iter()
                     .filter(|change| {
@@ -172,7 +173,7 @@ impl<'d> SchemaDiff<'d> {
         }
     }
 
-    /// If the types differ, no further differences are reported.
+    /// Checks the types. Returns `false` if they differ; other differences are then not reported.
     fn check_type(&mut self, subset: &Value, superset: &Value) -> bool {
         let Some(allowed) = type_of(superset) else { return true };
         let actual = type_of(subset);
@@ -197,7 +198,8 @@ impl<'d> SchemaDiff<'d> {
             Value::Object(members) => Some(members.len() as f64),
             _ => value.as_f64(),
         };
-        let kind = match value {
+        // The end of the keywords for values of this type. `minimum` and `maximum` end with `imum`.
+        let keyword_suffix = match value {
             Value::String(_) => "Length",
             Value::Array(_) => "Items",
             Value::Object(_) => "Properties",
@@ -206,10 +208,12 @@ impl<'d> SchemaDiff<'d> {
         let mut violated: Vec<&str> = BOUND_KEYWORDS
             .iter()
             .filter(|(key, is_lower)| {
-                let limit =
-                    superset.get(*key).and_then(Value::as_f64).filter(|_| key.ends_with(kind));
+                let limit = superset
+                    .get(*key)
+                    .and_then(Value::as_f64)
+                    .filter(|_| key.ends_with(keyword_suffix));
                 limit.zip(size).is_some_and(|(limit, size)| {
-                    match (*is_lower, key.contains("sive")) {
+                    match (*is_lower, key.starts_with("exclusive")) {
                         (true, false) => size < limit,
                         (true, true) => size <= limit,
                         (false, false) => size > limit,
@@ -319,8 +323,8 @@ impl<'d> SchemaDiff<'d> {
         for (name, schema) in &subset_properties {
             match superset_properties.get(name) {
                 Some(other) => self.descend(name, schema, other),
-                None if superset_additional == json!(false) => self.with_path(name, |it| {
-                    it.report_difference(
+                None if superset_additional == json!(false) => self.with_path(name, |diff| {
+                    diff.report_difference(
                         "it is no longer allowed",
                         "it may now be present, where no other property was allowed",
                     );
@@ -334,8 +338,8 @@ impl<'d> SchemaDiff<'d> {
         for name in required(superset).difference(&required(subset)) {
             // Removed properties are reported as such.
             if self.side == DiffSide::Request || subset_properties.contains_key(*name) {
-                self.with_path(name, |it| {
-                    it.report_difference("it is now required", "it is no longer always present")
+                self.with_path(name, |diff| {
+                    diff.report_difference("it is now required", "it is no longer always present")
                 });
             }
         }
@@ -370,7 +374,7 @@ impl<'d> SchemaDiff<'d> {
     }
 
     /// Reports properties that only the old schema has, and those that only the new one has.
-    fn report_removed_properties(&mut self, before: &[Value], after: &[Value]) {
+    fn report_property_changes(&mut self, before: &[Value], after: &[Value]) {
         let names = |parts: &[Value]| -> BTreeSet<String> {
             let properties = parts.iter().filter_map(|part| part.get("properties")?.as_object());
             properties.flat_map(|properties| properties.keys().cloned()).collect()
@@ -387,19 +391,19 @@ impl<'d> SchemaDiff<'d> {
                 DiffSide::Request => "it is no longer read",
                 DiffSide::Response => "it is no longer sent",
             };
-            self.with_path(name, |it| it.push(true, "property-removed", message));
+            self.with_path(name, |diff| diff.push(true, "property-removed", message));
         }
         for name in new.difference(&old) {
-            self.with_path(name, |it| it.push(false, "property-added", "it was added"));
+            self.with_path(name, |diff| diff.push(false, "property-added", "it was added"));
         }
     }
 
     /// Compares the schemas of a member.
     fn descend(&mut self, name: &str, subset: &Value, superset: &Value) {
         let (subset, superset) = (subset.clone(), superset.clone());
-        self.with_path(name, |it| match it.side {
-            DiffSide::Request => it.compare(&subset, &superset),
-            DiffSide::Response => it.compare(&superset, &subset),
+        self.with_path(name, |diff| match diff.side {
+            DiffSide::Request => diff.compare(&subset, &superset),
+            DiffSide::Response => diff.compare(&superset, &subset),
         });
     }
 
@@ -432,6 +436,7 @@ impl<'d> SchemaDiff<'d> {
     }
 }
 
+/// The type of a schema, or of its constant.
 fn type_of(schema: &Value) -> Option<&str> {
     match schema.get("const") {
         Some(Value::Null) => Some("null"),

@@ -31,8 +31,8 @@ impl fmt::Display for ResponseStatus {
     }
 }
 
-/// A return type of handlers that describes its responses. Without this, the route of a handler
-/// cannot be described automatically.
+/// A return type of handlers that describes its responses. A handler's route can be described
+/// automatically only if the handler's return type implements this trait.
 ///
 /// ```
 /// use peregrine::openapi::{OperationOutput, ResponsesBuilder};
@@ -65,7 +65,7 @@ pub trait OperationOutput {
     fn describe(responses: &mut ResponsesBuilder);
 }
 
-/// A part of a response before the body in a tuple that describes its effect.
+/// A part of a tuple response, before the body, that describes its effect on the response.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not describe its effect on a response, so an OpenAPI document cannot include it",
     label = "returned before the body by a described handler",
@@ -128,7 +128,7 @@ impl ResponsesBuilder {
         })
     }
 
-    /// Adds a problem of any status.
+    /// Adds a problem whose status is unknown.
     pub fn any_problem(&mut self) -> &mut Self {
         let problem = ResponseSpec::problem(ResponseStatus::Unknown, &self.schemas);
         self.add(problem.with_description("An error, described by the problem."))
@@ -217,7 +217,9 @@ impl ResponseSpec {
         };
         for (media_type, other_content) in other.content {
             match self.content.get_mut(&media_type) {
-                Some(existing) if *existing != other_content => any_of(existing, &other_content),
+                Some(existing) if *existing != other_content => {
+                    merge_content(existing, &other_content);
+                }
                 Some(_) => {}
                 None => {
                     self.content.insert(media_type, other_content);
@@ -245,7 +247,8 @@ impl ResponseSpec {
     }
 }
 
-fn any_of(content: &mut Value, other: &Value) {
+/// Makes the schemas of two media type objects alternatives.
+fn merge_content(content: &mut Value, other: &Value) {
     let (Some(one), Some(two)) = (content.get("schema").cloned(), other.get("schema")) else {
         // One of them allows anything.
         *content = json!({});

@@ -172,7 +172,7 @@ impl<T: headers::Header> OperationOutput for peregrine_web::extract::TypedHeader
 }
 
 #[cfg(feature = "cookies")]
-macro_rules! jars {
+macro_rules! cookie_jars {
     ($($(#[$when:meta])* $Jar:ident)*) => {
         $(
             $(#[$when])*
@@ -193,7 +193,7 @@ macro_rules! jars {
 }
 
 #[cfg(feature = "cookies")]
-jars! {
+cookie_jars! {
     Cookies
     #[cfg(feature = "cookies-signed")]
     SignedCookies
@@ -220,7 +220,7 @@ macro_rules! tuples {
     ($($part:ident),+) => {
         impl<$($part: OperationOutputParts,)+ R: OperationOutput> OperationOutput for ($($part,)+ R) {
             fn describe(responses: &mut ResponsesBuilder) {
-                // Parts affect only the response in their own tuple, not those added before.
+                // Parts affect only the response in their own tuple, not those added earlier.
                 let mut tuple_responses = ResponsesBuilder::new(&responses.schemas);
                 R::describe(&mut tuple_responses);
                 $($part::describe(&mut tuple_responses);)+

@@ -200,7 +200,7 @@ fn options_are_not_required_and_results_add_no_problems() {
 }
 
 #[test]
-fn forms_are_queries_of_get_and_bodies_otherwise() {
+fn a_form_is_in_the_query_of_get_and_in_the_body_otherwise() {
     async fn search(Form(_): Form<Page>) {}
     let get = operation(App::new().get("/x", search.described()), "/x");
     assert!(
@@ -570,7 +570,7 @@ fn describes_every_content_type_and_credential() {
 }
 
 #[test]
-fn the_page_links_to_its_files_from_a_path_with_a_slash_too() {
+fn the_page_links_to_its_files_even_if_its_path_ends_with_a_slash() {
     let app = App::new().trailing_slash(peregrine_web::TrailingSlash::Ignore);
     let client = app.scope("/v1", |scope| scope.register(api())).test();
     for (path, folder) in [("/v1/docs", "docs/"), ("/v1/docs/", "")] {

@@ -1,4 +1,4 @@
-//! The settings of the admin listener, and where it listens.
+//! [`Admin`]: the address and the settings of the admin listener.
 
 use crate::error::Error;
 use crate::listen::bind::ListenAddr;
@@ -52,9 +52,9 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 takes
-    /// any free port; [`RunningServer::admin_address`](crate::RunningServer::admin_address) returns
-    /// it.
+    /// Listens at `address`, such as `127.0.0.1:9000` or `unix:/run/app/admin.sock`. Port 0 selects
+    /// any free port, which [`RunningServer::admin_address`](crate::RunningServer::admin_address)
+    /// returns.
     #[doc(alias = "new")]
     pub fn bind(address: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Address(address.into()))
@@ -73,8 +73,8 @@ impl Admin {
         Self::from_source(ListenSource::Activated(name.into(), None))
     }
 
-    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
-    /// passed to this process.
+    /// Like [`activated`](Self::activated), but binds `address` if no sockets at all were passed to
+    /// this process.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Activated(name.into(), Some(address.into())))
@@ -88,9 +88,9 @@ impl Admin {
         }
     }
 
-    /// Opens no listener: requests are measured, and the application serves the pages itself
-    /// ([`app`](crate::admin::app)). The pages then do not respond while workers are blocked or at
-    /// their limits.
+    /// Collects metrics, but opens no listener. The application serves the pages itself, with
+    /// [`app`](crate::admin::app), so they are not available while workers are blocked or at their
+    /// limits.
     pub fn without_listener() -> Self {
         Self {
             source: None,
@@ -100,8 +100,9 @@ impl Admin {
     }
 
     /// Sets how long a handler may block a worker's thread, without suspending at an `await`,
-    /// before `/livez` responds with 503. The default is 30 s. If failed liveness probes restart
-    /// the server, set it to more than the slowest handler needs.
+    /// before `/livez` responds with 503. The default is 30 s. If an orchestrator restarts the
+    /// server when liveness probes fail, the threshold must exceed the longest time that any
+    /// handler blocks.
     #[doc(alias = "liveness")]
     #[must_use]
     pub fn liveness_threshold(mut self, threshold: Duration) -> Self {
@@ -109,7 +110,7 @@ impl Admin {
         self
     }
 
-    /// Sets the permissions of a Unix domain socket's file; see
+    /// Sets the mode of a Unix domain socket's file; see
     /// [`Listener::unix_mode`](crate::Listener::unix_mode).
     #[must_use]
     pub fn unix_mode(mut self, mode: u32) -> Self {
@@ -133,7 +134,7 @@ impl Admin {
         self
     }
 
-    /// Creates the state that workers publish to.
+    /// Creates the state to which the workers publish.
     pub(crate) fn new_state(
         &self,
         workers: usize,
@@ -142,7 +143,7 @@ impl Admin {
         AdminState::start(workers, lifecycle, self.liveness_threshold)
     }
 
-    /// Opens the listener, or inherits it if the predecessor passed it.
+    /// Opens the listener, or inherits it if the previous process passed it on.
     pub(crate) fn bind_listener(
         self,
         listeners: &mut Listeners,

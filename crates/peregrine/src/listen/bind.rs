@@ -1,4 +1,4 @@
-//! Binds listen addresses, and distributes their sockets over the workers.
+//! Binds listen addresses, and distributes their sockets among the workers.
 
 use crate::error::Error;
 use crate::listen::socket_file::SocketFileOwner;
@@ -14,8 +14,8 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 /// Whether the kernel distributes connections evenly among sockets with `SO_REUSEPORT`. On macOS
-/// and the BSDs the last socket gets all of them, and Windows has no such option: there, all
-/// workers accept from one queue.
+/// and the BSDs the last socket gets all connections, and Windows has no such option. On these
+/// systems, all workers accept from one queue.
 const REUSEPORT_BALANCES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
 /// The address that a server listens on.
@@ -43,7 +43,7 @@ impl fmt::Display for ListenAddr {
 pub(crate) struct BoundSockets {
     pub(crate) address: ListenAddr,
     pub(crate) sockets: Vec<Socket>,
-    /// Removes the file of a Unix socket when the server has ended.
+    /// The file of a Unix domain socket, removed when this value is dropped.
     pub(crate) socket_file: Option<UnixSocketFile>,
     pub(crate) sharing: SocketSharing,
     /// Whether the application or a service manager created the sockets and may keep them open.
@@ -53,6 +53,7 @@ pub(crate) struct BoundSockets {
 }
 
 impl BoundSockets {
+    /// Wraps sockets that this server has bound, which it does not share with other processes.
     fn owned(address: ListenAddr, sockets: Vec<Socket>) -> Self {
         Self {
             address,
@@ -64,7 +65,7 @@ impl BoundSockets {
         }
     }
 
-    /// The sockets that the previous process passed on.
+    /// Wraps the sockets that the previous process passed on.
     pub(crate) fn inherited(listener: InheritedListener) -> io::Result<Self> {
         let first = listener.sockets.first().ok_or(io::ErrorKind::NotFound)?;
         let address = local_addr(first)?;
@@ -83,8 +84,8 @@ impl BoundSockets {
         Ok(Self { address, sockets, socket_file, sharing, is_external, ticket_secrets })
     }
 
-    /// Duplicates the sockets and distributes them over the workers: returns one list for each of
-    /// the `workers`. Each list has at least one socket, and each socket is in at least one list.
+    /// Duplicates the sockets and distributes them among the workers. Returns one list for each
+    /// worker. Each list has at least one socket, and each socket is in at least one list.
     pub(crate) fn distribute(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
         let count = self.sockets.len();
         // If the queues cannot be distributed evenly, all workers accept from all of them.
@@ -99,8 +100,8 @@ impl BoundSockets {
     }
 }
 
-/// The file of a Unix domain socket. Dropping this removes the file, unless another file has
-/// replaced it or another process has the socket too.
+/// The file of a Unix domain socket. Dropping this value removes the file, unless another file has
+/// replaced it or another process also has the socket.
 #[derive(Debug)]
 pub(crate) struct UnixSocketFile {
     #[cfg(unix)]
@@ -111,12 +112,12 @@ pub(crate) struct UnixSocketFile {
     pub(crate) sharing: SocketSharing,
 }
 
-/// The files of Unix domain sockets, which are removed when this is dropped.
+/// The files of Unix domain sockets, which are removed when this value is dropped.
 pub(crate) type UnixSocketFiles = Vec<UnixSocketFile>;
 
 #[cfg(unix)]
 impl UnixSocketFile {
-    /// The file of the socket that was just bound to `path`.
+    /// Identifies the file of the socket that was just bound to `path`.
     fn new(path: &Path, sharing: SocketSharing) -> io::Result<Self> {
         let file_id = file_id(&std::fs::symlink_metadata(path)?);
         Ok(Self { path: path.to_path_buf(), file_id, sharing })
@@ -170,14 +171,15 @@ fn bind_tcp(
     workers: usize,
     options: &SocketOptions,
 ) -> io::Result<BoundSockets> {
-    // All workers share one socket where several are impossible or not wanted.
+    // All workers share one socket where the kernel does not balance several, or if the options
+    // request it.
     let workers = if REUSEPORT_BALANCES && !options.shared_accept_queue { workers } else { 1 };
-    // A socket with SO_REUSEPORT could also be bound to a port on which another process of this
-    // user already listens, and would silently take half of its connections. So the first socket is
-    // bound without the option, which fails if the port is in use, and is closed before the others
-    // are bound. If the kernel chooses the port, it chooses a free one. The first socket then has
-    // the option and stays open, so that no other process can take the port before the other
-    // sockets are bound.
+    // A socket with SO_REUSEPORT can be bound to a port on which another process of this user
+    // already listens with that option, and would silently take half of its connections. So the
+    // first socket is bound without the option, which fails if the port is in use, and is closed
+    // before the others are bound. If the kernel chooses the port, the port is free. The first
+    // socket then has the option and stays open, so that no other process can take the port before
+    // the other sockets are bound.
     let is_any_port = address.port() == 0;
     let first = bind_socket(address, is_any_port && workers > 1, options)?;
     let address = first.local_addr()?;
@@ -198,31 +200,31 @@ fn bind_tcp(
 
 fn bind_socket(
     address: SocketAddr,
-    is_shared: bool,
+    reuse_port: bool,
     options: &SocketOptions,
 ) -> io::Result<TcpListener> {
     let kind = Type::STREAM;
     let socket = socket2::Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
-    if is_shared {
+    if reuse_port {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         socket.set_reuse_port(true)?;
     }
     if address.is_ipv6() {
-        // By default `[::]` includes IPv4, as in other servers.
+        // By default `[::]` also accepts IPv4 connections, as in other servers.
         socket.set_only_v6(options.ipv6_only)?;
     }
     set_buffers(&socket, options)?;
     socket.bind(&SockAddr::from(address))?;
     socket.listen(backlog(options))?;
-    // A worker accepts until the queue is empty. The last attempt must not block.
+    // A worker accepts until the queue is empty, and the last attempt must not block.
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
-/// Connections inherit the buffer sizes of their listening socket. They must be set before
-/// `listen`, because the kernel announces the TCP window scale during the handshake.
+/// Sets the buffer sizes, which connections inherit from their listening socket. They must be set
+/// before `listen`, because the kernel announces the TCP window scale during the handshake.
 fn set_buffers(socket: &socket2::Socket, options: &SocketOptions) -> io::Result<()> {
     if let Some(bytes) = options.receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes)?;
@@ -237,7 +239,8 @@ fn backlog(options: &SocketOptions) -> i32 {
     i32::try_from(options.backlog).unwrap_or(i32::MAX)
 }
 
-/// Binds one socket, which all workers share: Unix domain sockets do not support SO_REUSEPORT.
+/// Binds one socket, which all workers share because Unix domain sockets do not support
+/// SO_REUSEPORT.
 #[cfg(unix)]
 fn bind_unix(
     path: &Path,
@@ -255,7 +258,7 @@ fn bind_unix(
     // From here on, dropping `file` on an error removes the file.
     let sharing = SocketSharing::default();
     let file = UnixSocketFile::new(path, sharing.clone()).map_err(bind_error)?;
-    // Before `listen`: otherwise, a peer could connect before the file's mode excludes it.
+    // This must precede `listen`, or a peer could connect before the file's mode excludes it.
     owner.apply(path)?;
     socket.listen(backlog(options)).map_err(bind_error)?;
     socket.set_nonblocking(true).map_err(bind_error)?;
@@ -264,13 +267,14 @@ fn bind_unix(
     Ok(BoundSockets { socket_file: Some(file), sharing, ..bound })
 }
 
-/// Removes the socket file that a killed server has left at `path`.
+/// Removes the socket file that a killed server may have left at `path`. Fails if the file is in
+/// use or is not a socket.
 #[cfg(unix)]
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        // A connection to a file of another type is refused too, so check the type: only sockets
-        // may be removed.
+        // A connection to a file of another type is also refused, so the type is checked first:
+        // only sockets may be removed.
         let is_stale = metadata.file_type().is_socket() && is_stale(path)?;
         if !is_stale {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -295,12 +299,12 @@ fn bind_unix(path: &Path, _: &SocketFileOwner, _: &SocketOptions) -> Result<Boun
     Err(Error::Bind { address: format!("unix:{}", path.display()), cause })
 }
 
-/// Wraps a listener that was bound outside of this server and may remain in use elsewhere.
+/// Wraps a listener that was bound outside of this server, and may remain in use there.
 pub(crate) fn from_socket(listener: Socket) -> Result<BoundSockets, Error> {
     let bind_error =
         |cause| Error::Bind { address: "(a listener bound elsewhere)".to_owned(), cause };
-    // On a blocking socket, a driver may accept connections ahead of the server. If the server
-    // stops listening, such a connection would be lost.
+    // On a blocking socket, a driver may accept connections before the server requests them. Such a
+    // connection would be lost when the server stops listening.
     set_nonblocking(&listener).map_err(bind_error)?;
     let address = local_addr(&listener).map_err(bind_error)?;
     let sharing = SocketSharing::from(true);
@@ -321,7 +325,7 @@ pub(crate) fn local_addr(listener: &Socket) -> io::Result<ListenAddr> {
         #[cfg(unix)]
         Socket::Unix(listener) => {
             let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
-            // Sockets with a name in Linux's abstract namespace have no path.
+            // Sockets in Linux's abstract namespace have no path.
             ListenAddr::Unix(path.unwrap_or_else(|| PathBuf::from("(unnamed)")))
         }
     })
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_is_refused_although_workers_share_ports() {
+    fn binding_a_port_in_use_fails_although_workers_share_ports() {
         let taken = bind("127.0.0.1:0", 2).expect("any free port");
         let error = bind(&taken.address.to_string(), 2).expect_err("the port is taken");
         let text = error.to_string();
@@ -521,7 +525,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_file_of_an_inherited_socket_is_kept_while_the_predecessor_has_it() {
+    fn the_file_of_an_inherited_socket_remains_while_the_predecessor_has_it() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("s");
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");

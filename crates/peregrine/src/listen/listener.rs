@@ -21,9 +21,9 @@ use tokio::sync::watch;
 /// ```
 /// use peregrine::{Limits, Listener, ProxyProtocol, Server};
 ///
-/// let open = Limits { connections_max: 1000, ..Limits::default() };
+/// let limits = Limits { connections_max: 1000, ..Limits::default() };
 /// let server = Server::bind("0.0.0.0:80")
-///     .listen(Listener::bind("0.0.0.0:8080").limits(open))
+///     .listen(Listener::bind("0.0.0.0:8080").limits(limits))
 ///     .listen(Listener::bind("10.0.0.1:81").proxy_protocol(ProxyProtocol::required()))
 ///     .listen(Listener::bind("unix:/run/app.sock").trusted_proxies(["unix:"]));
 /// # let _ = server;
@@ -37,7 +37,7 @@ pub struct Listener {
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
     trusted_proxies: Option<TrustedProxies>,
-    /// The settings that can change while the server runs.
+    /// The settings that reloads can change.
     updates: Option<watch::Receiver<ReloadableConfig>>,
 }
 
@@ -47,13 +47,15 @@ pub(crate) enum ListenSource {
     Address(String),
     /// A socket that was bound elsewhere.
     Bound(Socket),
-    /// The name of sockets of the service manager, and the address to bind if it passed none.
+    /// The name of sockets from the service manager, and the address to bind if it passed no
+    /// sockets.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     Activated(String, Option<String>),
 }
 
 impl ListenSource {
-    /// The address that this process binds itself, if it may have to.
+    /// Returns the address that this process itself binds, or would bind if the service manager
+    /// passed no sockets.
     pub(crate) fn own_address(&self) -> Option<&str> {
         match self {
             Self::Address(address) => Some(address),
@@ -79,14 +81,14 @@ impl Listener {
         Self::new(ListenSource::Activated(name.into(), None))
     }
 
-    /// Like [`activated`](Self::activated), but listens at `address` if no sockets at all were
-    /// passed to this process.
+    /// Like [`activated`](Self::activated), but binds `address` if no sockets at all were passed to
+    /// this process.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated_or(name: impl Into<String>, address: impl Into<String>) -> Self {
         Self::new(ListenSource::Activated(name.into(), Some(address.into())))
     }
 
-    /// The current `transfer_rate_grace` of this listener's own limits, if it has any.
+    /// Returns the current `transfer_rate_grace` of this listener's own limits, if it has any.
     pub(crate) fn transfer_rate_grace(&self) -> Option<Duration> {
         let current =
             self.updates.as_ref().map(|updates| updates.borrow().limits.transfer_rate_grace);
@@ -106,15 +108,15 @@ impl Listener {
     }
 
     /// Sets the mode of a Unix domain socket's file, such as `0o660`. Users with write permission
-    /// may connect. Default: determined by the process's umask. No peer can connect before the mode
-    /// is set. Sockets inherited through an upgrade in place or from a service manager are not
-    /// changed.
+    /// can connect. By default the process's umask determines the mode. The mode is set before any
+    /// peer can connect. The files of sockets inherited through an upgrade in place or from a
+    /// service manager are not changed.
     pub fn unix_mode(mut self, mode: u32) -> Self {
         self.owner.mode = Some(mode);
         self
     }
 
-    /// Sets the owner of a Unix domain socket's file, by user name or id. Only root may change
+    /// Sets the owner of a Unix domain socket's file, by user name or id. Only root can change
     /// owners.
     pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
         self.owner.user = Some(user.into());
@@ -128,7 +130,7 @@ impl Listener {
         self
     }
 
-    /// Speaks HTTPS. Requires the feature `tls`, which is on by default.
+    /// Makes the listener serve HTTPS. Requires the feature `tls`, which is on by default.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: TlsConfig) -> Self {
         self.tls = Some(tls);
@@ -145,7 +147,7 @@ impl Listener {
         self
     }
 
-    /// Expects connections to begin with a PROXY header, in which a proxy names the client's
+    /// Expects connections to begin with a PROXY header, in which a proxy reports the client's
     /// address; see [`ProxyProtocol`].
     pub fn proxy_protocol(mut self, settings: ProxyProtocol) -> Self {
         self.proxy_protocol = Some(settings);
@@ -159,29 +161,29 @@ impl Listener {
         self
     }
 
-    /// Takes limits and trusted proxies from the latest value of this channel.
+    /// Makes the limits and trusted proxies follow the latest value of this channel.
     #[cfg(feature = "config")]
     pub(crate) fn with_updates(mut self, updates: watch::Receiver<ReloadableConfig>) -> Self {
         self.set_updates(updates);
         self
     }
 
-    /// Like [`with_updates`](Self::with_updates), on a reference.
+    /// Like [`with_updates`](Self::with_updates), but by reference.
     #[cfg(feature = "config")]
     pub(crate) fn set_updates(&mut self, updates: watch::Receiver<ReloadableConfig>) {
         self.updates = Some(updates);
     }
 
-    /// The limits and trusted proxies that the program set for this listener; `None` if they come
-    /// from a channel ([`with_updates`](Self::with_updates)).
+    /// Returns the limits and trusted proxies that the program set for this listener, or `None` if
+    /// they follow a channel ([`with_updates`](Self::with_updates)).
     #[cfg(feature = "config")]
     pub(crate) fn own_settings(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
         self.updates.is_none().then(|| (self.limits.clone(), self.trusted_proxies.clone()))
     }
 
-    /// The TLS settings, if it speaks TLS.
+    /// Returns the TLS settings, if this listener uses TLS.
     #[cfg(feature = "tls")]
-    pub(crate) fn certificates(&self) -> Option<&TlsConfig> {
+    pub(crate) fn tls_config(&self) -> Option<&TlsConfig> {
         self.tls.as_ref()
     }
 
@@ -189,13 +191,13 @@ impl Listener {
         self.tls.is_some()
     }
 
-    /// Checks the settings and separates them from the source. `trusted_proxies` are those of the
-    /// server.
+    /// Checks the settings and separates them from the source. `server_proxies` are used if this
+    /// listener has no trusted proxies of its own.
     pub(crate) fn into_parts(
         self,
-        trusted_proxies: Option<&TrustedProxies>,
+        server_proxies: Option<&TrustedProxies>,
     ) -> Result<(ListenSource, ListenerSettings), Error> {
-        let trusted_proxies = self.trusted_proxies.or_else(|| trusted_proxies.cloned());
+        let trusted_proxies = self.trusted_proxies.or_else(|| server_proxies.cloned());
         let name = || match &self.source {
             ListenSource::Address(address) => address.clone(),
             ListenSource::Bound(_) => "(a listener bound elsewhere)".to_owned(),
@@ -236,7 +238,8 @@ impl ListenerSettings {
         self.tls.is_some()
     }
 
-    /// Adds the previous process's ticket keys, so that clients can resume their TLS sessions.
+    /// Derives the ticket keys from the previous process's secrets, so that clients can resume
+    /// their TLS sessions.
     pub(crate) fn inherit_ticket_secrets(&self, TicketSecrets(secrets): &TicketSecrets) {
         #[cfg(feature = "tls")]
         if let (Some(keys), false) = (self.ticket_keys(), secrets.is_empty())
@@ -255,7 +258,7 @@ impl ListenerSettings {
         self.tls.as_ref().and_then(TlsConfig::ticket_keys)
     }
 
-    /// The listener of one worker on this socket.
+    /// Creates one worker's listener on this socket.
     pub fn bound_listener<S>(&self, socket: S, sharing: SocketSharing) -> BoundListener<S> {
         BoundListener {
             tls: self.tls.clone(),
@@ -293,15 +296,16 @@ impl From<SocketAddr> for Listener {
     }
 }
 
-/// A socket that was bound elsewhere, for example by a service manager. All workers share it.
+/// Creates a listener on a socket that was bound elsewhere, for example by a service manager. All
+/// workers share it.
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
         Socket::from(listener).into()
     }
 }
 
-/// A socket that was bound elsewhere, for example by a service manager. All workers share it, and
-/// the server does not remove its file.
+/// Creates a listener on a socket that was bound elsewhere, for example by a service manager. All
+/// workers share it, and the server does not remove its file.
 #[cfg(unix)]
 impl From<std::os::unix::net::UnixListener> for Listener {
     fn from(listener: std::os::unix::net::UnixListener) -> Self {
@@ -309,7 +313,8 @@ impl From<std::os::unix::net::UnixListener> for Listener {
     }
 }
 
-/// A socket that was bound elsewhere, for example by a service manager. All workers share it.
+/// Creates a listener on a socket that was bound elsewhere, for example by a service manager. All
+/// workers share it.
 impl From<Socket> for Listener {
     fn from(socket: Socket) -> Self {
         Self::new(ListenSource::Bound(socket))
@@ -329,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_settings_are_rejected_at_the_start_with_their_address() {
+    fn the_startup_error_for_invalid_settings_names_the_address() {
         let with_proxy_protocol = |settings| Listener::bind("127.0.0.1:0").proxy_protocol(settings);
         for (listener, expected) in [
             (with_proxy_protocol(ProxyProtocol::optional()), ".trust("),

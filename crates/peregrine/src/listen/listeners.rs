@@ -1,5 +1,5 @@
 //! Opens all listeners of a server, or inherits them from the previous process, and distributes
-//! their sockets over the workers.
+//! their sockets among the workers.
 
 use super::bind::{self, BoundSockets, ListenAddr, UnixSocketFile};
 use crate::error::Error;
@@ -18,14 +18,16 @@ use std::io;
 pub(crate) struct Listeners {
     /// The listeners that each worker accepts from.
     pub(crate) per_worker: Vec<Vec<BoundListener<Socket>>>,
-    /// The addresses, and whether they speak TLS.
+    /// The addresses, each with whether it uses TLS.
     pub(crate) addresses: Vec<(ListenAddr, bool)>,
     pub(crate) socket_files: Vec<UnixSocketFile>,
+    /// The sockets to pass to a successor.
     pub(crate) listener_fds: Vec<ListenerFds>,
 }
 
-/// The sockets of one listen address, in the form that is passed to a successor.
-fn listener_fds(key: &str, bound: &mut BoundSockets) -> ListenerFds {
+/// Removes the sockets of one listen address from `bound`, in the form that is passed to a
+/// successor.
+fn take_listener_fds(key: &str, bound: &mut BoundSockets) -> ListenerFds {
     ListenerFds {
         key: key.to_owned(),
         sockets: std::mem::take(&mut bound.sockets),
@@ -43,13 +45,14 @@ pub(crate) struct AdminListener {
     pub(crate) listeners: Vec<BoundListener<Socket>>,
     pub(crate) address: ListenAddr,
     pub(crate) sharing: SocketSharing,
-    /// Whether the previous process still accepts on these sockets, until it hands over.
+    /// Whether the sockets were inherited. The previous process then still accepts on them until it
+    /// hands over.
     pub(crate) is_inherited: bool,
 }
 
 impl Listeners {
-    /// Opens all `listeners` for this number of `workers`. Inherits those that the predecessor
-    /// passed.
+    /// Opens all `listeners` for this number of `workers`, or inherits those that the previous
+    /// process passed on.
     pub(crate) fn bind(
         listeners: Vec<Listener>,
         proxies: Option<&TrustedProxies>,
@@ -91,12 +94,13 @@ impl Listeners {
                 ..BoundListener::new(socket)
             };
             listeners.extend(sockets.map(to_listener));
-            self.listener_fds.push(listener_fds(&key, &mut bound));
+            self.listener_fds.push(take_listener_fds(&key, &mut bound));
             self.socket_files.extend(bound.socket_file);
         }
         Ok(AdminListener { listeners, address, sharing, is_inherited })
     }
 
+    /// Distributes the sockets of one listen address among the workers.
     fn add(
         &mut self,
         key: &str,
@@ -112,7 +116,7 @@ impl Listeners {
         self.listener_fds.push(ListenerFds {
             #[cfg(feature = "tls")]
             ticket_keys: settings.ticket_keys(),
-            ..listener_fds(key, &mut bound)
+            ..take_listener_fds(key, &mut bound)
         });
         self.addresses.push((bound.address, settings.is_tls()));
         self.socket_files.extend(bound.socket_file);
@@ -139,8 +143,8 @@ impl ListenSource {
         }
     }
 
-    /// Takes the sockets of this source from those that the previous process handed over. Sockets
-    /// that the program bound itself are not inherited.
+    /// Removes the sockets of this source from those that the previous process handed over. A
+    /// source that the program itself has bound inherits none.
     fn inherit(&self, inherited: &mut InheritedListeners) -> Vec<InheritedListener> {
         match self {
             Self::Address(address) => inherited.take(&self.key(), Some(address)),
@@ -150,7 +154,7 @@ impl ListenSource {
         }
     }
 
-    /// Inherits or opens the sockets. Also returns whether they were inherited.
+    /// Inherits the sockets, or opens them. Also returns whether they were inherited.
     fn bind_or_inherit(
         self,
         owner: &SocketFileOwner,

@@ -1,10 +1,11 @@
-//! Sets the owner, group and mode of a Unix domain socket's file, which decide who may connect.
+//! Sets the owner, group and mode of a Unix domain socket's file, which determine the users that
+//! may connect.
 
 use crate::error::Error;
 #[cfg(unix)]
 use std::path::Path;
 
-/// The attributes of a Unix domain socket's file. `None` keeps the system's default.
+/// The mode, owner and group of a Unix domain socket's file. `None` means the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocketFileOwner {
     pub(crate) mode: Option<u32>,
@@ -15,8 +16,9 @@ pub(crate) struct SocketFileOwner {
 }
 
 impl SocketFileOwner {
-    /// Returns an error if the mode is invalid, or if an attribute is set although this server does
-    /// not create a Unix domain socket at `address`. `None` stands for a socket bound elsewhere.
+    /// Checks the mode, and whether the listener can have these attributes: they apply only to a
+    /// Unix domain socket that this server creates. `address` is `None` for a socket bound
+    /// elsewhere.
     pub(crate) fn validate(&self, address: Option<&str>) -> Result<(), Error> {
         if let Some(mode) = self.mode.filter(|mode| *mode > 0o777) {
             let text = format!("the mode {mode:o} of a socket's file must be from 0 to 777");
@@ -34,7 +36,7 @@ impl SocketFileOwner {
     }
 }
 
-/// A mode and the numeric ids of a user and a group, each of them optional.
+/// The attributes of a [`SocketFileOwner`], with numeric ids in place of names.
 #[cfg(unix)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedOwner {
@@ -50,7 +52,7 @@ impl SocketFileOwner {
         use nix::unistd::{Group, User};
         let path = path.display();
         let to_id = |kind: &str, name: &String, lookup: nix::Result<Option<u32>>| match lookup {
-            // A numeric id needs no entry in the user database.
+            // A numeric id is valid even if it is not in the user or group database.
             _ if name.parse::<u32>().is_ok() => Ok(name.parse().ok()),
             Ok(Some(id)) => Ok(Some(id)),
             Ok(None) => Err(Error::Config(format!(
@@ -80,8 +82,8 @@ impl SocketFileOwner {
 
 #[cfg(unix)]
 impl ResolvedOwner {
-    /// Applies these attributes to the file of a bound socket that does not listen yet. Until it
-    /// listens, it refuses all connections, whatever the file's mode is.
+    /// Applies these attributes to the file of a bound socket. The socket must not listen yet:
+    /// until it does, all connections are refused, whatever the file's mode is.
     pub(crate) fn apply(self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{PermissionsExt, lchown};
         let path = path.display();

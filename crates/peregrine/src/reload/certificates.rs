@@ -1,5 +1,5 @@
-//! The certificate thread: reloads certificates on request, warns before they expire, and can watch
-//! their files for changes.
+//! The certificate thread: reloads certificates on request, warns before they expire, and
+//! optionally watches their files.
 
 #[cfg(feature = "tls-watch")]
 use super::file_watcher::FileWatcher;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval between two checks whether a certificate is about to expire.
+/// The interval between two checks for certificates that are about to expire.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// The minimum interval between two identical warnings.
@@ -23,8 +23,8 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 #[cfg(feature = "tls-watch")]
 const FILE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long there must be no change before the files are read, because a certificate and its key
-/// are usually replaced one after the other.
+/// How long the files must be unchanged before they are read, because a certificate and its key are
+/// usually replaced one after the other.
 #[cfg(feature = "tls-watch")]
 const DEBOUNCE: Duration = Duration::from_millis(300);
 
@@ -32,7 +32,7 @@ const DEBOUNCE: Duration = Duration::from_millis(300);
 #[cfg(feature = "tls-watch")]
 const DEBOUNCE_MAX: Duration = Duration::from_secs(5);
 
-/// An event that wakes the thread.
+/// An event that wakes the certificate thread.
 #[derive(Debug)]
 pub(crate) enum ReloaderEvent {
     /// A reload was requested.
@@ -56,7 +56,8 @@ pub(crate) struct CertificateReloader {
 }
 
 impl CertificateReloader {
-    /// A reloader of these certificates. Duplicates are dropped.
+    /// Creates a reloader for the certificates of these listeners. Listeners may share
+    /// certificates.
     pub(crate) fn new<'t>(listeners: impl Iterator<Item = &'t TlsConfig>) -> Self {
         let mut tls_configs: Vec<TlsConfig> = Vec::new();
         for tls in listeners {
@@ -74,7 +75,7 @@ impl CertificateReloader {
         }
     }
 
-    /// Also watches the files.
+    /// Makes the reloader also watch the files.
     #[cfg(feature = "tls-watch")]
     pub(crate) fn watch_files(self) -> Self {
         Self { watches_files: true, ..self }
@@ -89,7 +90,7 @@ impl CertificateReloader {
         if self.tls_configs.is_empty() {
             return Ok(None);
         }
-        self.warn(Instant::now());
+        self.log_warnings(Instant::now());
         let (sender, events) = mpsc::channel();
         #[cfg(feature = "tls-watch")]
         if self.watches_files {
@@ -97,14 +98,14 @@ impl CertificateReloader {
             let on_change = move || {
                 let _ = event_sender.send(ReloaderEvent::FilesChanged);
             };
-            self.file_watcher = Some(FileWatcher::watch(on_change));
+            self.file_watcher = Some(FileWatcher::new(on_change));
             self.check_files();
-            // The files may have changed between the first read and the start of the watch.
+            // The files may have changed after they were first read and before they were watched.
             self.reload();
         }
         let stop_on_drop = StopOnDrop(Mutex::new(sender));
-        let body = move || self.run(&events);
-        thread::Builder::new().name("peregrine-certs".to_owned()).spawn(body)?;
+        let run = move || self.run(&events);
+        thread::Builder::new().name("peregrine-certs".to_owned()).spawn(run)?;
         Ok(Some(Arc::new(move |guard| stop_on_drop.send(ReloaderEvent::Reload(guard)))))
     }
 
@@ -139,6 +140,7 @@ impl CertificateReloader {
         }
     }
 
+    /// Returns how long the thread waits for an event before it checks files and certificates.
     fn wait_timeout(&self) -> Duration {
         #[cfg(feature = "tls-watch")]
         if self.watches_files {
@@ -156,34 +158,36 @@ impl CertificateReloader {
         #[cfg(feature = "tls-watch")]
         if let Some(file_watcher) = &mut self.file_watcher {
             for tls in &self.tls_configs {
-                file_watcher.have_changed(&tls.files());
+                file_watcher.check_changed(&tls.files());
             }
         }
-        self.warn(Instant::now());
+        self.log_warnings(Instant::now());
     }
 
+    /// Reloads the certificates whose reload is due, and logs the warnings of all certificates.
     fn check_due_reloads(&mut self, now: Instant) {
         for tls in &self.tls_configs {
             if tls.is_reload_due() {
                 let _ = tls.reload();
             }
         }
-        self.warn(now);
+        self.log_warnings(now);
     }
 
+    /// Reloads the certificates whose files have changed, and updates the watched directories.
     #[cfg(feature = "tls-watch")]
     fn check_files(&mut self) {
         let Some(file_watcher) = &mut self.file_watcher else { return };
         file_watcher.set_files(self.tls_configs.iter().flat_map(TlsConfig::files));
         for tls in &self.tls_configs {
-            if file_watcher.have_changed(&tls.files()) {
+            if file_watcher.check_changed(&tls.files()) {
                 let _ = tls.reload();
             }
         }
     }
 
-    /// Logs each warning, unless it was logged within [`WARNING_INTERVAL`].
-    fn warn(&mut self, now: Instant) {
+    /// Logs each warning, unless it was already logged within [`WARNING_INTERVAL`].
+    fn log_warnings(&mut self, now: Instant) {
         self.warned_at
             .retain(|_, warned_at| now.saturating_duration_since(*warned_at) < WARNING_INTERVAL);
         for warning in self.tls_configs.iter().flat_map(|tls| tls.status().warnings) {

@@ -29,24 +29,25 @@ use tokio::sync::watch;
 pub(crate) struct ConfigReloader {
     /// The settings in effect.
     config: ServerConfig,
-    /// The listeners of the configuration, and the channels that update them.
+    /// The names of the configured listeners, and the channels that update them.
     listeners: Vec<(String, watch::Sender<ReloadableConfig>)>,
-    /// The listeners that the program added, each with its own limits and proxies, if set, and its
-    /// channel.
+    /// The listeners that the program added: the limits and trusted proxies that it set for each,
+    /// and the channel that updates the listener.
     program_listeners:
         Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<ReloadableConfig>)>,
-    /// The number of workers, and the channel that updates their overload limits.
     worker_count: usize,
+    /// Updates the workers' overload limits.
     overload: watch::Sender<OverloadLimits>,
-    /// The line format and the target of the access log, if the configuration controls the log.
+    /// Updates the line format of the access log, if the configuration controls the log.
     log_style: Option<watch::Sender<AccessLogStyle>>,
+    /// Changes the target of the access log, if the configuration controls the log.
     log_control: Option<LogControl>,
-    /// The sampling settings, if the configuration controls the traces.
+    /// Updates the sampling settings, if the configuration controls tracing.
     traces: Option<watch::Sender<TraceConfig>>,
-    /// The patterns of the application's routes, set once it is built.
+    /// The patterns of the application's routes, set once the application is built.
     route_patterns: RoutePatterns,
     on_reload: Option<ReloadCallback>,
-    /// Settings and sections that the program has overridden in code.
+    /// The paths of the settings and sections that the program has overridden in code.
     set_in_code: Vec<&'static str>,
     /// The trusted proxies set in code.
     trusted_proxies: Option<TrustedProxies>,
@@ -65,12 +66,12 @@ struct ReloadPlan<'c> {
     traces: Option<TraceConfig>,
 }
 
-/// The settings that a server starts with.
+/// The server's settings at startup.
 pub(crate) struct InitialSettings<'s> {
     pub(crate) limits: &'s Limits,
     pub(crate) trusted_proxies: Option<&'s TrustedProxies>,
     pub(crate) workers: Option<NonZeroUsize>,
-    /// The actual number of workers.
+    /// The actual number of workers, even if `workers` is not set.
     pub(crate) worker_count: usize,
     pub(crate) pin_workers: bool,
     pub(crate) driver: DriverChoice,
@@ -124,17 +125,17 @@ impl ConfigReloader {
         self.config.source().is_some()
     }
 
-    /// Subscribes to the overload limits of workers.
-    pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
+    /// Subscribes to the workers' overload limits.
+    pub(crate) fn overload_updates(&self) -> Option<watch::Receiver<OverloadLimits>> {
         self.can_reload().then(|| self.overload.subscribe())
     }
 
-    /// The settings in effect, as shown by the admin listener.
+    /// Returns the settings in effect, as the admin listener shows them.
     pub(crate) fn text(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.text)
     }
 
-    /// The reload metrics.
+    /// Returns the reload metrics.
     pub(crate) fn metrics(&self) -> Arc<ReloadMetrics> {
         Arc::clone(&self.metrics)
     }
@@ -144,7 +145,7 @@ impl ConfigReloader {
         self.route_patterns = Arc::clone(patterns);
     }
 
-    /// Makes the access log follow the configuration, unless it was set in code.
+    /// Lets reloads change the access log's settings, unless they were set in code.
     pub(crate) fn attach_access_log(&mut self, log: &mut AccessLogOptions) {
         if self.can_reload() && !self.is_set_in_code("access_log") {
             let (sender, updates) = watch::channel(self.config.access_log.style());
@@ -153,13 +154,13 @@ impl ConfigReloader {
         }
     }
 
-    /// Sets the control with which a reload switches the target of the started access log.
+    /// Sets the control through which a reload changes the target of the access log.
     pub(crate) fn with_log_control(mut self, control: Option<LogControl>) -> Self {
         self.log_control = control.filter(|_| self.log_style.is_some());
         self
     }
 
-    /// Makes traces follow the configuration, unless they were set in code.
+    /// Lets reloads change the tracing settings, unless they were set in code.
     pub(crate) fn attach_traces(&mut self, traces: TraceConfig) -> TraceConfig {
         if !self.can_reload() || self.is_set_in_code("traces") {
             return traces;
@@ -169,8 +170,8 @@ impl ConfigReloader {
         traces.updates(updates)
     }
 
-    /// Stores the server's actual settings. Settings that differ from the configuration were set in
-    /// code, and are not reloaded.
+    /// Stores the server's settings at startup. Settings that differ from the configuration were
+    /// set in code, and reloads do not change them.
     pub(crate) fn initialize(&mut self, initial: &InitialSettings<'_>) {
         let InitialSettings {
             limits,
@@ -217,22 +218,21 @@ impl ConfigReloader {
         self.publish();
     }
 
-    /// Marks a section as overridden in code, even if the value is the same as in the
-    /// configuration.
+    /// Marks a section as set in code, even if the value is the same as in the configuration.
     pub(crate) fn mark_set_in_code(&mut self, section: &'static str) {
         if !self.set_in_code.contains(&section) {
             self.set_in_code.push(section);
         }
     }
 
-    /// Subscribes a listener that the program added to all settings that the program has not set
-    /// for it. Call it after [`initialize`](Self::initialize).
+    /// Lets reloads change those settings of a listener added by the program that the program has
+    /// not set. Must be called after [`initialize`](Self::initialize).
     pub(crate) fn attach_listener(&mut self, listener: &mut Listener) {
         let Some((limits, proxies)) = listener.own_settings() else { return };
-        let current = limits.as_ref().unwrap_or(&self.config.limits).clone();
+        let current_limits = limits.as_ref().unwrap_or(&self.config.limits).clone();
         let trusted_proxies = proxies.clone().or_else(|| self.trusted_proxies.clone());
         let (sender, updates) =
-            watch::channel(ReloadableConfig { limits: current, trusted_proxies });
+            watch::channel(ReloadableConfig { limits: current_limits, trusted_proxies });
         listener.set_updates(updates);
         self.program_listeners.push((limits, proxies, sender));
     }
@@ -247,9 +247,9 @@ impl ConfigReloader {
             return Ok(certificates);
         }
         let (sender, requests) = mpsc::channel::<ReloadGuard>();
-        let body = move || {
+        let run = move || {
             while let Ok(mut guard) = requests.recv() {
-                // One reload serves all requests received until now.
+                // One reload serves all requests that have arrived so far.
                 requests.try_iter().for_each(|other| guard.join(other));
                 catch_log_panic(|| {
                     if let Err(error) = self.reload() {
@@ -257,19 +257,21 @@ impl ConfigReloader {
                         guard.set_failed(message);
                     }
                 });
-                // The reload is complete when `guard` is dropped.
+                // The last thread to use `guard` drops it, which reports that the reload is
+                // complete.
                 if let Some(reload) = &certificates {
                     reload(guard);
                 }
             }
         };
-        thread::Builder::new().name("peregrine-config".to_owned()).spawn(body)?;
+        thread::Builder::new().name("peregrine-config".to_owned()).spawn(run)?;
         let send_request = move |guard| {
             let _ = sender.send(guard);
         };
         Ok(Some(Arc::new(send_request)))
     }
 
+    /// Reloads the configuration, and reports the result.
     fn reload(&mut self) -> Result<(), Error> {
         let result = self.wait_until_stable().and_then(|()| self.reread());
         self.metrics.record_reload(result.is_ok());
@@ -292,8 +294,10 @@ impl ConfigReloader {
         })
     }
 
-    /// Reads the layers again and applies the changes. Returns the text for the log. On error,
-    /// nothing has changed.
+    /// Reads the layers again and applies the changes. Returns the text for the log.
+    ///
+    /// # Errors
+    /// A setting is invalid, or a layer cannot be read. No setting has changed.
     pub(super) fn reread(&mut self) -> Result<String, Error> {
         let Some(source) = self.config.source() else {
             return Ok("peregrine: the configuration was built in code".to_owned());
@@ -304,7 +308,7 @@ impl ConfigReloader {
         let changes = diff(&self.config, &next)?;
         let mut needs_restart = diff(&next, &read)?;
         needs_restart.retain(|change| !self.is_set_in_code(&change.setting));
-        // From here on nothing can fail, so the changes are applied together or not at all.
+        // No step below can fail, so either all changes are applied or none.
         self.apply(plan);
         self.config = next;
         self.publish();
@@ -321,7 +325,7 @@ impl ConfigReloader {
         Ok(summary(&changes, &needs_restart))
     }
 
-    /// Prepares what a reload will apply, without changing anything.
+    /// Prepares the changes that a reload will apply.
     fn plan(&self, next: &ServerConfig) -> Result<ReloadPlan<'_>, Error> {
         let mut listener_updates = Vec::new();
         for (name, sender) in &self.listeners {
@@ -350,13 +354,14 @@ impl ConfigReloader {
                 traces.validate(patterns).map_err(Error::Config)?;
             }
         }
-        let has_moved = next.access_log.target != self.config.access_log.target;
-        let reopens = self.log_control.is_some() && has_moved;
-        let sink = if reopens { open(&next.access_log)? } else { None };
+        let is_new_target = next.access_log.target != self.config.access_log.target;
+        let opens_target = self.log_control.is_some() && is_new_target;
+        let sink = if opens_target { open_log(&next.access_log)? } else { None };
         let overload = memory_limits::resolve(&next.limits.overload, self.worker_count);
         Ok(ReloadPlan { listener_updates, overload, sink, style, traces })
     }
 
+    /// Applies the prepared changes.
     fn apply(&self, plan: ReloadPlan<'_>) {
         for (sender, value) in plan.listener_updates {
             send_if_changed(sender, value);
@@ -380,11 +385,12 @@ impl ConfigReloader {
         suffixes.any(|suffix| suffix.is_empty() || suffix.starts_with('.'))
     }
 
-    /// The current settings with all changes in `read` that can be applied without a restart.
+    /// Returns the current settings with those changes in `read` that do not need a restart.
     fn merge_reloadable(&self, read: &ServerConfig) -> ServerConfig {
         let mut next = self.config.clone();
         if !self.is_set_in_code("limits") {
-            // Workers also receive new overload limits.
+            // `connection_limits` retains the current overload limits, but workers can receive new
+            // ones.
             let overload = read.limits.overload.clone();
             next.limits = Limits { overload, ..connection_limits(&read.limits, &next.limits) };
         }
@@ -404,7 +410,7 @@ impl ConfigReloader {
         for (name, listener) in &mut next.listeners {
             let Some(read) = read.listeners.get(name) else { continue };
             let current = listener.limits.as_ref().unwrap_or(server_limits).clone();
-            // Overload limits apply to the whole server: a listener's copy only follows them.
+            // Overload limits apply to the whole server. A listener's copy has no effect.
             listener.limits = read.limits.as_ref().map(|new| Limits {
                 overload: new.overload.clone(),
                 ..connection_limits(new, &current)
@@ -414,6 +420,7 @@ impl ConfigReloader {
         next
     }
 
+    /// Updates the text that the admin listener shows.
     fn publish(&self) {
         let mut text = String::new();
         for section in &self.set_in_code {
@@ -433,8 +440,8 @@ impl ConfigReloader {
     }
 }
 
-/// Opens the target.
-fn open(log: &AccessLogConfig) -> Result<Option<Sink>, Error> {
+/// Opens the target of the access log. Returns `None` if the log is off.
+fn open_log(log: &AccessLogConfig) -> Result<Option<Sink>, Error> {
     Ok(log
         .target
         .as_ref()
@@ -450,14 +457,15 @@ fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
     });
 }
 
-/// The limits of `new` that apply per connection, with the process-wide limits of `initial`.
-fn connection_limits(new: &Limits, initial: &Limits) -> Limits {
+/// Returns the limits of `new` that apply per connection, and the server-wide limits of `current`,
+/// which a reload does not change.
+fn connection_limits(new: &Limits, current: &Limits) -> Limits {
     Limits {
-        blocking_poll_threshold: initial.blocking_poll_threshold,
-        lame_duck_period: initial.lame_duck_period,
-        shutdown_timeout: initial.shutdown_timeout,
-        background_task_timeout: initial.background_task_timeout,
-        overload: initial.overload.clone(),
+        blocking_poll_threshold: current.blocking_poll_threshold,
+        lame_duck_period: current.lame_duck_period,
+        shutdown_timeout: current.shutdown_timeout,
+        background_task_timeout: current.background_task_timeout,
+        overload: current.overload.clone(),
         ..new.clone()
     }
 }

@@ -1,9 +1,9 @@
-//! Notices that files have been replaced.
+//! Detects that files have changed.
 //!
-//! A file may be written in place, be replaced by a rename, or be reached through a symbolic link
-//! that is swapped. So this module watches the directory of the file and the directory of every
-//! link on the path to it. After an event, it compares the file's stamp with the previous one to
-//! see whether the file has changed.
+//! A file may be written in place or be replaced by a rename, and a symbolic link on the path to it
+//! may be swapped. So this module watches the directory of the file and the directory of every such
+//! link. After an event, it compares the file's stamp with the previous one to see whether the file
+//! has changed.
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -13,12 +13,14 @@ use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The maximum number of links to follow, the same as in Linux.
+/// The maximum number of links to follow: the limit that Linux uses.
 const LINKS_MAX: usize = 40;
 
+/// Watches the directories of files, and detects which files have changed.
 pub(crate) struct FileWatcher {
     /// `None` if the system does not report file changes.
     watcher: Option<RecommendedWatcher>,
+    /// The watched directories.
     directories: BTreeSet<PathBuf>,
     /// The stamp of each file at the last check; `None` if it did not exist.
     stamps: BTreeMap<PathBuf, Option<FileStamp>>,
@@ -34,11 +36,12 @@ struct FileStamp {
 }
 
 impl FileWatcher {
-    /// Calls `on_change` when a watched directory changes.
-    pub(crate) fn watch(on_change: impl Fn() + Send + 'static) -> Self {
+    /// Creates a watcher without files, which calls `on_change` when a watched directory changes.
+    pub(crate) fn new(on_change: impl Fn() + Send + 'static) -> Self {
         let on_event = move |event: notify::Result<notify::Event>| {
-            // Reading a file is an event too, but not a change. An error may hide a change.
-            if !event.is_ok_and(|event| is_access(event.kind)) {
+            // Events are also sent when a file is read, which is not a change. An error may hide a
+            // change.
+            if !event.is_ok_and(|event| is_read_access(event.kind)) {
                 on_change();
             }
         };
@@ -83,9 +86,9 @@ impl FileWatcher {
         self.directories = watched;
     }
 
-    /// Whether one of these files has changed since the last call. A file that is checked for the
-    /// first time counts as unchanged.
-    pub(crate) fn have_changed(&mut self, files: &[PathBuf]) -> bool {
+    /// Records the stamps of these files, and returns whether one of them has changed since the
+    /// last call. A file that is checked for the first time counts as unchanged.
+    pub(crate) fn check_changed(&mut self, files: &[PathBuf]) -> bool {
         let mut have_changed = false;
         for file in files {
             let stamp = fs::metadata(file).ok().map(|metadata| FileStamp::new(&metadata));
@@ -96,7 +99,8 @@ impl FileWatcher {
     }
 }
 
-fn is_access(kind: EventKind) -> bool {
+/// Whether the event is an access that changes no file.
+fn is_read_access(kind: EventKind) -> bool {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
         EventKind::Access(_) => true,
@@ -117,7 +121,7 @@ impl FileStamp {
     }
 }
 
-/// The directories in which an entry changes when the file, or a link on the path to it, is
+/// Returns the directories in which an entry changes when the file, or a link on the path to it, is
 /// replaced.
 fn watched_directories(file: &Path) -> BTreeSet<PathBuf> {
     let mut directories = BTreeSet::new();
@@ -181,8 +185,8 @@ mod tests {
     fn each_change_of_a_file_is_reported_once() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.pem");
-        let mut watcher = FileWatcher::watch(|| {});
-        let mut has_changed = || watcher.have_changed(std::slice::from_ref(&path));
+        let mut watcher = FileWatcher::new(|| {});
+        let mut has_changed = || watcher.check_changed(std::slice::from_ref(&path));
         assert!(!has_changed(), "the first check of a file, which does not exist yet");
         fs::write(&path, "one").unwrap();
         assert!(has_changed() && !has_changed());

@@ -30,15 +30,15 @@ pub(crate) struct Reloaders {
 }
 
 impl Reloaders {
-    /// The channel through which a reload changes the workers' overload limits.
-    pub(crate) fn overload(&self) -> Option<watch::Receiver<OverloadLimits>> {
+    /// Returns the channel through which a reload changes the workers' overload limits.
+    pub(crate) fn overload_updates(&self) -> Option<watch::Receiver<OverloadLimits>> {
         #[cfg(feature = "config")]
-        return self.config.as_ref().and_then(ConfigReloader::overload);
+        return self.config.as_ref().and_then(ConfigReloader::overload_updates);
         #[cfg(not(feature = "config"))]
         None
     }
 
-    /// Enables the configuration's reloads to change the access log's target.
+    /// Lets reloads of the configuration change the access log's target.
     #[cfg(feature = "config")]
     pub(crate) fn with_log_control(mut self, log: Option<&StartedAccessLog>) -> Self {
         let control = || log.and_then(StartedAccessLog::control);

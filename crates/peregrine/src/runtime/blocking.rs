@@ -8,7 +8,7 @@ use std::sync::Weak;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The minimum time between checks: the thread must sleep even if the threshold is zero.
+/// The minimum time between checks, so that the thread sleeps even if the threshold is zero.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// Logs a warning for each handler that blocks its thread for longer than `threshold`, until all
@@ -18,7 +18,7 @@ pub(crate) fn start_blocking_watchdog(
     threshold: Duration,
 ) -> io::Result<()> {
     let start = Instant::now();
-    let body = move || {
+    let run = move || {
         let mut watchdog = PollWatchdog::new(heartbeats, threshold, thread::current());
         while let Some(blocked) = watchdog.check(start.elapsed()) {
             for poll in blocked {
@@ -36,5 +36,5 @@ pub(crate) fn start_blocking_watchdog(
             }
         }
     };
-    threads::spawn_thread("peregrine-watch", Box::new(body)).map(drop)
+    threads::spawn_thread("peregrine-watch", Box::new(run)).map(drop)
 }

@@ -6,7 +6,8 @@ use crate::runtime::report::ShutdownReport;
 use peregrine_web::panic::catch_log_panic;
 use std::io::{self, Write as _};
 
-/// Logs a message if a `tracing` subscriber enables it, else prints it, unless the server is quiet.
+/// Logs a message if a `tracing` subscriber enables it. Otherwise prints it, unless the server is
+/// quiet.
 pub(crate) fn report(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         catch_log_panic(|| tracing::info!(target: "peregrine", "{text}"));
@@ -16,12 +17,12 @@ pub(crate) fn report(text: &str, quiet: bool) {
 }
 
 /// Writes a line to standard error in one call, because another process, such as a successor, may
-/// write to the same terminal. Errors are ignored: a closed pipe must not end the server.
+/// write to the same terminal. Ignores errors: a closed pipe must not end the server.
 fn print_line(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Logs or prints an error that does not end the server.
+/// Like [`report`], for an error that does not end the server.
 #[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
 pub(crate) fn report_error(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
@@ -42,7 +43,7 @@ pub(crate) fn report_shutdown(shutdown_report: &ShutdownReport, quiet: bool) -> 
     Err(Error::WorkersBlocked(blocked.into_iter().map(|(worker, _)| worker).collect()))
 }
 
-/// A listen address as a URL; `is_tls` selects the scheme.
+/// Formats a listen address as a URL. `is_tls` selects the scheme.
 pub(crate) fn url(listen_addr: &ListenAddr, is_tls: bool) -> String {
     let scheme = if is_tls { "https" } else { "http" };
     match listen_addr {

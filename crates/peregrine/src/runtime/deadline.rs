@@ -3,11 +3,11 @@
 use peregrine_server::Lifecycle;
 use std::time::{Duration, Instant};
 
-/// How long after the shutdown timeout a worker may take to end before the server stops waiting for
-/// it. Only a handler that blocks its thread makes a worker take longer.
+/// How long the server waits for workers after the shutdown timeout has expired and all connections
+/// are cut. Only a handler that blocks its thread makes a worker take longer.
 pub(crate) const FORCE_CLOSE_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a shutdown may take before the server prints what it is waiting for.
+/// How long a shutdown takes before the server reports what it is waiting for.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 
 /// The deadlines of a shutdown.
@@ -20,12 +20,13 @@ pub(crate) struct ShutdownDeadline {
     force_close_at: Option<Instant>,
     /// Whether a forced close was requested before `force_close_at`.
     pub(crate) is_force_close_requested: bool,
-    /// When to print what the shutdown is waiting for; `None` if there is no need.
+    /// When to report what the shutdown is waiting for; `None` if no report is due.
     report_at: Option<Instant>,
 }
 
 impl ShutdownDeadline {
-    /// Updates the deadlines for a new lifecycle state. Deadlines only ever move earlier.
+    /// Updates the deadlines for a new lifecycle state. A deadline that is set can only move
+    /// earlier.
     pub(crate) fn update(
         &mut self,
         lifecycle: Lifecycle,
@@ -58,8 +59,8 @@ impl ShutdownDeadline {
         self.abandon_at = self.abandon_at.into_iter().chain(now.checked_add(timeout)).min();
     }
 
-    /// How long the caller may wait: `Some(None)` means without a limit, `None` that the deadline
-    /// has passed.
+    /// Returns how long the caller may wait for an event. `Some(None)` means without a limit;
+    /// `None` means that the deadline has passed.
     pub(crate) fn next_wait(&self, now: Instant) -> Option<Option<Duration>> {
         let Some(abandon_at) = self.abandon_at else {
             return Some(self.report_at.map(|at| at.saturating_duration_since(now)));
@@ -69,7 +70,7 @@ impl ShutdownDeadline {
         Some(Some(until_report.map_or(remaining, |report| report.min(remaining))))
     }
 
-    /// True once, when a shutdown has taken long enough to need an explanation.
+    /// Returns true once, when a shutdown has lasted for [`REPORT_AFTER`].
     pub(crate) fn take_report_due(&mut self, now: Instant) -> bool {
         self.report_at.take_if(|at| *at <= now).is_some()
     }

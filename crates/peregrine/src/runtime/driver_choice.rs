@@ -13,25 +13,26 @@ const ENV_VAR: &str = "PEREGRINE_DRIVER";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverChoice {
-    /// io_uring where the kernel allows it, else tokio. The startup line names the driver and the
-    /// reason.
+    /// io_uring where the kernel allows it, and tokio elsewhere. The startup line names the driver
+    /// that was selected, and the reason.
     #[default]
     Auto,
-    /// io_uring. Starting the server fails, with the reason, where the kernel does not allow it.
+    /// io_uring. Where the kernel does not allow it, the server fails to start, and the error
+    /// contains the reason.
     Uring,
     /// tokio, on epoll. Untested on systems where tokio uses kqueue or IOCP.
     Tokio,
 }
 
-/// The driver of all workers, and a readable reason.
+/// The driver of all workers, and the reason for it as text.
 pub(crate) struct SelectedDriver {
-    /// One per worker, all for the same driver.
+    /// One entry per worker. All entries are of the same variant.
     pub(crate) drivers: Vec<PreparedDriver>,
     pub(crate) reason: String,
 }
 
-/// The resources of one worker's driver. Created before any worker's thread starts: if the kernel
-/// refuses an io_uring to one worker, all workers can still use tokio.
+/// The resources of one worker's driver. They are created before any worker's thread starts, so
+/// that all workers can use tokio if the kernel refuses an io_uring to one of them.
 pub(crate) enum PreparedDriver {
     Tokio,
     #[cfg(all(target_os = "linux", feature = "uring"))]
@@ -39,7 +40,8 @@ pub(crate) enum PreparedDriver {
 }
 
 impl DriverChoice {
-    /// Chooses by the environment variable, else by `self` and by what the kernel allows.
+    /// Selects the driver that the environment variable names. If it is not set, `self` and the
+    /// kernel's support decide.
     pub(crate) fn choose(self, workers: &[Options]) -> Result<SelectedDriver, Error> {
         match env::var(ENV_VAR) {
             Ok(value) => Self::parse(&value)?.prepare(workers),
@@ -59,18 +61,18 @@ impl DriverChoice {
     }
 
     fn prepare(self, workers: &[Options]) -> Result<SelectedDriver, Error> {
-        let refusal = match self {
+        let uring_error = match self {
             Self::Tokio => None,
-            Self::Auto | Self::Uring => match uring(workers) {
+            Self::Auto | Self::Uring => match prepare_uring(workers) {
                 Ok(selected) => return Ok(selected),
-                Err(refusal) => Some(refusal),
+                Err(error) => Some(error),
             },
         };
-        let reason = match (self, refusal) {
-            (Self::Uring, Some(refusal)) => {
-                return Err(Error::Driver { driver: "io_uring", cause: refusal });
+        let reason = match (self, uring_error) {
+            (Self::Uring, Some(cause)) => {
+                return Err(Error::Driver { driver: "io_uring", cause });
             }
-            (_, Some(refusal)) => format!("tokio, because io_uring is refused: {refusal}"),
+            (_, Some(error)) => format!("tokio, because io_uring is not available: {error}"),
             (_, None) => "tokio (as requested)".to_owned(),
         };
         Ok(SelectedDriver {
@@ -80,9 +82,12 @@ impl DriverChoice {
     }
 }
 
-/// Prepares an io_uring for each worker, or returns why that is not possible.
+/// Prepares an io_uring for each worker.
+///
+/// # Errors
+/// io_uring is not available. The error is the reason.
 #[cfg(all(target_os = "linux", feature = "uring"))]
-fn uring(workers: &[Options]) -> Result<SelectedDriver, String> {
+fn prepare_uring(workers: &[Options]) -> Result<SelectedDriver, String> {
     let (features, rings) =
         peregrine_driver_uring::prepare(workers).map_err(|error| error.to_string())?;
     let drivers = rings.into_iter().map(|ring| PreparedDriver::Uring(Box::new(ring))).collect();
@@ -90,12 +95,12 @@ fn uring(workers: &[Options]) -> Result<SelectedDriver, String> {
 }
 
 #[cfg(all(not(target_os = "linux"), feature = "uring"))]
-fn uring(_: &[Options]) -> Result<SelectedDriver, String> {
+fn prepare_uring(_: &[Options]) -> Result<SelectedDriver, String> {
     Err(peregrine_driver_uring::ProbeError::NotLinux.to_string())
 }
 
 #[cfg(not(feature = "uring"))]
-fn uring(_: &[Options]) -> Result<SelectedDriver, String> {
+fn prepare_uring(_: &[Options]) -> Result<SelectedDriver, String> {
     Err("this program was built without peregrine's feature `uring`".to_owned())
 }
 
@@ -104,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_driver_name_is_rejected_with_the_valid_ones() {
+    fn the_error_for_an_unknown_driver_lists_the_valid_names() {
         let text = DriverChoice::parse("epoll").expect_err("no such driver").to_string();
         assert_eq!(text, "PEREGRINE_DRIVER=epoll is not a driver: use uring, tokio or auto");
         assert_eq!(DriverChoice::parse("tokio").expect("a driver"), DriverChoice::Tokio);
@@ -112,7 +117,7 @@ mod tests {
 
     #[cfg(not(feature = "uring"))]
     #[test]
-    fn without_the_uring_feature_the_reason_and_the_error_say_so() {
+    fn without_the_uring_feature_the_reason_and_the_error_name_the_feature() {
         let workers = [Options::default()];
         let selected = DriverChoice::Auto.prepare(&workers).expect("tokio is available");
         assert!(selected.reason.contains("feature `uring`"), "{}", selected.reason);

@@ -1,5 +1,5 @@
 //! [`ServerHandle`], which controls a running server, and the events that the server's threads send
-//! to the thread that waits for the server to end.
+//! to the thread that waits for the server's end.
 
 use crate::error::Error;
 use crate::runtime::console::report;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch;
 
-/// Shuts down or reloads a running server, from any thread.
+/// Controls a running server from any thread: shuts it down or reloads it.
 #[doc(alias = "Handle")]
 #[doc(alias = "shutdown")]
 #[doc(alias = "graceful")]
@@ -27,8 +27,8 @@ pub struct ServerHandle {
     restart: Arc<RestartState>,
 }
 
-/// Reloads certificates and settings on another thread, which drops the [`ReloadGuard`] when it is
-/// done.
+/// Reloads certificates and settings on another thread, which drops the [`ReloadGuard`] when the
+/// reload is complete.
 pub(crate) type ReloadFn = dyn Fn(ReloadGuard) + Send + Sync;
 
 /// An event for the thread that waits for the server to end.
@@ -37,7 +37,7 @@ pub(crate) enum ServerEvent {
     LifecycleChanged,
     /// A worker has its application and accepts connections.
     WorkerReady(usize),
-    /// A worker's thread is about to end. Sent whatever the cause.
+    /// A worker's thread is about to end, normally, with an error, or because of a panic.
     WorkerExited(WorkerExit),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct WorkerExit {
     pub(crate) result: Result<WorkerReport, Error>,
 }
 
-/// A handle and its events. Created before the server starts, so that the start can be aborted.
+/// A handle and its events. Created before the server starts, so that the startup can be aborted.
 pub(crate) struct ControlChannel {
     pub(crate) handle: ServerHandle,
     pub(crate) events: mpsc::Receiver<ServerEvent>,
@@ -77,10 +77,10 @@ impl ServerHandle {
         self.advance_lifecycle(|_| Lifecycle::Draining);
     }
 
-    /// Reloads certificates and related files of all listeners that speak TLS, as SIGHUP does; see
+    /// Reloads the certificates and related files of all TLS listeners, as SIGHUP does; see
     /// [`TlsConfig::reload`](crate::tls::TlsConfig::reload). Returns immediately: another thread
-    /// reloads and logs the result, which [`TlsConfig::status`](crate::tls::TlsConfig::status) then
-    /// returns too.
+    /// reloads the files and logs the result. Afterwards,
+    /// [`TlsConfig::status`](crate::tls::TlsConfig::status) also returns the result.
     ///
     /// If the server's settings were read from a file (feature `config`), they are read again
     /// first; see `config` for the settings that can change.
@@ -105,14 +105,14 @@ impl ServerHandle {
         }
     }
 
-    /// Sets the function that reloads. The handle does not keep it alive.
+    /// Sets the function that reloads, of which the handle stores only a weak reference.
     pub(crate) fn set_reload_fn(&self, reload: &Arc<ReloadFn>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }
 
     /// Reopens the access log's file, as SIGUSR1 does, after log rotation has renamed it. Returns
-    /// immediately: the thread that writes the log reopens the file and logs the result. Earlier
-    /// lines are in one of the two files.
+    /// immediately: the thread that writes the log reopens the file and logs the result. Each line
+    /// is written to one of the two files.
     pub fn reopen_logs(&self) {
         match self.access_log.get() {
             Some(control) => control.reopen(),
@@ -122,7 +122,7 @@ impl ServerHandle {
         }
     }
 
-    /// Sets the access log that can be reopened.
+    /// Sets the access log that [`reopen_logs`](Self::reopen_logs) reopens.
     pub(crate) fn set_access_log(&self, control: LogControl) {
         let _ = self.access_log.set(control);
     }
@@ -140,7 +140,7 @@ impl ServerHandle {
         self.advance_lifecycle(|_| Lifecycle::ForceClosing);
     }
 
-    /// Shuts down on the first call, cuts on the second.
+    /// Shuts down gracefully on the first call, and cuts all connections on the second.
     fn escalate(&self) {
         self.advance_lifecycle(|current| {
             if current < Lifecycle::Draining {
@@ -151,6 +151,8 @@ impl ServerHandle {
         });
     }
 
+    /// Moves the lifecycle to the state that `next_after` returns for the current one, unless it is
+    /// an earlier state.
     fn advance_lifecycle(&self, next_after: impl FnOnce(Lifecycle) -> Lifecycle) {
         let has_changed = self.lifecycle.send_if_modified(|current| {
             let next = next_after(*current).max(*current);
@@ -168,6 +170,7 @@ impl ServerHandle {
         self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);
     }
 
+    /// Sets the lifecycle to `to` if it is `from`.
     fn replace_lifecycle(&self, from: Lifecycle, to: Lifecycle) {
         self.lifecycle.send_if_modified(|lifecycle| {
             let has_changed = *lifecycle == from;
@@ -178,9 +181,9 @@ impl ServerHandle {
         });
     }
 
-    /// Handles signals until the returned value is dropped: SIGTERM and Ctrl-C shut down, and cut
-    /// the second time. If they are enabled, SIGHUP reloads, SIGUSR1 reopens the log and SIGUSR2
-    /// upgrades.
+    /// Handles signals until the returned value is dropped. SIGTERM and Ctrl-C shut the server
+    /// down; a second one cuts all connections. If they are enabled, SIGHUP reloads, SIGUSR1
+    /// reopens the log and SIGUSR2 upgrades.
     pub(crate) fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();
         let on_action = move |action| match action {

@@ -1,5 +1,4 @@
-//! [`MakeApp`]: the functions, synchronous or `async`, that build the workers'
-//! applications.
+//! [`MakeApp`]: the functions that build the workers' applications. They can be `async`.
 
 use peregrine_web::built::BuiltApp;
 use peregrine_web::{App, BuildError};
@@ -12,7 +11,7 @@ pub trait IntoBuiltApp {
     /// Checks and builds the application.
     ///
     /// # Errors
-    /// The application contradicts itself, for example with conflicting routes.
+    /// The application is invalid, for example because routes conflict.
     fn into_built_app(self) -> Result<BuiltApp, BuildError>;
 }
 
@@ -34,10 +33,10 @@ impl<A: IntoBuiltApp> IntoBuiltApp for Result<A, BuildError> {
     }
 }
 
-/// A closure or function without arguments that returns an application, and may be `async`.
+/// A closure or function, possibly `async`, that has no arguments and returns an application.
 /// [`Server::serve`](crate::Server::serve) calls it once on each worker's thread.
 ///
-/// The compiler infers `Via`, which distinguishes synchronous from `async` functions.
+/// The compiler infers `Via`, which distinguishes synchronous functions from `async` ones.
 #[doc(alias = "app_factory")]
 #[doc(alias = "MakeService")]
 #[diagnostic::on_unimplemented(
@@ -54,11 +53,11 @@ pub trait MakeApp<Via>: Clone + Send + 'static {
 /// An application that is being built.
 pub(crate) type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
 
-/// Marks synchronous functions in [`MakeApp`].
+/// The `Via` of [`MakeApp`] for synchronous functions.
 #[derive(Debug)]
 pub enum ViaSync {}
 
-/// Marks `async` functions in [`MakeApp`].
+/// The `Via` of [`MakeApp`] for `async` functions.
 #[derive(Debug)]
 pub enum ViaAsync {}
 
@@ -70,7 +69,7 @@ where
     fn make(self) -> BuildFuture {
         let application = self().into_built_app();
         // Drops the captured values. A captured channel sender, for example, would keep a task
-        // alive that ends when the application has dropped its senders.
+        // alive that should end when the application drops its last sender.
         drop(self);
         Box::pin(ready(application))
     }
@@ -93,7 +92,7 @@ where
 /// Builds a worker's application, on the worker's thread.
 pub type BoxedMakeApp = Box<dyn FnOnce() -> BuildFuture + Send>;
 
-/// Erases the type of `make`, so that the server is compiled once, with this crate, and not again
+/// Erases the type of `make`, so that the server is compiled once, with this crate, instead of once
 /// for each application.
 pub fn box_make_app<Via, M: MakeApp<Via>>(make: M) -> impl FnMut() -> BoxedMakeApp + Send {
     move || {

@@ -1,21 +1,22 @@
-//! Determines how much memory the process may use, and how much of it each worker may hold for its
+//! Determines how much memory the process may use, and how much of it each worker may use for its
 //! connections.
 
 use peregrine_server::{MemoryMax, OverloadLimits};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The minimum share of a worker, however little memory there is.
+/// The minimum share of a worker, even if little memory is available.
 const WORKER_BYTES_MIN: u64 = 16 << 20;
 
-/// A worker's share is rounded down to a multiple of this, so that it is easy to read.
+/// A worker's share is rounded down to a multiple of this, so that the reported value is easy to
+/// read.
 const ROUNDING_BYTES: u64 = 1 << 20;
 
 /// The files that contain the memory limits of a cgroup, in versions 2 and 1.
 const LIMITS_V2: [&str; 2] = ["memory.max", "memory.high"];
 const LIMITS_V1: [&str; 1] = ["memory.limit_in_bytes"];
 
-/// Replaces `auto` by the share of one of `workers`, if the system reports the amount of memory.
+/// Replaces `auto` with a worker's share, if the system reports the amount of memory.
 pub(crate) fn resolve(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
     resolve_under(Path::new("/"), limits, workers)
 }
@@ -30,33 +31,34 @@ fn resolve_under(root: &Path, limits: &OverloadLimits, workers: usize) -> Overlo
     limits
 }
 
-/// A worker's memory limit as readable text; empty if there is none.
+/// Formats a worker's memory limit. Returns an empty string if there is no limit.
 pub(crate) fn describe(limits: &OverloadLimits) -> String {
     match limits.memory_max {
         MemoryMax::Bytes(bytes) if bytes < ROUNDING_BYTES => format!("{} KiB", bytes >> 10),
         MemoryMax::Bytes(bytes) => format!("{} MiB", bytes / ROUNDING_BYTES),
-        // The default where the amount of memory is unknown.
+        // `auto` remains only where the amount of memory is unknown. Workers then use this default.
         MemoryMax::Auto => "1024 MiB".to_owned(),
         MemoryMax::Unlimited => String::new(),
     }
 }
 
-/// A worker's share. All workers together get half of the available memory.
+/// Returns a worker's share. All workers together get half of the available memory.
 fn share(available: u64, workers: usize) -> u64 {
     let share = available / 2 / u64::try_from(workers).unwrap_or(u64::MAX).max(1);
     (share / ROUNDING_BYTES * ROUNDING_BYTES).max(WORKER_BYTES_MIN)
 }
 
-/// The memory that the process may use, in bytes: the minimum of the limits of its cgroup, of the
-/// cgroup's ancestors, and of the machine. `None` if the system does not report any of them.
+/// Returns the memory that the process may use, in bytes: the minimum of the machine's memory and
+/// of the limits of its cgroup and the cgroup's ancestors. Returns `None` if the system reports
+/// none of them.
 fn available_memory(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().flat_map(|group| limits_of(root, group));
     limits.chain(total_memory(root)).min()
 }
 
-/// All limits of a cgroup and its ancestors. `group` is a line of `/proc/self/cgroup`: `0::/path`
-/// in version 2, `4:memory:/path` in version 1.
+/// Returns all limits of a cgroup and its ancestors. `group` is a line of `/proc/self/cgroup`:
+/// `0::/path` in version 2, `4:memory:/path` in version 1.
 fn limits_of(root: &Path, group: &str) -> Vec<u64> {
     let mut parts = group.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
@@ -74,12 +76,14 @@ fn limits_of(root: &Path, group: &str) -> Vec<u64> {
         Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let cgroups = relative.ancestors().map(|path| base.join(path));
     cgroups
-        .flat_map(|directory| files.iter().filter_map(move |file| limit(&directory.join(file))))
+        .flat_map(|directory| {
+            files.iter().filter_map(move |file| read_limit(&directory.join(file)))
+        })
         .collect()
 }
 
-/// The limit in a file. `None` for `max`, or if the file cannot be read or parsed.
-fn limit(file: &Path) -> Option<u64> {
+/// Reads the limit in a file. Returns `None` for `max`, or if the file cannot be read or parsed.
+fn read_limit(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 pub struct ShutdownReport {
     /// Each worker's counters, in order; `None` for a worker that did not end.
     pub workers: Vec<Option<WorkerStats>>,
-    /// Connections that were cut because they were still busy at the deadline or when a forced
+    /// The connections that were cut, because they were still busy at the deadline or when a forced
     /// close was requested.
     #[doc(alias = "aborted")]
     pub force_closed: Vec<ForceClosed>,
@@ -17,7 +17,7 @@ pub struct ShutdownReport {
     pub(crate) is_force_close_requested: bool,
 }
 
-/// The report of a simulated server.
+/// Creates the report of a simulated server.
 #[doc(hidden)]
 #[must_use]
 pub fn stopped(
@@ -29,27 +29,28 @@ pub fn stopped(
 }
 
 impl ShutdownReport {
-    /// The number of requests that all workers answered.
+    /// Returns the number of requests that all workers have responded to.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.workers.iter().flatten().map(|worker| worker.requests).sum()
     }
 
-    /// The number of tasks of all workers that were dropped because they did not end in time.
+    /// Returns the number of tasks of all workers that were dropped because they did not end in
+    /// time.
     #[must_use]
     pub fn aborted_tasks(&self) -> usize {
         self.workers.iter().flatten().map(|worker| worker.aborted_tasks).sum()
     }
 
-    /// The number of blocking functions of all workers that were still running when the shutdown
-    /// stopped waiting for them.
+    /// Returns the number of blocking functions of all workers that were still running when the
+    /// shutdown stopped waiting for them.
     #[doc(alias = "spawn_blocking")]
     #[must_use]
     pub fn abandoned_blocking_tasks(&self) -> usize {
         self.workers.iter().flatten().map(|worker| worker.abandoned_blocking_tasks).sum()
     }
 
-    /// The number of connections that all workers accepted.
+    /// Returns the number of connections that all workers have accepted.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.workers.iter().flatten().map(|worker| worker.accepted).sum()
@@ -64,7 +65,7 @@ impl fmt::Display for ShutdownReport {
         match (self.force_closed.len(), self.is_force_close_requested) {
             (0, _) if not_ended > 0 => {}
             (0, _) => f.write_str("; none was cut")?,
-            (cut, true) => write!(f, "; {cut} cut before the deadline, as ordered:")?,
+            (cut, true) => write!(f, "; {cut} cut before the deadline, as requested:")?,
             (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
         }
         for cut in &self.force_closed {

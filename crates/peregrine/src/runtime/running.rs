@@ -1,5 +1,4 @@
-//! [`RunningServer`], a server that has started: starts its workers, lists its addresses, and waits
-//! for it to end.
+//! [`RunningServer`]: starts the workers, lists the server's addresses, and waits for it to end.
 
 use crate::error::Error;
 use crate::listen::bind::{ListenAddr, UnixSocketFiles};
@@ -24,7 +23,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Settings of the server as a whole.
+/// The settings of the server as a whole.
 pub(crate) struct RunSettings {
     pub(crate) limits: Limits,
     pub(crate) quiet: bool,
@@ -41,20 +40,22 @@ pub struct RunningServer {
     report: ShutdownReport,
     /// The first error of a worker, which shut the server down.
     first_error: Option<Error>,
+    /// The listen addresses, each with whether it uses TLS.
     addresses: Vec<(ListenAddr, bool)>,
     shutdown_timeout: Duration,
     quiet: bool,
     admin: Option<(RunningAdmin, ListenAddr)>,
     access_log: Option<AccessLogFlush>,
     _files: UnixSocketFiles,
-    /// Reloads certificates and settings. Kept until the server has ended.
+    /// Reloads certificates and settings. Dropping it ends the reload threads.
     _reload: Option<Arc<ReloadFn>>,
-    /// Obtains certificates. Kept until the server has ended.
+    /// Obtain certificates. Dropping them ends the threads.
     #[cfg(feature = "acme")]
     acme_threads: Vec<AcmeClientThread>,
 }
 
 impl RunningServer {
+    /// Starts the workers, and waits until they are ready or a shutdown is requested.
     pub(crate) fn start(
         workers: Vec<Worker>,
         make_app: &mut dyn FnMut() -> BoxedMakeApp,
@@ -65,7 +66,7 @@ impl RunningServer {
     ) -> Result<Self, Error> {
         let ControlChannel { handle, events } = control;
         let count = workers.len();
-        // If anything below fails, dropping it stops the workers that have started.
+        // If a step below fails, dropping `running` stops the workers that have started.
         let mut running = Self {
             handle,
             events,
@@ -92,8 +93,8 @@ impl RunningServer {
             }
             let name = format!("peregrine-{}", worker.id);
             let responder = watchdog.as_mut().map(|watchdog| watchdog.responder());
-            let body = worker.into_thread_body(make_app(), &running.handle, heartbeat, responder);
-            threads::spawn_thread(name, Box::new(body)).map_err(Error::Worker)?;
+            let run = worker.into_thread_body(make_app(), &running.handle, heartbeat, responder);
+            threads::spawn_thread(name, Box::new(run)).map_err(Error::Worker)?;
         }
         running.wait_until_ready(count)?;
         if let Some(threshold) = settings.limits.blocking_poll_threshold {
@@ -105,9 +106,9 @@ impl RunningServer {
         Ok(running)
     }
 
-    /// Waits until all workers are ready, or until a shutdown is requested. In that case it does
-    /// not wait for workers that are still starting, because building an application may take
-    /// arbitrarily long.
+    /// Waits until all workers are ready or a shutdown is requested. After a request, does not wait
+    /// for workers that are still starting, because building an application can take arbitrarily
+    /// long.
     fn wait_until_ready(&mut self, count: usize) -> Result<(), Error> {
         let mut ready = 0;
         while ready < count {
@@ -124,6 +125,8 @@ impl RunningServer {
                 ServerEvent::WorkerExited(exit) => self.record_exit(exit),
             }
         }
+        // Workers that are not ready have handled no requests. The report does not treat them as
+        // blocked.
         for (worker, stats) in self.report.workers.iter_mut().enumerate() {
             if !self.running_workers.contains(&worker) && stats.is_none() {
                 *stats = Some(WorkerStats::default());
@@ -132,7 +135,7 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Attaches an admin listener, which is stopped when the server has ended.
+    /// Stores the admin listener, which is stopped when the server has ended.
     pub(crate) fn set_admin(&mut self, admin: Option<(RunningAdmin, ListenAddr)>) {
         self.admin = admin;
     }
@@ -142,13 +145,13 @@ impl RunningServer {
         self.admin.iter().for_each(|(admin, _)| admin.start_serving());
     }
 
-    /// Attaches the access log, which is flushed and closed when the server has ended.
+    /// Stores the access log, which is flushed and closed when the server has ended.
     pub(crate) fn set_access_log(&mut self, log: Option<AccessLogFlush>) {
         self.access_log = log;
     }
 
-    /// The address of the admin listener, if there is one. Contains the actual port if port 0 was
-    /// requested.
+    /// Returns the address of the admin listener, if there is one. It contains the actual port even
+    /// if port 0 was requested.
     #[doc(alias = "admin_addr")]
     #[must_use]
     pub fn admin_address(&self) -> Option<&ListenAddr> {
@@ -163,13 +166,14 @@ impl RunningServer {
         self._reload = reload;
     }
 
-    /// Attaches the threads that obtain certificates through ACME until a shutdown is requested.
+    /// Stores the threads that obtain certificates through ACME.
     #[cfg(feature = "acme")]
-    pub(crate) fn start_acme(&mut self, threads: Vec<AcmeClientThread>) {
+    pub(crate) fn set_acme_threads(&mut self, threads: Vec<AcmeClientThread>) {
         self.acme_threads = threads;
     }
 
-    /// Takes over from the previous process: serves as soon as that process stops accepting.
+    /// Takes over from the previous process: serves as soon as that process stops accepting. Fails
+    /// if a worker fails first.
     pub(crate) fn take_over(&mut self, inherited: &mut InheritedListeners) -> Result<(), Error> {
         let handle = self.handle();
         inherited.take_over(&handle, || {
@@ -182,43 +186,45 @@ impl RunningServer {
         })
     }
 
-    /// Whether no shutdown was requested before all workers were ready.
+    /// Whether the server is serving. False if a shutdown was requested before all workers were
+    /// ready.
     pub(crate) fn is_serving(&self) -> bool {
         self.handle.lifecycle() == Lifecycle::Serving
     }
 
-    /// The addresses that the server listens on, with the actual ports where port 0 was requested.
+    /// Returns the addresses that the server listens on, with the actual ports where port 0 was
+    /// requested.
     #[doc(alias = "addrs")]
     #[doc(alias = "local_addr")]
     pub fn addresses(&self) -> impl Iterator<Item = &ListenAddr> {
         self.addresses.iter().map(|(address, _)| address)
     }
 
-    /// The addresses as URLs.
+    /// Returns the addresses as URLs.
     pub fn urls(&self) -> impl Iterator<Item = String> {
         self.addresses.iter().map(|(address, is_tls)| url(address, *is_tls))
     }
 
-    /// The first TCP address that speaks HTTP.
+    /// Returns the first TCP address that serves HTTP.
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
-        self.address(false)
+        self.first_tcp_address(false)
     }
 
-    /// The first TCP address that speaks HTTPS.
+    /// Returns the first TCP address that serves HTTPS.
     #[must_use]
     pub fn https_address(&self) -> Option<SocketAddr> {
-        self.address(true)
+        self.first_tcp_address(true)
     }
 
-    fn address(&self, tls: bool) -> Option<SocketAddr> {
+    fn first_tcp_address(&self, requires_tls: bool) -> Option<SocketAddr> {
         self.addresses.iter().find_map(|(listen_addr, is_tls)| match listen_addr {
-            ListenAddr::Tcp(address) if *is_tls == tls => Some(*address),
+            ListenAddr::Tcp(address) if *is_tls == requires_tls => Some(*address),
             _ => None,
         })
     }
 
-    /// Returns a handle, with which any thread can shut the server down.
+    /// Returns a handle that can shut the server down from any thread.
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
@@ -235,7 +241,7 @@ impl RunningServer {
         self.wait()
     }
 
-    /// Waits until the server has ended, because of a [`ServerHandle`] or an error.
+    /// Waits until the server has ended, because a [`ServerHandle`] stopped it or a worker failed.
     ///
     /// # Errors
     /// A worker failed or panicked; the other workers are then shut down.
@@ -243,8 +249,8 @@ impl RunningServer {
         self.wait_with("")
     }
 
-    /// Waits until the server has ended. If that takes long, prints a message that ends with
-    /// `hint`.
+    /// Waits until the server has ended. If the shutdown takes long, reports what it is waiting
+    /// for, with `hint` appended.
     fn wait_with(mut self, hint: &str) -> Result<ShutdownReport, Error> {
         let mut deadline = ShutdownDeadline::default();
         while !self.running_workers.is_empty() && self.next_event(&mut deadline, hint).is_some() {}
@@ -262,8 +268,8 @@ impl RunningServer {
         first_error.map_or_else(|| Ok(std::mem::take(&mut self.report)), Err)
     }
 
-    /// Waits for and handles the next event. Returns `None` if none arrives before the deadline of
-    /// a shutdown.
+    /// Waits for the next event and handles it. Returns `None` once the deadline of a shutdown has
+    /// passed.
     fn next_event(&mut self, deadline: &mut ShutdownDeadline, hint: &str) -> Option<()> {
         let now = Instant::now();
         deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
@@ -284,15 +290,15 @@ impl RunningServer {
             },
         };
         if let ServerEvent::WorkerExited(exit) = event {
-            // A forced close may have been requested just before this event, which may be the last
-            // one.
+            // This may be the last event, and a forced close may have been requested just before
+            // it.
             deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
             self.record_exit(exit);
         }
         Some(())
     }
 
-    /// Records that a worker has ended. If it failed, the other workers are shut down too.
+    /// Records that a worker has ended. If it failed, shuts the other workers down.
     fn record_exit(&mut self, WorkerExit { worker, result }: WorkerExit) {
         self.running_workers.remove(&worker);
         match result {
@@ -325,9 +331,9 @@ impl RunningServer {
         self.wait_handling_signals()
     }
 
-    /// Waits until the server has ended, while the caller has signal handlers installed.
+    /// Like [`wait`](Self::wait), for callers that have installed signal handlers.
     pub(crate) fn wait_handling_signals(self) -> Result<ShutdownReport, Error> {
-        self.wait_with(" (a second signal ends them at once)")
+        self.wait_with(" (a second signal ends them immediately)")
     }
 }
 
@@ -352,7 +358,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn the_shutdown_report_lists_what_did_not_end() {
+    fn the_shutdown_report_lists_workers_and_tasks_that_did_not_end() {
         let worker = |aborted_tasks, abandoned_blocking_tasks| {
             Some(WorkerStats { aborted_tasks, abandoned_blocking_tasks, ..WorkerStats::default() })
         };
@@ -410,12 +416,12 @@ mod tests {
     }
 
     #[test]
-    fn the_report_tells_a_requested_force_close_from_the_deadline() {
+    fn the_report_distinguishes_a_requested_force_close_from_the_deadline() {
         let (now, hour) = (Instant::now(), Duration::from_secs(3600));
         for (drain_at, force_close_at, expected) in [
             (Some(now), None, "1 cut at the deadline"),
-            (Some(now), Some(now), "1 cut before the deadline, as ordered"),
-            (None, Some(now), "1 cut before the deadline, as ordered"),
+            (Some(now), Some(now), "1 cut before the deadline, as requested"),
+            (None, Some(now), "1 cut before the deadline, as requested"),
             (Some(now), Some(now + hour), "1 cut at the deadline"),
         ] {
             let mut deadline = ShutdownDeadline::default();

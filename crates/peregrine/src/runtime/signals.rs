@@ -4,9 +4,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Passes SIGTERM and Ctrl-C, and on request SIGHUP, SIGUSR1 and SIGUSR2, to a function on another
-/// thread. While a `Signals` exists, these signals do not end the process. When the last one is
-/// dropped, they have their previous effect again.
+/// Passes SIGTERM and Ctrl-C, and optionally SIGHUP, SIGUSR1 and SIGUSR2, to a function on another
+/// thread. While a `Signals` exists, these signals do not end the process. When the last `Signals`
+/// is dropped, they have their previous effect again.
 pub(crate) struct Signals {
     #[cfg(unix)]
     handle: signal_hook::iterator::Handle,
@@ -40,7 +40,7 @@ pub(crate) struct HandledSignals {
     pub(crate) reopen: bool,
 }
 
-/// The [`Signals`] that exist, and the handlers that are installed.
+/// The number of [`Signals`] that exist, and the handlers that are installed.
 static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
     active: 0,
     #[cfg(unix)]
@@ -48,17 +48,19 @@ static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
     may_handle: [None; 2],
 });
 
-/// Whether no [`Signals`] exists. If so, a signal has its default effect.
+/// True while no [`Signals`] exists. Signals then have their default effect.
 static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> =
     LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 struct Registrations {
+    /// The number of [`Signals`] that exist.
     active: usize,
     /// The signals whose conditional default handler has been installed; see
     /// [`register_default_action`].
     #[cfg(unix)]
     with_default_action: Vec<i32>,
-    /// Whether SIGUSR2 and SIGUSR1 had no handlers of the program when they were first checked.
+    /// Whether the server may handle SIGUSR2 and SIGUSR1, in this order: the program had no
+    /// handlers for them when they were first checked.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
     may_handle: [Option<bool>; 2],
 }
@@ -73,7 +75,7 @@ impl Signals {
     ) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
         let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the program already handles these two, its handlers stay the only ones.
+        // If the program already handles one of these two signals, the server does not.
         let [upgrade, reopen] = &mut registrations.may_handle;
         let may_upgrade = handled.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
         let may_reopen = handled.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
@@ -85,8 +87,8 @@ impl Signals {
         let handle = signals.handle();
         for signal in all_signals {
             if !registrations.with_default_action.contains(&signal) {
-                // Before `add_signal` installs our handler, which `is_default` would mistake for
-                // one of the program's own.
+                // This must precede `add_signal`, whose handler `is_default` would mistake for one
+                // of the program.
                 register_default_action(signal)?;
                 registrations.with_default_action.push(signal);
             }
@@ -98,8 +100,8 @@ impl Signals {
             SIGUSR2 => SignalAction::Upgrade,
             _ => SignalAction::Shutdown,
         };
-        let body = move || signals.forever().for_each(|signal| on_action(to_action(signal)));
-        crate::runtime::threads::spawn_thread("peregrine-signals", Box::new(body))?;
+        let run = move || signals.forever().for_each(|signal| on_action(to_action(signal)));
+        crate::runtime::threads::spawn_thread("peregrine-signals", Box::new(run))?;
         registrations.active += 1;
         USE_DEFAULT_ACTION.store(false, Ordering::SeqCst);
         Ok(Self { handle })
@@ -116,7 +118,8 @@ fn register_default_action(signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the signal is neither handled nor ignored. Assumes so if the system does not report it.
+/// Whether the process neither handles nor ignores the signal. Returns true if the system does not
+/// report this.
 #[cfg(unix)]
 fn is_default(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -148,7 +151,7 @@ impl Signals {
     ) -> io::Result<Self> {
         let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Where the system does not deliver signals, only a `Handle` can end the server.
+        // Where the system does not deliver signals, only a `ServerHandle` can end the server.
         let listen = move || {
             while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
                 if USE_DEFAULT_ACTION.load(Ordering::SeqCst) {

@@ -11,8 +11,8 @@ use std::panic::resume_unwind;
 ///
 /// A panic of `work` propagates to the caller; in a handler it results in a 500 response. `work`
 /// cannot be cancelled once it has started: if the future is dropped, for example because the
-/// client disconnects, `work` runs to its end and its result is discarded. A shutdown waits for it
-/// for up to [`Limits::background_task_timeout`](crate::Limits::background_task_timeout).
+/// client disconnects, `work` runs to completion and its result is discarded. A shutdown waits for
+/// `work` for up to [`Limits::background_task_timeout`](crate::Limits::background_task_timeout).
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -27,7 +27,8 @@ use std::panic::resume_unwind;
 /// ```
 ///
 /// # Panics
-/// If `work` panics, or outside of a tokio runtime. Everything that a worker runs is inside of one.
+/// If `work` panics, or if the caller is not inside a tokio runtime. All code that a worker runs is
+/// inside one.
 #[doc(alias = "block")]
 #[doc(alias = "unblock")]
 #[doc(alias = "block_in_place")]

@@ -1,10 +1,9 @@
-//! Starts the threads of a server.
+//! Starts a server's threads.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. `body` is boxed because `spawn` is generic: all threads share one instance of
-/// its code.
+/// Starts a thread. `body` is boxed so that the generic `spawn` is compiled only once.
 pub(crate) fn spawn_thread(
     name: impl Into<String>,
     body: Box<dyn FnOnce() + Send>,

@@ -13,8 +13,8 @@ impl ServerHandle {
     /// Upgrades in place: starts the program again, passes the listening sockets to it, and shuts
     /// down this server gracefully once the successor serves. See [`restart`](crate::restart).
     ///
-    /// Blocks until the successor serves, and returns its process id, or until the upgrade has
-    /// failed. In a handler, call it with [`spawn_blocking`](crate::spawn_blocking()).
+    /// Blocks until the successor serves or the upgrade has failed, and returns the successor's
+    /// process id. In a handler, call it with [`spawn_blocking`](crate::spawn_blocking()).
     ///
     /// # Errors
     /// The upgrade failed. The server keeps serving, unless a shutdown was requested.
@@ -22,7 +22,7 @@ impl ServerHandle {
         self.restart().upgrade(self)
     }
 
-    /// Upgrades on a new thread, for callers that must not block, such as signal handling.
+    /// Upgrades on a new thread, for callers that must not block, such as the signal thread.
     pub(crate) fn spawn_upgrade(&self) {
         let handle = self.clone();
         let upgrade = move || {
@@ -40,6 +40,7 @@ impl ServerHandle {
 
 #[cfg(all(unix, not(all(target_os = "linux", feature = "restart"))))]
 impl ServerHandle {
+    /// Logs that upgrades are not available.
     pub(crate) fn spawn_upgrade(&self) {
         tracing::warn!(target: "peregrine", "this program was built without upgrades");
     }

@@ -1,4 +1,4 @@
-//! One worker's thread: builds the application, serves, and reports how it ended.
+//! One worker's thread: builds the application, serves, and reports the result.
 
 use crate::error::Error;
 use crate::runtime::driver_choice::PreparedDriver;
@@ -21,7 +21,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use tokio::sync::watch;
 
-/// The patterns of the application's routes, set by the first worker that builds it.
+/// The patterns of the application's routes, set by the first worker that has built its
+/// application.
 pub(crate) type RoutePatterns = Arc<OnceLock<Vec<String>>>;
 
 /// The inputs of one worker's thread.
@@ -31,17 +32,18 @@ pub(crate) struct Worker {
     pub(crate) limits: WorkerLimits,
     pub(crate) options: Options,
     pub(crate) driver: PreparedDriver,
-    /// The state that it publishes for the admin listener.
+    /// Publishes the worker's state for the admin listener.
     pub(crate) reporter: Option<WorkerReporter>,
     pub(crate) access_log: Option<WorkerAccessLog>,
     pub(crate) traces: Option<TraceConfig>,
     pub(crate) patterns: RoutePatterns,
-    /// Its membership in the group of workers that balance connections among each other.
+    /// Balances connections with the other workers.
     pub(crate) balancer: Option<Balancer<Handoff>>,
 }
 
 impl Worker {
-    /// Returns the body of the worker's thread, which reports the thread's end even after a panic.
+    /// Returns the function that the worker's thread runs. It reports the thread's result even
+    /// after a panic.
     pub(crate) fn into_thread_body(
         self,
         make: BoxedMakeApp,
@@ -52,7 +54,7 @@ impl Worker {
         let (worker, handle, lifecycle) = (self.id, handle.clone(), handle.subscribe());
         move || {
             let on_ready = || handle.send_event(ServerEvent::WorkerReady(worker));
-            // Unwind safe, because nothing of the worker is used after a panic.
+            // Unwind safe, because no part of the worker is used after a panic.
             let run =
                 AssertUnwindSafe(|| self.run(make, lifecycle, heartbeat, watchdog, &on_ready));
             let result = catch_unwind(run).unwrap_or_else(|panic| {
@@ -62,7 +64,7 @@ impl Worker {
         }
     }
 
-    /// Runs the worker until it ends. Calls `make` inside the worker's runtime, and `on_ready` when
+    /// Runs the worker until it ends. Calls `make` inside the worker's runtime, and `on_ready` once
     /// the worker has its application and listens.
     fn run(
         self,
@@ -103,15 +105,16 @@ impl Worker {
             #[cfg(all(target_os = "linux", feature = "uring"))]
             PreparedDriver::Uring(ring) => ring.run(&options, |driver| start.run(driver)),
         };
-        // Read again, because the driver has waited for blocking functions after the worker ended.
+        // The counters are read again, because the driver waits for blocking functions after the
+        // worker has created its report.
         Ok(WorkerReport { stats: final_stats.stats(), ..report.map_err(Error::Worker)?? })
     }
 }
 
 /// The inputs of a worker, without its driver.
-struct WorkerStart<'a> {
+struct WorkerStart<'r> {
     make: BoxedMakeApp,
-    on_ready: &'a dyn Fn(),
+    on_ready: &'r dyn Fn(),
     listeners: Vec<BoundListener<Socket>>,
     limits: WorkerLimits,
     instrumentation: Rc<Instrumentation>,
@@ -145,7 +148,7 @@ impl WorkerStart<'_> {
             reporter.on_thread_start();
         }
         let application = {
-            // An `async` `make` may wait for events that the driver does not know.
+            // An `async` `make` may wait for events that the driver does not report.
             let _hold = driver.keep_awake();
             let (mut build, mut shutdown) =
                 (pin!(make()), pin!(lifecycle.wait_for(|state| *state > Lifecycle::Serving)));
@@ -194,7 +197,7 @@ impl WorkerStart<'_> {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -20,8 +20,9 @@ impl Server {
     /// immediately.
     ///
     /// Methods called on the server afterwards override the configuration, and a reload does not
-    /// undo them. [`listen`](Self::listen) and similar methods add to the configured listeners;
-    /// settings that they leave out follow the configuration, also on reload.
+    /// undo them. [`listen`](Self::listen) and similar methods add to the configured listeners.
+    /// Settings that are not set on an added listener follow the configuration, even after a
+    /// reload.
     ///
     /// ```no_run
     /// use peregrine::config::ServerConfig;
@@ -33,7 +34,7 @@ impl Server {
     ///     let mut code = ServerConfig::default();
     ///     code.limits.idle_timeout = Duration::from_secs(20);
     ///     let config = ServerConfig::load_over(code, "/etc/app/app.toml")?;
-    ///     // The file cannot change the listener for the tests.
+    ///     // The configuration cannot change this listener, which is for tests.
     ///     let server = Server::from_config(config)?.listen("127.0.0.1:8081");
     ///     server.serve(|| App::new().get("/", || "hello"))
     /// }
@@ -60,7 +61,7 @@ impl Server {
         if let Some(admin) = admin(&config.admin) {
             server = server.admin(admin);
         }
-        if let Some(log) = log(&config.access_log) {
+        if let Some(log) = access_log(&config.access_log) {
             server = server.access_log(log);
         }
         if let Some(traces) = config.traces.to_trace_config() {
@@ -70,7 +71,7 @@ impl Server {
         if let Some(otlp) = peregrine_admin::Otlp::from_config(&config) {
             server = server.with_otlp(otlp);
         }
-        server = with_watch(with_restart(server, &config), &config)?;
+        server = with_file_watch(with_restart(server, &config), &config)?;
         let mut config_reloader = ConfigReloader::new(config.clone());
         #[cfg(feature = "tls")]
         let mut server_tls = None;
@@ -88,10 +89,10 @@ impl Server {
         Ok(server.with_config_reloader(config_reloader))
     }
 
-    /// Calls `callback` with the configuration each time a reload has changed something, on the
-    /// reload thread. Use it to apply the log level and the program's own settings. It has an
-    /// effect only on a server [built from a configuration](Server::from_config); without it, a
-    /// change of `logging.level` needs a restart.
+    /// Calls `callback` with the configuration, on the reload thread, each time a reload has
+    /// changed something. Use it to apply the log level and the program's own settings: without a
+    /// callback, a change of `logging.level` needs a restart. It has an effect only on a server
+    /// [built from a configuration](Server::from_config).
     pub fn on_reload(mut self, callback: impl Fn(&ServerConfig) + Send + Sync + 'static) -> Self {
         if let Some(reloader) = self.config_reloader_mut() {
             reloader.set_on_reload(callback);
@@ -118,7 +119,7 @@ fn with_restart(server: Server, _: &ServerConfig) -> Server {
     server
 }
 
-fn with_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
+fn with_file_watch(server: Server, config: &ServerConfig) -> Result<Server, Error> {
     let tls_sections = config.listeners.values().filter_map(|listener| listener.tls.as_ref());
     let is_watched = config.tls.watch_files || tls_sections.into_iter().any(|tls| tls.watch_files);
     #[cfg(feature = "tls-watch")]
@@ -162,7 +163,7 @@ fn listener(name: &str, config: &ListenerConfig) -> Result<Listener, Error> {
     Ok(listener)
 }
 
-/// The TLS settings of a listener. Listeners without their own section share one instance.
+/// Builds the TLS settings of a listener. Listeners without their own section share one instance.
 #[cfg(feature = "tls")]
 fn tls(
     config: &ServerConfig,
@@ -198,7 +199,7 @@ fn base_listener(config: &ListenerConfig) -> Option<Listener> {
     config.activated.is_none().then(|| Listener::bind(config.address.clone().unwrap_or_default()))
 }
 
-/// Returns `None` if the admin listener is off.
+/// Builds the admin listener. Returns `None` if it is off.
 fn admin(config: &AdminConfig) -> Option<Admin> {
     let mut admin =
         Admin::bind(config.address.as_deref()?).liveness_threshold(config.liveness_threshold);
@@ -214,8 +215,8 @@ fn admin(config: &AdminConfig) -> Option<Admin> {
     Some(admin)
 }
 
-/// Builds the log, unless it is off.
-fn log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
+/// Builds the options of the access log. Returns `None` if it is off.
+fn access_log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
     let log = AccessLogOptions::from_target(config.target.as_ref()?);
     let log = log.with_style(config.style()).queue_bytes_max(config.queue_bytes_max);
     Some(log.flush_timeout(config.flush_timeout))
@@ -314,7 +315,7 @@ mod tests {
                 &format!("{listen}[listeners.a.limits]\nshutdown_timeout = '1s'"),
                 "set `limits.shutdown_timeout`",
             ),
-            ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it may be from 1"),
+            ("[sockets]\nbacklog = 0", "`sockets.backlog`: 0 is out of range: it must be from 1"),
             (
                 "[sockets]\ntcp_keepalive = '1500ms'",
                 "`sockets.tcp_keepalive`: the kernel accepts whole seconds",

@@ -46,9 +46,9 @@ pub use simulated::SimulatedServer;
 /// }
 /// ```
 ///
-/// Everything has a default: one worker per core that this process may use (CPU affinity and the
-/// cgroup's quota count), io_uring where the kernel allows it and tokio elsewhere, and all of
-/// [`Limits`].
+/// Every setting has a default. There is one worker per core that this process may use, taking CPU
+/// affinity and the cgroup's CPU quota into account. Workers use io_uring where the kernel allows
+/// it and tokio elsewhere. All of [`Limits`] are enforced.
 #[derive(Debug)]
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
@@ -74,9 +74,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server that speaks HTTP at an address: `127.0.0.1:8080`, `[::]:80`,
-    /// `localhost:3000`, or `unix:/run/app.sock`. Port 0 takes any free port. For listeners with
-    /// other settings, pass a [`Listener`].
+    /// Creates a server that listens for HTTP connections on an address: `127.0.0.1:8080`,
+    /// `[::]:80`, `localhost:3000`, or `unix:/run/app.sock`. Port 0 selects any free port. For
+    /// listeners with other settings, pass a [`Listener`].
     pub fn bind(listener: impl Into<Listener>) -> Self {
         Self::new().listen(listener)
     }
@@ -131,7 +131,7 @@ impl Server {
         self
     }
 
-    /// Adds an HTTPS listener. Needs the feature `tls`, which is on by default.
+    /// Adds an HTTPS listener. Requires the feature `tls`, which is on by default.
     #[doc(alias = "bind_rustls")]
     #[doc(alias = "listen_rustls")]
     #[cfg(feature = "tls")]
@@ -166,7 +166,7 @@ impl Server {
         self.listen(listener.into())
     }
 
-    /// Adds an HTTPS listener on a socket bound elsewhere. Needs the feature `tls`.
+    /// Adds an HTTPS listener on a socket bound elsewhere. Requires the feature `tls`.
     #[doc(alias = "listen_rustls")]
     #[doc(alias = "from_tcp_rustls")]
     #[cfg(feature = "tls")]
@@ -174,18 +174,19 @@ impl Server {
         self.listen_tls(listener.into(), tls)
     }
 
-    /// Adds a separate listener for operators, with metrics for Prometheus, probes, routes and
-    /// connections; see [`Admin`]. By default there is none, and requests are not measured.
+    /// Adds a separate listener for operators, which serves Prometheus metrics, health probes, and
+    /// lists of routes and connections; see [`Admin`]. By default there is no such listener, and
+    /// requests are not measured.
     ///
-    /// It runs until the server has stopped. The other listeners do not serve its pages.
+    /// The listener runs until the server has stopped. The other listeners do not serve its pages.
     pub fn admin(mut self, admin: impl Into<Admin>) -> Self {
         self.admin = Some(admin.into());
         self
     }
 
-    /// Writes an access log with one line per request. See [`AccessLogOptions`] for its targets,
-    /// and [`middleware::AccessLog`](crate::middleware::AccessLog) for `tracing` events instead. By
-    /// default there is none.
+    /// Writes an access log with one line per request. See [`AccessLogOptions`] for its targets. To
+    /// emit `tracing` events instead, use [`middleware::AccessLog`](crate::middleware::AccessLog).
+    /// By default there is no access log.
     pub fn access_log(mut self, log: AccessLogOptions) -> Self {
         self.access_log = Some(log);
         self.mark_set_in_code("access_log");
@@ -193,36 +194,39 @@ impl Server {
     }
 
     /// Traces requests: sampled requests get `tracing` spans with OpenTelemetry's attributes, and
-    /// `traceparent` and `tracestate` are read and written. By default traces are off: requests
-    /// only get a span with method and route, for logs, if a subscriber enables it.
+    /// the trace context is read from and written to `traceparent` and `tracestate`. By default
+    /// tracing is off: requests only get a span with the method and the route, for logs, if a
+    /// subscriber enables it.
     pub fn traces(mut self, traces: TraceConfig) -> Self {
         self.traces = Some(traces);
         self.mark_set_in_code("traces");
         self
     }
 
-    /// Reloads certificates and their related files when the files change: see
-    /// [`TlsConfig::reload`](crate::tls::TlsConfig::reload) for the files that are read, and for
-    /// the handling of invalid ones. Files may be written in place, replaced, or swapped with
-    /// symbolic links as Kubernetes and certbot do; changes in quick succession cause one reload.
-    /// Where the system does not report changes, as on some network file systems, they are noticed
-    /// within a minute. Needs the feature `tls-watch`.
+    /// Reloads certificates and their related files when the files change.
+    /// [`TlsConfig::reload`](crate::tls::TlsConfig::reload) documents which files are read, and how
+    /// invalid ones are handled. Files can be written in place, replaced, or swapped with symbolic
+    /// links as Kubernetes and certbot do; changes in quick succession cause one reload. Where the
+    /// system does not report changes, as on some network file systems, they are detected within a
+    /// minute. Requires the feature `tls-watch`.
     #[cfg(feature = "tls-watch")]
     pub fn watch_certificates(mut self) -> Self {
         self.watches_certificates = true;
         self
     }
 
-    /// Adds an HTTP listener on the sockets called `name` from a service manager, such as a systemd
-    /// socket unit with `FileDescriptorName=name`. The sockets stay open when this process ends, so
-    /// no client is refused while the next process starts. The manager determines their number and
-    /// kind, TCP or Unix. On Linux.
+    /// Adds an HTTP listener on the sockets called `name` that a service manager passed to this
+    /// process (socket activation), such as those of a systemd socket unit with
+    /// `FileDescriptorName=name`. The service manager keeps the sockets open when this process
+    /// ends, so that no client is refused while the next process starts. It also determines how
+    /// many there are, and whether they are TCP or Unix sockets. Available on Linux only.
     ///
-    /// A single socket without a name is used for the first call, whatever `name` is: watchexec and
-    /// systemfd set no name, and systemd sets that of the unit. Several sockets need names.
+    /// Some service managers do not name sockets: watchexec and systemfd pass no names, and systemd
+    /// uses the name of the unit by default. So if a single unnamed socket was passed, the first
+    /// call uses it, whatever `name` is. If several sockets were passed, they must have names.
     ///
-    /// It is an error if there are no such sockets;
-    /// [`listen_activated_or`](Self::listen_activated_or) has a fallback.
+    /// The server fails to start if there are no such sockets. To bind an address in that case, use
+    /// [`listen_activated_or`](Self::listen_activated_or).
     #[doc(alias = "systemd")]
     #[doc(alias = "listenfd")]
     #[doc(alias = "socket_activation")]
@@ -232,9 +236,9 @@ impl Server {
         self
     }
 
-    /// Like [`listen_activated`](Self::listen_activated), but listens at `address` if no sockets at
-    /// all were passed to this process, so one program runs under a service manager and by hand. If
-    /// there are sockets, but none with this name, it is an error.
+    /// Like [`listen_activated`](Self::listen_activated), but binds `address` if no sockets at all
+    /// were passed to this process. The same program can then be started by a service manager and
+    /// by hand. If sockets were passed, but none with this name, the server fails to start.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn listen_activated_or(
         mut self,
@@ -245,15 +249,15 @@ impl Server {
         self
     }
 
-    /// Adds an HTTPS listener on sockets from a service manager. Needs the feature `tls`.
+    /// Adds an HTTPS listener on sockets from a service manager. Requires the feature `tls`.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn listen_tls_activated(mut self, name: impl Into<String>, tls: TlsConfig) -> Self {
         self.listeners.push(Listener::activated(name).tls(tls));
         self
     }
 
-    /// Like [`listen_tls_activated`](Self::listen_tls_activated), but listens at `address` if no
-    /// sockets at all were passed to this process.
+    /// Like [`listen_tls_activated`](Self::listen_tls_activated), but binds `address` if no sockets
+    /// at all were passed to this process.
     #[cfg(all(target_os = "linux", feature = "restart", feature = "tls"))]
     pub fn listen_tls_activated_or(
         mut self,
@@ -265,8 +269,8 @@ impl Server {
         self
     }
 
-    /// Sets what an upgrade in place starts, and whether a signal triggers it. By default SIGUSR2
-    /// starts this program again if [`serve`](Self::serve) is used. See
+    /// Sets the program that an upgrade in place starts, and whether a signal triggers the upgrade.
+    /// By default, SIGUSR2 starts this program again if [`serve`](Self::serve) is used. See
     /// [`restart`](crate::restart).
     #[doc(alias = "binary_upgrade")]
     #[doc(alias = "USR2")]
@@ -276,11 +280,11 @@ impl Server {
         self
     }
 
-    /// Reports to the service manager (`NOTIFY_SOCKET`, as set by systemd for `Type=notify`) when
-    /// the server serves, upgrades and stops, and notifies its watchdog while every worker
-    /// responds. [`serve`](Self::serve) always does this, since such a program waits only for the
-    /// server; a program that calls [`start`](Self::start) may have more to prepare before it is
-    /// ready. On Linux.
+    /// Notifies the service manager (at `NOTIFY_SOCKET`, which systemd sets for `Type=notify`) when
+    /// the server is ready, upgrades and stops. Also notifies the manager's watchdog for as long as
+    /// every worker responds. [`serve`](Self::serve) always does this, because the program is ready
+    /// when the server is. With [`start`](Self::start) it must be enabled, because the program may
+    /// have more to prepare. Available on Linux only.
     #[doc(alias = "sd_notify")]
     #[doc(alias = "systemd")]
     #[cfg(all(target_os = "linux", feature = "restart"))]
@@ -289,7 +293,7 @@ impl Server {
         self
     }
 
-    /// Replaces all limits and timeouts. A [`Listener`] may have its own.
+    /// Replaces all limits and timeouts. A [`Listener`] can have its own.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self.mark_set_in_code("limits");
@@ -310,13 +314,13 @@ impl Server {
         self
     }
 
-    /// Sets options of the driver, such as receive buffers and busy polling; see [`Options`].
+    /// Sets the driver's options, such as receive buffers and busy polling; see [`Options`].
     pub fn driver_options(mut self, options: Options) -> Self {
         self.driver_options = options;
         self
     }
 
-    /// Sets options of the listening sockets and their connections; see [`SocketOptions`].
+    /// Sets the options of listening sockets and their connections; see [`SocketOptions`].
     #[doc(alias = "backlog")]
     #[doc(alias = "tcp_nodelay")]
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
@@ -324,60 +328,62 @@ impl Server {
         self
     }
 
-    /// Pins each worker's thread to its own core, among those that the process may use (its
-    /// affinity mask: `taskset`, cpusets of containers). Cores are assigned one NUMA node after
-    /// another, so workers share a node while it has free cores. If there are more workers than
-    /// cores, assignment starts over, and some cores get more workers than others. By default the
-    /// kernel schedules the threads.
-    pub fn pin_workers(mut self, pin: bool) -> Self {
-        self.pin_workers = pin;
+    /// Pins each worker's thread to its own core. Only cores in the process's affinity mask are
+    /// used, as set by `taskset` or a container's cpuset. Cores are assigned one NUMA node after
+    /// another, so that workers share a node while it has free cores. If there are more workers
+    /// than cores, the assignment starts again from the first core. By default the kernel schedules
+    /// the threads.
+    pub fn pin_workers(mut self, is_enabled: bool) -> Self {
+        self.pin_workers = is_enabled;
         self
     }
 
-    /// Does not print the startup line and the final report. If a `tracing` subscriber enables
-    /// target `peregrine` at level `INFO`, both are logged in any case, and never printed.
+    /// Suppresses the startup line and the final report on standard error. If a `tracing`
+    /// subscriber enables the target `peregrine` at level `INFO`, both are logged instead of
+    /// printed, and this setting has no effect.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully. It stops accepting connections,
+    /// Serves until SIGTERM or Ctrl-C, then shuts down gracefully: stops accepting connections,
     /// closes idle ones after `Limits::drain_idle_timeout`, closes the others after their response,
     /// waits for tasks and blocking functions that outlive them, and aborts the rest when
     /// [`Limits::shutdown_timeout`] has passed. A second signal aborts immediately. A signal during
     /// startup aborts the startup without waiting for workers that are not ready.
     ///
-    /// When the server has stopped, signals have their previous effect again. A program that
-    /// continues after that, and only then installs its own handlers, should use [`Server::start`]
-    /// and a [`ServerHandle`](crate::ServerHandle) instead.
+    /// When the server has stopped, signals have their previous effect again. If the program
+    /// continues and only then installs its own handlers, the signals still end the process as
+    /// well. Such a program should use [`Server::start`] and a
+    /// [`ServerHandle`](crate::ServerHandle) instead, which install no handlers.
     ///
     /// On SIGHUP, a server built from a configuration (the feature `config`) reads it again, and
-    /// TLS listeners reload their certificates. The log contains what changed, or why the old
-    /// values remain.
+    /// TLS listeners reload their certificates. The server logs what has changed, or why the
+    /// previous values are still in effect.
     ///
-    /// `make` is called once on each worker's thread, inside its tokio runtime, so clients that
-    /// connect on first use (such as sqlx's `connect_lazy`) and the worker's own tasks can be
-    /// started in it. It may be `async`, for clients that connect immediately; the server is ready
-    /// when all workers have their application. Create values that workers share before the call,
-    /// and clone them inside.
+    /// `make` is called once on each worker's thread, inside its tokio runtime, so that it can
+    /// create clients that connect on first use (such as sqlx's `connect_lazy`) and spawn the
+    /// worker's own tasks. It can be `async`, for clients that connect immediately. The server is
+    /// ready when all workers have their application. Create values that workers share before
+    /// calling this function, and clone them in `make`.
     ///
-    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and the state of the
-    /// server is reported to a service manager.
+    /// On Linux, SIGUSR2 upgrades in place ([`restart`](crate::restart)), and a service manager is
+    /// notified of the server's state.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn serve<Via, M: MakeApp<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
         let control = ControlChannel::new();
-        // Install the handlers before the start, which may take long. A supervisor may also send a
-        // signal as soon as the startup line is printed.
+        // Install the handlers before starting, so that a signal can abort a slow startup. A
+        // supervisor may also send a signal as soon as the startup line is printed.
         let _signals = control.handle.handle_signals(self.handled_signals())?;
         control.handle.restart().enable_notifications();
         let report = self.start_with(&mut box_make_app(make), control)?.wait_handling_signals()?;
         report_shutdown(&report, quiet)
     }
 
-    /// Marks a section as set in code, so that the configuration no longer applies to it.
+    /// Marks a section as set in code, so that reloads do not change it.
     fn mark_set_in_code(&mut self, section: &'static str) {
         #[cfg(feature = "config")]
         if let Some(reloader) = &mut self.config_reloader {
@@ -387,7 +393,8 @@ impl Server {
         let _ = section;
     }
 
-    /// Sends spans with this exporter once the server starts, unless the program has installed one.
+    /// Exports spans with `otlp` once the server starts, unless the program has installed an
+    /// exporter.
     #[cfg(all(feature = "otlp", feature = "config"))]
     pub(crate) fn with_otlp(mut self, otlp: Otlp) -> Self {
         self.otlp = Some(otlp);
@@ -412,7 +419,7 @@ impl Server {
         let reload =
             reload || self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
         let reopen = self.access_log.as_ref().is_some_and(AccessLogOptions::may_be_file);
-        // A reload may change the log's target to a file.
+        // A reload can change the log's target to a file.
         #[cfg(feature = "config")]
         let reopen = reopen
             || self.access_log.is_some()
@@ -424,8 +431,8 @@ impl Server {
         self.quiet
     }
 
-    /// Starts serving, and blocks until all sockets are bound and all workers are ready. Does not
-    /// handle signals and does not notify the service manager.
+    /// Starts serving, and blocks until all sockets are bound and all workers are ready. Unlike
+    /// [`serve`](Self::serve), installs no signal handlers and does not notify the service manager.
     ///
     /// # Errors
     /// See [`Error`].
@@ -434,7 +441,8 @@ impl Server {
     }
 }
 
-/// Serves an application until SIGTERM or Ctrl-C: short for [`Server::bind`] and [`Server::serve`].
+/// Serves an application until SIGTERM or Ctrl-C. Shorthand for [`Server::bind`] and
+/// [`Server::serve`].
 ///
 /// # Errors
 /// See [`Error`].

@@ -18,8 +18,9 @@ impl Server {
     /// gracefully. The server installs no signal handlers: a signal has an effect only if it
     /// completes `shutdown`.
     ///
-    /// The workers have their own threads, each with its own runtime. The caller's runtime, of
-    /// whatever kind, only waits and is never blocked. Dropping the future cuts all connections.
+    /// The workers have their own threads, each with its own runtime. The caller's runtime, which
+    /// may be of any kind, only waits for them and is never blocked. Dropping the future cuts all
+    /// connections.
     ///
     /// ```no_run
     /// use peregrine::prelude::*;
@@ -46,8 +47,8 @@ impl Server {
 }
 
 impl RunningServer {
-    /// [`wait`](Self::wait), without blocking the caller's thread. Dropping the future cuts all
-    /// connections.
+    /// Like [`wait`](Self::wait), but does not block the caller's thread. Dropping the future cuts
+    /// all connections.
     ///
     /// # Errors
     /// A worker failed or panicked; the other workers are then shut down.
@@ -79,8 +80,8 @@ pub(crate) async fn serve(
     };
     let _guard = ForceCloseOnDrop(handle.clone());
     let mut receiver = run_on_thread(move || {
-        // Starting blocks until each worker has built its application, which may need the caller's
-        // runtime.
+        // Starting blocks until each worker has built its application. That may need the caller's
+        // runtime, so it must not block the caller's thread.
         let running = server.start_with(&mut make_app, control)?;
         match signals {
             Some(_) => running.wait_handling_signals(),
@@ -103,17 +104,17 @@ pub(crate) async fn serve(
     report_shutdown(&receiver.await.expect(SENDS_BEFORE_EXIT)?, quiet)
 }
 
-/// Runs blocking `work` on its own thread and sends its result.
+/// Runs blocking `work` on its own thread, and returns the receiver of its result.
 fn run_on_thread(
     work: impl FnOnce() -> Result<ShutdownReport, Error> + Send + 'static,
 ) -> Result<oneshot::Receiver<Result<ShutdownReport, Error>>, Error> {
     let (sender, receiver) = oneshot::channel();
-    let body = move || {
+    let run = move || {
         // Fails if the receiving future was dropped.
         let _ = sender.send(work());
     };
     let name = "peregrine-wait".to_owned();
-    thread::Builder::new().name(name).spawn(body).map_err(Error::Worker)?;
+    thread::Builder::new().name(name).spawn(run).map_err(Error::Worker)?;
     Ok(receiver)
 }
 

@@ -1,4 +1,4 @@
-//! The settings of a server that apply in a simulation.
+//! The server settings that apply in a simulation.
 
 use super::Server;
 use crate::error::Error;
@@ -6,8 +6,8 @@ use crate::listen::listener::{Listener, ListenerSettings};
 use peregrine_server::{Limits, MemoryMax, OverloadLimits, TraceConfig};
 use std::num::NonZeroUsize;
 
-/// The default number of workers, on any machine. With two, a test notices that workers do not
-/// share state.
+/// The default number of workers, on any machine. With two, tests fail if the application assumes
+/// that workers share state.
 const DEFAULT_WORKERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
 /// The memory limit per worker in place of `auto`, which depends on the machine.
@@ -19,9 +19,9 @@ pub struct SimulatedServer {
     pub workers: usize,
     /// The limits of each worker.
     pub limits: Limits,
-    /// Which requests are sampled.
+    /// The tracing settings, which select the requests that are sampled.
     pub traces: Option<TraceConfig>,
-    /// At least one.
+    /// The settings of each listener. There is at least one.
     pub listeners: Vec<ListenerSettings>,
 }
 

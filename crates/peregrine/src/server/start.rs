@@ -1,4 +1,4 @@
-//! Starts a server: its listeners, its workers, and the threads beside them.
+//! Starts a server: its listeners, its workers, and its other threads.
 
 use super::{Server, UpgradeOptions};
 #[cfg(feature = "acme")]
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Server {
-    /// Starts a server whose shutdown may already have been requested. That ends the startup
+    /// Starts the server. If a shutdown was or is requested through `control`, ends the startup
     /// early.
     pub(crate) fn start_with(
         self,
@@ -56,7 +56,7 @@ impl Server {
         self.limits.overload.config_error().map_or(Ok(()), |error| Err(Error::Config(error)))
     }
 
-    /// Installs the exporter for spans, if the configuration has one.
+    /// Installs the span exporter, if the configuration contains one.
     fn install_otlp(&mut self) -> Result<(), Error> {
         #[cfg(all(feature = "otlp", feature = "config"))]
         if let Some(otlp) = self.otlp.take() {
@@ -68,15 +68,15 @@ impl Server {
         Ok(())
     }
 
-    /// The data shown by the admin listener, if there is one.
+    /// Creates the state that the admin listener shows, if there is one.
     fn admin_state(&self, workers: usize, handle: &ServerHandle) -> Option<Arc<AdminState>> {
         let state = self.admin.as_ref()?.new_state(workers, handle.subscribe());
         #[cfg(feature = "tls")]
-        state.set_certificates(self.listeners.iter().filter_map(Listener::certificates));
+        state.set_certificates(self.listeners.iter().filter_map(Listener::tls_config));
         Some(state)
     }
 
-    /// The driver options of one worker.
+    /// Returns the driver options of one worker.
     fn worker_driver_options(&self, worker: usize, reporter: Option<&WorkerReporter>) -> Options {
         Options {
             cpu: if self.pin_workers { Some(worker) } else { self.driver_options.cpu },
@@ -89,9 +89,9 @@ impl Server {
         }
     }
 
-    /// `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`: the kernel's timeout
-    /// also counts the time in which a client keeps its receive window closed, so it would close
-    /// connections of slow readers that the server's own limit tolerates.
+    /// Returns `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`. The kernel's
+    /// timeout also runs while a client keeps its receive window closed, so a shorter one would
+    /// close connections of slow readers that the server's own limit tolerates.
     fn tcp_user_timeout(&self) -> Option<Duration> {
         let grace_periods = self.listeners.iter().filter_map(Listener::transfer_rate_grace);
         let longest_grace = grace_periods.fold(self.limits.transfer_rate_grace, Duration::max);
@@ -99,6 +99,7 @@ impl Server {
         self.driver_options.socket_options.tcp_user_timeout.map(|timeout| timeout.max(timeout_min))
     }
 
+    /// Starts the server, with the listeners that the previous process handed over, if any.
     fn start_from(
         mut self,
         inherited: &mut Option<InheritedListeners>,
@@ -106,9 +107,9 @@ impl Server {
         control: ControlChannel,
     ) -> Result<RunningServer, Error> {
         self.validate().and_then(|()| self.install_otlp())?;
-        let count = self.workers.map_or_else(cores, NonZeroUsize::get);
+        let count = self.workers.map_or_else(available_cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
-        let acme = AcmeClients::new(self.listeners.iter().filter_map(Listener::certificates));
+        let acme = AcmeClients::new(self.listeners.iter().filter_map(Listener::tls_config));
         #[cfg(feature = "acme")]
         let mut intercepting = acme.intercepting_challenges(make_app);
         #[cfg(feature = "acme")]
@@ -116,7 +117,7 @@ impl Server {
         let state = self.admin_state(count, &control.handle);
         let patterns = Arc::default();
         let reloaders = self.reloaders(count, state.as_deref(), &patterns);
-        let limits = self.limits_of_worker(count, &reloaders);
+        let limits = self.worker_limits(count, &reloaders);
         let reporter = |worker| Some(WorkerReporter { state: Arc::clone(state.as_ref()?), worker });
         let options = |worker| self.worker_driver_options(worker, reporter(worker).as_ref());
         let options: Vec<_> = (0..count).map(options).collect();
@@ -166,7 +167,7 @@ impl Server {
         running.set_reload_fn(ensure_spare_thread(reload).map_err(Error::Worker)?);
         running.set_access_log(flush);
         #[cfg(feature = "acme")]
-        running.start_acme(acme.start(&running.handle())?);
+        running.set_acme_threads(acme.start(&running.handle())?);
         if let Some(inherited) = inherited {
             running.take_over(inherited)?;
             running.start_admin();
@@ -176,11 +177,11 @@ impl Server {
         Ok(running)
     }
 
-    /// The limits of each worker, and the channel with their changes.
-    fn limits_of_worker(&self, workers: usize, reloaders: &Reloaders) -> WorkerLimits {
+    /// Returns the limits of each worker, and the channel that updates them.
+    fn worker_limits(&self, workers: usize, reloaders: &Reloaders) -> WorkerLimits {
         let overload = memory_limits::resolve(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
-        WorkerLimits { overload_updates: reloaders.overload(), ..limits.into() }
+        WorkerLimits { overload_updates: reloaders.overload_updates(), ..limits.into() }
     }
 
     /// Creates the reloaders of the configuration and the certificates. They compare new values
@@ -231,14 +232,14 @@ impl Server {
     #[cfg(feature = "tls")]
     fn certificate_reloader(&self) -> CertificateReloader {
         let reloader =
-            CertificateReloader::new(self.listeners.iter().filter_map(Listener::certificates));
+            CertificateReloader::new(self.listeners.iter().filter_map(Listener::tls_config));
         #[cfg(feature = "tls-watch")]
         let reloader = if self.watches_certificates { reloader.watch_files() } else { reloader };
         reloader
     }
 }
 
-/// Reports that the server is serving, and offers its listeners to successors.
+/// Reports that the server is serving, and makes its listeners available to successors.
 fn report_started(
     running: &RunningServer,
     line: &str,
@@ -247,16 +248,16 @@ fn report_started(
     quiet: bool,
 ) {
     if running.is_serving() {
-        // Readers of the line may request an upgrade immediately.
+        // A process that reads the line may request an upgrade immediately.
         let handle = running.handle();
         handle.restart().set_serving(&handle, listener_fds, options, quiet, line);
         report(line, quiet);
     } else {
-        report("peregrine: told to stop before all workers had started", quiet);
+        report("peregrine: a shutdown was requested before all workers had started", quiet);
     }
 }
 
-/// The startup line: version, URLs, workers, driver.
+/// Formats the startup line: the version, the URLs, the number of workers, and the driver.
 fn startup_line(
     running: &RunningServer,
     reason: &str,
@@ -281,8 +282,8 @@ fn startup_line(
     )
 }
 
-/// Creates the workers' balancers, which move connections between workers. A single worker has
-/// none. All workers have the same listeners in the same order.
+/// Creates the workers' balancers, which move connections between workers. A single worker needs
+/// none. All workers must have the same listeners in the same order.
 fn balancers(
     listeners_per_worker: &[Vec<BoundListener<Socket>>],
 ) -> Vec<Option<Balancer<Handoff>>> {
@@ -292,12 +293,12 @@ fn balancers(
     balancers.map(|balancer| (workers > 1).then_some(balancer)).collect()
 }
 
-/// The number of cores that this process may use.
-fn cores() -> usize {
+/// Returns the number of cores that this process may use.
+fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Enables reloads, which may be requested as soon as the server is ready.
+/// Starts the reloaders, and lets `handle` request reloads.
 fn start_reloaders(
     reloaders: Reloaders,
     handle: &ServerHandle,
@@ -309,8 +310,9 @@ fn start_reloaders(
     Ok(reload)
 }
 
-/// Distributes the log to the workers, and registers it with the server's handle, which can reopen
-/// it, and with the admin listener. The returned [`AccessLogFlush`] ends the log.
+/// Gives each worker its part of the access log. Also registers the log with `handle`, which can
+/// reopen it, and with the admin listener. The returned [`AccessLogFlush`] flushes and closes the
+/// log.
 fn distribute_log(
     started_log: Option<StartedAccessLog>,
     workers: usize,
@@ -328,16 +330,16 @@ fn distribute_log(
     StartedAccessLog::distribute(started_log, workers)
 }
 
-/// Returns `value`, or an error if no further thread can be started: tokio would then panic in the
-/// first caller that needs a thread for a blocking function.
+/// Returns `value`, or an error if no further thread can be started. Without this check, tokio
+/// would panic when the first blocking function needs a thread.
 fn ensure_spare_thread<T>(value: T) -> std::io::Result<T> {
     let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
     drop(thread.join());
     Ok(value)
 }
 
-/// Initializes the parts that all tokio runtimes share. They need descriptors, and tokio panics
-/// without them, so this first checks that some are free.
+/// Initializes the state that all tokio runtimes share. It needs descriptors, and tokio panics if
+/// there are none, so this function first checks that some are free.
 fn init_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {
@@ -345,7 +347,7 @@ fn init_tokio() -> std::io::Result<()> {
         drop([pair()?, pair()?, pair()?]);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The caller may be inside a runtime, where dropping another one in a blocking way panics.
+    // The caller may be inside a runtime, where a blocking drop of another runtime panics.
     runtime.shutdown_background();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Builds TLS settings from the configuration.
+//! Builds the TLS settings from the configuration.
 
 #[cfg(feature = "acme")]
 use crate::acme::{Acme, Challenge};
@@ -10,8 +10,8 @@ use peregrine_settings::{AcmeConfig, ChallengeKind};
 use peregrine_settings::{ClientAuthMode, MinTlsVersion, TlsSection};
 use peregrine_tls::{Certificate, ClientAuth, TicketKeys, TlsConfig, TlsVersion};
 
-/// Builds the TLS settings from the files. `section` is the path of the section, for error
-/// messages.
+/// Builds the TLS settings, and reads the files that `config` names. `section` is the path of the
+/// section, for error messages.
 pub(super) fn build(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     let config_error = |text: String| Error::Config(format!("`{section}`: {text}"));
     let has_certificate = |label: &String| config.certificates.contains_key(label);
@@ -48,7 +48,7 @@ pub(super) fn build(config: &TlsSection, section: &str) -> Result<TlsConfig, Err
     Ok(tls.with_expiry_warning(config.expiry_warning))
 }
 
-/// Builds TLS settings with all certificates and otherwise defaults.
+/// Builds TLS settings with all certificates, and with defaults for everything else.
 fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     let first = config.default_certificate.as_ref().or(config.certificates.keys().next());
     let (mut tls, loaded) = match (config.acme.domains.is_empty(), first) {
@@ -112,8 +112,8 @@ fn as_strs(strings: &[String]) -> Vec<&str> {
     strings.iter().map(String::as_str).collect()
 }
 
-/// Builds the TLS settings with the certificates already stored. `section` is the path of
-/// the section, for error messages.
+/// Builds TLS settings with the certificates that the ACME client has already stored. `section` is
+/// the path of the section, for error messages.
 #[cfg(feature = "acme")]
 fn acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
     let mut acme = Acme::new(&config.domains).directory_url(&config.directory_url);

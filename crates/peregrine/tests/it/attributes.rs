@@ -16,7 +16,7 @@ fn handler(Path(name): Path<String>) -> String {
 }
 
 #[test]
-fn a_handler_may_have_any_name() {
+fn a_handler_can_have_any_name() {
     let client = App::new().register((scope, handler)).test();
     assert_eq!(client.get("/scope").send_blocking().text(), "scope");
     assert_eq!(client.put("/x?a&b").send_blocking().text(), "x");

@@ -87,14 +87,14 @@ impl ChunkedState {
         Ok(next)
     }
 
-    /// Returns whether the byte that led here belongs to the extensions of a chunk.
+    /// Returns whether the byte that led to this state belongs to the extensions of a chunk.
     #[inline]
     pub(super) fn is_extension(self) -> bool {
         (Self::SizeWs as u8..=Self::ExtQuotedEnd as u8).contains(&(self as u8))
     }
 }
 
-/// Appends a hexadecimal digit to `size`. Rejects a number that would not fit.
+/// Appends a hexadecimal digit to `size`. Rejects a size of more than 64 bits.
 // RFC 9112 §7.1: recipients must anticipate large hexadecimal numerals and prevent overflow.
 #[inline]
 pub(super) fn push_hex_digit(size: u64, digit: u8) -> Result<u64, RequestError> {

@@ -61,20 +61,20 @@ pub struct Connection {
     keep_alive: bool,
     /// Whether the server does not accept further requests.
     draining: bool,
-    /// What is done with the rest of the current request's content.
+    /// What to do with the rest of the current request's content.
     body_demand: BodyDemand,
     /// Whether a head was already received.
     has_received_head: bool,
 }
 
-/// What is done with the rest of a request's content.
+/// What to do with the rest of a request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyDemand {
-    /// It is yielded until the response is complete, then discarded.
+    /// Yield it until the response is complete, then discard it.
     Undecided,
-    /// It is yielded even after the response is complete.
+    /// Yield it even after the response is complete.
     Keep,
-    /// It is discarded.
+    /// Discard it.
     Discard,
 }
 
@@ -104,10 +104,10 @@ impl Connection {
     /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
     /// `unread` holds all received bytes that were not used yet. After [`Event::NeedInput`], call
-    /// again when there are more. While a head is incomplete, pass the same `head` to every call:
-    /// it contains the result so far, and is written only between requests. The events do not
-    /// depend on how the bytes are split between calls, except that content is split in the same
-    /// way.
+    /// again when there are more. While a head is incomplete, pass the same `head` to every call,
+    /// because it contains the result so far. While content is received, `head` is not changed. The
+    /// events do not depend on how the bytes are split between calls, except that content is split
+    /// in the same way.
     #[inline]
     pub fn receive(
         &mut self,
@@ -233,8 +233,8 @@ impl Connection {
         framing
     }
 
-    /// Writes content of the response, framed. Returns how many bytes of `data` were written: the
-    /// rest exceeds the length of the response. A response without content takes 0 bytes.
+    /// Writes content of the response, framed. Returns how many bytes of `data` were written; the
+    /// rest exceeds the length of the response. For a response without content, this is 0.
     #[inline]
     pub fn send_data(&mut self, data: &[u8], out: &mut Vec<u8>) -> usize {
         let external = self.begin_external_data(data.len(), out);
@@ -268,7 +268,7 @@ impl Connection {
     }
 
     /// Returns whether it is already known that the content will not be read to its end: the rest
-    /// is to be discarded, but it exceeds the limit for that or has an unknown length.
+    /// is to be discarded, but exceeds the limit for that or has an unknown length.
     // RFC 9112 §9.6: a server that does not read the whole message closes, and says so in its
     // response.
     fn will_abandon_body(&self) -> bool {
@@ -309,10 +309,10 @@ impl Connection {
         }
     }
 
-    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if
-    /// none is allowed: to an HTTP/1.0 client, before a head is complete, after the final response
-    /// has begun, or a 100 if the client does not wait for it. Fields are handled as by
-    /// [`send_response`](Self::send_response).
+    /// Writes an interim response: 100, 102, 103 or another 1xx, but not 101. Writes nothing if the
+    /// response is not allowed: to an HTTP/1.0 client, before a head is complete, after the final
+    /// response has begun, or if it is a 100 and the client does not wait for it. Fields are
+    /// handled as by [`send_response`](Self::send_response).
     pub fn send_interim<'a>(
         &mut self,
         status: u16,
@@ -355,11 +355,12 @@ impl Connection {
         can_switch
     }
 
-    /// Must be called when the peer has closed its direction, after all earlier bytes were passed
-    /// to [`receive`](Self::receive), which returned [`Event::NeedInput`].
+    /// Must be called when the peer has finished sending, after all earlier bytes were passed to
+    /// [`receive`](Self::receive), which returned [`Event::NeedInput`].
     ///
-    /// Returns `Closed` between requests, `RequestError` within one, and `Paused` if one waits for
-    /// its response, which can still be sent: the peer may have closed only its own direction.
+    /// Returns `Closed` between requests, `RequestError` within a request, and `Paused` if a
+    /// complete request waits for its response. That response can still be sent, because the peer
+    /// may have closed only its own direction.
     pub fn receive_eof(&mut self) -> Event {
         use receive::State;
         let event = match self.receive.state() {
@@ -400,10 +401,10 @@ impl Connection {
         self.draining = true;
     }
 
-    /// Discards the rest of the current request's content. Call it as soon as that is known, at the
-    /// latest before [`send_response`](Self::send_response), whose head then contains
-    /// `connection: close` unless the rest is known to be short enough to be discarded. Content
-    /// that arrives after the call is still yielded.
+    /// Declares that the rest of the current request's content is not needed. Call this as soon as
+    /// that is known, at the latest before [`send_response`](Self::send_response), whose head then
+    /// contains `connection: close` unless the rest is known to be short enough to be discarded.
+    /// Content that arrives after the call is still yielded; ignore it.
     ///
     /// Without the call, the response leaves the connection open, because the content may be read
     /// while the response is sent. If the rest then turns out to exceed the limit for discarded

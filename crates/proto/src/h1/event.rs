@@ -17,7 +17,8 @@ pub enum Event {
     /// The content is complete; [`Connection::trailers`](super::Connection::trailers) has the
     /// fields that followed it.
     End,
-    /// The request is complete and its response is not: nothing more is read until then.
+    /// The request is complete and its response is not. Nothing more is read until the response is
+    /// complete.
     Paused,
     /// The connection was switched to another protocol: all unread bytes belong to it.
     Upgraded,
@@ -26,7 +27,7 @@ pub enum Event {
     /// [`RequestError::ExpectationUnknown`] the head is complete and the connection can continue;
     /// after any other error it closes.
     RequestError(RequestError),
-    /// The connection is over; nothing more is read.
+    /// The connection has ended; nothing more is read.
     Closed,
 }
 

@@ -13,7 +13,7 @@ pub struct Framing {
     pub body: BodyLength,
     /// How many of the used bytes precede the head: 2 for an empty line, otherwise 0.
     pub skip: u8,
-    /// Whether the client would send another request on this connection.
+    /// Whether the client allows another request on this connection.
     pub keep_alive: bool,
     /// Whether the client waits for an interim 100 response before it sends the content.
     pub expect_continue: bool,
@@ -34,7 +34,7 @@ pub(super) fn determine_framing(
     if !index.contains(KnownField::Host) && index.version == Version::Http11 {
         return Err(RequestError::HostMissing);
     }
-    authority::from_host(head, index)?;
+    authority::set_from_host(head, index)?;
     framing.keep_alive = index.version == Version::Http11;
     const SPECIAL: u64 = KnownField::ContentLength.bit()
         | KnownField::TransferEncoding.bit()

@@ -2,12 +2,12 @@
 //!
 //! The usual case is one pass over a complete head. Parsing stops at an incomplete line and starts
 //! again at its first byte when its end has arrived. Until then only the new bytes are searched for
-//! that end, so parsing a head in many pieces costs at most twice its length.
+//! that end, so parsing a head that arrives in many chunks costs at most twice as much.
 //!
 //! An error is reported only when the end of its line has arrived (or the line is too long), so the
 //! result does not depend on how the bytes were split. A bare carriage return also ends a line, and
-//! that line is rejected at once, because the peer may never send a line feed. A method that is too
-//! long is rejected without waiting for the line end.
+//! that line is rejected immediately, because the peer may never send a line feed. A method that is
+//! too long is rejected without waiting for the line end.
 
 use super::framing::{self, Framing};
 use super::line::{Line, LineLimits, ParseError, ParseProgress};
@@ -73,7 +73,8 @@ fn resolve_error(
     })
 }
 
-/// Parses lines from `at`. After an error, `at` is the start of the current line.
+/// Parses lines from `at` to the end of the head, and returns the head's length. After an error,
+/// `at` is the start of the current line.
 #[inline]
 fn parse_lines(
     window: &[u8],

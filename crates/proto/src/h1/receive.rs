@@ -133,8 +133,9 @@ impl ReceivePath {
             self.state.on(transition).expect("the connection makes only legal transitions");
     }
 
-    /// Reads a head into `index` and `framing`, which is the default before. `framing` is valid if
-    /// the head is complete, and for [`RequestError::ExpectationUnknown`]. Only in `Head`.
+    /// Reads a head into `index` and `framing`; the caller passes the default `framing`. It is
+    /// valid afterwards if the head is complete, and for [`RequestError::ExpectationUnknown`]. Only
+    /// in `Head`.
     #[inline]
     pub(super) fn read_head(
         &mut self,
@@ -389,10 +390,10 @@ impl ReceivePath {
 /// The number of hexadecimal digits in the largest 64-bit number.
 const CHUNK_SIZE_DIGITS_MAX: u16 = 16;
 
-/// How many bytes longer than the content the extensions of all chunks may be.
+/// How many bytes longer than the content so far the extensions of all chunks may be.
 pub(super) const EXTENSION_BYTES_SLACK: u32 = 16 * 1024;
 
-/// The length of an empty line, CR and LF; at most one is skipped.
+/// The length of an empty line, CR and LF. At most one empty line is skipped.
 const CRLF_BYTES: u8 = 2;
 
 /// The smaller of a length and a count.

@@ -16,9 +16,9 @@ pub enum ResponseLength {
 /// How the content of a response is framed, once its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// No content: the method or the status forbids it. Content that is passed is dropped.
+    /// No content: the method or the status forbids it. Any content is discarded.
     None,
-    /// This many bytes; more are dropped, fewer close the connection.
+    /// This many bytes. More are discarded; if there are fewer, the connection closes.
     Exact(u64),
     /// In chunks.
     Chunked,
@@ -30,7 +30,7 @@ pub enum BodyFraming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the bytes after the content belong to the framing"]
 pub struct ExternalData {
-    /// How many of the bytes, from the first one, belong to the response. The rest is dropped.
+    /// How many of the bytes, from the first one, belong to the response. The rest is discarded.
     pub accepted: usize,
     /// The bytes that follow them.
     pub suffix: &'static [u8],
@@ -230,7 +230,7 @@ impl SendPath {
         }
     }
 
-    /// Ends the response. Returns whether it is complete: no fewer bytes were sent than announced.
+    /// Ends the response. Returns whether all announced bytes were sent.
     #[inline]
     pub(super) fn finish<'a>(
         &mut self,

@@ -7,8 +7,8 @@
 //!
 //! One budget covers all attacks. Streams that end early are also charged to a second budget, which
 //! is credited less. The first budget weighs frames only: a ping or a refused request costs the
-//! server no more than the request whose credit pays for it. A handler that was called for nothing
-//! may cost far more, or leave work behind that outlives it, so one cheap request must not pay for
+//! server no more than the request whose credit pays for it. A handler that was called in vain may
+//! cost far more, or start work that outlives the handler, so one cheap request must not pay for
 //! one such call.
 
 use super::error::Http2Error;
@@ -92,7 +92,8 @@ const RESPONSE_CREDIT: u32 = 10;
 /// The credit in the budget of streams that end early. As a reset costs 10, a client may reset one
 /// of six requests indefinitely.
 const RESPONSE_RESET_CREDIT: u32 = 2;
-/// The credit for a sent DATA frame: a client may answer it with a PING, to measure the round trip.
+/// The credit for a sent DATA frame: a client may respond to it with a PING, to measure the round
+/// trip.
 const DATA_SENT_CREDIT: u32 = 2;
 /// The number of free WINDOW_UPDATE frames per sent DATA frame: one for the stream, and one for the
 /// connection.
@@ -212,9 +213,9 @@ impl Budget {
     }
 
     /// Credits a sent DATA frame, whatever its size: a client may acknowledge each of them. For a
-    /// small fragment only the bytes are credited, unless it was held back before (`hold.rs`): it
-    /// is sent at once only if the client's whole window is small, and a client that opens such a
-    /// window byte by byte is charged for each update.
+    /// small fragment only the bytes are credited, unless it was held back before (`hold.rs`): such
+    /// a fragment is sent immediately only if the client's whole window is small, and a client that
+    /// opens such a window byte by byte is charged for each update.
     #[inline]
     pub(super) fn credit_sent(&mut self, limits: &Limits, bytes: u32, is_fragment: bool) {
         self.credit_received(limits, bytes);

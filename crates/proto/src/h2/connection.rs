@@ -36,10 +36,10 @@ use crate::trailers::Trailers;
 /// - notifications: [`refill_budget`](Self::refill_budget),
 ///   [`output_flushed`](Self::output_flushed).
 ///
-/// The connection decides which content is sent when; the bytes stay with the caller. A response
-/// that is available and not longer than [`send_capacity`](Self::send_capacity) is sent at once.
-/// Others are announced by [`mark_ready`](Self::mark_ready), and sent when
-/// [`next_ready`](Self::next_ready) returns their stream.
+/// The connection decides which content is sent when; the bytes stay with the caller. Content that
+/// is available and not longer than [`send_capacity`](Self::send_capacity) can be sent immediately.
+/// Other content is announced by [`mark_ready`](Self::mark_ready), and sent when
+/// [`next_ready`](Self::next_ready) returns its stream.
 ///
 /// A call with the key of a closed stream does nothing: the caller may not know yet that the peer
 /// has reset it.
@@ -78,7 +78,7 @@ pub struct Connection {
     pub(super) streams: Streams,
     pub(super) queues: Queues,
     pub(super) flow: ReceiveFlow,
-    /// How much content the client lets the server send; never below 0.
+    /// How much content the client allows the server to send; never below 0.
     pub(super) send_window: i32,
     /// Bytes sent that no WINDOW_UPDATE for the connection has covered yet.
     pub(super) unacknowledged: u32,
@@ -112,13 +112,13 @@ pub struct Connection {
 
 const _: () = assert!(size_of::<Connection>() <= 1024, "every idle connection holds one");
 
-/// How many priorities of streams that are not open yet are remembered.
+/// The maximum number of stored priorities of streams that are not open yet.
 const EARLY_PRIORITIES: usize = 4;
 
 /// The progress of a graceful shutdown of the connection. RFC 9113 §6.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoAwayState {
-    /// Not begun: requests are served.
+    /// The shutdown has not begun: all requests are served.
     NotSent,
     /// GOAWAY was sent; requests that the client sent before receiving it are still served.
     Sent,
@@ -188,8 +188,8 @@ impl Connection {
         }
     }
 
-    /// Reports that request content was consumed, so that the client may send as much again. A
-    /// WINDOW_UPDATE is sent as soon as half a window was consumed.
+    /// Reports that request content was consumed, so that the client may send the same amount
+    /// again. A WINDOW_UPDATE is sent as soon as half a window was consumed.
     pub fn release_capacity(&mut self, stream: StreamKey, bytes: usize, out: &mut Vec<u8>) {
         let target = self.flow.stream_target;
         let is_closed = self.receive.step == FrameReadState::Closed;
@@ -289,13 +289,13 @@ impl Connection {
         self.update_connection_window(out);
     }
 
-    /// Ends a turn: no more events are yielded for streams whose response is complete while the
-    /// request is not. Each of them is passed to `on_close`.
+    /// Must be called at the end of a turn. Passes each stream whose response is complete while its
+    /// request is not to `on_close`, and yields no more events for it.
     ///
-    /// The client has one round trip to see the response and to end the stream itself, because some
-    /// clients drop a response that is followed by a reset at once. A PING measures the round trip;
-    /// streams that have not ended by then are reset. If none of them has received content, nothing
-    /// is done.
+    /// The client gets one round trip to receive the response and to end the stream itself, because
+    /// some clients drop a response that is immediately followed by a reset. A PING measures the
+    /// round trip; streams that have not ended by then are reset. If none of the streams has
+    /// received content, this does nothing.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
     pub fn close_answered_streams(
@@ -325,8 +325,9 @@ impl Connection {
         frame::write_frame(FrameType::Ping, 0, 0, &RESPONSES_SEEN_PING, out);
     }
 
-    /// Resets the streams whose response the client has seen, but whose request it has not ended.
-    pub(super) fn reset_answered_streams(&mut self, out: &mut Vec<u8>) {
+    /// Resets the streams whose response the client has received, but whose request it has not
+    /// ended.
+    pub(super) fn reset_unfinished_requests(&mut self, out: &mut Vec<u8>) {
         for slot in 0..self.streams.slots() {
             let stream = self.streams.at(slot);
             if stream.id != 0 && stream.is_closing {
@@ -402,8 +403,8 @@ impl Connection {
         self.budget.units_left()
     }
 
-    /// Frees the scratch memory, and that of closed streams if none is open. This has no effect on
-    /// the wire. Call it when the connection has been idle for a moment.
+    /// Frees the scratch memory and, if no stream is open, the memory of closed streams. This has
+    /// no effect on the wire. Call it when the connection has been idle for a moment.
     pub fn trim(&mut self) {
         self.streams.shrink();
         self.decoder.trim();
@@ -420,7 +421,7 @@ impl Connection {
         self.encoder.shrink();
     }
 
-    /// The heap memory in bytes: that of the HPACK tables, and all other.
+    /// The heap memory in bytes: that of the HPACK tables, and all other memory.
     #[must_use]
     pub fn memory_bytes(&self) -> (usize, usize) {
         let table_bytes = self.decoder.memory_bytes() + self.encoder.memory_bytes();

@@ -149,7 +149,7 @@ impl Connection {
             self.flow.on_rtt_pong(limits);
         } else if payload == RESPONSES_SEEN_PING && self.responses_seen_ping_pending {
             self.responses_seen_ping_pending = false;
-            self.reset_answered_streams(out);
+            self.reset_unfinished_requests(out);
         } else if payload == SHUTDOWN_PING && self.goaway == GoAwayState::Sent {
             self.go_away_now(out);
         } else if payload != KEEP_ALIVE_PING || !std::mem::take(&mut self.keep_alive_ping_pending) {
@@ -158,8 +158,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Sends a PING to check whether the client is alive. Any bytes that arrive later prove it, not
-    /// only the acknowledgement.
+    /// Sends a PING to check whether the client is alive. Not only the acknowledgement proves that,
+    /// but any bytes that arrive later.
     pub fn send_keep_alive_ping(&mut self, out: &mut Vec<u8>) {
         if self.receive.step != FrameReadState::Closed {
             self.keep_alive_ping_pending = true;
@@ -286,7 +286,7 @@ impl Connection {
             }
             StreamLookup::Idle => {
                 let existing = self.early_priorities.iter().position(|(early, _)| *early == id);
-                // Newest first: the oldest priority is dropped.
+                // The newest priority is first. If there is no room, the oldest is dropped.
                 let index = existing.unwrap_or(self.early_priorities.len() - 1);
                 self.early_priorities[..=index].rotate_right(1);
                 self.early_priorities[0] = (id, priority);

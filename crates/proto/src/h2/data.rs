@@ -116,7 +116,7 @@ impl Connection {
         stream.unreleased += length;
         self.flow.unreleased += length;
         if total > length && !end_stream {
-            // The padding is consumed immediately.
+            // Padding counts as consumed immediately.
             self.release_capacity(key, 0, out);
         }
         self.budget.credit_received(limits, length);

@@ -37,11 +37,11 @@ pub enum Event {
         /// The violated rule.
         error: crate::RequestError,
     },
-    /// A stream was reset: its exchange fails. The key has become invalid.
+    /// A stream was reset, so its exchange fails. The key is no longer valid.
     Reset {
         /// The stream.
         stream: StreamKey,
-        /// How it was ended, and why.
+        /// Which side reset the stream, and why.
         cause: ResetCause,
     },
     /// The head of a request violated a rule of HTTP/2, or a frame arrived on a closed stream.
@@ -63,7 +63,7 @@ pub enum Event {
     /// The peer violated a rule of the connection, and GOAWAY was written. Fail all exchanges, send
     /// the output, and close.
     ConnectionError(Http2Error),
-    /// The connection is over; nothing more is read.
+    /// The connection has ended; nothing more is read.
     Closed,
 }
 
@@ -98,7 +98,7 @@ pub enum WaitingFor {
     /// The rest of another frame.
     Frame,
     /// Any frame, while streams are open. The caller knows what each stream waits for: content
-    /// until its `End`, and window if
+    /// until its `End`, and a larger window if
     /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stream_window_exhausted).
     Streams,
     /// The next request.
@@ -125,7 +125,7 @@ pub struct ReadyStream {
     pub bytes_max: usize,
 }
 
-/// How a piece of content continues.
+/// What follows the content that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoreData {
     /// More content, which is available.

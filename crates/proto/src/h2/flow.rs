@@ -1,4 +1,4 @@
-//! Flow control: how much client and server may send each other. RFC 9113 §5.2, §6.9.
+//! Flow control: how much the client may send. RFC 9113 §5.2, §6.9.
 
 use super::limits::{Limits, WINDOW_DEFAULT};
 
@@ -7,8 +7,8 @@ use super::limits::{Limits, WINDOW_DEFAULT};
 /// still send (negative if the window has shrunk), `unreleased` is how much arrived and was not
 /// consumed.
 ///
-/// So an endpoint sends one WINDOW_UPDATE for each half window, no matter how content is split when
-/// it arrives and is consumed.
+/// So an endpoint sends one WINDOW_UPDATE for each half window, no matter in what portions the
+/// content arrives and is consumed.
 #[inline]
 pub(super) fn window_increment(target: u32, window: i32, unreleased: u32) -> Option<u32> {
     let increment = i64::from(target) - i64::from(window) - i64::from(unreleased);
@@ -16,7 +16,7 @@ pub(super) fn window_increment(target: u32, window: i32, unreleased: u32) -> Opt
     if increment > 0 && increment >= target / 2 { Some(increment) } else { None }
 }
 
-/// The connection's own window, and the target sizes of it and of the streams' windows.
+/// The connection's window, and the target sizes of the windows of the connection and its streams.
 ///
 /// A window that is filled within a round trip is too small. The round trip is measured without a
 /// clock, by a PING: the content that arrives until its acknowledgement is the bandwidth-delay
@@ -64,13 +64,13 @@ impl ReceiveFlow {
     #[inline]
     pub(super) fn on_data(&mut self, limits: &Limits, bytes: u32) -> bool {
         self.bdp_bytes = self.bdp_bytes.saturating_add(bytes);
-        let sends_ping =
+        let should_ping =
             !self.rtt_ping_pending && self.bdp_bytes >= self.bdp_interval && self.can_grow(limits);
-        if sends_ping {
+        if should_ping {
             self.rtt_ping_pending = true;
             self.bdp_bytes = 0;
         }
-        sends_ping
+        should_ping
     }
 
     fn can_grow(&self, limits: &Limits) -> bool {

@@ -21,16 +21,16 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub enum PrefaceMatch {
     /// They begin with the preface: the peer speaks HTTP/2 by prior knowledge.
     Match,
-    /// They are the beginning of it: more bytes are needed to decide.
+    /// They are the beginning of the preface: more bytes are needed to decide.
     Partial,
-    /// They differ: it is another protocol.
+    /// They differ from the preface: the peer speaks another protocol.
     No,
 }
 
-/// Whether a connection that begins with these bytes speaks HTTP/2. RFC 9113 §3.3, §3.4.
+/// Compares the first bytes of a connection with the preface. RFC 9113 §3.3, §3.4.
 ///
-/// No registered method of HTTP/1 shares more than its first two bytes (`PR`, as in PROPFIND), so
-/// the third byte is decisive in all practical cases.
+/// No registered method of HTTP/1 shares more than the first two bytes of the preface (`PR`, as in
+/// PROPFIND), so the third byte is decisive in all practical cases.
 #[must_use]
 pub fn match_preface(prefix: &[u8]) -> PrefaceMatch {
     let compared = prefix.len().min(PREFACE.len());
@@ -233,10 +233,11 @@ impl FrameHeader {
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = *bytes.first_chunk::<HEADER_BYTES>()?;
+        let [l0, l1, l2, type_number, flags, s0, s1, s2, s3] =
+            *bytes.first_chunk::<HEADER_BYTES>()?;
         Some(Self {
             length: u32::from_be_bytes([0, l0, l1, l2]),
-            frame_type: FrameType::from_u8(kind),
+            frame_type: FrameType::from_u8(type_number),
             flags,
             // RFC 9113 §4.1: the reserved bit must be ignored when receiving.
             stream_id: u32::from_be_bytes([s0, s1, s2, s3]) & WINDOW_CEILING,
@@ -291,19 +292,29 @@ pub const SETTING_BYTES: usize = 6;
 
 /// Writes a frame with the given payload. Panics if the payload is longer than any frame.
 #[inline]
-pub fn write_frame(kind: FrameType, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
-    write_header(kind, flags, stream, payload.len(), out);
+pub fn write_frame(
+    frame_type: FrameType,
+    flags: u8,
+    stream: u32,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) {
+    write_header(frame_type, flags, stream, payload.len(), out);
     out.extend_from_slice(payload);
 }
 
 /// Writes the header of a frame with a payload of this length. Panics if no frame is that long.
 #[inline]
-pub fn write_header(kind: FrameType, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
+pub fn write_header(
+    frame_type: FrameType,
+    flags: u8,
+    stream: u32,
+    length: usize,
+    out: &mut Vec<u8>,
+) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     assert!(length <= PAYLOAD_BYTES_CEILING, "the payload is too long for a frame");
-    out.extend_from_slice(
-        &FrameHeader { length, frame_type: kind, flags, stream_id: stream }.to_bytes(),
-    );
+    out.extend_from_slice(&FrameHeader { length, frame_type, flags, stream_id: stream }.to_bytes());
 }
 
 /// Writes RST_STREAM. RFC 9113 §6.4.

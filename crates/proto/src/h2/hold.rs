@@ -1,4 +1,4 @@
-//! Holds back small fragments of content when a window is nearly full.
+//! Holds back small fragments of content when a window has little room left.
 //!
 //! A client that acknowledges each DATA frame opens a full window by the size of one frame at a
 //! time. A server that always fills the window would cut its content into ever smaller fragments,
@@ -16,7 +16,7 @@ use super::streams::{Stream, StreamKey, Streams};
 /// The maximum time for which a fragment is held back, in milliseconds.
 const HOLD_MS: u64 = 50;
 
-/// A fragment of this size is worth a frame, and is not held back.
+/// A fragment of at least this size is worth a frame, and is not held back.
 const FRAGMENT_BYTES_MIN: u32 = 1024;
 
 /// [`Stream::capacity_min`] of a stream whose fragment was held back long enough.
@@ -26,7 +26,7 @@ const RELEASED: u16 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FramePart {
     pub(super) len: usize,
-    /// How much the frame would contain if the windows were open.
+    /// How much the frame would contain if the windows did not limit it.
     pub(super) unlimited_len: usize,
 }
 
@@ -70,8 +70,8 @@ impl HeldFragments {
 
 impl Connection {
     /// Sets the time, in milliseconds of a monotonic clock: refills the budget, and releases
-    /// content that was held back long enough. Call it once per turn or once per minute, and at
-    /// [`Self::next_release_at`].
+    /// content that was held back long enough. Call it once per turn, once per minute while the
+    /// connection is idle, and at [`Self::next_release_at`].
     pub fn refill_budget(&mut self, limits: &Limits, now_ms: u64) {
         self.budget.refill(limits, now_ms);
         self.release_if_due(now_ms);
@@ -138,7 +138,7 @@ impl Connection {
         self.requeue(key.slot);
     }
 
-    /// Releases the streams that are held back, once it is time.
+    /// Releases the streams that are held back, if their time has come.
     #[inline]
     pub(super) fn release_if_due(&mut self, now_ms: u64) {
         self.held_fragments.now_ms = now_ms;

@@ -11,9 +11,9 @@ pub struct Limits {
     /// The limits of one request, as over HTTP/1: its head, its fields, its content, its trailers.
     /// The head's limit is announced to the peer (SETTINGS_MAX_HEADER_LIST_SIZE).
     pub request: crate::Limits,
-    /// How many streams may be open at once. Default 128: RFC 9113 §6.5.2 recommends at least 100,
-    /// the number that browsers and load generators use. Streams over the limit are refused. At
-    /// most 32,768.
+    /// How many streams may be open at the same time. Default 128: RFC 9113 §6.5.2 recommends at
+    /// least 100, the number that browsers and load generators use. Streams over the limit are
+    /// refused. At most 32,768.
     pub concurrent_streams_max: u32,
     /// The initial window of a stream. Default 65,535, which needs no setting: how much an upload
     /// can send in the first round trip.
@@ -81,7 +81,7 @@ impl Limits {
     };
 
     /// The longest frame, including its header, that [`receive`](super::Connection::receive) may
-    /// need at once.
+    /// need as a whole.
     #[must_use]
     pub const fn receive_buffer_bytes_min(&self) -> usize {
         super::frame::HEADER_BYTES + self.payload_bytes_max() as usize

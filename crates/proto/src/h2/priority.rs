@@ -16,9 +16,9 @@ pub struct Priority {
 impl Priority {
     /// The priority of a request without a Priority field.
     ///
-    /// RFC 9218 §4.2 makes it not incremental. But a client that sends no priority has not
+    /// By RFC 9218 §4.2 it would not be incremental. But a client that sends no priority has not
     /// requested sequential responses, and a long response would block all others, so responses
-    /// share.
+    /// share the connection by default.
     pub const DEFAULT: Self = Self { urgency: 3, incremental: true };
 
     /// Reads the value of a Priority field. Missing parameters have the standard's defaults:
@@ -76,7 +76,7 @@ impl Queues {
 
     /// Returns whether a queued stream is at least as urgent as `urgency`.
     #[inline]
-    pub(super) const fn has_more_urgent(&self, urgency: u8) -> bool {
+    pub(super) const fn has_at_least_as_urgent(&self, urgency: u8) -> bool {
         // The bits of this urgency and of all that are more urgent.
         self.nonempty & (0xff >> (7 - urgency)) != 0
     }

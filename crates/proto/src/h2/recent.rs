@@ -3,7 +3,7 @@
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseKind {
-    /// It was never opened, or was closed too long ago to be remembered.
+    /// It was never opened: the client skipped its identifier.
     Unknown,
     /// Both sides ended it.
     EndStream,
@@ -20,7 +20,7 @@ pub(super) struct RecentlyClosed {
     high: [u64; REMEMBERED_STREAMS as usize / 64],
 }
 
-/// How many identifiers, up to the highest, are remembered.
+/// How many streams, up to the one with the highest identifier, are remembered.
 const REMEMBERED_STREAMS: u32 = 256;
 
 impl RecentlyClosed {
@@ -37,7 +37,8 @@ impl RecentlyClosed {
         ((at / 64) as usize, 1 << (at % 64))
     }
 
-    /// Forgets entries that are too old, and those of identifiers from `highest` to `id`.
+    /// Clears the entries for the identifiers after `highest` up to `id`. They replace the entries
+    /// of old streams.
     #[inline]
     pub(super) fn advance(&mut self, highest: u32, id: u32) {
         if id - highest == 2 || highest == 0 && id == 1 {

@@ -57,8 +57,8 @@ impl HeadInfo {
 
 /// Receives the fields of a request and writes its head.
 ///
-/// Pseudo-fields arrive first, in any order, while the head begins with the request line; so they
-/// are buffered in `scratch` until the first field arrives.
+/// Pseudo-fields arrive first, in any order, and the head begins with a request line made of them.
+/// So they are buffered in `scratch` until the first regular field arrives.
 pub(super) struct RequestSink<'a> {
     limits: &'a Limits,
     bytes: &'a mut Vec<u8>,
@@ -252,7 +252,7 @@ impl<'a> RequestSink<'a> {
         }
     }
 
-    /// Finishes the head. `end_stream` is whether the request is complete with it.
+    /// Finishes the head. `end_stream` says whether the request is complete with its head.
     #[inline]
     pub(super) fn finish(mut self, end_stream: bool) -> Result<HeadInfo, HeadError> {
         if let Some(error) = self.error {
@@ -375,8 +375,8 @@ impl<'a> RequestSink<'a> {
     }
 }
 
-/// The error for a name that requests must not have. `is_after_field` is whether a regular field
-/// precedes it.
+/// The error for a name that requests must not have. `is_after_field` says whether a regular field
+/// precedes the name.
 #[cold]
 fn name_error(class: NameClass, is_after_field: bool) -> Http2Error {
     match class {

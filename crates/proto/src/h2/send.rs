@@ -21,7 +21,7 @@ impl Connection {
     ///
     /// Panics if a response has begun. If the stream is closed, writes nothing and returns
     /// [`BodyFraming::None`].
-    #[expect(clippy::too_many_arguments, reason = "a response has so many parts")]
+    #[expect(clippy::too_many_arguments, reason = "a response has this many parts")]
     pub fn send_response<'a>(
         &mut self,
         limits: &Limits,
@@ -98,14 +98,14 @@ impl Connection {
         }
     }
 
-    /// How many bytes of content can be sent at once: as many as a DATA frame and the windows
+    /// How many bytes of content can be sent immediately: as many as a DATA frame and the windows
     /// allow, or 0 if another stream comes first.
     #[inline]
     #[must_use]
     pub fn send_capacity(&self, limits: &Limits, stream: StreamKey) -> usize {
         match self.streams.get(stream) {
             Some(state)
-                if !self.queues.has_more_urgent(state.priority.urgency)
+                if !self.queues.has_at_least_as_urgent(state.priority.urgency)
                     || self.queues.next() == Some(stream.slot) =>
             {
                 self.send_capacity_of(limits, state)
@@ -159,8 +159,8 @@ impl Connection {
     /// were written: at most [`send_capacity`](Self::send_capacity), and at most the remaining
     /// length of the response. If not all were written, the rest counts as [`MoreData::Buffered`],
     /// unless the response is complete. Nothing is written if the content is held back for a
-    /// moment, because the window has room only for a small part of it;
-    /// [`next_ready`](Self::next_ready) returns the stream again.
+    /// moment, because the window has room for only a small part of it;
+    /// [`next_ready`](Self::next_ready) then returns the stream again later.
     ///
     /// A response of known length is complete with its last byte, unless [`MoreData::Pending`]
     /// announces possible trailers; with [`MoreData::End`] before that, the stream is reset.

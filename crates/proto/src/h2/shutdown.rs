@@ -22,8 +22,8 @@ impl Connection {
         }
     }
 
-    /// Stops accepting requests at once: those after the last one are ignored, and the client may
-    /// retry them elsewhere.
+    /// Stops accepting requests immediately: those after the last one received are ignored, and the
+    /// client can retry them elsewhere.
     pub fn go_away_now(&mut self, out: &mut Vec<u8>) {
         if !matches!(self.goaway, GoAwayState::Final(_))
             && self.receive.step != FrameReadState::Closed
@@ -52,8 +52,8 @@ impl Connection {
         Event::ConnectionError(error)
     }
 
-    /// Must be called when the peer has closed its direction, after all earlier bytes were passed
-    /// to [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests
+    /// Must be called when the peer has finished sending, after all earlier bytes were passed to
+    /// [`receive`](Self::receive), which returned [`Event::NeedInput`]. Incomplete requests
     /// fail; responses to complete ones can still be sent, because the peer may have closed only
     /// its own direction.
     pub fn receive_eof(&mut self) -> Event {

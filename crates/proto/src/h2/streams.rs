@@ -7,7 +7,7 @@ use super::recent::{CloseKind, RecentlyClosed};
 /// A slot in the slab.
 pub(super) type Slot = u16;
 
-/// No slot.
+/// Stands for a missing slot.
 pub(super) const NO_SLOT: Slot = Slot::MAX;
 
 /// The key of a stream: its identifier, and its slot, which is unique among the open streams of
@@ -108,7 +108,7 @@ pub(super) struct Stream {
     /// Announced bytes of the response that were not sent.
     pub(super) send_bytes_left: u64,
     pub(super) id: u32,
-    /// How much the client lets the server send; below 0 if a setting has shrunk it.
+    /// How much the client allows the server to send; below 0 if a setting has shrunk the window.
     pub(super) send_window: i32,
     /// How much the client may send.
     pub(super) recv_window: i32,
@@ -136,7 +136,7 @@ pub(super) struct Stream {
     /// Whether `close_answered_streams` has reported the stream to the caller, so that no more
     /// events are yielded for it.
     pub(super) is_closing: bool,
-    /// Whether the request was refused: its response then earns no credit in the abuse budget.
+    /// Whether the request was refused. Its response then earns no credit in the abuse budget.
     pub(super) was_refused: bool,
     /// Whether the client waits for a 100 response.
     pub(super) expects_continue: bool,
@@ -165,8 +165,8 @@ impl Stream {
         window >= i32::from(self.capacity_min.max(1))
     }
 
-    /// Returns whether the response is complete and the request is not. The stream is then closed,
-    /// unless it is a tunnel.
+    /// Returns whether the response is complete and the request is not, and the stream is not a
+    /// tunnel. Such a stream is closed by [`super::Connection::close_answered_streams`].
     #[inline]
     pub(super) const fn has_unfinished_request(&self) -> bool {
         matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel

@@ -8,9 +8,9 @@ pub struct CloseCode(
 );
 
 impl CloseCode {
-    /// The purpose of the connection is fulfilled.
+    /// The connection has served its purpose.
     pub const NORMAL_CLOSURE: Self = Self(1000);
-    /// The endpoint goes away: a server shuts down, or a browser leaves the page.
+    /// The endpoint is going away: a server shuts down, or a browser leaves the page.
     pub const GOING_AWAY: Self = Self(1001);
     /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);

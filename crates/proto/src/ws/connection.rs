@@ -14,8 +14,8 @@ use super::receive::ReceivePath;
 pub enum Role {
     /// The end that accepted the handshake. It sends unmasked frames.
     Server,
-    /// The end that started the handshake, with a source of masks, which is called for each frame.
-    /// They must be unpredictable (RFC 6455 §10.3).
+    /// The end that started the handshake, with a function that returns the mask for each frame.
+    /// The masks must be unpredictable (RFC 6455 §10.3).
     Client(fn() -> [u8; 4]),
 }
 
@@ -63,7 +63,7 @@ pub enum Role {
 ///         }
 ///         Event::Close(close) => {
 ///             assert_eq!(close, Close { code: CloseCode::NORMAL_CLOSURE, reason: "" });
-///             break; // The answer is in `out`.
+///             break; // The reply is in `out`.
 ///         }
 ///         other => panic!("{other:?}"),
 ///     }
@@ -132,7 +132,7 @@ impl State {
 /// A fragmented message that is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentedSend {
-    pub(super) kind: MessageType,
+    pub(super) message_type: MessageType,
     pub(super) compressed: bool,
 }
 
@@ -150,17 +150,17 @@ impl<C: DeflateCodec> Connection<C> {
         }
     }
 
-    /// Makes the connection yield messages in chunks as they arrive, instead of whole: for messages
-    /// that are too long to be buffered. Chunks are as long as the received bytes allow; those of a
-    /// compressed message have at most 16 KiB.
+    /// Makes the connection yield messages in chunks as they arrive instead of as a whole: for
+    /// messages that are too long to be buffered. Chunks are as long as the received bytes allow;
+    /// those of a compressed message have at most 16 KiB.
     #[must_use]
     pub const fn streaming(mut self) -> Self {
         self.receive.is_streaming = true;
         self
     }
 
-    /// Must be called when the peer has closed its direction. Returns [`Event::Closed`] if the
-    /// close handshake was complete, otherwise an [`Event::Error`], which is not sent to the peer.
+    /// Must be called when the peer has finished sending. Returns [`Event::Closed`] if the close
+    /// handshake was complete, otherwise an [`Event::Error`], which is not sent to the peer.
     pub fn receive_eof(&mut self) -> Event<'static> {
         let was_closed = self.state.is_terminal();
         self.transition(Transition::End);
@@ -208,8 +208,8 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Returns whether the reply to another ping could be queued: fewer than
-    /// [`pending_pongs_max`](Limits::pending_pongs_max) pongs are pending. A caller that stops
-    /// reading until they are sent does not have to disconnect such a peer.
+    /// [`pending_pongs_max`](Limits::pending_pongs_max) pongs are pending. If the caller otherwise
+    /// stops reading until they are sent, the connection does not fail because of them.
     #[must_use]
     pub const fn can_queue_pong(&self, limits: &Limits) -> bool {
         !self.can_send() || self.budget.can_queue_pong(limits)
@@ -241,7 +241,7 @@ impl<C: DeflateCodec> Connection<C> {
     }
 
     /// Fails the connection because the peer violated a rule, and writes a Close frame that names
-    /// it.
+    /// the rule.
     // RFC 6455 §7.1.7: to fail the connection, an endpoint SHOULD send a Close frame with a code,
     // and MUST NOT process further data.
     #[cold]

@@ -21,10 +21,12 @@ const WINDOW_BITS_MIN: u8 = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeflateConfig {
     /// Whether the server resets its window after each message, even if the client would allow it
-    /// to be kept. Default true: keeping a compressor takes about 256 KB per connection.
+    /// to keep the window. Default true, because a compressor that keeps its window takes about
+    /// 256 KB per connection.
     pub server_no_context_takeover: bool,
     /// Whether the client is requested to reset its window after each message, so that the server
-    /// does not have to keep it. Default true: 32 KB and more per connection.
+    /// does not have to keep a copy of that window. Default true, because the copy takes 32 KB or
+    /// more per connection.
     pub client_no_context_takeover: bool,
     /// The windows, in bits, with which the server can compress; it uses the largest that the
     /// client accepts. Offers that require a smaller one are declined. Default only 15, because
@@ -81,8 +83,8 @@ impl fmt::Display for DeflateParams {
 
 /// Chooses the first offer that the server can accept. `values` are those of
 /// Sec-WebSocket-Extensions in the request. Offers that violate a rule are declined, and other
-/// extensions are ignored; with `None`, the response has no such field, and messages are not
-/// compressed.
+/// extensions are ignored. If this returns `None`, the response must not have such a field, and
+/// messages are not compressed.
 ///
 /// ```
 /// use peregrine_proto::ws::deflate::{DeflateConfig, negotiate};
@@ -137,7 +139,7 @@ fn accept_offer(offer: &Parameters, config: &DeflateConfig) -> Option<DeflatePar
 pub struct Offer {
     /// Whether the server is requested to reset its window after each message.
     pub server_no_context_takeover: bool,
-    /// Whether the client announces that it resets its own.
+    /// Whether the client announces that it resets its own window.
     pub client_no_context_takeover: bool,
     /// The largest window that the server may use, if it is smaller than 15 bits.
     pub server_max_window_bits: Option<u8>,
@@ -226,7 +228,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    /// Parses an element; `None` if it is another extension, or violates a rule.
+    /// Parses an element. Returns `None` if it is another extension, or violates a rule.
     // RFC 7692 §7.1: an offer with an unknown parameter, an invalid value, or a repeated parameter
     // is declined.
     fn parse(element: &[u8]) -> Option<Self> {
@@ -287,8 +289,8 @@ fn parse_window_bits(value: &[u8]) -> Option<u8> {
     })
 }
 
-/// Splits a value at separators outside of quoted strings. Empty parts of a list are ignored. If
-/// the separator is `;`, they are kept, because an empty parameter is an error.
+/// Splits a value at separators outside of quoted strings. Empty parts are omitted, unless the
+/// separator is `;`: an empty element of a list is ignored, but an empty parameter is an error.
 fn split_unquoted(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let is_separator = move |byte: &u8| {

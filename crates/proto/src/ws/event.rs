@@ -34,7 +34,7 @@ pub enum Event<'a> {
     Close(Close<'a>),
     /// The peer violated a rule, and a Close frame was written. Send the output, and close.
     Error(WebSocketError),
-    /// The connection is over; nothing more is read.
+    /// The connection has ended; nothing more is read.
     Closed,
 }
 
@@ -56,7 +56,7 @@ pub enum WaitingFor {
     Message,
     /// The rest of a frame.
     Frame,
-    /// The peer's Close frame, after ours.
+    /// The peer's Close frame, after this end has sent one.
     Close,
     /// The server's closing of the transport connection, after both Close frames.
     TransportClose,

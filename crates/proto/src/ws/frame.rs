@@ -9,7 +9,7 @@ pub enum Opcode {
     Text,
     /// The first frame of a binary message.
     Binary,
-    /// The connection ends.
+    /// The end of the connection, or the reply to it.
     Close,
     /// A check whether the peer is alive.
     Ping,
@@ -93,7 +93,7 @@ pub fn write_frame(
     }
 }
 
-/// Turns the bytes of `out` from `start` into a frame.
+/// Turns the bytes of `out` from `start` to its end into the payload of a frame.
 pub(super) fn wrap_frame(
     opcode: Opcode,
     flags: u8,

@@ -110,7 +110,8 @@ pub fn validate_version<'a>(
     }
 }
 
-/// Returns whether a list contains a token, ignoring case: for Connection and Upgrade.
+/// Returns whether the lists in `values` contain a token, ignoring case: for Connection and
+/// Upgrade.
 #[must_use]
 pub fn has_token<'a>(mut values: impl Iterator<Item = &'a [u8]>, token: &str) -> bool {
     values.any(|value| {

@@ -20,7 +20,7 @@ pub struct Limits {
     /// If exceeded: 1008.
     pub pending_pongs_max: u16,
     /// The budget for wasted work that a peer causes: the initial and the maximum amount. Default
-    /// 1,000, enough for 500 pings at once. `budget.rs` defines the cost of each action. When used
+    /// 1,000, enough for 500 pings in a row. `budget.rs` defines the cost of each action. When used
     /// up: 1008.
     pub abuse_budget_max: u32,
     /// How much of the budget is restored per second. Default 50: 25 pings.

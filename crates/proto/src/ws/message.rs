@@ -12,11 +12,11 @@ use super::utf8::Utf8Validator;
 /// A data frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IncomingFrame {
-    /// Bytes until its end.
+    /// The number of bytes until the end of the frame.
     pub(super) bytes_left: u64,
-    /// Whether it is the last frame of its message.
+    /// Whether this is the last frame of its message.
     pub(super) is_final: bool,
-    /// The mask of its next byte and the three after it; all 0 without a mask.
+    /// The mask of the next byte and the three after it; all 0 without a mask.
     pub(super) mask: [u8; 4],
     /// How many of the next bytes are already unmasked.
     pub(super) unmasked: usize,
@@ -25,26 +25,26 @@ pub(super) struct IncomingFrame {
 /// A message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IncomingMessage {
-    pub(super) kind: MessageType,
+    pub(super) message_type: MessageType,
     /// The number of announced payload bytes, before decompression.
     pub(super) received: u64,
     /// The number of content bytes so far, after decompression.
     pub(super) bytes: u64,
     pub(super) utf8: Utf8Validator,
-    /// The state of decompression, if it is compressed.
+    /// The state of decompression, if the message is compressed.
     pub(super) inflating: Option<InflateState>,
 }
 
 /// A compressed message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InflateState {
-    /// Whether the last call filled its room, so that more output may be pending.
+    /// Whether the last call filled the room for its output, so that more output may be pending.
     pub(super) is_full: bool,
-    /// How many bytes of [`DEFLATE_TAIL`] were decompressed.
+    /// How many bytes of [`DEFLATE_TAIL`] were passed to the decompressor.
     pub(super) end: usize,
 }
 
-/// The end of a flushed block, which is not sent.
+/// The bytes that end a flushed block, which are not sent.
 pub(super) const DEFLATE_TAIL: [u8; 4] = [0, 0, 0xFF, 0xFF];
 
 /// The maximum number of bytes decompressed at a time.
@@ -70,7 +70,7 @@ impl<C: DeflateCodec> Connection<C> {
         }
         frame.advance(available);
         let bytes = &unread[..available];
-        let kind = message.kind;
+        let message_type = message.message_type;
         let is_complete = frame.bytes_left == 0 && frame.is_final;
         let is_whole = is_complete && message.bytes == 0;
         message.bytes += available as u64;
@@ -79,7 +79,7 @@ impl<C: DeflateCodec> Connection<C> {
             // The most frequent case, a message in one available frame: its text is validated when
             // it is borrowed.
             self.end_message(limits, &message);
-            return Ok(Outcome::Event(available, FrameContent::Message(kind)));
+            return Ok(Outcome::Event(available, FrameContent::Message(message_type)));
         }
         message.check(bytes, is_complete)?;
         if !self.receive.is_streaming {
@@ -94,15 +94,18 @@ impl<C: DeflateCodec> Connection<C> {
             let reassembly = std::mem::take(&mut self.receive.reassembly);
             self.end_message(limits, &message);
             let content = match self.receive.is_streaming {
-                true => FrameContent::Chunk { kind, last: true },
-                false => FrameContent::Assembled(kind, reassembly),
+                true => FrameContent::Chunk { message_type, last: true },
+                false => FrameContent::Assembled(message_type, reassembly),
             };
             return Ok(Outcome::Event(available, content));
         }
         self.receive.message = Some(message);
         self.receive.frame = (frame.bytes_left > 0).then_some(frame);
         if self.receive.is_streaming && available > 0 {
-            return Ok(Outcome::Event(available, FrameContent::Chunk { kind, last: false }));
+            return Ok(Outcome::Event(
+                available,
+                FrameContent::Chunk { message_type, last: false },
+            ));
         }
         Ok(Outcome::Used(available))
     }
@@ -134,7 +137,7 @@ impl<C: DeflateCodec> Connection<C> {
             let len_before = output.len();
             // One more byte than allowed shows that the message is too long.
             let allowed = limits.message_bytes_max.saturating_sub(message.bytes).saturating_add(1);
-            // Enough for short texts; doubles if that was not enough.
+            // Enough for short texts; doubled each time that it was not enough.
             let estimate = len_before.max(8 * rest.len()).clamp(512, INFLATE_BYTES);
             let room = usize::try_from(allowed).unwrap_or(usize::MAX).min(estimate);
             let room = if is_streaming { room.min(INFLATE_BYTES - len_before) } else { room };
@@ -164,13 +167,13 @@ impl<C: DeflateCodec> Connection<C> {
         self.budget.credit_received(limits, used);
         message.check(&output[start..], is_complete)?;
         message.inflating = Some(inflate_state);
-        let kind = message.kind;
+        let message_type = message.message_type;
         if is_complete {
             compression.end_inflate();
             self.end_message(limits, &message);
             let content = match is_streaming {
-                true => FrameContent::Inflated { kind, bytes: output, last: true },
-                false => FrameContent::Assembled(kind, output),
+                true => FrameContent::Inflated { message_type, bytes: output, last: true },
+                false => FrameContent::Assembled(message_type, output),
             };
             return Ok(Outcome::Event(used, content));
         }
@@ -180,7 +183,7 @@ impl<C: DeflateCodec> Connection<C> {
         if is_streaming && !output.is_empty() {
             return Ok(Outcome::Event(
                 used,
-                FrameContent::Inflated { kind, bytes: output, last: false },
+                FrameContent::Inflated { message_type, bytes: output, last: false },
             ));
         }
         if !is_streaming {
@@ -189,7 +192,7 @@ impl<C: DeflateCodec> Connection<C> {
         Ok(if used == 0 && !is_done { Outcome::NeedInput } else { Outcome::Used(used) })
     }
 
-    /// Drops a complete message.
+    /// Records that a message is complete.
     #[inline]
     fn end_message(&mut self, limits: &Limits, message: &IncomingMessage) {
         if message.bytes > 0 {
@@ -222,9 +225,10 @@ impl IncomingFrame {
 }
 
 impl IncomingMessage {
-    /// Validates the next content, if it is text, and that it does not end within a character.
+    /// Validates the next content, if it is text. If the message is complete, it must not end
+    /// within a character.
     fn check(&mut self, bytes: &[u8], is_complete: bool) -> Result<(), WebSocketError> {
-        if self.kind == MessageType::Text
+        if self.message_type == MessageType::Text
             && !(self.utf8.check(bytes) && (!is_complete || self.utf8.is_complete()))
         {
             return Err(WebSocketError::TextInvalid);

@@ -22,7 +22,7 @@ pub(super) struct ReceivePath {
     pub(super) message: Option<IncomingMessage>,
     /// Whether a header or a control frame is incomplete.
     is_partial: bool,
-    /// The received part of a message that is yielded whole but did not arrive at once.
+    /// The received part of a message that is yielded as a whole but arrives in parts.
     pub(super) reassembly: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl ReceivePath {
             "a compressed message requires compression"
         );
         assert!(
-            message.kind == MessageType::Text || message.utf8.is_complete(),
+            message.message_type == MessageType::Text || message.utf8.is_complete(),
             "only text is validated"
         );
         assert!(
@@ -105,9 +105,9 @@ pub(super) enum FrameContent {
     /// The assembled message.
     Assembled(MessageType, Vec<u8>),
     /// All bytes are a chunk of a message.
-    Chunk { kind: MessageType, last: bool },
+    Chunk { message_type: MessageType, last: bool },
     /// A decompressed chunk.
-    Inflated { kind: MessageType, bytes: Vec<u8>, last: bool },
+    Inflated { message_type: MessageType, bytes: Vec<u8>, last: bool },
     /// A control frame whose payload starts at `from`.
     Control { opcode: Opcode, from: usize },
 }
@@ -126,8 +126,9 @@ impl<C: DeflateCodec> Connection<C> {
     /// Processes bytes: returns how many of `unread` were used, and their meaning.
     ///
     /// `unread` holds all received bytes that were not used yet; payloads are unmasked in place.
-    /// Call again until [`Event::NeedInput`], then when there are more. Payloads are processed as
-    /// they arrive, so only a header or a control frame is ever left unused: at most
+    /// Call it repeatedly until it returns [`Event::NeedInput`], then again when there are more
+    /// bytes. Payloads are processed as they arrive, so only a header or a control frame is ever
+    /// left unused: at most
     /// [`CONTROL_FRAME_BYTES_MAX`](frame::CONTROL_FRAME_BYTES_MAX) - 1 bytes. The events do not
     /// depend on how the bytes are split between calls, except that chunks are split in the same
     /// way.
@@ -181,11 +182,11 @@ impl<C: DeflateCodec> Connection<C> {
                 Event::Text(Cow::Owned(text))
             }
             FrameContent::Assembled(MessageType::Binary, bytes) => Event::Binary(Cow::Owned(bytes)),
-            FrameContent::Chunk { kind, last } => {
-                Event::Chunk { message_type: kind, bytes: Cow::Borrowed(bytes), is_final: last }
+            FrameContent::Chunk { message_type, last } => {
+                Event::Chunk { message_type, bytes: Cow::Borrowed(bytes), is_final: last }
             }
-            FrameContent::Inflated { kind, bytes, last } => {
-                Event::Chunk { message_type: kind, bytes: Cow::Owned(bytes), is_final: last }
+            FrameContent::Inflated { message_type, bytes, last } => {
+                Event::Chunk { message_type, bytes: Cow::Owned(bytes), is_final: last }
             }
             FrameContent::Control { opcode, from } => {
                 let payload = &bytes[from..];
@@ -230,13 +231,13 @@ impl<C: DeflateCodec> Connection<C> {
             self.budget.charge(Cost::Fragment(header.length))?;
         }
         if header.opcode != Opcode::Continuation {
-            let kind =
+            let message_type =
                 if header.opcode == Opcode::Text { MessageType::Text } else { MessageType::Binary };
             let compressed = header.flags & flag::RSV1 != 0;
             let inflating = compressed.then(InflateState::default);
             let utf8 = Utf8Validator::new();
             self.receive.message =
-                Some(IncomingMessage { kind, received: 0, bytes: 0, utf8, inflating });
+                Some(IncomingMessage { message_type, received: 0, bytes: 0, utf8, inflating });
         }
         let message = self.receive.message.as_mut().expect("a continuation belongs to a message");
         message.received = message.received.saturating_add(header.length);

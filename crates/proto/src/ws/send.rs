@@ -30,7 +30,7 @@ impl<'a> MessagePayload<'a> {
 /// Why nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// The connection ends or has ended.
+    /// The connection is closing or closed.
     Closed,
     /// A fragmented message is being sent.
     MessageInProgress,
@@ -44,7 +44,7 @@ impl fmt::Display for WriteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Closed => "the WebSocket is closed",
-            Self::MessageInProgress => "another message is being sent in pieces",
+            Self::MessageInProgress => "another message is being sent in fragments",
             Self::ControlTooLong => "the payload of a ping or a pong exceeds 125 bytes",
             Self::InvalidCloseCode => "the code is not allowed in a Close frame",
         })
@@ -70,16 +70,16 @@ impl<C: DeflateCodec> Connection<C> {
             return Err(WriteError::MessageInProgress);
         }
         self.check_open()?;
-        let (kind, bytes) = content.into_parts();
+        let (message_type, bytes) = content.into_parts();
         let compressed = self.compression.is_some() && bytes.len() >= limits.compress_bytes_min;
-        self.write_data(FragmentedSend { kind, compressed }, true, bytes, true, out);
+        self.write_data(FragmentedSend { message_type, compressed }, true, bytes, true, out);
         Ok(())
     }
 
-    /// Writes a fragment of a message, as one frame: the first call begins the message, and the one
-    /// with `last` ends it. The compressor is flushed, so the peer can read a fragment before the
-    /// next one arrives. Such a message is compressed, however short, if compression was
-    /// negotiated.
+    /// Writes a fragment of a message, as one frame: the first call begins the message, and the
+    /// call with `last` ends it. The compressor is flushed, so the peer can read a fragment before
+    /// the next one arrives. If compression was negotiated, such a message is compressed even if it
+    /// is short.
     ///
     /// # Errors
     ///
@@ -94,10 +94,10 @@ impl<C: DeflateCodec> Connection<C> {
         out: &mut Vec<u8>,
     ) -> Result<(), WriteError> {
         self.check_open()?;
-        let (kind, bytes) = content.into_parts();
+        let (message_type, bytes) = content.into_parts();
         let compressed = self.compression.is_some();
-        let sending = self.sending.unwrap_or(FragmentedSend { kind, compressed });
-        if sending.kind != kind {
+        let sending = self.sending.unwrap_or(FragmentedSend { message_type, compressed });
+        if sending.message_type != message_type {
             return Err(WriteError::MessageInProgress);
         }
         self.write_data(sending, self.sending.is_none(), bytes, last, out);
@@ -126,9 +126,9 @@ impl<C: DeflateCodec> Connection<C> {
         self.write_control(Opcode::Pong, payload, out)
     }
 
-    /// Starts the close handshake: writes a Close frame, with or without a code and a reason, of
-    /// which the first 123 bytes are sent. Messages are still received until the peer's Close frame
-    /// arrives; the caller limits how long that may take.
+    /// Starts the close handshake: writes a Close frame, with or without a code and a reason. Of
+    /// the reason, only the first 123 bytes are sent. Messages are still received until the peer's
+    /// Close frame arrives; the caller limits how long that may take.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl<C: DeflateCodec> Connection<C> {
         last: bool,
         out: &mut Vec<u8>,
     ) {
-        let opcode = match (first, sending.kind) {
+        let opcode = match (first, sending.message_type) {
             (true, MessageType::Text) => Opcode::Text,
             (true, MessageType::Binary) => Opcode::Binary,
             (false, _) => Opcode::Continuation,

@@ -1,6 +1,7 @@
 //! Incremental validation of UTF-8.
 
-/// Validates text as it arrives. An invalid byte is rejected at once, not at the end of the text.
+/// Validates text as it arrives. An invalid byte is rejected immediately, not at the end of the
+/// text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Utf8Validator {
     /// The bytes of an incomplete character.

@@ -72,12 +72,12 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///   another.
 /// - Upgrades: WebSocket and other protocols are forwarded, also from HTTP/2 clients. `h2c`, `HTTP`
 ///   and `TLS` are not, because requests inside would bypass this proxy. After the client has
-///   closed its side, a pause of 60 s closes the other side.
+///   closed its side, the connection ends when the upstream pauses for 60 s.
 /// - Methods: CONNECT and TRACE get a 405. OPTIONS decrements `Max-Forwards`.
-/// - Interim responses: forwarded, such as 103, up to 16 per request; those of HTTP/2 upstreams are
-///   not.
+/// - Interim responses, such as 103: up to 16 per request are forwarded, except those of HTTP/2
+///   upstreams.
 ///
-/// hyper parses the responses of upstreams, and requests are serialised from parsed heads, so
+/// hyper parses the responses of upstreams, and requests are serialized from parsed heads, so
 /// ambiguous messages are not forwarded in either direction.
 ///
 /// # Failures and limits
@@ -90,8 +90,8 @@ const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 ///   processed any of it, or if it is a GET, HEAD, OPTIONS, PUT or DELETE whose content can be sent
 ///   again.
 /// - Health: see [`Upstreams`].
-/// - Connections: HTTP/1.1; with the feature `proxy-tls` also TLS and HTTP/2. Each worker keeps 32
-///   idle connections to each upstream for 30 s. At most 256 are in use
+/// - Connections: HTTP/1.1; with the feature `proxy-tls` also TLS and HTTP/2. Each worker keeps up
+///   to 32 idle connections to each upstream, for 30 s each. At most 256 are in use
 ///   ([`connections_max`](ReverseProxy::connections_max)); a request that waits longer than 500 ms
 ///   for one gets a 503 ([`queue`](ReverseProxy::queue)).
 #[doc(alias = "proxy_pass")]
@@ -105,6 +105,7 @@ pub struct ReverseProxy {
     pseudonym: String,
     timeouts: Timeouts,
     retries: usize,
+    /// The maximum number of idle connections, and how long each is kept.
     idle: (usize, Duration),
     limits: SlotLimits,
 }
@@ -160,7 +161,7 @@ impl ReverseProxy {
         self
     }
 
-    /// Does not send the client's address.
+    /// Omits all fields that describe the client, such as `X-Forwarded-For`.
     #[must_use]
     pub fn no_forwarding_headers(mut self) -> Self {
         self.forwarded_headers = ForwardedHeaders::Off;
@@ -196,7 +197,7 @@ impl ReverseProxy {
         self
     }
 
-    /// Limits the time until an upstream's response begins, counted from when the upstream last
+    /// Limits the time until an upstream's response begins, measured from when the upstream last
     /// accepted part of the request. Default: 60 s.
     #[must_use]
     pub fn response_timeout(mut self, time: Duration) -> Self {
@@ -231,13 +232,13 @@ impl ReverseProxy {
         self
     }
 
-    /// Limits the requests that each worker has in progress at each upstream, and so the HTTP/1.1
-    /// connections in use. Upgraded connections such as WebSockets count until they end. Further
-    /// requests [wait](Self::queue). Default: 256.
+    /// Limits the requests that each worker has in progress at each upstream, and thereby the
+    /// HTTP/1.1 connections in use. Upgraded connections such as WebSockets count until they end.
+    /// Further requests [wait](Self::queue). Default: 256.
     ///
     /// When all connections are in use, a waiting request may abort a response that has been unread
-    /// for a second, if that response's client connection has at least two more requests than its
-    /// own.
+    /// for a second, if that response's client connection has at least two more requests in
+    /// progress than its own.
     #[must_use]
     pub fn connections_max(mut self, connections_max: usize) -> Self {
         self.limits.connections_max = connections_max;
@@ -310,7 +311,7 @@ impl ReverseProxy {
         if let Some(protocols) = &protocols {
             set_upgrade_fields(&mut fields, protocols);
         }
-        self.start_due_health_check();
+        self.start_due_health_checks();
         let context =
             ForwardContext { parts: &parts, interims: &interims, is_upgrade: protocols.is_some() };
         let result = self.try_upstreams(&context, method.clone(), path, fields, body).await;
@@ -331,7 +332,7 @@ impl ReverseProxy {
     ) -> Result<UpstreamResponse, LastError> {
         let ForwardContext { parts, interims, is_upgrade } = *context;
         let set = self.upstreams.set();
-        // Content that has arrived completely can be sent again in any case.
+        // Content that has already arrived completely can be sent again on a retry.
         let (buffered, mut stream) = match body.try_into_bytes() {
             Ok(bytes) => (Some(bytes), None),
             Err(body) => (None, Some(body)),
@@ -344,19 +345,19 @@ impl ReverseProxy {
         {
             tried.push(index);
             if set.is_unhealthy(index) {
-                // The attempt must test the upstream, not a connection from an earlier time.
+                // The attempt must test the upstream, not a connection opened before it failed.
                 self.pools[index].clear();
             }
             let body = buffered.clone().map(Body::from).or_else(|| stream.take());
             let Some(body) = body else { break };
             let upstream = &set.upstreams[index];
-            let request = self.request(&method, upstream, path, &fields, parts, body)?;
+            let request = self.build_request(&method, upstream, path, &fields, parts, body)?;
             let progress = Rc::<RequestProgress>::default();
             let (pool, timeouts) = (&self.pools[index], self.timeouts);
             let attempt = UpstreamAttempt {
                 client: parts.peek_connection(),
-                upstreams: set,
-                upstream: index,
+                set,
+                index,
                 pool,
                 is_upgrade,
                 progress: &progress,
@@ -382,21 +383,22 @@ impl ReverseProxy {
             if attempt_error.is_upstream_failure() && !reused_connection {
                 set.record_failure(index, &attempt_error);
             }
-            let error = progress.error.borrow_mut().take();
+            let body_error = progress.error.borrow_mut().take();
             stream = body.filter(|_| !progress.is_started.get());
             let is_request_body = matches!(attempt_error, AttemptError::RequestBody);
-            last_error = Some((FailureDetail { attempt_error, error }, index));
+            last_error = Some((FailureDetail { attempt_error, body_error }, index));
             if !can_retry || is_request_body {
                 break;
             }
         }
+        // A set is never empty, so at least one attempt has failed.
         Err(last_error.unwrap_or_else(|| {
-            (FailureDetail { attempt_error: AttemptError::ConnectTimeout, error: None }, 0)
+            (FailureDetail { attempt_error: AttemptError::ConnectTimeout, body_error: None }, 0)
         }))
     }
 
     /// Builds the request that an upstream receives.
-    fn request(
+    fn build_request(
         &self,
         method: &Method,
         upstream: &Upstream,
@@ -415,7 +417,7 @@ impl ReverseProxy {
             if is_asterisk_form { Ok(Uri::from_static("*")) } else { target.parse() };
         let Ok(uri) = uri else {
             return Err((
-                FailureDetail { attempt_error: AttemptError::InvalidTarget, error: None },
+                FailureDetail { attempt_error: AttemptError::InvalidTarget, body_error: None },
                 0,
             ));
         };
@@ -437,20 +439,23 @@ impl ReverseProxy {
         Ok(request)
     }
 
+    /// Returns the path to append to the upstream's base path, or the response to a request that
+    /// must not be forwarded.
     fn upstream_path<'h>(&self, head: &'h RequestHead) -> Result<&'h str, Problem> {
         let path = head.path();
+        // If only a part of each upstream may be reached, no path may lead out of that part.
         let bases = self.upstreams.set().upstreams.iter().map(|upstream| &upstream.base_path);
-        let is_within = !self.prefix.is_empty() || bases.into_iter().any(|base| !base.is_empty());
+        let is_confined = !self.prefix.is_empty() || bases.into_iter().any(|base| !base.is_empty());
         // RFC 3986 §5.2.4: a server that removes these segments may leave the path that was
         // intended.
-        if is_within && has_dot_segments(path) {
+        if is_confined && has_dot_segments(path) {
             let detail = "a path with . or .. segments is not forwarded";
             return Err(Problem::new(StatusCode::BAD_REQUEST, "dot-segments", detail));
         }
         match path.strip_prefix(self.prefix.as_str()) {
             Some("") => Ok("/"),
             // `*` concerns the whole server, but only a part of it is forwarded here.
-            Some(rest) if rest.starts_with('/') || !is_within => Ok(rest),
+            Some(rest) if rest.starts_with('/') || !is_confined => Ok(rest),
             _ => {
                 let detail = "requests for this path are not forwarded";
                 Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
@@ -459,7 +464,7 @@ impl ReverseProxy {
     }
 
     /// Starts the health checks that are due.
-    fn start_due_health_check(&self) {
+    fn start_due_health_checks(&self) {
         let set = self.upstreams.set();
         while let (Some(check), Some(guard)) = (&set.health_check, set.next_due_check()) {
             drop(tokio::task::spawn_local(run_health_check(guard, check.clone())));

@@ -12,7 +12,8 @@ use peregrine_web::upgrade::UpgradeHandler;
 use peregrine_web::{Body, Problem, Response};
 
 impl ReverseProxy {
-    /// Converts an upstream's response for the client.
+    /// Converts an upstream's response for the client. `protocols` are those that the request
+    /// offered to switch to.
     pub(super) fn respond(
         &self,
         upstream_response: UpstreamResponse,
@@ -20,7 +21,7 @@ impl ReverseProxy {
         protocols: Option<&HeaderValue>,
     ) -> Result<Response, Problem> {
         let UpstreamResponse { mut response, connection, in_flight } = upstream_response;
-        let index = in_flight.upstream;
+        let index = in_flight.index;
         let switches_protocol = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers();
         let violation = match protocols {

@@ -2,16 +2,16 @@
 //! it to another one.
 //!
 //! If each worker has its own socket, the kernel chooses the worker that accepts a connection by a
-//! hash. If workers share a socket, the first one to call `accept` gets it. Many connections are
-//! spread evenly in this way. A few long-lived ones are not, and one core may do the work of two.
-//! So if a worker has clearly more connections than another, it hands over connections that it has
-//! just accepted, before it receives anything on them.
+//! hash. If workers share a socket, the first one to call `accept` gets it. Both spread many
+//! connections evenly, but not a few long-lived ones, and one core may do the work of two. So if a
+//! worker has clearly more connections than another, it hands over connections that it has just
+//! accepted, before it receives anything on them.
 //!
 //! The other worker takes the connection in its next loop iteration. If it has not done so after
 //! [`HANDOFF_TIMEOUT`], the worker that accepted the connection takes it back and serves it. It
-//! then hands over nothing to the other worker until that worker takes connections again. A worker
-//! that is blocked, full, shutting down or ended therefore delays a connection only briefly, and
-//! these cases need not be distinguished.
+//! then hands over nothing to the other worker until that worker polls its queue again. So if the
+//! other worker is blocked, full, shutting down or ended, the connection is delayed only briefly,
+//! and the code need not distinguish these cases.
 
 use peregrine_metrics::Gauge;
 use std::cell::{Cell, RefCell};
@@ -32,58 +32,63 @@ pub(crate) const HANDOFF_TIMEOUT: Duration = Duration::from_millis(50);
 const HANDOFFS_PER_WINDOW: u32 = 64;
 const HANDOFF_WINDOW: Duration = Duration::from_millis(100);
 
-/// How many other workers are checked for each accepted connection. Each check may be a cache miss.
+/// How many other workers are checked for each accepted connection. Each check may cause a cache
+/// miss.
 const CANDIDATES_MAX: usize = 8;
 
 /// One worker's part in balancing the connections of a server.
 #[derive(Debug)]
-pub struct Balancer<P> {
-    workers: Arc<[WorkerLoad<P>]>,
+pub struct Balancer<H> {
+    workers: Arc<[WorkerLoad<H>]>,
     index: usize,
     /// Which of the other workers to check first next time.
     next: Cell<usize>,
     /// When the current window began, and how many connections were handed over in it.
     window: Cell<(Duration, u32)>,
-    /// The task that waits at each listener for connections from other workers.
+    /// For each listener, the waker that this worker last stored in its queue. A copy, so that
+    /// comparing wakers needs no lock.
     wakers: Box<[RefCell<Option<Waker>>]>,
 }
 
-/// The part of a worker's state that other workers read.
+/// The part of a worker's state that other workers access.
 // Aligned so that two workers never write to the same cache line or to adjacent lines, which the
 // processor prefetches in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct WorkerLoad<P> {
+struct WorkerLoad<H> {
     /// Open connections. Only the worker itself writes this.
     open_connections: Gauge,
     /// One queue for each listener, by the listener's index.
-    queues: Box<[Arc<HandoffQueue<P>>]>,
+    queues: Box<[Arc<HandoffQueue<H>>]>,
 }
 
 /// Connections of one listener that were handed to a worker, which has not taken them yet.
 #[derive(Debug)]
-struct HandoffQueue<P> {
+struct HandoffQueue<H> {
     /// Whether the worker takes connections that are handed to it.
     is_open: AtomicBool,
+    /// The length of `waiting`, readable without the lock.
     count: AtomicUsize,
-    inner: Mutex<QueueInner<P>>,
+    inner: Mutex<QueueInner<H>>,
 }
 
 #[derive(Debug)]
-struct QueueInner<P> {
-    waiting: VecDeque<(u64, P)>,
+struct QueueInner<H> {
+    /// Each connection with its ID, the oldest first.
+    waiting: VecDeque<(u64, H)>,
     last_id: u64,
+    /// Wakes the task of the worker that takes the connections.
     waker: Option<Waker>,
 }
 
-impl<P> Balancer<P> {
+impl<H> Balancer<H> {
     /// Creates one balancer for each of the server's `workers`. All workers have the same
     /// listeners, in the same order.
     #[must_use]
     pub fn for_workers(workers: usize, listeners: usize) -> Vec<Self> {
         let new_queues = || (0..listeners).map(|_| Arc::default()).collect();
         let new_load = |_| WorkerLoad { open_connections: Gauge::new(), queues: new_queues() };
-        let loads: Arc<[WorkerLoad<P>]> = (0..workers).map(new_load).collect();
+        let loads: Arc<[WorkerLoad<H>]> = (0..workers).map(new_load).collect();
         let new_balancer = |index| Self {
             workers: Arc::clone(&loads),
             index,
@@ -94,11 +99,11 @@ impl<P> Balancer<P> {
         (0..workers).map(new_balancer).collect()
     }
 
-    fn own_load(&self) -> &WorkerLoad<P> {
+    fn own_load(&self) -> &WorkerLoad<H> {
         &self.workers[self.index]
     }
 
-    /// Sets the number of open connections.
+    /// Sets the number of this worker's open connections.
     pub(crate) fn set_open_connections(&self, connections: usize) {
         self.own_load().open_connections.set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
@@ -109,10 +114,10 @@ impl<P> Balancer<P> {
         &self,
         listener: usize,
         now: impl FnOnce() -> Duration,
-    ) -> Option<HandoffTarget<P>> {
+    ) -> Option<HandoffTarget<H>> {
         let open = self.own_load().open_connections.get().max(0).cast_unsigned() + 1;
         let other_workers = self.workers.len() - 1;
-        let mut least: Option<(u64, &Arc<HandoffQueue<P>>)> = None;
+        let mut least: Option<(u64, &Arc<HandoffQueue<H>>)> = None;
         for step in 0..other_workers.min(CANDIDATES_MAX) {
             let offset = 1 + (self.next.get() + step) % other_workers;
             let worker = &self.workers[(self.index + offset) % self.workers.len()];
@@ -128,13 +133,14 @@ impl<P> Balancer<P> {
         let (load, queue) = least?;
         // A difference of up to one sixteenth is not worth handing over the connection to another
         // thread.
-        if open <= load + 1 + load / 16 || !self.is_within_rate(now()) {
+        if open <= load + 1 + load / 16 || !self.try_count_handoff(now()) {
             return None;
         }
         Some(HandoffTarget(Arc::clone(queue)))
     }
 
-    fn is_within_rate(&self, now: Duration) -> bool {
+    /// Counts one more hand-off. Returns false if the current window allows no more.
+    fn try_count_handoff(&self, now: Duration) -> bool {
         let (window_start, count) = self.window.get();
         let (window_start, count) =
             if now >= window_start + HANDOFF_WINDOW { (now, 0) } else { (window_start, count) };
@@ -144,7 +150,8 @@ impl<P> Balancer<P> {
     }
 
     /// Takes a connection that another worker accepted at `listener` and handed to this worker.
-    pub(crate) fn poll_handoff(&self, listener: usize, cx: &Context<'_>) -> Poll<P> {
+    /// Also opens this worker's queue, so that other workers may hand over more.
+    pub(crate) fn poll_handoff(&self, listener: usize, cx: &Context<'_>) -> Poll<H> {
         let queue = &self.own_load().queues[listener];
         if !queue.is_open.load(Ordering::Relaxed) {
             queue.is_open.store(true, Ordering::Relaxed);
@@ -168,7 +175,7 @@ impl<P> Balancer<P> {
         next.map_or(Poll::Pending, |(_, handoff)| Poll::Ready(handoff))
     }
 
-    /// Closes this worker's queue of `listener` until [`Balancer::poll_handoff`] is called again.
+    /// Closes this worker's queue for `listener` until [`Balancer::poll_handoff`] is called again.
     pub(crate) fn pause(&self, listener: usize) {
         let queue = &self.own_load().queues[listener];
         if queue.is_open.load(Ordering::Relaxed) {
@@ -176,8 +183,8 @@ impl<P> Balancer<P> {
         }
     }
 
-    /// Closes the queue of `listener` and takes a connection that is left in it.
-    pub(crate) fn take_remaining(&self, listener: usize) -> Option<P> {
+    /// Closes this worker's queue for `listener` and takes a connection that is left in it.
+    pub(crate) fn take_remaining(&self, listener: usize) -> Option<H> {
         let queue = &self.own_load().queues[listener];
         let mut inner = queue.close();
         let next = inner.waiting.pop_front();
@@ -186,24 +193,25 @@ impl<P> Balancer<P> {
     }
 }
 
-impl<P> Drop for Balancer<P> {
+impl<H> Drop for Balancer<H> {
     fn drop(&mut self) {
         // The workers that put connections into the queues take them back. If such a worker has
-        // ended too, its connections close when the last reference to the queue is dropped.
+        // ended as well, its connections are closed when the last reference to the queue is
+        // dropped.
         (0..self.wakers.len()).for_each(|listener| self.pause(listener));
     }
 }
 
-impl<P> WorkerLoad<P> {
+impl<H> WorkerLoad<H> {
     /// The number of the worker's open connections and of those in its queues.
     fn load(&self) -> u64 {
-        let queued = |queue: &Arc<HandoffQueue<P>>| queue.count.load(Ordering::Relaxed) as u64;
+        let queued = |queue: &Arc<HandoffQueue<H>>| queue.count.load(Ordering::Relaxed) as u64;
         let open = self.open_connections.get().max(0).cast_unsigned();
         open + self.queues.iter().map(queued).sum::<u64>()
     }
 }
 
-impl<P> Default for HandoffQueue<P> {
+impl<H> Default for HandoffQueue<H> {
     fn default() -> Self {
         Self {
             is_open: AtomicBool::new(false),
@@ -213,14 +221,14 @@ impl<P> Default for HandoffQueue<P> {
     }
 }
 
-impl<P> HandoffQueue<P> {
-    fn lock(&self) -> MutexGuard<'_, QueueInner<P>> {
+impl<H> HandoffQueue<H> {
+    fn lock(&self) -> MutexGuard<'_, QueueInner<H>> {
         // The queue is always consistent, even if a thread panicked while it held the lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes the queue, so that nothing more is added.
-    fn close(&self) -> MutexGuard<'_, QueueInner<P>> {
+    fn close(&self) -> MutexGuard<'_, QueueInner<H>> {
         let inner = self.lock();
         self.is_open.store(false, Ordering::Relaxed);
         inner
@@ -229,21 +237,21 @@ impl<P> HandoffQueue<P> {
 
 /// The worker that was chosen for a connection.
 #[derive(Debug)]
-pub(crate) struct HandoffTarget<P>(Arc<HandoffQueue<P>>);
+pub(crate) struct HandoffTarget<H>(Arc<HandoffQueue<H>>);
 
 /// A connection that was handed to a worker.
 #[derive(Debug)]
-pub(crate) struct PendingHandoff<P> {
-    queue: Arc<HandoffQueue<P>>,
+pub(crate) struct PendingHandoff<H> {
+    queue: Arc<HandoffQueue<H>>,
     id: u64,
 }
 
-impl<P> HandoffTarget<P> {
+impl<H> HandoffTarget<H> {
     /// Hands the connection to that worker.
     ///
     /// # Errors
     /// The worker currently accepts no hand-offs. The connection is returned.
-    pub(crate) fn push(self, handoff: P) -> Result<PendingHandoff<P>, P> {
+    pub(crate) fn push(self, handoff: H) -> Result<PendingHandoff<H>, H> {
         let Self(queue) = self;
         let mut inner = queue.lock();
         if !queue.is_open.load(Ordering::Relaxed) {
@@ -260,10 +268,10 @@ impl<P> HandoffTarget<P> {
     }
 }
 
-impl<P> PendingHandoff<P> {
+impl<H> PendingHandoff<H> {
     /// Takes the connection back if the other worker has not taken it, and closes that worker's
     /// queue until the worker takes connections again.
-    pub(crate) fn reclaim(self) -> Option<P> {
+    pub(crate) fn reclaim(self) -> Option<H> {
         let mut inner = self.queue.lock();
         let index = inner.waiting.iter().position(|(id, _)| *id == self.id)?;
         let (_, handoff) = inner.waiting.remove(index)?;
@@ -280,7 +288,7 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Takes all connections out of the queues, and returns their numbers for each worker.
+    /// Takes all connections out of the queues, and returns their IDs for each worker.
     fn take_all(balancers: &[Balancer<usize>]) -> Vec<Vec<usize>> {
         let cx = &Context::from_waker(Waker::noop());
         let take = |balancer: &Balancer<usize>| {
@@ -293,8 +301,8 @@ mod tests {
         balancers.iter().map(take).collect()
     }
 
-    /// Accepts this many connections at the first worker. The others take theirs `immediately` or
-    /// at the end. Returns how many connections each worker has.
+    /// Accepts this many connections on the first worker. The other workers take connections from
+    /// their queues `immediately` or at the end. Returns how many connections each worker has.
     fn distribute(workers: usize, connections: usize, immediately: bool) -> Vec<usize> {
         let balancers = Balancer::for_workers(workers, 1);
         take_all(&balancers);
@@ -397,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn least_loaded_of_many_workers_is_found_soon() {
+    fn least_loaded_of_many_workers_is_found_within_a_few_connections() {
         let balancers = Balancer::for_workers(40, 1);
         take_all(&balancers);
         balancers.iter().for_each(|balancer| balancer.set_open_connections(10));

@@ -4,7 +4,8 @@
 //! wait in the kernel's backlog and cost the process nothing. If another worker has clearly fewer
 //! connections, the loop hands the new connection to that worker. If the process runs out of
 //! descriptors or memory, the loop backs off exponentially and retries. On shutdown, it closes the
-//! socket to new connections and then serves those in the backlog.
+//! socket to new connections and then serves those in the backlog, unless another process uses the
+//! socket.
 
 pub(crate) mod balance;
 
@@ -30,16 +31,17 @@ use tokio::sync::watch;
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// On shutdown: how often accepting may fail while no connection is open. An open connection could
-/// free a resource by closing. With the pauses, the loop gives up after about two and a half
-/// seconds.
+/// On shutdown: how often accepting may fail while no connection is open, and so no connection can
+/// free a resource by closing. With the pauses between the attempts, the loop gives up after about
+/// 1.3 seconds.
 const DRAIN_ACCEPT_RETRIES: usize = 8;
 
-/// On shutdown: how long to wait for connections that were on their way when the socket was closed
-/// to new ones.
+/// On shutdown: how long to wait for connections that were already being established when the
+/// socket was closed to new ones.
 const DRAIN_ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Accepts connections until the worker drains, and then the rest of the backlog.
+/// Accepts connections until the worker drains. Then accepts the rest of the backlog, unless
+/// another process also uses the socket.
 pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     listener_state: Rc<ListenerState<D>>,
@@ -71,10 +73,10 @@ pub(crate) async fn run<D: Driver>(
     }
 }
 
-/// Identifies a listener for balancing its connections over the workers.
-pub(crate) struct ListenerBalancing<P> {
-    pub(crate) balancer: Rc<Balancer<P>>,
-    /// The listener's number.
+/// What a listener needs to balance its connections over the workers.
+pub(crate) struct ListenerBalancing<H> {
+    pub(crate) balancer: Rc<Balancer<H>>,
+    /// The listener's index in the balancer.
     pub(crate) listener_index: usize,
 }
 
@@ -121,8 +123,8 @@ impl<D: Driver> Acceptor<D> {
             let Some(accepted) = accepted else { return };
             match accepted {
                 // A connection of another listener took the last slot. The kernel may have woken
-                // this worker, and no other, for a connection here. So if one is waiting, accept it
-                // although it exceeds the limit.
+                // only this worker for a connection of this listener. So if one is waiting, accept
+                // it even though it exceeds the limit.
                 None => {
                     if let Ok(Some(stream)) = listener.cancel_accept().await {
                         self.open_or_hand_off(self.acquire_over_limit(), stream);
@@ -139,20 +141,20 @@ impl<D: Driver> Acceptor<D> {
                         yield_now().await;
                     }
                 }
-                // The peer closed the connection before it was accepted.
-                Some(Err(error)) if is_peer_error(&error) => {
+                // Usually, the peer has closed the connection before it was accepted.
+                Some(Err(error)) if is_transient(&error) => {
                     catch_log_panic(|| {
                         tracing::debug!(target: "peregrine", %error,
-                            "a peer left before it was accepted");
+                            "a connection failed before it was accepted");
                     });
                 }
-                // A reserved descriptor was freed: retry.
+                // A reserved descriptor is now available for the connection: retry.
                 Some(Err(error))
                     if is_fd_exhausted(&error) && worker.instrumentation.release_reserved_fd() => {}
                 Some(Err(error)) => {
-                    // The connection stays in the backlog until a resource is freed. Retrying at
-                    // once would spin, and giving up would end the server.
-                    let remedy = hint(&error);
+                    // The connection stays in the backlog until a resource is freed. Retrying
+                    // without a pause would spin, and giving up would end the server.
+                    let remedy = remedy_for(&error);
                     catch_log_panic(|| {
                         tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
                             "cannot accept{remedy}");
@@ -172,8 +174,8 @@ impl<D: Driver> Acceptor<D> {
         self.listener_state.context.needs_reserved_slot(self.worker.reserved_connections)
     }
 
-    /// Returns whether one more connection may use a reserved slot. Frees pooled memory if memory
-    /// is short.
+    /// Frees pooled memory if memory is short, and a reserved slot if all are taken. Returns false
+    /// if no slot can be freed yet.
     fn make_room(&self) -> bool {
         let worker = &self.worker;
         if memory::pressure() >= MemoryPressure::Moderate {
@@ -185,9 +187,9 @@ impl<D: Driver> Acceptor<D> {
         worker.reserved_slots.make_room(&worker.timers, worker.driver.now())
     }
 
-    /// Waits for a free connection slot. Excess connections stay in the kernel's backlog, or with
-    /// the worker that accepted them. A change of the settings may raise the limit and end the
-    /// wait.
+    /// Waits for a free connection slot. Meanwhile, excess connections stay in the kernel's
+    /// backlog, or with the worker that accepted them. If a change of the settings raises the
+    /// limit, the wait ends.
     async fn wait_for_capacity(&mut self) {
         while !self.has_capacity() {
             self.pause_handoffs();
@@ -211,14 +213,14 @@ impl<D: Driver> Acceptor<D> {
         context.connection_limiter.try_acquire(context.limits.connections_max)
     }
 
-    /// Accepts the next connection from the backlog and takes a slot for it. Meanwhile, opens
-    /// connections that other workers hand over. Returns `None` if another listener took the last
-    /// slot.
+    /// Accepts the next connection from the backlog and takes a slot for it. While it waits for
+    /// that connection, opens connections that other workers hand over. Returns `None` if another
+    /// listener took the last slot.
     async fn accept(
         &mut self,
         listener: &impl Listener<Stream = D::Stream>,
     ) -> Option<io::Result<(ConnectionPermit, D::Stream)>> {
-        let mut accepted = pin!(listener.accept());
+        let mut accept = pin!(listener.accept());
         poll_fn(|cx| {
             self.open_handoffs(cx);
             let context = &self.listener_state.context;
@@ -232,7 +234,7 @@ impl<D: Driver> Acceptor<D> {
             // The slot is taken only when a connection is accepted, so an idle listener does not
             // occupy one.
             let acquire = || self.try_acquire().expect("`poll_exhausted` found a free slot");
-            accepted.as_mut().poll(cx).map_ok(|stream| (acquire(), stream)).map(Some)
+            accept.as_mut().poll(cx).map_ok(|stream| (acquire(), stream)).map(Some)
         })
         .await
     }
@@ -260,7 +262,7 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// Applies settings that have changed.
+    /// Applies the current settings if they have changed.
     fn reload_config(&mut self) {
         if let Some(listener_state) = self
             .config_updates
@@ -292,7 +294,7 @@ impl<D: Driver> Acceptor<D> {
     }
 
     /// Takes the connection back if the other worker has not taken it after [`HANDOFF_TIMEOUT`].
-    /// Keeps its slot until then.
+    /// Until then, the connection occupies a slot of this worker.
     fn reclaim_after_timeout(
         &self,
         pending_handoff: PendingHandoff<D::Handoff>,
@@ -304,7 +306,7 @@ impl<D: Driver> Acceptor<D> {
             config_updates: None,
             balancing: None,
         };
-        let pending = self.worker.instrumentation.track();
+        let token = self.worker.instrumentation.track();
         let deadline = self.worker.driver.now() + HANDOFF_TIMEOUT;
         self.worker.driver.spawn_boxed(Box::pin(async move {
             acceptor.worker.driver.sleep_until(deadline).await;
@@ -313,15 +315,16 @@ impl<D: Driver> Acceptor<D> {
                 Some(handoff) => acceptor.open_handoff(permit, handoff),
             }
             drop(acceptor);
-            drop(pending);
+            drop(token);
         }));
     }
 
+    /// Opens a connection that was handed over.
     fn open_handoff(&self, permit: ConnectionPermit, handoff: D::Handoff) {
         match self.worker.driver.accept_handoff(handoff) {
             Ok(stream) => self.open(permit, stream),
             Err(error) => {
-                let remedy = hint(&error);
+                let remedy = remedy_for(&error);
                 catch_log_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                         "cannot take over a connection{remedy}");
@@ -331,12 +334,13 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
+    /// Spawns the task of an accepted connection.
     fn open(&self, permit: ConnectionPermit, stream: D::Stream) {
         let Self { worker, listener_state, .. } = self;
         let client_ip = listener_state.context.client_ip(stream.peer_addr());
         let Ok(client_permit) = worker.admission.acquire_connection(client_ip) else {
             worker.instrumentation.record_limit("overload.connections_per_client_max");
-            // A reset frees the kernel's state of the connection at once.
+            // A reset makes the kernel free its state of the connection immediately.
             return stream.reset_on_drop();
         };
         let (worker, listener_state) = (Rc::clone(worker), Rc::clone(listener_state));
@@ -345,14 +349,14 @@ impl<D: Driver> Acceptor<D> {
         self.worker.driver.spawn(connection);
     }
 
-    /// Takes a slot even if none is free. For a connection that the kernel offered to this worker
-    /// only.
+    /// Takes a slot even if none is free, for a connection that the kernel offered only to this
+    /// worker.
     fn acquire_over_limit(&self) -> ConnectionPermit {
         self.try_acquire()
             .unwrap_or_else(|| self.listener_state.context.connection_limiter.acquire_over_limit())
     }
 
-    /// Stops other workers from handing over connections, until this worker polls for some again.
+    /// Stops other workers from handing over connections until this worker polls its queue again.
     fn pause_handoffs(&self) {
         if let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing {
             balancer.pause(*listener_index);
@@ -393,19 +397,20 @@ impl<D: Driver> Acceptor<D> {
             let timeout = race(timeout, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing));
             match run_until(listener.accept(), timeout).await {
                 Some(Ok(stream)) => self.open(permit, stream),
-                Some(Err(error)) if is_peer_error(&error) => {}
+                Some(Err(error)) if is_transient(&error) => {}
                 // The backlog is empty.
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Some(Err(error)) => {
-                    let remedy = hint(&error);
+                    let remedy = remedy_for(&error);
                     catch_log_panic(|| {
                         tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
                         "cannot accept the rest of the backlog{remedy}")
                     });
                     worker.instrumentation.record_accept_error();
                     drop(permit);
-                    // Connections may or may not be waiting. As long as connections are open, their
-                    // end may free resources, so retry. Otherwise, retry only a few times.
+                    // Connections may or may not be waiting in the backlog. Open connections may
+                    // free resources when they close, so retry. If none is open, retry only a few
+                    // times.
                     if worker.instrumentation.has_no_connections() {
                         retries_left -= 1;
                         if retries_left == 0 {
@@ -462,14 +467,15 @@ async fn config_changed(updates: &mut watch::Receiver<ReloadableConfig>) {
     }
 }
 
-/// Returns whether the error concerns only the connection to be accepted, or is transient.
-fn is_peer_error(error: &io::Error) -> bool {
+/// Returns whether the next attempt may succeed without a pause, because the error concerns only
+/// the connection to be accepted, or no connection was ready.
+fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
 }
 
-/// A hint for the log on how to fix the error.
-fn hint(error: &io::Error) -> &'static str {
+/// Describes for the log how to fix the error; empty if the cause is unknown.
+fn remedy_for(error: &io::Error) -> &'static str {
     if is_resource_exhausted(error) {
         "; raise the descriptor limit (ulimit -n) or lower connections_max"
     } else {

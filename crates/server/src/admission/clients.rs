@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// When the table shrinks, it keeps room for this many clients.
+/// When the table shrinks, it still has capacity for this many clients.
 const CLIENTS_CAPACITY_MIN: usize = 1024;
 
 /// The number of open connections and requests in progress of each client. A client with neither is
@@ -27,7 +27,7 @@ pub(crate) struct PerClientLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientKey(u128);
 
-/// What is counted for a client.
+/// What counts towards a client's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientResource {
     Connection,
@@ -36,27 +36,34 @@ pub(crate) enum ClientResource {
 
 #[derive(Debug, Default)]
 struct ClientUsage {
+    /// Indexed by [`ClientResource`].
     counts: [usize; 2],
 }
 
 impl PerClientLimits {
-    /// Counts one more for this client. Returns false if the client has reached the limit.
-    pub(crate) fn try_acquire(&self, client: ClientKey, kind: ClientResource, max: usize) -> bool {
+    /// Counts one more connection or request of this client. Returns false if the client already
+    /// has `max`.
+    pub(crate) fn try_acquire(
+        &self,
+        client: ClientKey,
+        resource: ClientResource,
+        max: usize,
+    ) -> bool {
         if max == 0 {
             return false;
         }
         let mut latest = self.latest.borrow_mut();
-        if let Some((address, usage)) = &mut *latest
-            && *address == client
+        if let Some((latest_client, usage)) = &mut *latest
+            && *latest_client == client
         {
-            return usage.try_acquire(kind, max);
+            return usage.try_acquire(resource, max);
         }
         let mut all = self.all.borrow_mut();
         if let Some(usage) = all.get_mut(&client) {
-            return usage.try_acquire(kind, max);
+            return usage.try_acquire(resource, max);
         }
         let mut usage = ClientUsage::default();
-        let has_room = usage.try_acquire(kind, max);
+        let has_room = usage.try_acquire(resource, max);
         if latest.as_ref().is_none_or(|(_, usage)| usage.is_empty()) {
             *latest = Some((client, usage));
         } else {
@@ -65,16 +72,16 @@ impl PerClientLimits {
         has_room
     }
 
-    /// Counts one less.
-    pub(crate) fn release(&self, client: ClientKey, kind: ClientResource) {
-        if let Some((address, usage)) = &mut *self.latest.borrow_mut()
-            && *address == client
+    /// Counts one fewer connection or request of this client.
+    pub(crate) fn release(&self, client: ClientKey, resource: ClientResource) {
+        if let Some((latest_client, usage)) = &mut *self.latest.borrow_mut()
+            && *latest_client == client
         {
-            return usage.release(kind);
+            return usage.release(resource);
         }
         let mut all = self.all.borrow_mut();
         let Some(usage) = all.get_mut(&client) else { return };
-        usage.release(kind);
+        usage.release(resource);
         if usage.is_empty() {
             all.remove(&client);
             if all.capacity() / 8 > all.len().max(CLIENTS_CAPACITY_MIN) {
@@ -87,21 +94,21 @@ impl PerClientLimits {
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         let latest = self.latest.borrow();
-        let is_one = latest.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
-        self.all.borrow().len() + usize::from(is_one)
+        let counts_latest = latest.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
+        self.all.borrow().len() + usize::from(counts_latest)
     }
 }
 
 impl ClientUsage {
-    fn try_acquire(&mut self, kind: ClientResource, max: usize) -> bool {
-        let count = &mut self.counts[kind as usize];
+    fn try_acquire(&mut self, resource: ClientResource, max: usize) -> bool {
+        let count = &mut self.counts[resource as usize];
         let has_room = *count < max;
         *count += usize::from(has_room);
         has_room
     }
 
-    fn release(&mut self, kind: ClientResource) {
-        let count = &mut self.counts[kind as usize];
+    fn release(&mut self, resource: ClientResource) {
+        let count = &mut self.counts[resource as usize];
         *count = count.saturating_sub(1);
     }
 
@@ -111,15 +118,16 @@ impl ClientUsage {
 }
 
 impl ClientKey {
-    /// For IPv6, only the first `prefix_v6` bits identify the client.
-    pub(crate) fn new(address: IpAddr, prefix_v6: u8) -> Self {
+    /// For IPv6, only the first `ipv6_prefix_len` bits identify the client.
+    pub(crate) fn new(address: IpAddr, ipv6_prefix_len: u8) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
-                let host_bits = 128_u32.saturating_sub(u32::from(prefix_v6));
+                let host_bits = 128_u32.saturating_sub(u32::from(ipv6_prefix_len));
                 let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
                 Self(address.to_bits() & mask)
             }
-            // No conflict with an IPv6 client is possible: mapped addresses are IPv4 addresses.
+            // This cannot equal the key of an IPv6 client: `to_canonical` converts mapped addresses
+            // to IPv4.
             IpAddr::V4(address) => Self(address.to_ipv6_mapped().to_bits()),
         }
     }
@@ -181,7 +189,7 @@ mod tests {
         let mut counts = [[0_usize; 2]; 5];
         let mut state = 1_u64;
         for step in 0..100_000 {
-            // These numbers only need to differ from each other (Knuth's constants).
+            // A pseudorandom sequence (a linear congruential generator with Knuth's constants).
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);

@@ -1,9 +1,8 @@
 //! Limits how many connections are open at a time, and counts them.
 //!
-//! Listeners that share a limit share one [`ConnectionLimiter`]. A [`ConnectionPermit`] is a slot
-//! for one connection, taken until it is dropped. When its connection is opened, the
-//! `ConnectionPermit` becomes a [`ConnectionGuard`], which reports the connection's state and its
-//! end to [`Instrumentation`].
+//! Listeners that share a limit share one [`ConnectionLimiter`]. A [`ConnectionPermit`] occupies a
+//! slot for one connection until it is dropped. When the connection is opened, its permit becomes a
+//! [`ConnectionGuard`], which reports the connection's state and its end to [`Instrumentation`].
 
 use crate::observe::Instrumentation;
 use crate::observe::close_reason::CloseReason;
@@ -34,13 +33,13 @@ impl ConnectionLimiter {
         })
     }
 
-    /// Waits for a free slot of `max`, and takes it.
+    /// Waits until fewer than `max` slots are taken, and takes one.
     pub(crate) async fn acquire(self: &Rc<Self>, max: usize) -> ConnectionPermit {
         self.wait_available(max).await;
         self.try_acquire(max).expect("`wait_available` found a free slot")
     }
 
-    /// Waits until a slot of `max` is free.
+    /// Waits until fewer than `max` slots are taken.
     pub(crate) async fn wait_available(&self, max: usize) {
         let mut is_recorded = false;
         poll_fn(|cx| {
@@ -62,19 +61,20 @@ impl ConnectionLimiter {
             return Poll::Ready(());
         }
         let mut wakers = self.exhausted_wakers.borrow_mut();
-        // There are only as many entries as listeners.
+        // The search is short: there are only as many entries as listeners.
         if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
             wakers.push(cx.waker().clone());
         }
         Poll::Pending
     }
 
-    /// Returns whether a slot of `max` is free.
+    /// Returns whether fewer than `max` slots are taken.
     pub(crate) fn has_available(&self, max: usize) -> bool {
         self.in_use.get() < max
     }
 
-    /// Returns whether fewer than `reserved` slots are free, or reserved descriptors are missing.
+    /// Returns whether fewer than `reserved` of `max` slots are free, or some reserved descriptors
+    /// are in use.
     pub(crate) fn is_nearly_exhausted(&self, max: usize, reserved: usize) -> bool {
         max.saturating_sub(self.in_use.get()) < reserved || self.instrumentation.is_reserve_short()
     }
@@ -85,7 +85,7 @@ impl ConnectionLimiter {
         ConnectionPermit(Rc::clone(self))
     }
 
-    /// Takes a slot of `max`, if one is free.
+    /// Takes a slot if fewer than `max` are taken.
     pub(crate) fn try_acquire(self: &Rc<Self>, max: usize) -> Option<ConnectionPermit> {
         let in_use = self.in_use.get();
         if in_use >= max {
@@ -99,18 +99,19 @@ impl ConnectionLimiter {
     }
 }
 
-/// A connection slot, taken until this is dropped.
+/// Occupies a connection slot until this is dropped.
 pub(crate) struct ConnectionPermit(Rc<ConnectionLimiter>);
 
-/// A connection that counts as open until this is dropped.
+/// Counts a connection as open until this is dropped.
 pub(crate) struct ConnectionGuard {
     permit: ConnectionPermit,
     state: ConnectionState,
+    /// Whether the reason for closing was recorded.
     is_recorded: bool,
 }
 
 impl ConnectionPermit {
-    /// Turns the slot into an open connection.
+    /// Counts the connection as open.
     pub(crate) fn into_guard(self) -> ConnectionGuard {
         let instrumentation = &self.0.instrumentation;
         instrumentation.set_open_connections(instrumentation.connections() + 1);
@@ -133,6 +134,7 @@ impl ConnectionGuard {
         }
     }
 
+    /// Records why the connection was closed.
     pub(crate) fn record_close(&mut self, reason: &CloseReason) {
         self.is_recorded = true;
         self.permit.0.instrumentation.metrics().record_close(reason);
@@ -142,7 +144,7 @@ impl ConnectionGuard {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.in_use.set(self.0.in_use.get() - 1);
-        // There are only as many entries as listeners.
+        // Waking all is cheap: there are only as many entries as listeners.
         self.0.waiters.take().into_iter().for_each(Waker::wake);
     }
 }

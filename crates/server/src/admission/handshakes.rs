@@ -1,33 +1,34 @@
-//! Limits TLS handshakes in progress.
+//! Limits the number of TLS handshakes and PROXY headers in progress.
 
 use crate::timer_wheel::{Timer, TimerWheel};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The handshakes of one worker, the oldest first.
+/// The handshakes of one worker, the oldest first. The time in which a connection receives its
+/// PROXY header counts as a handshake.
 ///
 /// If there are too many handshakes, the oldest one is aborted. An honest peer completes its
-/// handshake within two round trips. The handshake of a peer that stalls becomes the oldest, so any
-/// number of stalled handshakes cannot prevent new ones.
+/// handshake within two round trips. The handshake of a peer that stalls becomes the oldest, so
+/// stalled handshakes, however many there are, cannot prevent new ones.
 #[derive(Default)]
 pub(crate) struct HandshakeLimiter {
-    /// The serial number of each handshake, and the timer of its connection.
+    /// The serial number of each handshake, and the key of its connection's timer.
     all: RefCell<VecDeque<(u64, u32)>>,
     last_serial: Cell<u64>,
     /// All handshakes up to this serial number have ended or must end.
     evicted_through: Cell<u64>,
 }
 
-/// A handshake in progress, until this is dropped.
+/// Counts a handshake as in progress until this is dropped.
 pub(crate) struct HandshakePermit {
-    all: Rc<HandshakeLimiter>,
+    limiter: Rc<HandshakeLimiter>,
     serial: u64,
 }
 
 impl HandshakeLimiter {
-    /// Begins the handshake of the connection with this timer. If there are then more than `max`,
-    /// the oldest must end, and this method wakes its connection.
+    /// Counts a handshake of the connection with this timer. If there are then more than `max`, the
+    /// oldest must end, and this method wakes its connection.
     pub(crate) fn acquire(
         self: &Rc<Self>,
         wheel: &TimerWheel,
@@ -45,20 +46,20 @@ impl HandshakeLimiter {
             self.evicted_through.set(oldest);
             wheel.wake(timer_key);
         }
-        HandshakePermit { all: Rc::clone(self), serial }
+        HandshakePermit { limiter: Rc::clone(self), serial }
     }
 }
 
 impl HandshakePermit {
     /// Returns whether this handshake must end because there are too many.
     pub(crate) fn is_evicted(&self) -> bool {
-        self.serial <= self.all.evicted_through.get()
+        self.serial <= self.limiter.evicted_through.get()
     }
 }
 
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
-        let mut all = self.all.all.borrow_mut();
+        let mut all = self.limiter.all.borrow_mut();
         if let Ok(index) = all.binary_search_by_key(&self.serial, |(serial, _)| *serial) {
             all.remove(index);
         }

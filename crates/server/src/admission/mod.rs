@@ -43,15 +43,15 @@ pub(crate) struct AdmissionController {
     per_client: PerClientLimits,
     /// How many requests to skip until the next one whose delay is measured.
     until_sample: Cell<u32>,
-    /// Whether a task is already waiting to end queue-delay rejections if no more requests arrive.
+    /// Whether a task that ends queue-delay rejections if no more requests arrive is running.
     is_watched: Cell<bool>,
     responses: ShedResponses,
-    /// Work that continues without an exchange finds this `AdmissionController` through this
-    /// reference, and is counted.
+    /// Through this reference, work outside an exchange finds this controller, which then counts
+    /// the work as in progress.
     worker_ref: WorkerRef,
 }
 
-/// A route, and its number of requests in progress if that is limited.
+/// The limits of a route, and its number of requests in progress if that number is limited.
 struct RouteLoad {
     count: Cell<usize>,
     requests_max: Option<usize>,
@@ -69,7 +69,7 @@ impl RouteLoad {
 #[derive(Debug)]
 struct AdmissionConfig {
     limits: OverloadLimits,
-    queue: Option<QueueDelayMonitor>,
+    queue_delay: Option<QueueDelayMonitor>,
 }
 
 /// Why a request is rejected.
@@ -149,7 +149,10 @@ impl AdmissionController {
         metrics: &Arc<WorkerMetrics>,
     ) -> Rc<Self> {
         let controller = Rc::new_cyclic(|weak: &Weak<Self>| Self {
-            config: RefCell::new(AdmissionConfig { queue: queue_monitor(&limits), limits }),
+            config: RefCell::new(AdmissionConfig {
+                queue_delay: new_queue_delay_monitor(&limits),
+                limits,
+            }),
             metrics: Arc::clone(metrics),
             routes: application.routes().map(|route| RouteLoad::new(route.options)).collect(),
             per_client: PerClientLimits::default(),
@@ -171,11 +174,11 @@ impl AdmissionController {
     /// new limits.
     pub(crate) fn set_limits(&self, limits: &OverloadLimits) {
         let mut config = self.config.borrow_mut();
-        let delay = |overload: &OverloadLimits| {
+        let delay_settings = |overload: &OverloadLimits| {
             (overload.queue_delay_target, overload.queue_delay_interval)
         };
-        if delay(limits) != delay(&config.limits) {
-            config.queue = queue_monitor(limits);
+        if delay_settings(limits) != delay_settings(&config.limits) {
+            config.queue_delay = new_queue_delay_monitor(limits);
             self.metrics.is_shedding.set(0);
         }
         config.limits = limits.clone();
@@ -183,29 +186,30 @@ impl AdmissionController {
         self.apply_memory_max();
     }
 
-    /// Sets the memory limit of this worker, which is that of the current thread.
+    /// Sets the memory limit of the current thread, which is this worker's thread.
     fn apply_memory_max(&self) {
         let bytes_max = self.config.borrow().limits.memory_max.bytes();
         memory::set_limit(
             bytes_max.map(|bytes_max| usize::try_from(bytes_max).unwrap_or(usize::MAX)),
         );
+        // The metric shows 0 if there is no limit.
         let gauge_value = bytes_max.unwrap_or(0);
         self.metrics.memory_bytes_max.set(i64::try_from(gauge_value).unwrap_or(i64::MAX));
     }
 
-    /// Admits a request, or returns why it is rejected. `delay` returns two times: when the worker
-    /// last polled the kernel, and the current time.
+    /// Admits a request, or returns why it is rejected. `times` reads the clock: it returns when
+    /// the worker last polled the kernel, and the current time.
     #[inline]
     pub(crate) fn admit(
         self: &Rc<Self>,
         request: &AdmissionRequest<'_>,
-        delay: impl FnOnce() -> (Duration, Duration),
+        times: impl FnOnce() -> (Duration, Duration),
     ) -> Result<AdmissionPermit, ShedReason> {
         let (options, config) = (request.target.options(), self.config.borrow());
         if !options.is_never_shed {
-            self.check(request, &config.limits)?;
+            self.check_worker_limits(request, &config.limits)?;
         }
-        if self.exceeds_queue_delay(config.queue.as_ref(), delay) && !options.is_never_shed {
+        if self.exceeds_queue_delay(config.queue_delay.as_ref(), times) && !options.is_never_shed {
             return Err(self.record_shed(ShedReason::QueueDelay));
         }
         let route = request.head.route_id();
@@ -225,16 +229,16 @@ impl AdmissionController {
         limits: &OverloadLimits,
         extra: usize,
     ) -> Result<AdmissionPermit, ShedReason> {
-        let route = requests_max.and_then(|max| Some((route?, max.saturating_add(extra))));
-        if let Some((route, max)) = route
-            && !self.acquire_route(route, max)
+        let limited_route = requests_max.and_then(|max| Some((route?, max.saturating_add(extra))));
+        if let Some((route, max)) = limited_route
+            && !self.try_acquire_route(route, max)
         {
             return Err(ShedReason::Route);
         }
         let mut permit = AdmissionPermit {
             controller: Rc::clone(self),
             is_never_shed,
-            route: route.map(|(route, _)| route),
+            route: limited_route.map(|(route, _)| route),
             client: None,
         };
         self.metrics.in_flight.add(1);
@@ -249,6 +253,7 @@ impl AdmissionController {
             if client.is_some_and(|client| {
                 !self.per_client.try_acquire(client, ClientResource::Request, max)
             }) {
+                // Dropping `permit` releases what was counted above.
                 return Err(ShedReason::Client);
             }
             permit.client = client;
@@ -256,9 +261,10 @@ impl AdmissionController {
         Ok(permit)
     }
 
-    /// Checks the limits that apply to the whole worker and need no clock: memory and requests.
+    /// Checks the limits that apply to the whole worker and need no clock: memory and the number of
+    /// requests.
     #[inline]
-    fn check(
+    fn check_worker_limits(
         &self,
         request: &AdmissionRequest<'_>,
         limits: &OverloadLimits,
@@ -267,6 +273,9 @@ impl AdmissionController {
         self.shed_reason(may_grow, limits, 0).map_or(Ok(()), |reason| Err(self.record_shed(reason)))
     }
 
+    /// Returns why a request must be rejected, if the worker's memory or number of requests exceeds
+    /// its limit. `may_grow` is whether the request or its connection may need more memory. `extra`
+    /// raises the limit of requests.
     #[inline]
     fn shed_reason(
         &self,
@@ -283,29 +292,29 @@ impl AdmissionController {
         limits.requests_max.is_some_and(is_full).then_some(ShedReason::Requests)
     }
 
-    /// Returns whether a request has waited too long. Reads the clock only if the limit is set or
-    /// this request is sampled.
+    /// Returns whether a request has waited too long. Calls `times` only if the limit is set, or if
+    /// this request is one of those whose delay is measured.
     #[inline]
     fn exceeds_queue_delay(
         &self,
-        queue: Option<&QueueDelayMonitor>,
-        delay: impl FnOnce() -> (Duration, Duration),
+        monitor: Option<&QueueDelayMonitor>,
+        times: impl FnOnce() -> (Duration, Duration),
     ) -> bool {
         let skips_left = self.until_sample.get();
         self.until_sample.set(skips_left.checked_sub(1).unwrap_or(DELAY_SAMPLE_INTERVAL - 1));
         let is_measured = skips_left == 0 && self.metrics.has_request_histograms();
-        if queue.is_none() && !is_measured {
+        if monitor.is_none() && !is_measured {
             return false;
         }
-        let (polled_at, now) = delay();
+        let (polled_at, now) = times();
         if is_measured {
             self.metrics.record_queue_delay(now.saturating_sub(polled_at));
         }
-        queue.is_some_and(|queue| {
-            !queue.is_below_target(polled_at, now) && {
-                let is_late = queue.should_shed(polled_at, now);
-                self.metrics.is_shedding.set(i64::from(queue.is_shedding()));
-                is_late
+        monitor.is_some_and(|monitor| {
+            !monitor.is_below_target(polled_at, now) && {
+                let should_shed = monitor.should_shed(polled_at, now);
+                self.metrics.is_shedding.set(i64::from(monitor.is_shedding()));
+                should_shed
             }
         })
     }
@@ -321,7 +330,7 @@ impl AdmissionController {
     /// end if no requests arrive for an interval.
     pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
         let config = self.config.borrow();
-        let idle_at = config.queue.as_ref().map(QueueDelayMonitor::idle_at);
+        let idle_at = config.queue_delay.as_ref().map(QueueDelayMonitor::idle_at);
         let check_at =
             idle_at.filter(|check_at| self.metrics.is_shedding.get() != 0 && *check_at > now);
         if check_at.is_none() {
@@ -331,7 +340,8 @@ impl AdmissionController {
         check_at
     }
 
-    fn acquire_route(&self, route: u32, max: usize) -> bool {
+    /// Counts one more request of `route`. Returns false if the route already has `max`.
+    fn try_acquire_route(&self, route: u32, max: usize) -> bool {
         let Some(RouteLoad { count, .. }) = self.routes.get(route as usize) else { return true };
         let has_room = count.get() < max;
         count.set(count.get() + usize::from(has_room));
@@ -401,13 +411,13 @@ impl InFlightCounter for AdmissionController {
     }
 }
 
-fn queue_monitor(limits: &OverloadLimits) -> Option<QueueDelayMonitor> {
+fn new_queue_delay_monitor(limits: &OverloadLimits) -> Option<QueueDelayMonitor> {
     limits
         .queue_delay_target
         .map(|target| QueueDelayMonitor::new(target, limits.queue_delay_interval))
 }
 
-/// A client has reached its limit of connections.
+/// A client already has as many connections as its limit allows.
 #[derive(Debug)]
 pub(crate) struct TooManyConnections;
 
@@ -427,7 +437,7 @@ impl Drop for AdmissionPermit {
 
 impl fmt::Debug for AdmissionController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdmissionController").field("rules", &self.config).finish_non_exhaustive()
+        f.debug_struct("AdmissionController").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

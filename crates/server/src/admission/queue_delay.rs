@@ -6,10 +6,11 @@ use std::time::Duration;
 /// Measures the queue of one worker: the requests that were ready when the worker last polled the
 /// kernel.
 ///
-/// Based on CoDel (RFC 8289). A queue that is long for a moment is a burst and does no harm. A
-/// queue that is never short within an interval is a standing queue, which delays all requests
+/// Based on CoDel (RFC 8289). A queue that is long only for a moment is a burst and does no harm. A
+/// queue that stays long for a whole interval is a standing queue, which delays all requests
 /// without any benefit. TCP senders slow down when a packet is dropped, so CoDel drops few packets.
-/// HTTP clients do not slow down, so this code rejects all late requests while the queue stands.
+/// HTTP clients do not slow down, so this code rejects all late requests while there is a standing
+/// queue.
 #[derive(Debug)]
 pub(crate) struct QueueDelayMonitor {
     /// How long a request may wait after the poll that found it: half of the target, because it may
@@ -22,10 +23,10 @@ pub(crate) struct QueueDelayMonitor {
     is_above_target: Cell<bool>,
     /// When consecutive polls have found late requests: the time of the second of these polls.
     above_target_since: Cell<Option<Duration>>,
-    /// When a request was last handled.
+    /// When a request last left the queue, to be handled or rejected.
     last_dequeue: Cell<Duration>,
     /// When a late request was last rejected; `None` if late requests are not being rejected.
-    last_above_target: Cell<Option<Duration>>,
+    last_shed_at: Cell<Option<Duration>>,
 }
 
 impl QueueDelayMonitor {
@@ -37,17 +38,17 @@ impl QueueDelayMonitor {
             is_above_target: Cell::default(),
             above_target_since: Cell::default(),
             last_dequeue: Cell::default(),
-            last_above_target: Cell::default(),
+            last_shed_at: Cell::default(),
         }
     }
 
-    /// A fast check. True means that [`should_shed`](Self::should_shed) would return false and need
-    /// not be called. This is the case for most requests: the poll that found them is that of the
-    /// previous request, they are not late, and no requests are being rejected.
+    /// A fast check. If this returns true, the request is not late, and
+    /// [`should_shed`](Self::should_shed) need not be called. It returns true for most requests:
+    /// the same poll found the previous request, and no requests are being rejected.
     #[inline]
     pub(crate) fn is_below_target(&self, polled_at: Duration, now: Duration) -> bool {
         let is_below = self.polled_at.get() == polled_at
-            && self.last_above_target.get().is_none()
+            && self.last_shed_at.get().is_none()
             && now.saturating_sub(polled_at) <= self.max_delay;
         if is_below {
             self.last_dequeue.set(now);
@@ -55,16 +56,16 @@ impl QueueDelayMonitor {
         is_below
     }
 
-    /// Returns whether to reject a request that the poll at `polled_at` found and that is handled
-    /// `now`.
+    /// Returns whether to reject a request that the poll at `polled_at` found and that leaves the
+    /// queue `now`.
     pub(crate) fn should_shed(&self, polled_at: Duration, now: Duration) -> bool {
         let is_late = now.saturating_sub(polled_at) > self.max_delay;
-        let last = self.last_dequeue.replace(now);
+        let last_dequeue = self.last_dequeue.replace(now);
         if self.polled_at.replace(polled_at) != polled_at {
             // If no requests arrived for an interval, the queue was empty.
-            let is_consecutive = polled_at.saturating_sub(last) < self.interval;
+            let is_consecutive = polled_at.saturating_sub(last_dequeue) < self.interval;
             if !is_consecutive {
-                self.last_above_target.set(None);
+                self.last_shed_at.set(None);
             }
             let was_above_target = self.is_above_target.replace(false) && is_consecutive;
             self.above_target_since
@@ -72,25 +73,25 @@ impl QueueDelayMonitor {
         }
         self.is_above_target.set(self.is_above_target.get() || is_late);
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;
-        match self.last_above_target.get() {
+        match self.last_shed_at.get() {
             None => {
-                // Two long queues are not enough: the first poll may find one because a handler
-                // blocked the thread, and the second poll because of the requests that arrived
+                // Two consecutive long queues are not enough: the first may be long because a
+                // handler blocked the thread, and the second because of the requests that arrived
                 // meanwhile.
                 let is_standing = |since: &Duration| *since != polled_at && has_lasted(*since);
                 let is_standing = self.above_target_since.get().as_ref().is_some_and(is_standing);
                 if is_late && is_standing {
-                    self.last_above_target.set(Some(now));
+                    self.last_shed_at.set(Some(now));
                 }
                 is_late && is_standing
             }
             Some(_) if is_late => {
-                self.last_above_target.set(Some(now));
+                self.last_shed_at.set(Some(now));
                 true
             }
-            Some(last) => {
-                if has_lasted(last) {
-                    self.last_above_target.set(None);
+            Some(last_shed_at) => {
+                if has_lasted(last_shed_at) {
+                    self.last_shed_at.set(None);
                 }
                 false
             }
@@ -104,7 +105,7 @@ impl QueueDelayMonitor {
 
     /// Returns whether late requests are currently being rejected.
     pub(crate) fn is_shedding(&self) -> bool {
-        self.last_above_target.get().is_some()
+        self.last_shed_at.get().is_some()
     }
 }
 
@@ -112,7 +113,7 @@ impl QueueDelayMonitor {
 mod tests {
     use super::*;
 
-    /// A worker whose handlers take one millisecond, and the clock.
+    /// A worker whose handlers take one millisecond, and its clock in milliseconds.
     struct SimulatedWorker {
         queue: QueueDelayMonitor,
         now: u64,
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn recurring_short_iterations_are_not_a_standing_queue() {
+    fn queue_that_is_short_in_some_iterations_is_not_a_standing_queue() {
         let mut worker = SimulatedWorker::new();
         for _ in 0..50 {
             assert_eq!(

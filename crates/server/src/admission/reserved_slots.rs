@@ -1,4 +1,4 @@
-//! Connection slots that are reserved for times when memory or connection slots are short.
+//! Connection slots that are used when memory or ordinary connection slots are short.
 
 use crate::timer_wheel::{Timer, TimerWheel};
 use std::cell::{Cell, RefCell};
@@ -9,16 +9,16 @@ use std::time::Duration;
 /// The maximum number of connections in reserved slots.
 pub(crate) const RESERVED_SLOTS_MAX: usize = 64;
 
-/// How long a connection in a reserved slot has to send a request before another one may take its
-/// slot.
+/// How long a connection in a reserved slot has to send a request before another connection may
+/// take its slot.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 
 /// The reserved slots of a worker. If memory is short or few connection slots are left, new
 /// connections use reserved slots, because they may send requests that must not be rejected.
 ///
-/// If all reserved slots are used, the oldest connection is closed. A client that sends its request
-/// at once gets its response, and then its connection closes. A client that sends nothing occupies
-/// a slot only for a short time.
+/// If all reserved slots are taken, the oldest connection is closed. A client that sends its
+/// request immediately gets its response before its connection is closed. A client that sends
+/// nothing occupies a slot only for a short time.
 #[derive(Default)]
 pub(crate) struct ReservedSlots {
     /// The oldest first.
@@ -30,12 +30,12 @@ pub(crate) struct ReservedSlots {
 
 struct SlotEntry {
     serial: u64,
-    /// The timer of its connection.
+    /// The key of its connection's timer.
     timer_key: u32,
     acquired_at: Duration,
 }
 
-/// A connection's reserved slot, until this is dropped.
+/// Occupies a reserved slot for a connection until this is dropped.
 pub(crate) struct ReservedSlot {
     slots: Rc<ReservedSlots>,
     serial: u64,
@@ -97,7 +97,7 @@ mod tests {
             assert!(slots.make_room(&wheel, Duration::ZERO));
             acquired.push_back(slots.acquire(timer, Duration::ZERO));
         }
-        assert!(!slots.make_room(&wheel, EVICTION_GRACE / 2), "no connection has had its time");
+        assert!(!slots.make_room(&wheel, EVICTION_GRACE / 2), "no grace period has ended");
         assert!(slots.make_room(&wheel, EVICTION_GRACE));
         acquired.push_back(slots.acquire(&timers[RESERVED_SLOTS_MAX], EVICTION_GRACE));
         let evicted: Vec<_> = acquired.iter().map(ReservedSlot::is_evicted).collect();

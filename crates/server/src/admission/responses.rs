@@ -1,4 +1,5 @@
-//! The responses to rejected requests. Each is rendered once, because a worker may send very many.
+//! The responses to rejected requests. Each kind of response is rendered only once, because a
+//! worker under overload sends very many.
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -9,12 +10,11 @@ use peregrine_web::{IntoResponse, Problem, Response};
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 
-/// The responses of one worker, in the application's format for problems. The application renders
-/// each of them once.
+/// The responses of one worker, in the application's format for problems.
 #[derive(Debug, Default)]
 pub(crate) struct ShedResponses {
     overloaded: OnceCell<CachedResponse>,
-    too_many: OnceCell<CachedResponse>,
+    too_many_requests: OnceCell<CachedResponse>,
     /// How many responses were sent.
     sent: Cell<u64>,
 }
@@ -37,13 +37,13 @@ impl ShedResponses {
         retry_after: u64,
         application: &BuiltApp,
     ) -> Response {
-        let (cached, problem): (_, fn(u64) -> Problem) = if is_clients_fault {
-            (&self.too_many, Problem::too_many_requests)
+        let (cached, new_problem): (_, fn(u64) -> Problem) = if is_clients_fault {
+            (&self.too_many_requests, Problem::too_many_requests)
         } else {
             (&self.overloaded, Problem::overloaded)
         };
         let cached = cached.get_or_init(|| {
-            CachedResponse::render(|| problem(retry_after), retry_after, application)
+            CachedResponse::render(|| new_problem(retry_after), retry_after, application)
         });
         let number = self.sent.replace(self.sent.get().wrapping_add(1));
         cached.response(jittered_retry_after(retry_after, number))
@@ -56,19 +56,20 @@ impl ShedResponses {
 /// The golden ratio spreads consecutive responses as evenly as possible without random numbers.
 fn jittered_retry_after(seconds: u64, number: u64) -> u64 {
     let choices = u128::from((seconds / 2).max(1)) + 1;
-    let part = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    // Less than `choices`, which is little more than half of 2^64.
-    let jitter = u64::try_from((part * choices) >> 64).unwrap_or(0);
+    // A fraction between 0 and 1, in units of 2^-64.
+    let fraction = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    // The result is less than `choices`, so the conversion cannot fail.
+    let jitter = u64::try_from((fraction * choices) >> 64).unwrap_or(0);
     seconds.saturating_add(jitter)
 }
 
 impl CachedResponse {
-    fn render(problem: impl Fn() -> Problem, retry_after: u64, application: &BuiltApp) -> Self {
-        let rendered = application.render_problem(problem(), &RequestHead::from_pool());
-        // A response that is streamed cannot be kept.
+    fn render(new_problem: impl Fn() -> Problem, retry_after: u64, application: &BuiltApp) -> Self {
+        let rendered = application.render_problem(new_problem(), &RequestHead::from_pool());
+        // If the application streams the body, it cannot be cached: use the default format.
         let response = match rendered.body.as_slice() {
             Some(_) => rendered,
-            None => problem().into_response(),
+            None => new_problem().into_response(),
         };
         let fields = response.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         let fields: Vec<_> = fields.collect();

@@ -13,11 +13,11 @@ use peregrine_slot::{Pool, Recycle};
 use peregrine_web::memory::MemoryReservation;
 use std::rc::Rc;
 
-/// How many unused states the pool keeps. Further ones are freed.
-const ACTIVE_STATES_KEPT: usize = 128;
+/// How many unused states the pool retains at most.
+const POOLED_STATES_MAX: usize = 128;
 
 /// Larger buffers are freed when a state returns to the pool.
-const BUFFER_BYTES_MAX: usize = 64 * 1024;
+const RETAINED_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// The approximate size of an [`ActiveState`] without its buffers.
 const ACTIVE_STATE_BYTES: usize = 4 * 1024;
@@ -27,7 +27,7 @@ pub(crate) type ActiveStatePool<D> = Pool<Box<ActiveState<D>>>;
 
 /// Creates an empty pool.
 pub(crate) fn active_state_pool<D: Driver>() -> ActiveStatePool<D> {
-    Pool::new(ACTIVE_STATES_KEPT)
+    Pool::new(POOLED_STATES_MAX)
 }
 
 /// The state shared by the connections of one listener on a worker.
@@ -43,9 +43,9 @@ pub(crate) struct ListenerState<D: Driver> {
 #[repr(C)]
 pub(crate) struct ActiveState<D: Driver> {
     pub(super) phase: Phase,
-    /// Accounts for the memory of this state, in use or kept for the next connection.
+    /// Accounts for the memory of this state, whether it is in use or in the pool.
     reservation: MemoryReservation,
-    /// Whether a handler that must run to completion continues without the connection.
+    /// Whether a handler that must run to completion continues in a separate task.
     pub(super) has_detached_handler: bool,
     pub(super) io: ConnectionIo<D>,
     pub(super) http1: Http1,
@@ -54,7 +54,7 @@ pub(crate) struct ActiveState<D: Driver> {
 
 /// The current phase of a connection.
 pub(super) enum Phase {
-    /// Reads a PROXY header. It counts towards `handshakes_max`.
+    /// Reads a PROXY header. This phase counts towards `handshakes_max`.
     ProxyHeader(HandshakePermit),
     /// Performs the TLS handshake.
     TlsHandshake(HandshakePermit),
@@ -64,14 +64,14 @@ pub(super) enum Phase {
     Http1,
     /// HTTP/2 requests and responses.
     Http2,
-    /// Another protocol.
+    /// Another protocol, after an upgrade.
     Upgraded(Box<UpgradedConnection>),
     /// The connection is being closed.
     Closing(Closing),
 }
 
 impl Phase {
-    /// The state that the metrics show for a connection that waits in this phase.
+    /// The state that the metrics show for a connection in this phase.
     pub(super) fn connection_state(&self) -> ConnectionState {
         match self {
             Self::ProxyHeader(_) | Self::TlsHandshake(_) | Self::ProtocolDetection => {
@@ -141,7 +141,7 @@ impl<D: Driver> Recycle for Box<ActiveState<D>> {
     fn recycle(&mut self) -> bool {
         let ActiveState { io, http1, http2, phase, has_detached_handler, reservation: _ } =
             &mut **self;
-        io.reset(BUFFER_BYTES_MAX);
+        io.reset(RETAINED_BUFFER_BYTES_MAX);
         http1.reset();
         http2.reset();
         *phase = Phase::Http1;

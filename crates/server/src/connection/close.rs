@@ -18,14 +18,14 @@ use std::io;
 use std::task::Poll;
 
 impl<D: Driver> Connection<D> {
-    /// Handles an event that is not passed to a protocol's turn. Returns the reason if the
-    /// connection is over.
+    /// Handles the end of a wait, before the next turn. Returns the close reason if the connection
+    /// is over.
     pub(super) fn on_wake(
         &mut self,
         state: &mut ActiveState<D>,
-        event: WakeReason,
+        wake_reason: WakeReason,
     ) -> Option<CloseReason> {
-        match event {
+        match wake_reason {
             WakeReason::Ready => None,
             // A closing connection discards all received bytes, even if they are not valid TLS.
             WakeReason::Tls(_) if matches!(state.phase, Phase::Closing(_)) => None,
@@ -58,6 +58,7 @@ impl<D: Driver> Connection<D> {
         }
     }
 
+    /// Handles an expired deadline. Returns the close reason if the connection is over.
     pub(super) fn on_timeout(
         &mut self,
         state: &mut ActiveState<D>,
@@ -186,7 +187,7 @@ impl<D: Driver> Connection<D> {
         self.finish(state, &reason)
     }
 
-    /// Begins to close the connection.
+    /// Starts an orderly close of the connection.
     pub(super) fn start_close(&mut self, state: &mut ActiveState<D>, close: Close) {
         let is_rejection = matches!(
             close.reason,
@@ -195,7 +196,7 @@ impl<D: Driver> Connection<D> {
                 | CloseReason::ProxyHeaderRejected(_)
                 | CloseReason::UntrustedProxy
         );
-        if is_rejection || close.reason.is_tls() {
+        if is_rejection || close.reason.is_tls_failure() {
             self.worker.instrumentation.record_rejection(&close.reason);
         }
         let is_cut_short =
@@ -212,7 +213,7 @@ impl<D: Driver> Connection<D> {
         if matches!(state.phase, Phase::Http2) {
             self.fail_streams(state);
             // Nothing may be sent after a TLS alert.
-            if !close.reason.is_tls() {
+            if !close.reason.is_tls_failure() {
                 state.http2.send_final_goaway(&mut state.io.output.plaintext);
             }
         }
@@ -221,14 +222,14 @@ impl<D: Driver> Connection<D> {
         state.phase = Phase::Closing(Closing::new(close, is_cut_short));
     }
 
-    /// Ends the connection without an orderly close.
+    /// Ends the connection without an orderly close. Returns the reason to record.
     pub(super) fn abort(&mut self, state: &mut ActiveState<D>, reason: CloseReason) -> CloseReason {
         self.reset_if_truncated(state);
         match std::mem::replace(&mut state.phase, Phase::Http1) {
-            // If the response may have arrived, the reason for closing is more informative than
-            // `reason`.
+            // All output has been sent, so the reason for the orderly close is more informative
+            // than `reason`.
             Phase::Closing(closing) if !closing.is_flushing() => return closing.into_reason(),
-            Phase::Upgraded(mut upgrade) => upgrade.fail(),
+            Phase::Upgraded(mut upgraded) => upgraded.abort(),
             Phase::Http1 => self.detach_http1_handler(state),
             Phase::Http2 => self.fail_streams(state),
             Phase::ProtocolDetection
@@ -272,7 +273,7 @@ impl<D: Driver> Connection<D> {
             return self.finish_close(state);
         }
         self.reset_if_truncated(state);
-        // The report omits requests whose responses were delivered.
+        // The report omits requests whose responses were sent.
         let is_sent = state.io.output.is_empty() && self.stream.is_flushed();
         let now = self.worker.driver.now();
         let peer = || self.info.peer.to_string();
@@ -289,7 +290,7 @@ impl<D: Driver> Connection<D> {
         force_closed.extend(state.http2.in_flight(is_sent).map(with_request));
         if force_closed.len() == len_before {
             let request = match &state.phase {
-                Phase::Upgraded(upgrade) => upgrade.in_flight(),
+                Phase::Upgraded(upgraded) => upgraded.in_flight(),
                 _ => state.http1.in_flight(is_sent),
             };
             let stage = match &state.phase {
@@ -319,7 +320,7 @@ impl<D: Driver> Connection<D> {
 
     /// If the HTTP/1 handler must run to completion, spawns a worker task that continues it.
     pub(super) fn detach_http1_handler(&mut self, state: &mut ActiveState<D>) {
-        state.http1.fail();
+        state.http1.fail_request_body();
         if let Some(exchange) = state.http1.take_detachable() {
             state.has_detached_handler = true;
             let deadlines = &state.io.deadlines;
@@ -331,6 +332,8 @@ impl<D: Driver> Connection<D> {
         }
     }
 
+    /// Records the failure of the TLS session, and starts to close the connection. The TLS session
+    /// has already written its alert.
     pub(super) fn fail_tls(&mut self, state: &mut ActiveState<D>, error: &TlsConnectionError) {
         self.worker.instrumentation.metrics().tls_failures.increment(TlsFailure {
             in_handshake: self.transport.is_handshaking(),
@@ -342,10 +345,10 @@ impl<D: Driver> Connection<D> {
             (_, Some(label)) => CloseReason::ClientCertificate { label, cause: error.to_string() },
             (_, None) => CloseReason::TlsFailed(error.to_string()),
         };
-        if let Phase::Upgraded(upgrade) = &mut state.phase {
-            upgrade.fail();
+        if let Phase::Upgraded(upgraded) = &mut state.phase {
+            upgraded.abort();
         }
-        // The TLS session cannot encrypt any more, but its alert must still arrive.
+        // The TLS session can no longer encrypt. Lingering gives its alert time to arrive.
         state.io.output.discard_plaintext();
         self.start_close(state, Close { reason, linger: true });
     }

@@ -1,8 +1,8 @@
 //! Limits how much work one connection may do before the worker polls other tasks.
 //!
-//! A connection has a budget of [`BUDGET_PER_POLL`] events. Each turn of the protocol counts as one
-//! event, every 4 KiB received counts as one more, and a large zero-copy write counts as a third of
-//! the budget. When the budget is used up, the connection yields until the driver has polled the
+//! A connection has a budget of [`BUDGET_PER_POLL`] units. Each turn of the protocol costs one
+//! unit, every 4 KiB received costs one more, and a large zero-copy write costs a third of the
+//! budget. When the budget is used up, the connection yields until the driver has polled the
 //! kernel. Before it yields, it still receives bytes, so a response that never ends cannot hide a
 //! disconnect.
 
@@ -17,35 +17,35 @@ use peregrine_tls::TlsConnectionError;
 use peregrine_web::coop;
 use std::task::{Context, Poll, ready};
 
-/// Events after which a connection yields.
+/// A connection yields when it has used more than this many units.
 const BUDGET_PER_POLL: usize = 64;
 
-/// Every 4 KiB received counts as one event, so a connection yields after 256 KiB. Otherwise a peer
-/// that sends many small messages quickly could occupy the worker.
+/// Every 4 KiB received costs one unit, so a connection yields after 256 KiB. Otherwise a peer that
+/// sends many small messages quickly could occupy the worker.
 const BYTES_PER_BUDGET_UNIT: u64 = 4 * 1024;
 
-/// A large piece of content counts as this many events, so a connection yields after four pieces.
-/// Without this rule, a connection whose peer receives everything at once would never wait and
-/// never yield.
+/// A large chunk of content costs this many units, so a connection yields after four chunks.
+/// Without this rule, a connection whose peer receives everything without delay would neither wait
+/// nor yield.
 const BUDGET_PER_SHARED_WRITE: usize = BUDGET_PER_POLL / 3;
 
-/// How many events this number of received bytes counts as.
+/// How many units of the budget `bytes` received bytes cost.
 pub(super) fn budget_for(bytes: u64) -> usize {
     usize::try_from(bytes / BYTES_PER_BUDGET_UNIT).unwrap_or(usize::MAX)
 }
 
 impl<D: Driver> Connection<D> {
-    /// Works until the connection must wait. Returns `Ready(None)` when the connection is idle, and
-    /// `Ready` with the reason when it is over.
+    /// Alternates turns and waits until the connection must be suspended. Returns `Ready(None)`
+    /// when the connection is idle, and `Ready` with the reason when it is over.
     pub(super) fn drive(
         &mut self,
         state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<CloseReason>> {
         // Receive before an upgraded protocol's first turn, so that one turn is usually enough.
-        if matches!(&state.phase, Phase::Upgraded(upgrade) if upgrade.wants_read())
-            && let Poll::Ready(event) = self.poll_readable(state, cx)
-            && let Some(reason) = self.on_wake(state, event)
+        if matches!(&state.phase, Phase::Upgraded(upgraded) if upgraded.wants_read())
+            && let Poll::Ready(wake_reason) = self.poll_readable(state, cx)
+            && let Some(reason) = self.on_wake(state, wake_reason)
         {
             return Poll::Ready(Some(reason));
         }
@@ -56,7 +56,7 @@ impl<D: Driver> Connection<D> {
                 return self.flush_final(state, cx).map(Some);
             }
             let interest = match self.turn(state, cx) {
-                // The received bytes may contain thousands of requests, so each exchange counts.
+                // The received bytes may contain thousands of requests, so each turn counts.
                 Some(Action::Continue) => {
                     self.budget_used += 1;
                     if self.budget_used < BUDGET_PER_POLL {
@@ -65,6 +65,7 @@ impl<D: Driver> Connection<D> {
                     Interest::default()
                 }
                 Some(Action::Yield(interest)) => {
+                    // `count_turn` below then exceeds the budget.
                     self.budget_used = self.budget_used.max(BUDGET_PER_POLL);
                     interest
                 }
@@ -77,17 +78,17 @@ impl<D: Driver> Connection<D> {
                             return Poll::Ready(None);
                         }
                         Ok(_) => Interest { readable: true, writable: true },
-                        Err(event) => match self.on_wake(state, event) {
+                        Err(wake_reason) => match self.on_wake(state, wake_reason) {
                             Some(reason) => return Poll::Ready(Some(reason)),
                             None => continue,
                         },
                     }
                 }
-                Some(Action::Upgrade(upgrade)) => {
+                Some(Action::Upgrade(handler)) => {
                     state.io.deadlines.clear_all();
                     state.io.keep_awake = Some(self.worker.driver.keep_awake());
                     state.phase = Phase::Upgraded(Box::new(UpgradedConnection::new(
-                        upgrade,
+                        handler,
                         state.http1.take_exchange(),
                     )));
                     continue;
@@ -108,19 +109,19 @@ impl<D: Driver> Connection<D> {
                 }
                 None => return Poll::Ready(Some(self.finish_close(state))),
             };
-            let must_yield = self.is_budget_spent(state);
+            let must_yield = self.count_turn(state);
             let received_before = state.io.input.bytes_received();
-            let event = ready!(self.wait_with_budget(state, interest, must_yield, cx));
+            let wake_reason = ready!(self.wait_with_budget(state, interest, must_yield, cx));
             let received = state.io.input.bytes_received().wrapping_sub(received_before);
             self.budget_used = self.budget_used.saturating_add(budget_for(received));
-            if let Some(reason) = self.on_wake(state, event) {
+            if let Some(reason) = self.on_wake(state, wake_reason) {
                 return Poll::Ready(Some(reason));
             }
         }
     }
 
-    /// Counts a turn of the protocol. Returns whether the connection must yield.
-    fn is_budget_spent(&mut self, state: &ActiveState<D>) -> bool {
+    /// Charges the budget for a turn of the protocol. Returns whether the connection must yield.
+    fn count_turn(&mut self, state: &ActiveState<D>) -> bool {
         self.budget_used += if state.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
         if coop::take_yield_request() {
             self.budget_used = self.budget_used.max(BUDGET_PER_POLL + 1);
@@ -128,8 +129,8 @@ impl<D: Driver> Connection<D> {
         self.budget_used > BUDGET_PER_POLL
     }
 
-    /// Waits for the next event. If `must_yield`, the connection also waits until other tasks have
-    /// been polled.
+    /// As [`Connection::wait`], but if `must_yield`, the connection also waits until other tasks
+    /// have been polled.
     fn wait_with_budget(
         &mut self,
         state: &mut ActiveState<D>,
@@ -137,11 +138,11 @@ impl<D: Driver> Connection<D> {
         must_yield: bool,
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
-        let mut event = if must_yield {
+        let mut wake_reason = if must_yield {
             // Receive even if the response always has more to send.
-            let receive_event =
+            let received =
                 if interest.readable { self.poll_readable(state, cx) } else { Poll::Pending };
-            match receive_event {
+            match received {
                 Poll::Pending | Poll::Ready(WakeReason::Ready) => {}
                 failed => return failed,
             }
@@ -149,17 +150,17 @@ impl<D: Driver> Connection<D> {
         } else {
             self.wait(state, interest, cx)
         };
-        if must_yield && matches!(event, Poll::Ready(WakeReason::Ready)) {
+        if must_yield && matches!(wake_reason, Poll::Ready(WakeReason::Ready)) {
             // Yield before writing more, but still check deadlines and the lifecycle.
-            event = self.await_deadline(state, cx);
+            wake_reason = self.await_deadline(state, cx);
         }
-        if event.is_pending() {
+        if wake_reason.is_pending() {
             state.io.had_final_turn = self.worker.lifecycle() >= Lifecycle::ForceClosing;
             if must_yield {
                 self.yield_now(cx);
             }
         }
-        event
+        wake_reason
     }
 
     /// Yields: the connection is polled again only after other tasks have been polled.
@@ -173,7 +174,7 @@ impl<D: Driver> Connection<D> {
         driver.yield_now(&mut Context::from_waker(&waker));
     }
 
-    /// Sends the output that is already written, and produces no more. Otherwise an endless
+    /// Sends the output that is already written, but runs no more turns, because an endless
     /// response would never end.
     fn flush_final(
         &mut self,
@@ -181,8 +182,8 @@ impl<D: Driver> Connection<D> {
         cx: &mut Context<'_>,
     ) -> Poll<CloseReason> {
         loop {
-            let event = ready!(self.wait(state, Interest::default(), cx));
-            if let Some(reason) = self.on_wake(state, event) {
+            let wake_reason = ready!(self.wait(state, Interest::default(), cx));
+            if let Some(reason) = self.on_wake(state, wake_reason) {
                 return Poll::Ready(reason);
             }
         }
@@ -190,8 +191,7 @@ impl<D: Driver> Connection<D> {
 }
 
 impl<D: Driver> Connection<D> {
-    /// Receives bytes or the end of the peer's sending side. Never ready if that side has ended
-    /// before.
+    /// Receives bytes or the end of the peer's sending side. Always pending after that end.
     pub(super) fn poll_readable(
         &mut self,
         state: &mut ActiveState<D>,
@@ -213,7 +213,7 @@ impl<D: Driver> Connection<D> {
         })
     }
 
-    /// Adds bytes that the driver received.
+    /// Adds received bytes to the input, after decrypting them if the connection uses TLS.
     ///
     /// # Errors
     /// The TLS session does not accept the bytes.

@@ -22,14 +22,14 @@ use std::task::Context;
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
-    /// Returns whether a TLS handshake is still to be completed, at once or after a PROXY header.
+    /// Returns whether a TLS handshake is in progress, or will follow a PROXY header.
     pub(super) fn needs_tls_handshake(&self) -> bool {
         let tls_follows_header =
             self.preamble == Preamble::ProxyHeader && self.listener.context.tls.is_some();
         tls_follows_header || self.transport.is_handshaking()
     }
 
-    /// Sets the phase that parses the first bytes.
+    /// Selects the phase that parses the first bytes.
     pub(super) fn start_phase(&mut self, state: &mut ActiveState<D>) {
         let limits = &self.listener.context.limits;
         let expects_header = self.preamble == Preamble::ProxyHeader;
@@ -111,6 +111,7 @@ impl<D: Driver> Connection<D> {
                     ProxyProtocolError::NotProxy,
                 ));
             }
+            // There is no header: the bytes belong to the application protocol or TLS.
             Ok(_) => 0,
             Err(error) => return Action::close(CloseReason::ProxyHeaderRejected(error)),
         };
@@ -133,7 +134,8 @@ impl<D: Driver> Connection<D> {
         true
     }
 
-    /// Continues a handshake that waits for an external lookup, once the result is known.
+    /// Continues a handshake that waits for an ACME challenge to be looked up, once the result is
+    /// known.
     pub(super) fn resume_tls_handshake(
         &mut self,
         state: &mut ActiveState<D>,
@@ -148,8 +150,8 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Starts the connection again with the bytes after the PROXY header. Some of them may have
-    /// arrived already.
+    /// Starts the connection again as if it began after the PROXY header. Some of the following
+    /// bytes may have arrived already.
     fn start_after_proxy_header(&mut self, state: &mut ActiveState<D>) -> Action {
         self.preamble = Preamble::None;
         state.io.deadlines.clear_all();
@@ -186,8 +188,9 @@ pub(super) fn detect_protocol<D: Driver>(conn: &mut ConnectionContext<'_, D>) ->
     }
 }
 
-/// Continues a handshake. [`Action::Continue`] means that it is complete.
-pub(super) fn advance_tls_handshake<D: Driver>(
+/// Checks the state of a handshake, which progresses when bytes are received. [`Action::Continue`]
+/// means that it is complete.
+pub(super) fn check_tls_handshake<D: Driver>(
     permit: &HandshakePermit,
     conn: &mut ConnectionContext<'_, D>,
 ) -> Action {

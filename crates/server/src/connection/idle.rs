@@ -1,6 +1,6 @@
 //! A connection that waits for a request and holds no buffers.
 
-use super::{Activation, Connection, milliseconds};
+use super::{Activation, Connection, to_millis};
 use crate::observe::close_reason::CloseReason;
 use crate::worker::lifecycle::Lifecycle;
 use peregrine_driver::{Driver, Stream};
@@ -11,8 +11,7 @@ use std::time::Duration;
 impl<D: Driver> Connection<D> {
     /// Waits for the first bytes of a request or a handshake, or for work that needs no bytes.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Activation<D>> {
-        // If the driver could not pass all of the last response to the kernel, the connection is
-        // not idle.
+        // If the kernel has not accepted all of the last response, the connection is not idle.
         if !self.stream.is_writable() {
             return Poll::Ready(Ok(None));
         }
@@ -26,7 +25,7 @@ impl<D: Driver> Connection<D> {
         self.poll_idle_timeout(cx)
     }
 
-    /// Waits for the time when an idle connection must close or must send GOAWAY.
+    /// Waits until the connection must close or, over HTTP/2, must send GOAWAY.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Activation<D>> {
         let (worker, limits) = (&*self.worker, &self.listener.context.limits);
         let is_new = match &self.http2 {
@@ -64,6 +63,7 @@ impl<D: Driver> Connection<D> {
                 None => (expires_at, drain_deadline),
                 Some(sent_at) => {
                     let end = sent_at.max(idle_since).saturating_add(limits.drain_idle_timeout);
+                    // The cause of the GOAWAY determines the close reason below.
                     let is_draining = worker.lifecycle() >= Lifecycle::LameDuck;
                     if is_draining { (Duration::MAX, end) } else { (end, Duration::MAX) }
                 }
@@ -86,7 +86,7 @@ impl<D: Driver> Connection<D> {
                 return Poll::Ready(Ok(Some(chunk)));
             }
             if std::mem::take(&mut self.is_flush_time_unknown) {
-                self.idle_since = milliseconds(worker.driver.submitted_at(idle_since));
+                self.idle_since = to_millis(worker.driver.submitted_at(idle_since));
                 return self.poll_idle_timeout(cx);
             }
             match core.filter(|_| shrink_at < deadline) {
@@ -95,22 +95,31 @@ impl<D: Driver> Connection<D> {
             }
         }
         let now = worker.driver.now();
-        Poll::Ready(Err(match () {
-            () if drain_deadline <= now => CloseReason::Drained,
-            () if expires_at <= now => CloseReason::ConnectionAgeMax,
-            () if self.needs_tls_handshake() => CloseReason::HandshakeTimeout,
-            () if is_new => CloseReason::FirstByteTimeout,
-            () => CloseReason::IdleTimeout,
+        Poll::Ready(Err(if drain_deadline <= now {
+            CloseReason::Drained
+        } else if expires_at <= now {
+            CloseReason::ConnectionAgeMax
+        } else {
+            self.idle_timeout_reason(is_new)
         }))
     }
 
-    /// How long the connection may be idle.
+    /// How long the connection may be idle. `is_new`: it has not received a request yet.
     fn idle_timeout(&self, is_new: bool) -> Duration {
         let limits = &self.listener.context.limits;
         match (self.needs_tls_handshake(), is_new) {
             (true, _) => limits.handshake_timeout,
             (false, true) => limits.first_byte_timeout,
             (false, false) => limits.idle_timeout,
+        }
+    }
+
+    /// The close reason when [`Self::idle_timeout`] has expired.
+    fn idle_timeout_reason(&self, is_new: bool) -> CloseReason {
+        match (self.needs_tls_handshake(), is_new) {
+            (true, _) => CloseReason::HandshakeTimeout,
+            (false, true) => CloseReason::FirstByteTimeout,
+            (false, false) => CloseReason::IdleTimeout,
         }
     }
 }

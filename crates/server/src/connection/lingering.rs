@@ -44,7 +44,7 @@ impl Closing {
         !matches!(self.step, CloseStep::Linger(_))
     }
 
-    /// Performs the next step. Returns `None` if the connection may be dropped.
+    /// Performs the next step. Returns `None` when the connection is closed and can be dropped.
     pub(crate) fn turn<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -69,8 +69,8 @@ impl Closing {
                 conn.io
                     .deadlines
                     .set(TimeoutKind::LingerMax, now.saturating_add(limits.linger_time_max));
-                // Discard data that arrived earlier: it does not show that the peer continues to
-                // send.
+                // Discard data that has already arrived: it does not show that the peer is still
+                // sending.
                 discard_input(conn);
                 self.reset_linger_idle(conn);
                 self.step = CloseStep::Linger(now);
@@ -93,9 +93,10 @@ impl Closing {
     /// Sets the deadline at which the server stops receiving if the peer sends nothing until then.
     fn reset_linger_idle<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         let limits = &conn.listener.limits;
-        let timeout = match conn.worker.lifecycle() >= Lifecycle::Draining {
-            true => limits.linger_timeout.min(limits.drain_idle_timeout),
-            false => limits.linger_timeout,
+        let timeout = if conn.worker.lifecycle() >= Lifecycle::Draining {
+            limits.linger_timeout.min(limits.drain_idle_timeout)
+        } else {
+            limits.linger_timeout
         };
         let deadline = conn.worker.driver.now().saturating_add(timeout);
         conn.io.deadlines.set(TimeoutKind::LingerIdle, deadline);
@@ -116,14 +117,14 @@ impl Closing {
     }
 
     fn send_close_notify<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
-        // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated
-        // response look complete.
+        // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated response
+        // look complete.
         let is_cut_short = self.is_cut_short
             || matches!(
                 self.reason,
                 CloseReason::ResponseBodyFailed | CloseReason::ExchangeTimeout | CloseReason::Io(_)
             );
-        if is_cut_short || self.reason.is_tls() {
+        if is_cut_short || self.reason.is_tls_failure() {
             return;
         }
         if let Transport::Tls(tls) = &mut *conn.transport {

@@ -19,7 +19,7 @@ mod yield_gate;
 pub(crate) use self::active_state::{ListenerState, active_state_pool};
 
 use self::active_state::{ActiveState, Phase};
-use self::handshake::{advance_tls_handshake, detect_protocol};
+use self::handshake::{check_tls_handshake, detect_protocol};
 use self::yield_gate::YieldGate;
 use crate::admission::ClientConnectionPermit;
 use crate::admission::connections::ConnectionGuard;
@@ -54,21 +54,21 @@ use std::time::Duration;
 /// driver, and its [`ConnectionInfo`].
 const TASK_BYTES: usize = 512;
 
-/// If this many bytes are received but not parsed, further bytes do not extend a deadline.
+/// If this many received bytes have not been parsed, a deadline is not extended to receive more.
 const UNPARSED_BYTES_MAX: usize = 64 * 1024;
 
-/// The reason why a wait ended.
+/// Why [`Connection::wait`] ended.
 enum WakeReason {
     /// Bytes or the end of the peer's sending side arrived, the driver has room for output, or the
     /// protocol needs another turn.
     Ready,
     /// A deadline expired.
     Timeout(TimeoutKind),
-    /// The connection failed.
+    /// Receiving or sending failed.
     Io(io::ErrorKind),
     /// The TLS session did not accept the received bytes.
     Tls(TlsConnectionError),
-    /// The worker is in [`Lifecycle::ForceClosing`], so the connection must end at once.
+    /// The worker is in [`Lifecycle::ForceClosing`], so the connection must end now.
     ForceClose,
 }
 
@@ -83,8 +83,9 @@ pub(crate) struct Connection<D: Driver> {
     reserved_slot: Option<Box<ReservedSlot>>,
     /// `None` if the connection never had to yield.
     yield_gate: Option<Arc<YieldGate>>,
-    /// Events since the connection last yielded.
+    /// How much of the budget the connection has used since it last yielded: see `drive`.
     budget_used: usize,
+    /// Whether the connection starts with a PROXY header that has not been read yet.
     preamble: Preamble,
     listener: Rc<ListenerState<D>>,
     worker: Rc<Worker<D>>,
@@ -104,8 +105,9 @@ pub(crate) struct Connection<D: Driver> {
     info: Rc<ConnectionInfo>,
     /// When the connection was accepted, in milliseconds of the driver's clock.
     accepted_at: u64,
-    /// Counts this connection towards its client's limit, until it is dropped.
+    /// Counts this connection towards its client's limit.
     client_permit: Option<Box<ClientConnectionPermit>>,
+    /// Accounts for the memory of this struct and of `TASK_BYTES`.
     _reservation: MemoryReservation,
 }
 
@@ -119,7 +121,7 @@ impl<D: Driver> Connection<D> {
         guard: ConnectionGuard,
         client_permit: Option<Box<ClientConnectionPermit>>,
     ) -> Self {
-        let (now, context) = (milliseconds(worker.driver.now()), &listener.context);
+        let (now, context) = (to_millis(worker.driver.now()), &listener.context);
         let peer = to_connection_addr(stream.peer_addr(), || stream.peer_credentials());
         let preamble_for = |settings: &ProxyProtocol| settings.preamble_for(&peer);
         let preamble = context.proxy_protocol.as_ref().map_or(Preamble::None, preamble_for);
@@ -177,8 +179,8 @@ impl<D: Driver> Future for Connection<D> {
         let _ = coop::take_yield_request();
         if D::SELF_WAKE_YIELDS {
             // This driver polls each task at most once per iteration of its loop. Other drivers may
-            // poll a task that wakes itself many times in one iteration, so for them the count
-            // continues.
+            // poll a task that wakes itself many times in one iteration, so for them the budget
+            // spans several polls.
             this.budget_used = 0;
         }
         loop {
@@ -198,7 +200,7 @@ impl<D: Driver> Future for Connection<D> {
             };
             match this.drive(&mut state, cx) {
                 Poll::Pending => {
-                    // Idle connections must not keep the driver's buffers.
+                    // A waiting connection must not hold the driver's buffers.
                     state.io.input.release_chunk();
                     if state.has_tunnel() {
                         state.io.shrink();
@@ -215,7 +217,7 @@ impl<D: Driver> Future for Connection<D> {
                 Poll::Ready(None) => {
                     let mut has_progressed = state.http1.has_responded();
                     if matches!(state.phase, Phase::Http2) {
-                        has_progressed |= state.http2.has_closed_stream();
+                        has_progressed |= state.http2.has_ended_exchange();
                         this.http2 = state.http2.take_core();
                     }
                     this.deactivate(state);
@@ -226,7 +228,7 @@ impl<D: Driver> Future for Connection<D> {
                         ConnectionState::Http1Idle
                     });
                     if has_progressed {
-                        this.idle_since = milliseconds(this.worker.driver.now());
+                        this.idle_since = to_millis(this.worker.driver.now());
                         this.is_flush_time_unknown = true;
                     }
                 }
@@ -236,12 +238,12 @@ impl<D: Driver> Future for Connection<D> {
     }
 }
 
-/// What makes a connection busy: its first bytes, `None` if it has work to do without bytes, or the
-/// reason to close it.
+/// Why an idle connection becomes busy: it has received bytes, it has work to do without bytes
+/// (`None`), or it must close for this reason.
 type Activation<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, CloseReason>;
 
 impl<D: Driver> Connection<D> {
-    /// Borrows an [`ActiveState`] from the pool and starts to work.
+    /// Borrows an [`ActiveState`] from the pool and makes the connection busy.
     fn activate(&mut self, activation: Activation<D>) -> Box<ActiveState<D>> {
         let mut state = self.listener.active_states.get();
         if let Some(core) = self.http2.take() {
@@ -273,7 +275,8 @@ impl<D: Driver> Connection<D> {
         state
     }
 
-    /// Runs one turn of the current phase. Returns `None` if the connection is over.
+    /// Runs one turn of the current phase. Returns `None` when a connection in [`Phase::Closing`]
+    /// has closed.
     fn turn(&mut self, state: &mut ActiveState<D>, cx: &mut Context<'_>) -> Option<Action> {
         match state.phase {
             Phase::ProxyHeader(_) => return Some(self.read_proxy_header(state)),
@@ -288,13 +291,13 @@ impl<D: Driver> Connection<D> {
                 self.detach_http2_handlers(state);
                 action
             }
-            Phase::TlsHandshake(handshake) => {
-                let action = advance_tls_handshake(handshake, &mut conn);
+            Phase::TlsHandshake(permit) => {
+                let action = check_tls_handshake(permit, &mut conn);
                 if matches!(action, Action::Continue) {
                     let is_http2 = conn.transport.is_http2();
                     let elapsed = conn.worker.driver.now().saturating_sub(conn.accepted_at);
                     conn.worker.instrumentation.record_handshake(conn.info.tls.as_deref(), elapsed);
-                    self.idle_since = milliseconds(self.worker.driver.now());
+                    self.idle_since = to_millis(self.worker.driver.now());
                     state.phase = if is_http2 { Phase::Http2 } else { Phase::Http1 };
                 }
                 action
@@ -305,13 +308,13 @@ impl<D: Driver> Connection<D> {
                 action
             }
             Phase::ProxyHeader(_) => unreachable!("this phase is handled above"),
-            Phase::Upgraded(upgrade) => upgrade.turn(&mut conn, cx),
+            Phase::Upgraded(upgraded) => upgraded.turn(&mut conn, cx),
             Phase::Closing(closing) => return closing.turn(&mut conn),
         })
     }
 
-    /// Passes output to the driver, then waits until something happens. No other method suspends a
-    /// busy connection.
+    /// Passes output to the driver, and then waits for the events in `interest`, a deadline, or a
+    /// forced close. No other method suspends a busy connection.
     fn wait(
         &mut self,
         state: &mut ActiveState<D>,
@@ -325,12 +328,12 @@ impl<D: Driver> Connection<D> {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(WakeReason::Io(error.kind())),
                 Poll::Ready(Ok(())) => {
-                    if let Err(event) = self.flush(state) {
-                        return Poll::Ready(event);
+                    if let Err(wake_reason) = self.flush(state) {
+                        return Poll::Ready(wake_reason);
                     }
-                    // Receive before reporting room to send. The driver may have room for hours,
-                    // and the peer's bytes must still be read. Output behind shared bytes is sent
-                    // in the next turn.
+                    // Receive before reporting room to send: the driver may have room all the time,
+                    // and the peer's bytes must still be read. Output behind a shared chunk is sent
+                    // after the next turn.
                     has_room = interest.writable || !state.io.output.is_empty();
                     if has_room && !interest.readable {
                         return Poll::Ready(WakeReason::Ready);
@@ -344,9 +347,9 @@ impl<D: Driver> Connection<D> {
             }
         }
         if interest.readable
-            && let Poll::Ready(event) = self.poll_readable(state, cx)
+            && let Poll::Ready(wake_reason) = self.poll_readable(state, cx)
         {
-            return Poll::Ready(event);
+            return Poll::Ready(wake_reason);
         }
         if has_room {
             return Poll::Ready(WakeReason::Ready);
@@ -362,8 +365,8 @@ impl<D: Driver> Connection<D> {
     ) -> Poll<WakeReason> {
         let (worker, io) = (&*self.worker, &mut state.io);
         if worker.lifecycle() >= Lifecycle::ForceClosing {
-            // The shutdown report says whether the peer has received the last data. The driver is
-            // about to report that, so wait for it.
+            // The shutdown report states whether the last response was sent. The driver is about to
+            // know, so wait for it.
             if self.stream.is_writable() && self.stream.poll_flush(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -428,12 +431,12 @@ impl<D: Driver> Connection<D> {
             return WakeReason::Timeout(kind);
         }
         let Some(chunk) = self.stream.try_recv() else { return WakeReason::Timeout(kind) };
-        // If this data is still incomplete, the deadline expires at once.
+        // If the data is still incomplete after this chunk, the deadline expires in the next wait.
         state.io.deadlines.set(kind, self.worker.driver.now());
         self.on_chunk(state, chunk).map_or_else(WakeReason::Tls, |()| WakeReason::Ready)
     }
 
-    /// Passes output to the driver, if the driver has room.
+    /// Passes output to the driver if the driver has sent the previous output.
     fn flush(&mut self, state: &mut ActiveState<D>) -> Result<(), WakeReason> {
         let io = &mut state.io;
         if io.output.is_empty() || !self.stream.is_writable() {
@@ -452,7 +455,7 @@ impl<D: Driver> Connection<D> {
         Ok(())
     }
 
-    /// The context for a turn.
+    /// What a protocol can access during a turn.
     fn context<'t>(&'t mut self, io: &'t mut ConnectionIo<D>) -> ConnectionContext<'t, D> {
         ConnectionContext {
             accepted_at: self.accepted_at(),
@@ -472,7 +475,7 @@ impl<D: Driver> Connection<D> {
     }
 }
 
-fn milliseconds(time: Duration) -> u64 {
+fn to_millis(time: Duration) -> u64 {
     // Avoids the 128-bit division of `as_millis`.
     time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_millis()))
 }

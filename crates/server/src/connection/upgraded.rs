@@ -18,8 +18,8 @@ use std::task::Context;
 pub(crate) struct UpgradedConnection {
     /// The exchange whose response switched protocols. It also runs the new protocol.
     exchange: Exchange,
-    /// Carries the peer's bytes to the protocol. `None` after the end of the peer's data was passed
-    /// to the protocol.
+    /// Carries the peer's bytes to the protocol. `None` once the protocol was informed that the
+    /// peer has ended its sending side.
     incoming: Option<PipeWriter>,
     /// Carries the protocol's bytes to the peer.
     outgoing: SendBuffer,
@@ -31,21 +31,21 @@ pub(crate) struct UpgradedConnection {
 
 impl UpgradedConnection {
     /// Prepares the protocol that the handler returned. The first turn polls it.
-    pub(crate) fn new(upgrade: UpgradeHandler, mut exchange: Exchange) -> Self {
+    pub(crate) fn new(handler: UpgradeHandler, mut exchange: Exchange) -> Self {
         let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
         let outgoing = SendBuffer::default();
         let io = Upgraded::new(reader, outgoing.clone());
-        exchange.start_upgraded(upgrade, io);
+        exchange.set_upgraded(handler, io);
         let probe = ProbeSchedule::default();
         Self { exchange, incoming: Some(writer), outgoing, wants_read: false, probe }
     }
 
-    /// The request that requested the upgrade.
+    /// The request for the upgrade.
     pub(crate) fn in_flight(&self) -> Option<InFlightRequest<'_>> {
         self.exchange.in_flight()
     }
 
-    /// Returns whether the last turn left room for more of the peer's bytes.
+    /// Returns whether, after the last turn, there was room for more of the peer's bytes.
     pub(crate) fn wants_read(&self) -> bool {
         self.wants_read
     }
@@ -81,7 +81,7 @@ impl UpgradedConnection {
         Action::Wait(Interest { readable: self.wants_read, writable: wants_write })
     }
 
-    /// Passes received bytes to the protocol. Returns whether it has room for more.
+    /// Passes received bytes to the protocol. Returns whether `incoming` has room for more.
     fn receive<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -100,7 +100,8 @@ impl UpgradedConnection {
             let _ = incoming.send_without_wake(Bytes::copy_from_slice(unread), cx);
             let len = unread.len();
             conn.io.input.consume(len);
-            // If there is no room, this registers the task to be woken when there is room again.
+            // If there is no room, this call registers the task, which is then woken when there is
+            // room again.
             if incoming.poll_capacity(cx).is_pending() {
                 return false;
             }
@@ -126,7 +127,7 @@ impl UpgradedConnection {
     }
 
     /// Ends both byte streams and drops the protocol, because the connection is over.
-    pub(crate) fn fail(&mut self) {
+    pub(crate) fn abort(&mut self) {
         self.outgoing.close();
         if let Some(incoming) = self.incoming.take() {
             incoming.send_error(BodyError::Disconnected);
@@ -134,6 +135,7 @@ impl UpgradedConnection {
         self.exchange.abort();
     }
 
+    /// Restarts the timeout of a connection on which no bytes move.
     fn reset_idle_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         if let Some(timeout) = conn.listener.limits.upgraded_idle_timeout {
             let deadline = conn.worker.driver.now().saturating_add(timeout);
@@ -144,6 +146,6 @@ impl UpgradedConnection {
 
 impl Drop for UpgradedConnection {
     fn drop(&mut self) {
-        self.fail();
+        self.abort();
     }
 }

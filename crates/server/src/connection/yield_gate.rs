@@ -1,4 +1,4 @@
-//! Makes a connection yield on drivers that would poll a woken task again before they poll the
+//! Makes a connection yield on drivers that may poll a woken task again before they poll the
 //! kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +15,11 @@ pub(super) struct YieldGate {
 
 impl YieldGate {
     /// Closes the gate and returns the waker that opens it. Opening it wakes the task.
-    pub(super) fn close(self: &Arc<Self>, context: &Context<'_>) -> Waker {
+    pub(super) fn close(self: &Arc<Self>, cx: &Context<'_>) -> Waker {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *task {
-            Some(waker) => waker.clone_from(context.waker()),
-            empty => *empty = Some(context.waker().clone()),
+            Some(waker) => waker.clone_from(cx.waker()),
+            empty => *empty = Some(cx.waker().clone()),
         }
         drop(task);
         self.is_closed.store(true, Ordering::Release);

@@ -3,7 +3,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use peregrine_web::Headers;
 
-/// Creates a `HeaderMap` from fields. The protocol has validated them, so none is dropped.
+/// Creates a `HeaderMap` from fields. The protocol core has validated them, so the filter never
+/// drops one.
 pub(crate) fn to_header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
     let pairs = pairs.filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?))
@@ -11,12 +12,12 @@ pub(crate) fn to_header_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])
     pairs.collect()
 }
 
-/// The fields of trailers or of an interim response.
+/// The names and values of a `HeaderMap`: those of trailers or of an interim response.
 pub(crate) fn header_map_pairs(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }
 
-/// The fields of a response.
+/// The names and values of a response's fields.
 pub(crate) fn field_pairs(fields: &Headers) -> impl Iterator<Item = (&[u8], &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
 }

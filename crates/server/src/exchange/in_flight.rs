@@ -1,4 +1,4 @@
-//! Describes a request in progress, and runs the protocol that it may switch to.
+//! Describes a request in progress, and runs the protocol that it was upgraded to.
 
 use crate::observe::close_reason::InFlightStage;
 use peregrine_proto::Method;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Names a request in logs and in the shutdown report.
 pub(crate) struct RequestName {
     pub(super) method: Method,
-    /// The route's pattern. The path is not used, because it may contain private data.
+    /// The route's pattern. The path is not used, because it might contain private data.
     pub(super) pattern: Option<Rc<str>>,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct InFlightRequest<'a> {
 }
 
 impl<'a> InFlightRequest<'a> {
-    /// A request whose response is complete but may not be delivered.
+    /// A request whose response is written, but might not have reached the peer yet.
     pub(crate) fn in_delivery(name: &'a RequestName) -> Self {
         Self { name, stage: InFlightStage::Delivery, pending_since: None }
     }
 }
 
-/// The protocol that a stream or a connection switches to.
+/// Runs the protocol that a stream or a connection was upgraded to.
 pub(super) enum UpgradedTask {
-    /// It has not been polled yet.
+    /// Not polled yet.
     Pending(Option<(UpgradeHandler, Upgraded)>),
     Running(Pin<Box<dyn Future<Output = ()>>>),
 }
@@ -49,13 +49,12 @@ pub(super) enum UpgradedTask {
 impl UpgradedTask {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Self::Pending(start) = self {
-            // This is `None` only if starting the protocol panicked, and then it is not polled
-            // again.
-            let Some((upgrade, io)) = start.take() else { return Poll::Ready(()) };
-            *self = Self::Running(upgrade.run(io));
+            // `None` only if `run` panicked, and the exchange does not poll the task after a panic.
+            let Some((handler, io)) = start.take() else { return Poll::Ready(()) };
+            *self = Self::Running(handler.run(io));
         }
         match self {
-            Self::Running(protocol) => protocol.as_mut().poll(cx),
+            Self::Running(future) => future.as_mut().poll(cx),
             Self::Pending(_) => Poll::Ready(()),
         }
     }

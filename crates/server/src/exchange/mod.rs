@@ -4,11 +4,11 @@
 //! The connection passes the request's body to the handler through a
 //! [`RequestBodySender`](request_body::RequestBodySender). All application code (handlers, bodies,
 //! upgraded protocols) runs here, inside the request's span, and panics of that code are caught
-//! here. The exchange reuses the memory of a handler's future for the next request.
+//! here. The exchange reuses the memory of each handler's future for the next handler.
 
-pub(crate) mod request_body;
 pub(crate) mod fields;
 pub(crate) mod in_flight;
+pub(crate) mod request_body;
 
 use self::in_flight::{InFlightRequest, RequestName, UpgradedTask};
 use crate::admission::AdmissionPermit;
@@ -44,25 +44,25 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Larger slots are freed when their handler's future is dropped.
-const SLOT_BYTES_MAX: usize = 64 * 1024;
+/// Slots up to this size are reused for the next handler. Larger ones are freed with their future.
+const RETAINED_SLOT_BYTES_MAX: usize = 64 * 1024;
 
-/// The approximate memory of a waiting request in addition to its head and content: the index of
-/// the head and the handler's future.
+/// The approximate memory of a waiting request besides its head and body: the head index and the
+/// handler's future.
 const PENDING_REQUEST_BYTES: usize = 1024;
 
-/// If more output than this is unsent, interim responses are dropped.
+/// If more bytes of output than this are unsent, interim responses are dropped.
 const INTERIM_UNSENT_BYTES_MAX: usize = 16 * 1024;
 
-/// One exchange at a time, in memory that is reused.
+/// Holds one exchange at a time, and is reused for the next one.
 ///
-/// The order of the fields is chosen for the processor's cache, and `repr(C)` keeps it. The fields
-/// that an upgraded protocol uses for each message come first, so that they share few cache lines:
-/// with thousands of active connections, every cache line must be fetched from memory.
+/// The order of the fields is chosen for the processor's cache, and `repr(C)` preserves it. The
+/// fields that an upgraded protocol uses for each message come first, so that they share few cache
+/// lines: with thousands of active connections, every cache line must be fetched from memory.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Exchange {
-    /// The protocol that runs after the response.
+    /// The protocol that the request was upgraded to.
     upgraded: Option<UpgradedTask>,
     name: Option<RequestName>,
     /// The request's span. Application code runs inside it.
@@ -72,20 +72,22 @@ pub(crate) struct Exchange {
     slot: FutureSlot,
     /// The body of the response while it is being sent.
     body: Option<Body>,
-    /// A future that continues as a task of the worker after the response is complete.
+    /// A future to spawn on the worker when the response is complete. It moves the request's body
+    /// to a reader outside the handler.
     after_response: Option<AfterResponse>,
     /// When the exchange first had to wait; `None` if it never did.
     pending_since: Option<Duration>,
     on_disconnect: OnDisconnect,
     /// Measures the request for metrics, traces and the access log.
     pub(crate) metrics: RequestMetrics,
-    /// Counts the request as in progress.
+    /// The request counts as in progress until this permit is dropped.
     pub(crate) admission: Option<AdmissionPermit>,
     /// Accounts for the memory of a waiting request.
     reservation: MemoryReservation,
-    /// How much content of the request is in memory. Part of `reservation`.
+    /// Bytes of the request's body that arrived before the handler was called. Included in
+    /// `reservation`.
     content_bytes: usize,
-    /// The timeout of the handler.
+    /// The route's timeout for the handler.
     pub(crate) handler_timeout: Option<Duration>,
     /// The request's head, for the server's own responses and log lines.
     head: Option<RequestHead>,
@@ -93,15 +95,15 @@ pub(crate) struct Exchange {
     interim_responses: Vec<(StatusCode, HeaderMap)>,
 }
 
-/// Drops a handler's future and keeps its memory for the next one.
+/// Drops a handler's future and reuses its memory for the next one.
 fn recycle_slot(slot: &mut FutureSlot, handler: PinnedFuture<'static, Response>) {
     match catch_panic("the destructor of a handler's future", || handler.into_slot()) {
-        Some(recycled) if recycled.capacity() <= SLOT_BYTES_MAX => *slot = recycled,
+        Some(recycled) if recycled.capacity() <= RETAINED_SLOT_BYTES_MAX => *slot = recycled,
         _ => {}
     }
 }
 
-/// Application code panicked with this message.
+/// The message of a panic in a handler or an upgraded protocol.
 #[derive(Debug)]
 pub(crate) struct HandlerPanic(pub(crate) String);
 
@@ -111,7 +113,7 @@ pub(crate) type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 impl Exchange {
     /// Starts the exchange for `request`. No application code runs before the first poll.
     pub(crate) fn begin(&mut self, target: MatchedEndpoint<'_>, request: Request) {
-        debug_assert!(self.handler.is_none(), "the previous exchange has ended");
+        debug_assert!(self.handler.is_none(), "the previous exchange must have ended");
         let options = target.options();
         (self.on_disconnect, self.handler_timeout) = (options.on_disconnect, options.timeout);
         let pattern = target.pattern();
@@ -128,20 +130,20 @@ impl Exchange {
     /// Starts the request's span, if spans are enabled.
     #[inline]
     fn start_span(&mut self, request: &Request, pattern: Option<&str>) {
-        let Some(tracing) = self.metrics.tracing() else {
+        let Some(tracer) = self.metrics.tracer() else {
             let span = span::minimal_span(request, pattern);
             self.span.span = (!span.is_disabled()).then_some(span);
             return;
         };
-        tracing.start_span(request, pattern, &mut self.span);
+        tracer.start_span(request, pattern, &mut self.span);
         if let Some(trace_context) = &self.span.trace_context {
             self.metrics.set_trace_context(trace_context);
         }
     }
 
-    /// Reports the complete response to metrics, traces and the access log.
+    /// Reports the request, whether complete or aborted, to metrics, traces and the access log.
     pub(crate) fn finish(&mut self) {
-        if self.metrics.tracing().is_some()
+        if self.metrics.tracer().is_some()
             && let Some(span) = &self.span.span
         {
             span::record_end(span, self.metrics.summary());
@@ -149,19 +151,22 @@ impl Exchange {
         self.metrics.finish();
     }
 
-    /// Records that the exchange has to wait, since `now`, and accounts for its memory.
+    /// Accounts for the memory of an exchange that has to wait. The first call sets the beginning
+    /// of the wait to `now`.
     pub(crate) fn mark_pending(&mut self, now: Duration) {
         self.pending_since.get_or_insert(now);
         let head_bytes = self.head.as_ref().map_or(0, |head| head.as_bytes().len());
         self.reservation.resize(PENDING_REQUEST_BYTES + head_bytes + self.content_bytes);
     }
 
-    /// The request, while it is in progress.
+    /// The request in progress, from [`Exchange::begin`] to [`Exchange::reset`].
     pub(crate) fn in_flight(&self) -> Option<InFlightRequest<'_>> {
-        let stage = match () {
-            () if self.handler.is_some() => InFlightStage::Handler,
-            () if self.upgraded.is_some() => InFlightStage::Upgraded,
-            () => InFlightStage::Response,
+        let stage = if self.handler.is_some() {
+            InFlightStage::Handler
+        } else if self.upgraded.is_some() {
+            InFlightStage::Upgraded
+        } else {
+            InFlightStage::Response
         };
         self.name.as_ref().map(|name| InFlightRequest {
             name,
@@ -185,7 +190,8 @@ impl Exchange {
         catch_log_panic(|| self.span.in_scope(log));
     }
 
-    /// Logs that application code panicked, with the request. `source` says which code.
+    /// Logs a panic of application code together with its request. `source` names the code, such as
+    /// `a handler`.
     pub(crate) fn log_panic(
         &self,
         source: &str,
@@ -205,28 +211,28 @@ impl Exchange {
         self.name.as_ref()?.pattern.as_deref().map(display_pattern)
     }
 
-    /// Takes the request's name, for use after the exchange.
+    /// Takes the request's name, for a caller that needs it after the exchange.
     pub(crate) fn take_request_name(&mut self) -> Option<RequestName> {
         self.name.take()
     }
 
-    /// Returns whether a handler is running and must run to completion even if its client
+    /// Returns whether a handler is running that must run to completion even if its client
     /// disconnects.
     pub(crate) fn is_detachable(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToCompletion
     }
 
-    /// Polls the handler for its response. Must not be called after it has returned one.
+    /// Polls the handler for its response. Must not be called again after it returns `Ready`.
     pub(crate) fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
         heartbeat: &Heartbeat,
     ) -> Poll<Result<Response, HandlerPanic>> {
-        let mut handler =
-            self.handler.take().expect("the handler is not polled after its response");
+        let mut handler = self.handler.take().expect("no handler is polled after it has responded");
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let poll_guard = heartbeat.start_poll(pattern);
-        // A future that panicked is never polled again, so nothing sees its inconsistent state.
+        // A future that panicked is never polled again, so `AssertUnwindSafe` cannot expose
+        // inconsistent state.
         let result = self.span.in_scope(|| {
             let run = AssertUnwindSafe(|| Pin::new(&mut handler).poll(cx));
             let result = catch_unwind(run);
@@ -246,8 +252,8 @@ impl Exchange {
             log_blocking_request(pattern, head);
         }
         if let Some(head) = &self.head {
-            self.interim_responses =
-                head.take_interim_responses(!matches!(result, Ok(Poll::Pending)), cx);
+            let is_finished = !matches!(result, Ok(Poll::Pending));
+            self.interim_responses = head.take_interim_responses(is_finished, cx);
         }
         let outcome = match result {
             Ok(Poll::Pending) => return Poll::Pending,
@@ -255,8 +261,8 @@ impl Exchange {
                 if let Some(head) = &self.head {
                     PrivateResponse::finish_response(head, &mut response);
                 }
-                // If an extractor reached the memory limit, the request counts as rejected because
-                // of overload.
+                // If an extractor failed because of the memory limit, count the request as rejected
+                // because of overload.
                 let extensions =
                     response.extensions().filter(|_| response.status.is_server_error());
                 if extensions.is_some_and(|extensions| extensions.get::<LoadShed>().is_some()) {
@@ -269,8 +275,9 @@ impl Exchange {
         Poll::Ready(outcome)
     }
 
-    /// Passes the interim responses of the last poll to `send`. If many bytes are `unsent`, the
-    /// peer is not receiving. Interim responses are only hints, so they are dropped in that case.
+    /// Passes the interim responses that the last poll produced to `send`. If many bytes are
+    /// `unsent`, the peer receives slowly, and the interim responses are dropped: they are only
+    /// hints.
     pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
         for (status, fields) in std::mem::take(&mut self.interim_responses) {
             if unsent <= INTERIM_UNSENT_BYTES_MAX {
@@ -279,14 +286,14 @@ impl Exchange {
         }
     }
 
-    /// Drops the handler's future and keeps its memory.
+    /// Drops the handler's future, if there is one, and reuses its memory for the next one.
     pub(crate) fn drop_handler(&mut self) {
         if let Some(handler) = self.handler.take() {
             self.span.in_scope(|| recycle_slot(&mut self.slot, handler));
         }
     }
 
-    /// Returns whether the request must never be rejected.
+    /// Returns whether the request must never be rejected because of overload.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.admission.as_ref().is_some_and(|permit| permit.is_never_shed)
     }
@@ -296,12 +303,12 @@ impl Exchange {
         catch_panic("a body's size hint", || body.length()).flatten()
     }
 
-    /// Returns whether a body has ended, so that no trailers follow either.
+    /// Returns whether neither content nor trailers follow in `body`.
     pub(crate) fn is_end_of_body(body: &Body) -> bool {
         catch_panic("a body's end", || body.is_end_stream()).unwrap_or(true)
     }
 
-    /// Stores a future that continues after the response is complete.
+    /// Stores the future to spawn when the response is complete.
     pub(crate) fn set_after_response(&mut self, future: Option<AfterResponse>) {
         self.after_response = future;
     }
@@ -312,20 +319,20 @@ impl Exchange {
     }
 
     /// Stores the protocol of an upgraded connection or stream. The next poll starts it.
-    pub(crate) fn start_upgraded(&mut self, upgrade: UpgradeHandler, io: Upgraded) {
-        self.upgraded = Some(UpgradedTask::Pending(Some((upgrade, io))));
+    pub(crate) fn set_upgraded(&mut self, handler: UpgradeHandler, io: Upgraded) {
+        self.upgraded = Some(UpgradedTask::Pending(Some((handler, io))));
     }
 
-    /// Polls the upgraded protocol, and drops it when it has ended.
+    /// Polls the upgraded protocol, if there is one, and drops it when it completes or panics.
     pub(crate) fn poll_upgraded(
         &mut self,
         cx: &mut Context<'_>,
         heartbeat: &Heartbeat,
     ) -> Result<(), HandlerPanic> {
-        let Some(protocol) = &mut self.upgraded else { return Ok(()) };
+        let Some(task) = &mut self.upgraded else { return Ok(()) };
         let pattern = self.name.as_ref().and_then(|name| name.pattern.as_deref());
         let _poll_guard = heartbeat.start_poll(pattern);
-        let run = AssertUnwindSafe(|| protocol.poll(cx));
+        let run = AssertUnwindSafe(|| task.poll(cx));
         let result = self.span.in_scope(|| catch_unwind(run));
         if let Ok(Poll::Pending) = result {
             return Ok(());
@@ -334,16 +341,15 @@ impl Exchange {
         result.map(drop).map_err(|panic| HandlerPanic(panic_message(panic)))
     }
 
-    /// Returns whether an upgraded protocol is running.
+    /// Returns whether an upgraded protocol has been set and has not ended.
     pub(crate) fn is_upgraded(&self) -> bool {
         self.upgraded.is_some()
     }
 
     fn drop_upgraded(&mut self) {
-        let Some(protocol) = self.upgraded.take() else { return };
-        let drop_protocol =
-            || catch_panic("the destructor of an upgraded protocol", || drop(protocol));
-        self.span.in_scope(drop_protocol);
+        let Some(task) = self.upgraded.take() else { return };
+        let drop_task = || catch_panic("the destructor of an upgraded protocol", || drop(task));
+        self.span.in_scope(drop_task);
     }
 
     /// Stores the response's body, to be sent frame by frame.
@@ -351,7 +357,8 @@ impl Exchange {
         self.body = Some(body);
     }
 
-    /// Polls the next frame of the response's body. A panic counts as a failed body.
+    /// Polls for the next frame of the response's body. If the body panics, it fails with
+    /// [`BodyError::Stream`].
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -360,8 +367,8 @@ impl Exchange {
         self.poll_body(heartbeat, |body| body.poll_frame(cx))
     }
 
-    /// As [`Exchange::poll_frame`], for a connection whose driver sends files without reading them
-    /// into memory.
+    /// Like [`Exchange::poll_frame`], for a driver that sends files without reading them into
+    /// memory: parts of files are returned as such.
     pub(crate) fn poll_body_part(
         &mut self,
         cx: &mut Context<'_>,
@@ -386,7 +393,8 @@ impl Exchange {
         })
     }
 
-    /// Drops all application code of the exchange. The request's name and head stay.
+    /// Drops all application code of the exchange. If the request has not been reported yet,
+    /// reports it as aborted. Its name and head remain for log lines.
     pub(crate) fn abort(&mut self) {
         if self.metrics.is_started() {
             self.metrics.mark_aborted();
@@ -406,7 +414,7 @@ impl Exchange {
         self.reservation.resize(0);
     }
 
-    /// Ends the exchange and drops the rest of its state.
+    /// Aborts the exchange if it is still running, and clears its state for the next one.
     pub(crate) fn reset(&mut self) {
         self.abort();
         (self.name, self.head, self.pending_since) = (None, None, None);
@@ -420,7 +428,7 @@ impl Drop for Exchange {
     }
 }
 
-/// Logs the request whose handler blocked. The watchdog's warning could only name the mount.
+/// Logs the request whose handler blocked, because the watchdog's warning named only the mount.
 #[cold]
 fn log_blocking_request(pattern: Option<&str>, head: &RequestHead) {
     let route = pattern.map(display_pattern).unwrap_or_default();

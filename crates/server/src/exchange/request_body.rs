@@ -6,41 +6,42 @@ use peregrine_web::body::BodyError;
 use peregrine_web::pipe::PipeWriter;
 use std::task::{Context, Poll};
 
-/// The state of receiving the current request's body.
+/// Passes the body of the current request to its reader.
 #[derive(Default)]
 pub(crate) enum RequestBodySender {
-    /// There is no body, or all of it was received, or receiving it failed.
+    /// The request has no body, or its body was received completely or failed.
     #[default]
     Complete,
-    /// The body is sent through a pipe.
+    /// Received content is sent through a pipe.
     Open {
         pipe: PipeWriter,
-        /// Whether the peer waits for `100 Continue` before it sends the body.
+        /// Whether the peer still waits for `100 Continue` before it sends the body.
         awaits_continue: bool,
-        /// Whether the peer declared the length of the content.
+        /// Whether the peer declared the length of the body.
         has_length: bool,
     },
-    /// The rest of the body is unwanted.
+    /// The reader was dropped or will not read the rest of the body, which is discarded.
     Discarding,
 }
 
-/// Whether more of the body may be received.
+/// Whether the caller can receive more of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyCapacity {
-    /// Yes.
+    /// More may be received.
     Ready,
-    /// Yes, after the caller has sent `100 Continue`.
+    /// More may be received after the caller has sent `100 Continue`.
     SendContinue,
-    /// No: the pipe is full until the handler reads.
+    /// The pipe is full until the handler reads.
     Full,
-    /// No: the peer waits for `100 Continue`, and the handler has not started to read the body.
+    /// The peer expects `100 Continue`, and the handler has not started to read the body.
     AwaitingDemand,
-    /// No: there is nothing to receive, or the rest is unwanted.
+    /// There is nothing more to receive, or the rest is to be discarded.
     Closed,
 }
 
 impl RequestBodySender {
-    /// Returns whether more may be received. If not, the task of `cx` is woken when that changes.
+    /// Returns whether more may be received. After `Full` and `AwaitingDemand`, the task of `cx` is
+    /// woken when that changes.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> BodyCapacity {
         let Self::Open { pipe, awaits_continue, .. } = self else {
             return BodyCapacity::Closed;
@@ -61,21 +62,22 @@ impl RequestBodySender {
         }
     }
 
-    /// Returns whether the rest of the body is unwanted.
+    /// Returns whether the rest of the body is to be discarded.
     pub(crate) fn is_discarding(&self) -> bool {
         match self {
-            Self::Complete => false,
+            Self::Finished => false,
             Self::Open { pipe, .. } => pipe.is_closed(),
             Self::Discarding => true,
         }
     }
 
-    /// Returns whether the body's reader still exists and may read more.
+    /// Returns whether the body's reader still exists and may read more. A reader does not count
+    /// while the peer still waits for `100 Continue`.
     pub(crate) fn has_reader(&self) -> bool {
         matches!(self, Self::Open { pipe, awaits_continue: false, .. } if !pipe.is_closed())
     }
 
-    /// Returns whether the length of the content is unknown.
+    /// Returns whether a body of unknown length is being received.
     pub(crate) fn has_unknown_length(&self) -> bool {
         matches!(self, Self::Open { has_length: false, .. })
     }
@@ -84,33 +86,34 @@ impl RequestBodySender {
     pub(crate) fn consumed(&self) -> u64 {
         match self {
             Self::Open { pipe, .. } => pipe.consumed(),
-            Self::Complete | Self::Discarding => 0,
+            Self::Finished | Self::Discarding => 0,
         }
     }
 
+    /// Passes content to the reader. Has no effect unless the body is open.
     pub(crate) fn push(&mut self, bytes: Bytes) {
         if let Self::Open { pipe, .. } = self {
             pipe.send(bytes);
         }
     }
 
-    /// Like [`RequestBodySender::push`], for a task that is about to poll the reader. If that same
-    /// task is waiting for content, it is not woken, and the method returns true.
+    /// Like [`RequestBodySender::push`], but does not wake the reader if it waits in the task of
+    /// `cx`. In that case, returns true, and the task must poll the reader again.
     pub(crate) fn push_without_wake(&mut self, bytes: Bytes, cx: &Context<'_>) -> bool {
         match self {
             Self::Open { pipe, .. } => pipe.send_without_wake(bytes, cx),
-            Self::Complete | Self::Discarding => false,
+            Self::Finished | Self::Discarding => false,
         }
     }
 
-    /// Ends a complete body.
+    /// Completes the body with its trailers.
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> HeaderMap) {
         if let Self::Open { pipe, .. } = std::mem::take(self) {
             pipe.finish(trailers());
         }
     }
 
-    /// Ends an incomplete body: its reader gets `error`.
+    /// Fails an incomplete body: its reader gets `error`.
     pub(crate) fn fail(&mut self, error: BodyError) {
         if let Self::Open { pipe, .. } = std::mem::take(self) {
             pipe.send_error(error);

@@ -1,4 +1,4 @@
-//! Detects that the peer has disconnected while the application works on a response.
+//! Detects that the peer has disconnected while a handler runs or a response is being sent.
 
 use super::{ExchangeState, Http1};
 use crate::io::context::{Action, ConnectionContext, Interest};
@@ -7,17 +7,17 @@ use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_web::coop;
 
-/// Whether the application has produced content in this turn.
+/// Whether the response's body has produced content in this turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    None,
-    Some,
+    Stalled,
+    Made,
 }
 
 impl Http1 {
     /// Handles a peer that has ended its sending side after a complete request. Nearly every client
-    /// that does so has closed its socket, so the server cancels the handler or the response
-    /// stream. With `half_close`, the server assumes that the client only shut down its sending
+    /// that does so has closed its socket, so the server cancels the handler or a stream of unknown
+    /// length. With `half_close`, the server assumes that the client only shut down its sending
     /// side, and continues.
     pub(super) fn on_peer_eof<D: Driver>(
         &mut self,
@@ -25,8 +25,8 @@ impl Http1 {
         conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
         if conn.listener.limits.http1.half_close {
-            // A probe is an interim response, so it cannot follow the start of the response. After
-            // that, the next write shows whether the peer is still connected.
+            // The probe is an interim response, so it must precede the final response. Once that
+            // has begun, the next write shows whether the peer is still connected.
             let is_probe_scheduled = conn.io.deadlines.get(TimeoutKind::Probe).is_some();
             if self.can_probe
                 && !is_probe_scheduled
@@ -35,11 +35,12 @@ impl Http1 {
                 self.send_probe(conn);
             }
         } else if self.has_unknown_length() && !coop::has_yield_request() {
+            // A future that requested to yield is not waiting, so it is polled again first.
             return match progress {
-                // The application may have more content and only have yielded, for example because
-                // its Tokio budget is used up. The next poll shows whether it has more.
-                Progress::Some => Action::Yield(Interest::default()),
-                Progress::None => Action::close(CloseReason::PeerAborted),
+                // The body might only have yielded, for example because its Tokio budget is used
+                // up. The next poll shows whether it has more content.
+                Progress::Made => Action::Yield(Interest::default()),
+                Progress::Stalled => Action::close(CloseReason::PeerAborted),
             };
         }
         self.schedule_probe(false, conn);
@@ -59,9 +60,9 @@ impl Http1 {
         }
     }
 
-    /// Schedules probes while the server does not receive, because the body's reader does not read
-    /// or the read-ahead limit is reached. Without receiving, the server detects a reset only if it
-    /// checks the socket from time to time.
+    /// Schedules a check of the socket, unless the server is receiving. It stops receiving when the
+    /// body's reader does not read or the read-ahead limit is reached. Without receiving, it
+    /// detects a reset only by checking the socket from time to time.
     pub(super) fn schedule_probe<D: Driver>(
         &mut self,
         is_receiving: bool,

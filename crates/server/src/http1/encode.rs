@@ -10,7 +10,7 @@ use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyFraming, Connection, ResponseLength};
 use peregrine_web::Response;
 
-/// Writes a response's head.
+/// Writes a response's head. Returns the framing that its body must have.
 pub(crate) fn write_head(
     protocol: &mut Connection,
     response: &Response,
@@ -27,7 +27,7 @@ pub(crate) fn write_head(
     )
 }
 
-/// Writes a response whose body is in memory. Returns how much content was written.
+/// Writes a response whose body is in memory. Returns how many bytes of the body were written.
 pub(crate) fn write_full(
     protocol: &mut Connection,
     response: &Response,
@@ -41,8 +41,8 @@ pub(crate) fn write_full(
     sent
 }
 
-/// Writes content with its framing. Large content is not copied. Returns how many bytes of it were
-/// written.
+/// Writes content with its framing. Large content is not copied. Returns how many bytes of the
+/// content were written; the declared length may cut it short.
 pub(crate) fn write_content(
     protocol: &mut Connection,
     content: Bytes,
@@ -56,23 +56,24 @@ pub(crate) fn write_content(
     chunk.accepted
 }
 
-/// Writes a part of a file with its framing. Returns how many bytes of it were written.
+/// Writes a part of a file with its framing. Returns how many bytes of the part were written.
 pub(crate) fn write_file(
     protocol: &mut Connection,
-    mut part: FileRange,
+    mut range: FileRange,
     output: &mut OutputBuffer,
 ) -> usize {
-    let chunk = protocol.begin_external_data(part.len, &mut output.plaintext);
-    part.len = chunk.accepted;
-    if part.len > 0 {
-        output.write_file(part);
+    let chunk = protocol.begin_external_data(range.len, &mut output.plaintext);
+    range.len = chunk.accepted;
+    if range.len > 0 {
+        output.write_file(range);
     }
     output.plaintext.extend_from_slice(chunk.suffix);
     chunk.accepted
 }
 
-/// Writes the 101 response, after which the upgraded protocol uses the connection. Returns false if
-/// the response is not a 101 or the request did not request an upgrade.
+/// Writes the 101 response, after which the upgraded protocol uses the connection. Writes nothing
+/// and returns false if the response is not a 101, the client did not request an upgrade, or the
+/// request's body was not fully received.
 pub(crate) fn switch_protocols(
     protocol: &mut Connection,
     response: &Response,
@@ -82,7 +83,7 @@ pub(crate) fn switch_protocols(
         && protocol.switch_protocols(field_pairs(&response.headers), out)
 }
 
-/// Ends a response's body.
+/// Ends a response's body. With chunked framing, writes its trailers.
 pub(crate) fn finish_body(protocol: &mut Connection, trailers: &HeaderMap, out: &mut Vec<u8>) {
     protocol.finish(header_map_pairs(trailers), out);
 }

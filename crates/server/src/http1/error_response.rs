@@ -31,7 +31,7 @@ impl Http1 {
         self.respond(Ok(response), conn)
     }
 
-    /// Responds to a request with a protocol error, and closes the connection.
+    /// Responds to a request that violates the protocol, and closes the connection.
     pub(super) fn reject<D: Driver>(
         &mut self,
         error: RequestError,
@@ -42,7 +42,8 @@ impl Http1 {
         Action::linger(CloseReason::Rejected(error))
     }
 
-    /// Writes a response to a request that may not have been parsed.
+    /// Writes an error response without calling a handler, even if the request's head is invalid or
+    /// incomplete.
     pub(super) fn respond_problem<D: Driver>(
         &mut self,
         problem: Problem,

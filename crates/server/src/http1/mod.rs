@@ -1,7 +1,7 @@
 //! HTTP/1 on a busy connection: one exchange at a time.
 //!
 //! Start with [`Http1::turn`]. A turn does as much work as it can without waiting, and returns what
-//! to wait for.
+//! the connection must wait for.
 
 mod disconnect;
 mod encode;
@@ -12,8 +12,8 @@ mod send;
 use self::disconnect::Progress;
 use self::receive::ForwardResult;
 use self::send::BodyWriter;
-use crate::exchange::request_body::RequestBodySender;
 use crate::exchange::in_flight::{InFlightRequest, RequestName};
+use crate::exchange::request_body::RequestBodySender;
 use crate::exchange::{Exchange, HandlerPanic, fields};
 use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::{ProbeSchedule, TimeoutKind};
@@ -38,28 +38,31 @@ pub(crate) struct Http1 {
     state: ExchangeState,
     /// The head that is being received.
     head: Option<RequestHead>,
-    /// A head index for calls of the protocol core that require one but do not fill it.
+    /// A head index for calls of the protocol core while it receives a body. They require an index,
+    /// but do not fill it.
     scratch_index: HeadIndex,
     exchange: Exchange,
     request_body: RequestBodySender,
-    /// Whether content was pushed without waking the body's reader, because this task polls it.
+    /// Whether content was pushed to the body's reader without waking it. The reader waits in this
+    /// task, so another turn must poll it.
     repoll_reader: bool,
-    /// The protocol error in the current request's body.
-    rejected: Option<RequestError>,
+    /// The protocol error in the current request's body. The connection closes after the response.
+    rejection: Option<RequestError>,
     /// Whether the current handler panicked.
-    panicked: bool,
-    /// Whether the peer announced that it will send no further request.
+    handler_panicked: bool,
+    /// Whether the current request is the peer's last one, as its head announced.
     is_last_request: bool,
-    /// Whether a peer that has ended its sending side may be probed with an interim response
-    /// (HTTP/1.1).
+    /// Whether the request uses HTTP/1.1, so that a peer that has ended its sending side may be
+    /// probed with an interim response.
     can_probe: bool,
     probe: ProbeSchedule,
-    /// The memory of a large response body that is being sent.
+    /// How many bytes of memory the large response body that is being sent occupies.
     full_body_bytes: usize,
-    /// The last request whose response is written but perhaps not sent yet.
+    /// The last request whose response was written to the output. It might not have been sent yet.
     last_written: Option<RequestName>,
-    /// Whether the current exchange had to wait.
-    was_pending: bool,
+    /// Whether the current exchange takes more than one turn. It may then have set deadlines and
+    /// kept the driver awake.
+    spans_turns: bool,
     /// Whether a response was completed since the connection was last idle.
     has_responded: bool,
 }
@@ -68,13 +71,14 @@ pub(crate) struct Http1 {
 enum ExchangeState {
     /// Receives a request's head, or waits for one.
     ReadingHead,
-    /// The handler works on its response.
+    /// Runs the handler.
     RunningHandler,
     /// Sends a large body from memory. The field is the part that is not sent yet.
     SendingFull(CatchDropPanic<Bytes>),
     /// Sends a body frame by frame.
     SendingStream(BodyWriter),
-    /// The response is complete, and a task continues to read the request's body.
+    /// Receives the request's body for a task that continues to read it after the response is
+    /// complete.
     ReceivingBody {
         /// How many bytes the task had read when the server last found its pipe full.
         consumed: Option<u64>,
@@ -90,16 +94,16 @@ impl Default for Http1 {
             head: None,
             scratch_index: HeadIndex::default(),
             exchange: Exchange::default(),
-            request_body: RequestBodySender::Complete,
+            request_body: RequestBodySender::Finished,
             repoll_reader: false,
-            rejected: None,
-            panicked: false,
+            rejection: None,
+            handler_panicked: false,
             is_last_request: false,
             can_probe: false,
             probe: ProbeSchedule::default(),
             full_body_bytes: 0,
             last_written: None,
-            was_pending: false,
+            spans_turns: false,
             has_responded: false,
         }
     }
@@ -171,20 +175,20 @@ impl Http1 {
                 self.respond(Ok(response), conn)
             }
             (TimeoutKind::Exchange, _) => Action::close(CloseReason::ExchangeTimeout),
-            // The server is not receiving, so only this probe detects that the peer has reset the
+            // The server is not receiving, so only this check detects that the peer has reset the
             // connection.
             (TimeoutKind::Probe, _) if conn.stream.is_broken() => {
                 self.request_body.fail(BodyError::Disconnected);
                 Action::close(CloseReason::PeerAborted)
             }
-            // The turn sends the next probe.
+            // The next turn sends or schedules the next probe.
             (TimeoutKind::Probe, _) => Action::Continue,
             _ => Action::Continue,
         }
     }
 
-    /// Fails the request's body, because the connection is over. Its reader gets an error.
-    pub(crate) fn fail(&mut self) {
+    /// Fails the request's body, because the connection has ended. The reader gets an error.
+    pub(crate) fn fail_request_body(&mut self) {
         self.request_body.fail(BodyError::Disconnected);
     }
 
@@ -208,20 +212,19 @@ impl Http1 {
         )
     }
 
-    /// Returns whether the current request must never be rejected.
+    /// Returns whether the current request must never be rejected because of overload.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.exchange.is_never_shed()
     }
 
-    /// The request in progress. If there is none, and unless all output `is_sent`, the last request
-    /// whose response is complete.
+    /// The request in progress. If there is none and not all output `is_sent`, the last request
+    /// whose response was written.
     pub(crate) fn in_flight(&self, is_sent: bool) -> Option<InFlightRequest<'_>> {
-        let written = self.last_written.as_ref().filter(|_| !is_sent);
-        self.exchange.in_flight().or(written.map(InFlightRequest::in_delivery))
+        let unsent = self.last_written.as_ref().filter(|_| !is_sent);
+        self.exchange.in_flight().or(unsent.map(InFlightRequest::in_delivery))
     }
 
-    /// Returns whether the response in progress ends when the connection closes, without another
-    /// delimiter.
+    /// Returns whether only the close of the connection marks the end of the response in progress.
     pub(crate) fn is_close_delimited(&self) -> bool {
         matches!(&self.state, ExchangeState::SendingStream(writer) if writer.is_close_delimited())
     }
@@ -231,8 +234,8 @@ impl Http1 {
         self.exchange.abort();
     }
 
-    /// Records that a response from before the connection became idle is still being sent. The idle
-    /// time begins when all of it is sent.
+    /// Records that a response that was written before the connection became idle is still being
+    /// sent. The idle time begins when all of it is sent.
     pub(crate) fn mark_flush_pending(&mut self) {
         self.has_responded = true;
     }
@@ -250,13 +253,13 @@ impl Http1 {
 
     /// Drops everything that belongs to the application, before the state is reused.
     pub(crate) fn reset(&mut self) {
-        self.request_body = RequestBodySender::Complete;
+        self.request_body = RequestBodySender::Finished;
         self.state = ExchangeState::ReadingHead;
         self.exchange.reset();
         self.head = None;
         self.last_written = None;
-        self.rejected = None;
-        (self.panicked, self.was_pending, self.has_responded) = (false, false, false);
+        self.rejection = None;
+        (self.handler_panicked, self.spans_turns, self.has_responded) = (false, false, false);
     }
 
     fn receive_head<D: Driver>(
@@ -287,12 +290,13 @@ impl Http1 {
             Event::RequestError(error) => self.reject(error, conn),
             Event::Closed => Action::linger(CloseReason::ConnectionClose),
             Event::Data(_) | Event::End | Event::Paused | Event::Upgraded => {
-                unreachable!("an exchange leaves the protocol before the next head")
+                unreachable!("the previous exchange has ended before a head is received")
             }
         }
     }
 
-    /// Waits for the rest of a head.
+    /// Waits for a head or the rest of one. If the peer has ended its sending side, closes the
+    /// connection.
     fn wait_for_head<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
         let is_between_requests =
             matches!(conn.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
@@ -352,17 +356,17 @@ impl Http1 {
             return self.respond(outcome, conn);
         }
         self.state = ExchangeState::RunningHandler;
-        self.was_pending = true;
+        self.spans_turns = true;
         conn.io.keep_awake.get_or_insert_with(|| worker.driver.keep_awake());
         let now = worker.driver.now();
         if let Some(timeout) = self.exchange.handler_timeout {
             conn.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
         }
         self.start_exchange_timer(now, conn);
-        self.poll_request_body(Progress::None, conn, cx)
+        self.poll_request_body(Progress::Stalled, conn, cx)
     }
 
-    /// Starts the timeout of the whole exchange, if there is one.
+    /// Marks the exchange as waiting, and starts the timeout of the whole exchange, if configured.
     fn start_exchange_timer<D: Driver>(
         &mut self,
         now: Duration,
@@ -381,7 +385,7 @@ impl Http1 {
     ) -> Action {
         match self.poll_handler(conn, cx) {
             Poll::Ready(outcome) => self.respond(outcome, conn),
-            Poll::Pending => self.poll_request_body(Progress::None, conn, cx),
+            Poll::Pending => self.poll_request_body(Progress::Stalled, conn, cx),
         }
     }
 
@@ -398,8 +402,8 @@ impl Http1 {
         result
     }
 
-    /// Receives the request's body and detects a disconnect. Called while the handler, or the
-    /// response body that it returned, is not ready.
+    /// Receives the request's body and detects a disconnect. Called while the handler or the
+    /// response's body is not ready.
     fn poll_request_body<D: Driver>(
         &mut self,
         progress: Progress,
@@ -412,7 +416,7 @@ impl Http1 {
             ForwardResult::Disconnected => Action::close(CloseReason::PeerAborted),
             // The body's reader was not woken, so another turn must poll it.
             _ if must_repoll => Action::Continue,
-            ForwardResult::Pending(readable) => {
+            ForwardResult::Pending { readable } => {
                 self.schedule_probe(readable, conn);
                 Action::Wait(Interest { readable, writable: false })
             }
@@ -425,8 +429,8 @@ impl Http1 {
         }
     }
 
-    /// Called when the response is written: continues with the next request or with the rest of
-    /// this request's body, or closes the connection.
+    /// Called when the response is written, and again when no more of the request's body follows.
+    /// Continues with the rest of that body or the next request, or closes the connection.
     fn finish_response<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
         self.has_responded = true;
         self.exchange.finish();
@@ -437,7 +441,7 @@ impl Http1 {
                 drop(keep_awake);
             }));
         }
-        if let Some(error) = self.rejected.take() {
+        if let Some(error) = self.rejection.take() {
             conn.protocol.drain();
             return Action::linger(CloseReason::Rejected(error));
         }
@@ -448,7 +452,7 @@ impl Http1 {
             NextAction::DiscardBody if self.request_body.has_reader() => {
                 self.exchange.abort();
                 self.state = ExchangeState::ReceivingBody { consumed: None };
-                self.was_pending = true;
+                self.spans_turns = true;
                 self.probe = ProbeSchedule::default();
                 conn.io.keep_awake.get_or_insert_with(|| conn.worker.driver.keep_awake());
                 Action::Continue
@@ -460,32 +464,35 @@ impl Http1 {
             NextAction::DiscardBody => {
                 self.finish_exchange(conn);
                 self.state = ExchangeState::DrainingBody;
-                self.was_pending = true;
+                self.spans_turns = true;
                 conn.io.receive_rate = TransferRate::new(conn.io.input.payload_bytes());
                 Action::Continue
             }
             NextAction::Close | NextAction::Respond | NextAction::Upgraded => {
-                Action::linger(match () {
-                    () if self.panicked => CloseReason::HandlerPanicked,
-                    () if self.is_last_request => CloseReason::ConnectionClose,
-                    () if conn.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
-                    () => CloseReason::ConnectionClose,
+                let is_shutting_down = conn.worker.lifecycle() >= Lifecycle::LameDuck;
+                Action::linger(if self.handler_panicked {
+                    CloseReason::HandlerPanicked
+                } else if is_shutting_down && !self.is_last_request {
+                    CloseReason::Drained
+                } else {
+                    CloseReason::ConnectionClose
                 })
             }
         }
     }
 
-    /// Clears the exchange after its response is written and no application code runs any more.
+    /// Prepares for the next exchange, after the response is written and no application code runs
+    /// any more.
     fn finish_exchange<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         if let Some(name) = self.exchange.take_request_name() {
             self.last_written = Some(name);
         }
         self.exchange.reset();
-        self.request_body = RequestBodySender::Complete;
+        self.request_body = RequestBodySender::Finished;
         self.state = ExchangeState::ReadingHead;
-        // Most handlers respond at once. Such an exchange set no deadlines and did not keep the
-        // driver awake, so there is nothing to clear.
-        if std::mem::take(&mut self.was_pending) {
+        // Most exchanges complete in one turn. They set no deadlines and do not keep the driver
+        // awake, so there is nothing to clear.
+        if std::mem::take(&mut self.spans_turns) {
             conn.io.keep_awake = None;
             conn.io.deadlines.clear_all();
         }

@@ -16,10 +16,10 @@ use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::task::Context;
 
-/// The result of receiving.
+/// What the next received bytes of a body are.
 pub(super) enum BodyEvent {
-    /// `data` is the range of the content in the unread bytes. After reading it, the caller must
-    /// consume `used` bytes.
+    /// Content, at the range `data` of the unread bytes. After reading it, the caller must consume
+    /// `used` bytes.
     Data {
         data: std::ops::Range<usize>,
         used: usize,
@@ -29,10 +29,11 @@ pub(super) enum BodyEvent {
     Reject(RequestError),
 }
 
-/// How far [`Http1::forward_body`] has passed on a body.
+/// The result of [`Http1::forward_body`].
 pub(super) enum ForwardResult {
-    /// Must be called again when the handler reads and, if `true`, also when more bytes arrive.
-    Pending(bool),
+    /// Some of the body is still missing. `forward_body` must be called again when the handler
+    /// reads and, if `readable`, when more bytes arrive.
+    Pending { readable: bool },
     /// The body is complete or failed, or its reader was dropped.
     Done,
     /// The peer ended its sending side before the end of the body.
@@ -40,7 +41,8 @@ pub(super) enum ForwardResult {
 }
 
 impl Http1 {
-    /// Takes the part of the body that has arrived. A complete body needs no pipe.
+    /// Creates the handler's body from the content that has already arrived. A complete body
+    /// without trailers needs no pipe.
     pub(super) fn receive_body<D: Driver>(
         &mut self,
         framing: Framing,
@@ -86,7 +88,7 @@ impl Http1 {
         Ok(Body::incoming(reader, limit))
     }
 
-    /// Passes received content to the handler, as far as the pipe has room.
+    /// Passes received content to the handler until the pipe is full or more input is needed.
     pub(super) fn forward_body<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -100,16 +102,16 @@ impl Http1 {
                 }
                 BodyCapacity::Full => {
                     conn.stop_body_timers();
-                    return ForwardResult::Pending(false);
+                    return ForwardResult::Pending { readable: false };
                 }
-                // The peer sends nothing more, so pass the received content without waiting for the
-                // handler to read.
+                // The peer will send nothing more, so pass the received content without waiting for
+                // the handler to read.
                 BodyCapacity::AwaitingDemand if conn.is_eof() => {}
                 // The peer sends no content before it receives `100 Continue`, but it may reset the
                 // connection.
                 BodyCapacity::AwaitingDemand => {
                     conn.stop_body_timers();
-                    return ForwardResult::Pending(conn.may_read_ahead());
+                    return ForwardResult::Pending { readable: conn.may_read_ahead() };
                 }
                 BodyCapacity::SendContinue => {
                     conn.protocol.send_interim(
@@ -135,17 +137,17 @@ impl Http1 {
                     } else {
                         conn.start_body_timer();
                     }
-                    return ForwardResult::Pending(true);
+                    return ForwardResult::Pending { readable: true };
                 }
                 Some(BodyEvent::End) => {
                     self.request_body.finish(|| encode::request_trailers(conn.protocol));
-                    // If the peer has ended its sending side, the handler may be cancelled for
-                    // that. It must receive the whole body first.
+                    // If the peer has ended its sending side, the handler is about to be cancelled.
+                    // Poll it once more, so that it can read the whole body first.
                     self.repoll_reader |= conn.is_eof();
                 }
                 Some(BodyEvent::Reject(error)) => {
                     self.request_body.fail(BodyError::Protocol(error));
-                    self.rejected = Some(error);
+                    self.rejection = Some(error);
                 }
                 Some(BodyEvent::Data { .. }) | None => {}
             }
@@ -160,11 +162,11 @@ impl Http1 {
         cx: &mut Context<'_>,
     ) -> Action {
         match self.forward_body(conn, cx) {
-            ForwardResult::Pending(true) => {
+            ForwardResult::Pending { readable: true } => {
                 conn.io.deadlines.clear(TimeoutKind::BodyReader);
                 Action::Wait(Interest { readable: true, writable: false })
             }
-            ForwardResult::Pending(false) => {
+            ForwardResult::Pending { readable: false } => {
                 let consumed_now = Some(self.request_body.consumed());
                 let now = conn.worker.driver.now();
                 let deadline = now.saturating_add(conn.listener.limits.idle_timeout);
@@ -187,40 +189,40 @@ impl Http1 {
     }
 
     /// Passes received content to the handler until another kind of event, and returns that event.
-    /// Returns `None` if it passed content and now needs more input. The caller must then check for
-    /// room again.
+    /// Returns `None` if it passed content and now needs more input. The caller must then check
+    /// whether the pipe still has room.
     pub(super) fn forward_available<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
         cx: &Context<'_>,
     ) -> Option<BodyEvent> {
-        // Small chunks are combined, because a separate piece for each would use more memory than
-        // its content.
+        // Combine small chunks: storing each one separately would use more memory than its content.
         let mut combined = Vec::new();
         let mut has_data = false;
-        let last = loop {
+        let event = loop {
             match self.next_body_event(conn) {
                 BodyEvent::Data { data, used } => {
                     has_data = true;
                     let input = &mut conn.io.input;
-                    let is_all = combined.is_empty() && data == (0..input.unread().len());
-                    if is_all && let Some(owned) = input.take_owned(D::Stream::try_into_vec) {
+                    let is_whole_input = combined.is_empty() && data == (0..input.unread().len());
+                    if is_whole_input && let Some(owned) = input.take_owned(D::Stream::try_into_vec)
+                    {
                         self.repoll_reader |= self.request_body.push_without_wake(owned, cx);
                         continue;
                     }
                     combined.extend_from_slice(&input.unread()[data]);
                     input.consume(used);
                 }
-                last => break last,
+                other => break other,
             }
         };
         if !combined.is_empty() {
             self.repoll_reader |= self.request_body.push_without_wake(Bytes::from(combined), cx);
         }
-        (!has_data || !matches!(last, BodyEvent::NeedInput)).then_some(last)
+        (!has_data || !matches!(event, BodyEvent::NeedInput)).then_some(event)
     }
 
-    /// The next event of a body.
+    /// Parses the next event of the request's body.
     pub(super) fn next_body_event<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -238,7 +240,7 @@ impl Http1 {
             Event::RequestError(error) => BodyEvent::Reject(error),
             Event::End | Event::Paused | Event::Closed => BodyEvent::End,
             Event::Head(_) | Event::Data(_) | Event::Upgraded => {
-                unreachable!("between a head and its response, a body has only data and an end")
+                unreachable!("a body yields only data, an end or an error")
             }
         }
     }

@@ -20,30 +20,30 @@ use peregrine_web::panic::catch_log_panic;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
-/// How many frames of a response's body are sent in one turn. A stream that is always ready must
-/// not monopolise the worker.
+/// The maximum number of frames of a response's body that are sent in one turn, so that a stream
+/// that is always ready cannot monopolise the worker.
 const FRAMES_PER_TURN: usize = 32;
 
-/// The connection yields after this much content. Otherwise, if the peer receives everything at
-/// once, one connection could send forever.
+/// The connection yields after it has sent this much content. Otherwise, a connection to a peer
+/// that receives as fast as the server sends would monopolise the worker.
 const YIELD_AFTER_BYTES: usize = 256 * 1024;
 
 /// A response's body that is being sent.
 pub(super) struct BodyWriter {
-    mode: BodyFraming,
+    framing: BodyFraming,
     /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again.
-    /// Further bytes would not be sent and so would never wait for the peer, and an endless body
-    /// would monopolise the worker.
+    /// Bytes beyond the declared length are discarded, so they cause no backpressure, and an
+    /// endless body would monopolise the worker.
     remaining: Option<u64>,
     trailers: HeaderMap,
-    /// Bytes since this body last made the connection yield.
+    /// Bytes sent since this body last made the connection yield.
     bytes_since_yield: usize,
 }
 
 impl BodyWriter {
-    /// Returns whether the body ends with the connection.
+    /// Returns whether only the close of the connection marks the end of the body.
     pub(super) fn is_close_delimited(&self) -> bool {
-        self.mode == BodyFraming::CloseDelimited
+        self.framing == BodyFraming::CloseDelimited
     }
 
     /// Returns whether the length of the body is unknown.
@@ -76,7 +76,7 @@ impl Http1 {
         conn.io.deadlines.clear(TimeoutKind::Handler);
         conn.io.deadlines.clear(TimeoutKind::Probe);
         let response = outcome.unwrap_or_else(|panic| {
-            self.panicked = true;
+            self.handler_panicked = true;
             self.exchange.metrics.set_error(ErrorType::Panic);
             conn.protocol.drain();
             self.exchange.log_panic("a handler", &panic, &conn.info.peer);
@@ -85,32 +85,32 @@ impl Http1 {
         self.set_persistence(conn);
         let mut response = CatchDropPanic::new(response);
         self.exchange.set_after_response(response.take_after_response());
-        if let Some(upgrade) = response.take_upgrade() {
+        if let Some(upgrade_handler) = response.take_upgrade() {
             if encode::switch_protocols(conn.protocol, &response, &mut conn.io.output.plaintext) {
                 self.exchange.metrics.set_status(response.status);
                 self.exchange.finish();
-                return Action::Upgrade(upgrade);
+                return Action::Upgrade(upgrade_handler);
             }
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
-                "a handler answered with an upgrade to a request that did not ask for one, or \
+                "a handler responded with an upgrade to a request that did not request one, or \
                  whose body was not read; the peer got a 500")
             });
-            let unused = std::mem::replace(
+            let rejected = std::mem::replace(
                 &mut *response,
                 self.render_problem(Problem::handler_panicked(), conn),
             );
-            catch_panic("the destructor of an upgrade", || drop((upgrade, unused)));
+            catch_panic("the destructor of an upgrade", || drop((upgrade_handler, rejected)));
         }
         self.exchange.metrics.set_status(response.status);
         let date = conn.worker.date();
-        let bytes_max = conn.listener.limits.write_buffer_bytes_max.max(1);
+        let buffer_max = conn.listener.limits.write_buffer_bytes_max.max(1);
         let output = &mut conn.io.output;
         if let Some(bytes) = response.body.as_slice() {
             let length = bytes.len();
             // Copy the content of a pooled buffer, even if it is large: returning the buffer to the
             // pool saves more than the copy costs.
-            if length <= bytes_max && (length < ZERO_COPY_BYTES_MIN || response.body.is_pooled()) {
+            if length <= buffer_max && (length < ZERO_COPY_BYTES_MIN || response.body.is_pooled()) {
                 let out = &mut output.plaintext;
                 self.exchange.metrics.add_sent(encode::write_full(
                     conn.protocol,
@@ -122,9 +122,9 @@ impl Http1 {
             }
             let memory_bytes = response.body.memory_bytes();
             let body = std::mem::take(&mut response.body).try_into_bytes().unwrap_or_default();
-            let exact = ResponseLength::Exact(length as u64);
-            encode::write_head(conn.protocol, &response, exact, &date, &mut output.plaintext);
-            if length <= bytes_max {
+            let declared = ResponseLength::Exact(length as u64);
+            encode::write_head(conn.protocol, &response, declared, &date, &mut output.plaintext);
+            if length <= buffer_max {
                 self.exchange.metrics.add_sent(encode::write_content(conn.protocol, body, output));
                 conn.protocol.finish(std::iter::empty(), &mut output.plaintext);
                 return self.finish_response(conn);
@@ -134,7 +134,7 @@ impl Http1 {
         } else {
             self.start_streaming(&mut response, &date, conn);
         }
-        self.was_pending = true;
+        self.spans_turns = true;
         self.start_exchange_timer(conn.worker.driver.now(), conn);
         Action::Continue
     }
@@ -150,44 +150,44 @@ impl Http1 {
         let length = Exchange::body_length(&body);
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
         let out = &mut conn.io.output.plaintext;
-        let mode = encode::write_head(conn.protocol, response, length, date, out);
-        let remaining = match mode {
+        let framing = encode::write_head(conn.protocol, response, length, date, out);
+        let remaining = match framing {
             BodyFraming::None => Some(0),
             BodyFraming::Exact(bytes) => Some(bytes),
             BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
         };
         self.exchange.set_body(body);
         self.state = ExchangeState::SendingStream(BodyWriter {
-            mode,
+            framing,
             remaining,
             trailers: HeaderMap::new(),
             bytes_since_yield: 0,
         });
     }
 
-    /// Sends a body from memory in pieces, as fast as the peer receives them.
+    /// Sends a body from memory in chunks, as fast as the peer receives them.
     pub(super) fn send_full_body<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let bytes_max = conn.listener.limits.write_buffer_bytes_max.max(1);
+        let buffer_max = conn.listener.limits.write_buffer_bytes_max.max(1);
         let ExchangeState::SendingFull(remaining) = &mut self.state else {
             unreachable!("called only in `SendingFull`")
         };
-        // The exchange ends only when the driver has sent its content.
+        // The exchange must not end before the driver has sent all of the body.
         if conn.is_output_full() || (remaining.is_empty() && !conn.stream.is_writable()) {
             return self.wait_writable(conn, cx);
         }
         if !remaining.is_empty() {
-            let is_shared = remaining.len() >= ZERO_COPY_BYTES_MIN;
-            let bytes_max = if is_shared { ZERO_COPY_BYTES_MAX } else { bytes_max };
             let remaining_len = remaining.len();
-            let piece = remaining.split_to(remaining_len.min(bytes_max));
-            let must_yield = piece.len() >= YIELD_AFTER_BYTES;
+            let is_zero_copy = remaining_len >= ZERO_COPY_BYTES_MIN;
+            let chunk_bytes_max = if is_zero_copy { ZERO_COPY_BYTES_MAX } else { buffer_max };
+            let chunk = remaining.split_to(remaining_len.min(chunk_bytes_max));
+            let must_yield = chunk.len() >= YIELD_AFTER_BYTES;
             self.exchange.metrics.add_sent(encode::write_content(
                 conn.protocol,
-                piece,
+                chunk,
                 &mut conn.io.output,
             ));
             return if must_yield { Action::Yield(Interest::default()) } else { Action::Continue };
@@ -202,7 +202,7 @@ impl Http1 {
         conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let mut progress = Progress::None;
+        let mut progress = Progress::Stalled;
         for _ in 0..FRAMES_PER_TURN {
             if conn.is_output_full() {
                 return self.wait_writable(conn, cx);
@@ -213,13 +213,13 @@ impl Http1 {
             if writer.remaining == Some(0) {
                 return self.finish_body(conn);
             }
-            let part_poll = if conn.supports_sendfile() {
+            let poll = if conn.supports_sendfile() {
                 self.exchange.poll_body_part(cx, &conn.worker.heartbeat)
             } else {
                 let frame = self.exchange.poll_frame(cx, &conn.worker.heartbeat);
                 frame.map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
             };
-            let part = match part_poll {
+            let part = match poll {
                 Poll::Ready(Some(Ok(part))) => part,
                 Poll::Ready(None) => return self.finish_body(conn),
                 Poll::Ready(Some(Err(error))) => return self.fail_body(&error, conn),
@@ -231,8 +231,8 @@ impl Http1 {
             let written = match part {
                 BodyPart::File { file, offset, len } => {
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
-                    let part = FileRange { file, offset, len };
-                    encode::write_file(conn.protocol, part, &mut conn.io.output)
+                    let range = FileRange { file, offset, len };
+                    encode::write_file(conn.protocol, range, &mut conn.io.output)
                 }
                 BodyPart::Frame(frame) => match frame.into_data() {
                     Ok(data) => encode::write_content(conn.protocol, data, &mut conn.io.output),
@@ -249,7 +249,7 @@ impl Http1 {
             writer.remaining = writer.remaining.map(|remaining| remaining - written as u64);
             self.exchange.metrics.add_sent(written);
             if written > 0 {
-                progress = Progress::Some;
+                progress = Progress::Made;
             }
             writer.bytes_since_yield += written;
             if writer.bytes_since_yield >= YIELD_AFTER_BYTES {
@@ -257,14 +257,15 @@ impl Http1 {
                 break;
             }
         }
-        // The turn must yield, but the response may depend on the request's content. Receive that
-        // first.
+        // Before the turn yields, receive the request's content, because the handler may need it to
+        // produce more of the response.
         match self.poll_request_body(progress, conn, cx) {
             Action::Wait(interest) => Action::Yield(interest),
             action => action,
         }
     }
 
+    /// Writes the end of a streamed body with its trailers.
     pub(super) fn finish_body<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
         let ExchangeState::SendingStream(writer) = &self.state else {
             unreachable!("called only in `SendingStream`")
@@ -291,10 +292,7 @@ impl Http1 {
                     "the body of a response failed because its request's body failed");
             }
         });
-        if let ExchangeState::SendingStream(BodyWriter {
-            mode: BodyFraming::CloseDelimited, ..
-        }) = self.state
-        {
+        if self.is_close_delimited() {
             // With an orderly close, the body would look complete to the peer.
             conn.stream.reset_on_drop();
             return Action::close(CloseReason::ResponseBodyFailed);
@@ -302,15 +300,17 @@ impl Http1 {
         Action::linger(CloseReason::ResponseBodyFailed)
     }
 
-    /// Waits until the peer has received some output. Meanwhile, the request's body is still
-    /// received.
+    /// Waits until there is room for more output. Meanwhile, the server still receives the
+    /// request's body.
     pub(super) fn wait_writable<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
         match self.forward_body(conn, cx) {
-            ForwardResult::Pending(readable) => Action::Wait(Interest { readable, writable: true }),
+            ForwardResult::Pending { readable } => {
+                Action::Wait(Interest { readable, writable: true })
+            }
             ForwardResult::Disconnected | ForwardResult::Done => {
                 Action::Wait(Interest { readable: false, writable: true })
             }

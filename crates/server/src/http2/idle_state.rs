@@ -4,28 +4,29 @@ use peregrine_proto::h2::Connection;
 use peregrine_web::memory::MemoryReservation;
 use std::time::Duration;
 
-/// The HTTP/2 state that a connection keeps while it is idle.
+/// The HTTP/2 state that a connection retains while it is idle.
 pub(crate) struct Http2Core {
     pub(super) protocol: Connection,
     /// When GOAWAY was sent; `None` if it was not.
     pub(super) goaway_sent_at: Option<Duration>,
-    /// Which memory has not been freed yet.
+    /// How much of the core's memory has not been freed yet.
     pub(super) retained: RetainedMemory,
     reservation: MemoryReservation,
 }
 
-/// Which memory an idle connection has kept.
+/// How much of its memory an idle connection still retains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetainedMemory {
+    /// Everything, including the buffers that only an exchange needs.
     All,
-    /// The HPACK tables.
+    /// The HPACK tables of both directions.
     HpackTables,
     /// Only the HPACK entries that the peer may still refer to.
     HpackEntries,
 }
 
 impl Http2Core {
-    /// Creates the state of a connection that is about to have its first turn.
+    /// Creates the state of a connection before its first turn.
     pub(super) fn new(protocol: Connection) -> Self {
         Self {
             protocol,
@@ -35,7 +36,7 @@ impl Http2Core {
         }
     }
 
-    /// Returns whether the connection has not had a request yet.
+    /// Returns whether no request has been received on the connection yet.
     pub(crate) fn is_new(&self) -> bool {
         !self.protocol.has_received_request()
     }
@@ -45,7 +46,8 @@ impl Http2Core {
         self.goaway_sent_at
     }
 
-    /// When a connection that has been idle since `since` frees the next part of its memory.
+    /// Returns when a connection that has been idle since `since` must call [`Http2Core::shrink`]
+    /// next.
     pub(crate) fn next_shrink_at(&self, since: Duration) -> Duration {
         match self.retained {
             RetainedMemory::All => since.saturating_add(TRIM_AFTER),
@@ -54,13 +56,13 @@ impl Http2Core {
         }
     }
 
-    /// Updates the memory that is accounted for the connection.
+    /// Accounts for the current memory of the core.
     pub(super) fn update_reservation(&mut self) {
         let (tables, other) = self.protocol.memory_bytes();
         self.reservation.resize(size_of::<Self>() + tables + other);
     }
 
-    /// Frees the next part of the memory.
+    /// Frees the next part of the memory: first the buffers, then the HPACK tables.
     pub(crate) fn shrink(&mut self) {
         self.retained = if self.retained == RetainedMemory::All {
             self.protocol.trim();
@@ -73,9 +75,8 @@ impl Http2Core {
     }
 }
 
-/// When a connection has been idle for this long, it frees the memory that only another exchange
-/// needs.
+/// How long a connection must be idle before it frees the buffers that only an exchange needs.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// When a connection has been idle for this long, it frees the HPACK tables too. The next response
-/// must then send its fields in full again.
+/// How long a connection must be idle before it frees the HPACK tables too. The next response must
+/// then send its fields in full again.
 const SHRINK_AFTER: Duration = Duration::from_secs(20);

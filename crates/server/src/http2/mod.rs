@@ -4,6 +4,8 @@
 //! `receive.rs` parses received bytes and passes content to its streams. Then the streams that were
 //! woken are polled. Last, `send.rs` sends the content that they produced, as far as the peer's
 //! windows and the connection's output buffer allow.
+//!
+//! A stream's `slot` is the index of its entry in [`Streams`], not its HTTP/2 stream identifier.
 
 mod idle_state;
 mod ready_set;
@@ -35,44 +37,47 @@ use std::time::Duration;
 /// The HTTP/2 state of a busy connection, in memory that is reused.
 #[derive(Default)]
 pub(crate) struct Http2 {
-    /// The state that is kept while the connection is idle; the connection then holds it itself.
-    /// `None` before the first turn.
+    /// The state that outlives idle periods. While the connection is idle, the connection itself
+    /// stores it. `None` before the first turn.
     core: Option<Box<Http2Core>>,
     streams: Streams,
     /// The buffer for the next head.
     head: Option<RequestHead>,
-    /// Numbers of streams whose handler is called after all received bytes have been parsed.
+    /// Slots of streams whose handler is called after all received bytes have been parsed.
     buffering: Vec<u32>,
-    /// Numbers of streams that received content in this turn.
+    /// Slots of streams that received content in this turn.
     readable: Vec<u32>,
-    /// Numbers of streams that are polled in this turn.
+    /// Slots of streams to poll in this turn.
     ready: Vec<u32>,
-    /// Exchanges that must continue without their streams, and their deadlines.
-    detachable: Vec<(Exchange, Option<Duration>)>,
-    /// The last request whose response is written but perhaps not sent yet.
+    /// Exchanges whose streams have ended but whose handlers must run to completion, and their
+    /// deadlines.
+    detached: Vec<(Exchange, Option<Duration>)>,
+    /// The last request whose response was written to the output. It might not have been sent yet.
     last_written: Option<RequestName>,
-    /// Whether any stream has ended since the connection was last idle. The idle time then starts
-    /// again.
-    has_closed_stream: bool,
+    /// Whether any exchange has ended since the connection was last idle. If so, the idle timeout
+    /// restarts.
+    has_ended_exchange: bool,
     /// Bytes of content received and sent on all streams. Streams share the connection, so a
     /// waiting stream does not time out while content moves on other streams.
     received: u64,
     sent: u64,
-    /// The maximum, so far, of `received` plus the received bytes of an incomplete TLS record.
+    /// The maximum, so far, of `received` plus the received bytes of an incomplete TLS record, so
+    /// that a slowly arriving record counts as progress.
     receive_progress: u64,
     /// How many bytes had been received when the PING timeout last started.
     last_bytes_received: u64,
-    /// When a timer wakes the connection to send content that the core holds back.
+    /// When a timer wakes the connection to send content that the core holds back. If this time has
+    /// passed, no timer is running.
     release_at: Duration,
-    /// Whether a PING was sent and nothing has been received since.
+    /// Whether a PING was sent and no byte has been received since.
     is_ping_pending: bool,
     /// At the last check of an unacknowledged PING: how many bytes the kernel had accepted, and
     /// whether more output was waiting.
     last_bytes_written: (u64, bool),
     /// Whether a stream was upgraded to another protocol since the connection was last idle.
     has_tunnel: bool,
-    /// Whether HTTP/2 state must be reset before this struct is reused.
-    is_used: bool,
+    /// Whether this struct was used since the last reset. HTTP/1 connections do not use it.
+    needs_reset: bool,
 }
 
 /// The protocol core. Must be called during a turn.
@@ -85,10 +90,10 @@ impl Http2 {
     pub(crate) fn resume(&mut self, mut core: Box<Http2Core>) {
         core.retained = RetainedMemory::All;
         self.core = Some(core);
-        self.is_used = true;
+        self.needs_reset = true;
     }
 
-    /// Returns the core for a connection that becomes idle.
+    /// Takes the core, for a connection that becomes idle to store.
     pub(crate) fn take_core(&mut self) -> Option<Box<Http2Core>> {
         self.core.take()
     }
@@ -102,12 +107,12 @@ impl Http2 {
         self.begin_turn(conn);
         let mut ready = std::mem::take(&mut self.ready);
         if !self.streams.is_empty() {
-            self.streams.ready.take(&mut ready);
+            self.streams.ready.take_woken(&mut ready);
         }
         let result = self.receive(conn);
         self.send_goaway(conn);
-        for number in ready.drain(..) {
-            self.poll_stream(number, conn);
+        for slot in ready.drain(..) {
+            self.poll_stream(slot, conn);
         }
         self.ready = ready;
         if let Err(action) = result {
@@ -121,11 +126,12 @@ impl Http2 {
         }
     }
 
+    /// Creates the core before the first turn, and reports the time and flushed output to it.
     fn begin_turn<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let (now, limits) = (conn.worker.driver.now(), &conn.listener.http2_protocol);
         let is_flushed = conn.stream.is_flushed();
         let out = &mut conn.io.output.plaintext;
-        self.is_used = true;
+        self.needs_reset = true;
         let core =
             self.core.get_or_insert_with(|| Box::new(Http2Core::new(Connection::new(limits, out))));
         core.protocol.refill_budget(limits, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
@@ -161,7 +167,7 @@ impl Http2 {
         core.update_reservation();
         let (is_full, is_over_limit) = (conn.is_output_full(), conn.is_output_over_limit());
         if !is_over_limit && conn.is_eof() {
-            let _cut_short = core.protocol.receive_eof();
+            let _event = core.protocol.receive_eof();
             let is_busy = !self.streams.is_empty();
             return Action::close(if is_busy {
                 CloseReason::PeerAborted
@@ -191,7 +197,7 @@ impl Http2 {
         }
         match waiting_for {
             WaitingFor::Head if !is_over_limit => self.start_frame_timer(conn),
-            // The timeout for heads applies to other incomplete frames only if no stream is open.
+            // The head timeout applies to other incomplete frames only if no stream is open.
             WaitingFor::Preface | WaitingFor::Frame if !is_over_limit && is_idle => {
                 self.start_frame_timer(conn)
             }
@@ -199,8 +205,7 @@ impl Http2 {
         }
         if !self.streams.is_empty() {
             if !is_goaway_sent {
-                // Streams may be silent when the connection reaches its maximum age, so wake up to
-                // send the GOAWAY.
+                // Even if all streams are silent, wake up at the maximum age to send the GOAWAY.
                 conn.io.deadlines.set_earlier(TimeoutKind::NextStream, conn.expires_at());
             }
             self.schedule_ping(conn);
@@ -214,42 +219,43 @@ impl Http2 {
         Action::Wait(Interest { readable: !is_over_limit, writable: is_full || is_ready })
     }
 
-    /// Limits the wait for the rest of a frame to the timeout for heads.
+    /// Starts the head timeout for the rest of an incomplete frame, unless it is already running.
     fn start_frame_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         let deadline = conn.worker.driver.now().saturating_add(conn.listener.limits.head_timeout);
         conn.io.deadlines.set_if_unset(TimeoutKind::Head, deadline);
     }
 
-    /// Admits a request and calls its handler. If the handler responds at once, its response is
-    /// written here.
+    /// Admits a request and calls its handler. If the first poll completes the handler, also writes
+    /// its response.
     fn begin<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         mut head: RequestHead,
         conn: &mut ConnectionContext<'_, D>,
-        body: impl FnOnce(&mut Stream, u64) -> Body,
+        create_body: impl FnOnce(&mut Stream, u64) -> Body,
     ) {
         let worker = conn.worker;
         let target = worker.application.find(&mut head, conn.info);
         let limit = target.body_limit(conn.listener.limits.body_bytes_max);
-        let stream = self.streams.at(number);
+        let stream = self.streams.at(slot);
+        // A request with content was already admitted when its head arrived.
         if stream.exchange.admission.is_none() {
             match conn.admit(&target, &head, false) {
                 Ok(admission) => stream.exchange.admission = Some(admission),
-                Err(reason) => return self.respond_shed(number, reason, &head, conn),
+                Err(reason) => return self.respond_shed(slot, reason, &head, conn),
             }
         }
-        let body = body(stream, limit);
+        let body = create_body(stream, limit);
         let may_be_grpc = target.options().is_grpc && stream.request_body.has_unknown_length();
         stream.is_grpc_call = may_be_grpc && head.grpc_content_type().is_some();
         let states = Rc::clone(worker.application.states());
         let request = Request::new(head, body, states, Rc::clone(conn.info));
         stream.exchange.begin(target, request);
         stream.state = StreamState::RunningHandler;
-        if let Poll::Ready(outcome) = self.poll_handler(number, conn) {
-            return self.respond(number, outcome, conn);
+        if let Poll::Ready(outcome) = self.poll_handler(slot, conn) {
+            return self.respond(slot, outcome, conn);
         }
-        let stream = self.streams.at(number);
+        let stream = self.streams.at(slot);
         let now = worker.driver.now();
         let deadline_after = |timeout: Option<Duration>| {
             timeout.map_or(Duration::MAX, |timeout| now.saturating_add(timeout))
@@ -257,15 +263,15 @@ impl Http2 {
         stream.exchange.mark_pending(now);
         stream.deadlines.handler = deadline_after(stream.exchange.handler_timeout);
         stream.deadlines.exchange = deadline_after(conn.listener.limits.exchange_timeout);
-        self.schedule_stream_timer(number, conn);
+        self.schedule_stream_timer(slot, conn);
     }
 
     fn poll_handler<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) -> Poll<Result<Response, HandlerPanic>> {
-        let Stream { exchange, waker, key, .. } = self.streams.at(number);
+        let Stream { exchange, waker, key, .. } = self.streams.at(slot);
         let result =
             exchange.poll_response(&mut Context::from_waker(waker), &conn.worker.heartbeat);
         if let Some(key) = *key {
@@ -279,30 +285,32 @@ impl Http2 {
 
     /// Polls the handler or the response body of a stream that was woken, and passes content to the
     /// handler.
-    fn poll_stream<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
-        let Some(stream) = self.streams.get(number) else { return };
+    fn poll_stream<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
+        let Some(stream) = self.streams.get(slot) else { return };
+        // What the handler reads in this poll need not wake the stream: `forward_body` checks
+        // below.
         if let Some(consumed) = &stream.consumed {
             consumed.clear_waker();
         }
         match stream.state {
             StreamState::RunningHandler => {
-                if let Poll::Ready(outcome) = self.poll_handler(number, conn) {
-                    self.respond(number, outcome, conn);
+                if let Poll::Ready(outcome) = self.poll_handler(slot, conn) {
+                    self.respond(slot, outcome, conn);
                 }
             }
-            StreamState::SendingStream(_) => self.poll_response_body(number, conn),
+            StreamState::SendingStream(_) => self.poll_response_body(slot, conn),
             StreamState::Buffering { .. } | StreamState::SendingFull { .. } => {}
             StreamState::ReceivingBody | StreamState::DrainingBody | StreamState::Vacant => {}
         }
-        self.forward_body(number, conn);
-        self.streams.update_reservation(number);
+        self.forward_body(slot, conn);
+        self.streams.update_reservation(slot);
     }
 
-    /// Ends an exchange whose response is complete. The stream stays open if the request is
-    /// incomplete.
-    fn finish_exchange<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
-        self.has_closed_stream = true;
-        let stream = self.streams.at(number);
+    /// Ends an exchange whose response is complete. If the request is incomplete, the stream stays
+    /// open.
+    fn finish_exchange<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
+        self.has_ended_exchange = true;
+        let stream = self.streams.at(slot);
         stream.exchange.finish();
         if let Some(task) = stream.exchange.take_after_response() {
             let keep_awake = conn.worker.driver.keep_awake();
@@ -313,13 +321,13 @@ impl Http2 {
         }
         self.last_written = stream.exchange.take_request_name();
         stream.exchange.reset();
-        // If all content has arrived, pass the rest to a task that may continue to read it.
+        // If all content has arrived, pass the rest to the pipe, in case a task continues to read.
         if let Some(trailers) = stream.pending_trailers.take() {
             stream.request_body.push(std::mem::take(&mut stream.buffered).into());
             stream.request_body.finish(|| trailers);
         }
         if !stream.key.is_some_and(|key| protocol(&mut self.core).is_stream_open(key)) {
-            return self.streams.close(number);
+            return self.streams.close(slot);
         }
         // An upgraded stream ends when its protocol ends, even if a task still reads its bytes.
         if stream.request_body.has_reader() && !stream.is_tunnel {
@@ -328,43 +336,44 @@ impl Http2 {
                 let deadline = conn.worker.driver.now().saturating_add(timeout);
                 stream.deadlines.exchange = stream.deadlines.exchange.min(deadline);
             }
-            return self.forward_body(number, conn);
+            return self.forward_body(slot, conn);
         }
         stream.request_body.fail(BodyError::Disconnected);
-        self.drain_body(number, conn);
+        self.drain_body(slot, conn);
     }
 
-    /// Ends a stream whose response is not complete.
-    fn fail_stream(&mut self, number: u32) {
-        self.has_closed_stream = true;
-        let stream = self.streams.at(number);
+    /// Ends a stream whose response is incomplete. A handler that must run to completion continues
+    /// without its stream.
+    fn fail_stream(&mut self, slot: u32) {
+        self.has_ended_exchange = true;
+        let stream = self.streams.at(slot);
         stream.request_body.fail(BodyError::Disconnected);
         if stream.exchange.is_detachable() {
             let deadline = stream.deadlines.handler.min(stream.deadlines.exchange);
             let deadline = Some(deadline).filter(|deadline| *deadline != Duration::MAX);
-            self.detachable.push((std::mem::take(&mut stream.exchange), deadline));
+            self.detached.push((std::mem::take(&mut stream.exchange), deadline));
         }
-        self.streams.close(number);
+        self.streams.close(slot);
     }
 
     /// Resets a stream.
     fn reset_stream<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         code: ErrorCode,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        if let Some(key) = self.streams.at(number).key {
+        if let Some(key) = self.streams.at(slot).key {
             protocol(&mut self.core).reset(key, code, &mut conn.io.output.plaintext);
         }
-        self.fail_stream(number);
+        self.fail_stream(slot);
     }
 
-    /// Fails all streams, because the connection is over.
+    /// Fails all streams, because the connection has ended.
     pub(crate) fn fail_all(&mut self) {
-        for number in self.streams.numbers() {
-            if self.streams.get(number).is_some() {
-                self.fail_stream(number);
+        for slot in self.streams.slots() {
+            if self.streams.get(slot).is_some() {
+                self.fail_stream(slot);
             }
         }
     }
@@ -376,12 +385,12 @@ impl Http2 {
         }
     }
 
-    /// Takes the exchanges that must continue without their streams.
+    /// Takes the exchanges whose handlers must run to completion without their streams.
     pub(crate) fn take_detachable(&mut self) -> impl Iterator<Item = (Exchange, Option<Duration>)> {
-        self.detachable.drain(..)
+        self.detached.drain(..)
     }
 
-    /// Returns whether any request in progress is one that must never be rejected.
+    /// Returns whether any request in progress must never be rejected because of overload.
     pub(crate) fn is_never_shed(&self) -> bool {
         self.streams.open_streams().any(|stream| stream.exchange.is_never_shed())
     }
@@ -392,7 +401,7 @@ impl Http2 {
     }
 
     /// The requests in progress and, unless all output `is_sent`, the last request whose response
-    /// is complete.
+    /// was written.
     pub(crate) fn in_flight(&self, is_sent: bool) -> impl Iterator<Item = InFlightRequest<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_flight());
         open.chain(
@@ -400,9 +409,9 @@ impl Http2 {
         )
     }
 
-    /// Returns whether any stream ended since the connection was last idle.
-    pub(crate) fn has_closed_stream(&self) -> bool {
-        self.has_closed_stream
+    /// Returns whether any exchange has ended since the connection was last idle.
+    pub(crate) fn has_ended_exchange(&self) -> bool {
+        self.has_ended_exchange
     }
 
     /// Returns whether a stream was upgraded to another protocol since the connection was last
@@ -414,25 +423,25 @@ impl Http2 {
     /// The memory of the stream table. Each stream accounts for its own content.
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.streams.slot_bytes()
+        self.streams.table_bytes()
     }
 
     /// Drops everything that belongs to the application, before the state is reused.
     pub(crate) fn reset(&mut self) {
         // For HTTP/1 connections, this check is the only cost.
-        if !std::mem::take(&mut self.is_used) {
+        if !std::mem::take(&mut self.needs_reset) {
             return;
         }
         let Self {
-            core, streams, head, buffering, readable, ready, detachable, last_written, ..
+            core, streams, head, buffering, readable, ready, detached, last_written, ..
         } = self;
         streams.reset();
         buffering.clear();
         readable.clear();
         ready.clear();
-        detachable.clear();
+        detached.clear();
         (*core, *head, *last_written) = (None, None, None);
-        (self.has_closed_stream, self.received, self.sent, self.receive_progress) =
+        (self.has_ended_exchange, self.received, self.sent, self.receive_progress) =
             (false, 0, 0, 0);
         self.has_tunnel = false;
         self.release_at = Duration::ZERO;
@@ -443,12 +452,12 @@ impl Http2 {
     /// Renders a problem in the application's format.
     fn render_problem<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         problem: Problem,
         conn: &ConnectionContext<'_, D>,
     ) -> Response {
         let application = &conn.worker.application;
-        match self.streams.at(number).exchange.head() {
+        match self.streams.at(slot).exchange.head() {
             Some(head) => application.render_problem(problem, head),
             None => application.render_problem(problem, &RequestHead::from_pool()),
         }

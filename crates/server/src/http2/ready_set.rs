@@ -7,46 +7,46 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
-/// The numbers of woken streams, and the connection's waker. A stream may be woken from any thread.
+/// The slots of woken streams, and the connection's waker. Any thread can wake a stream.
 #[derive(Default)]
 pub(super) struct ReadySet(Mutex<ReadySetInner>);
 
 #[derive(Default)]
 struct ReadySetInner {
-    /// One bit per stream number.
+    /// One bit per slot.
     words: Vec<u64>,
-    is_any: bool,
-    /// The waker to call when the first bit is set; `None` during a turn.
+    has_woken: bool,
+    /// The waker to call when the first bit is set. `None` during a turn.
     connection: Option<Waker>,
 }
 
 impl ReadySet {
-    /// The waker of a stream.
-    pub(super) fn waker(self: &Arc<Self>, number: u32) -> Waker {
-        Waker::from(Arc::new(StreamWaker { ready_set: Arc::clone(self), number }))
+    /// Creates the waker of a stream.
+    pub(super) fn waker(self: &Arc<Self>, slot: u32) -> Waker {
+        Waker::from(Arc::new(StreamWaker { ready_set: Arc::clone(self), slot }))
     }
 
-    /// Begins a turn: moves the numbers of woken streams to `numbers`.
-    pub(super) fn take(&self, numbers: &mut Vec<u32>) {
+    /// Begins a turn: moves the slots of woken streams to `slots`.
+    pub(super) fn take_woken(&self, slots: &mut Vec<u32>) {
         let mut set = self.lock();
         set.connection = None;
-        if !take(&mut set.is_any) {
+        if !take(&mut set.has_woken) {
             return;
         }
         for (index, word) in (0..).zip(&mut set.words) {
             let mut word = take(word);
             while word != 0 {
-                numbers.push(index * u64::BITS + word.trailing_zeros());
+                slots.push(index * u64::BITS + word.trailing_zeros());
                 word &= word - 1;
             }
         }
     }
 
-    /// Ends a turn: when the next stream is woken, it wakes `connection`. Returns false if a stream
-    /// was woken already.
+    /// Ends a turn: the next stream that is woken also wakes `connection`. If a stream has been
+    /// woken during the turn, does nothing and returns false.
     pub(super) fn arm(&self, connection: &Waker) -> bool {
         let mut set = self.lock();
-        if set.is_any {
+        if set.has_woken {
             return false;
         }
         set.connection = Some(connection.clone());
@@ -58,22 +58,22 @@ impl ReadySet {
         let connection = {
             let mut set = self.lock();
             set.words.fill(0);
-            set.is_any = false;
+            set.has_woken = false;
             set.connection.take()
         };
         drop(connection);
     }
 
     /// Marks a stream as woken.
-    pub(super) fn wake(&self, number: u32) {
+    pub(super) fn wake(&self, slot: u32) {
         let connection = {
             let mut set = self.lock();
-            let word = (number / u64::BITS) as usize;
+            let word = (slot / u64::BITS) as usize;
             if set.words.len() <= word {
                 set.words.resize(word + 1, 0);
             }
-            set.words[word] |= 1 << (number % u64::BITS);
-            set.is_any = true;
+            set.words[word] |= 1 << (slot % u64::BITS);
+            set.has_woken = true;
             set.connection.take()
         };
         if let Some(connection) = connection {
@@ -90,16 +90,16 @@ impl ReadySet {
 /// Wakes one stream.
 struct StreamWaker {
     ready_set: Arc<ReadySet>,
-    number: u32,
+    slot: u32,
 }
 
 impl Wake for StreamWaker {
     fn wake(self: Arc<Self>) {
-        self.ready_set.wake(self.number);
+        self.ready_set.wake(self.slot);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.ready_set.wake(self.number);
+        self.ready_set.wake(self.slot);
     }
 }
 
@@ -112,16 +112,16 @@ mod tests {
         let ready = Arc::new(ReadySet::default());
         let connection = Arc::new(ReadySet::default());
         assert!(ready.arm(&connection.waker(7)));
-        for number in [3, 64, 200, 3] {
-            ready.wake(number);
+        for slot in [3, 64, 200, 3] {
+            ready.wake(slot);
         }
         assert!(!ready.arm(&connection.waker(7)));
-        let (mut numbers, mut connections) = (Vec::new(), Vec::new());
-        ready.take(&mut numbers);
-        connection.take(&mut connections);
-        assert_eq!((numbers, connections), (vec![3, 64, 200], vec![7]));
+        let (mut slots, mut connection_wakes) = (Vec::new(), Vec::new());
+        ready.take_woken(&mut slots);
+        connection.take_woken(&mut connection_wakes);
+        assert_eq!((slots, connection_wakes), (vec![3, 64, 200], vec![7]));
         let mut again = Vec::new();
-        ready.take(&mut again);
+        ready.take_woken(&mut again);
         assert!(again.is_empty());
     }
 }

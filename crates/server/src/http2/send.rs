@@ -19,66 +19,66 @@ use std::mem::take;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Two limits per turn: how many frames without content one response's body may yield in a row, and
-/// how many frames of content all streams together send without completing a response.
+/// Limits two counts: how often a body is polled in a row while it yields frames without content,
+/// and how often in one turn content is sent that does not complete a response.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {
-    /// Writes a response that the server produces without a handler.
+    /// Responds without calling a handler, with an error that the server detected.
     pub(super) fn respond_problem<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         problem: Problem,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let response = self.render_problem(number, problem, conn);
-        self.respond(number, Ok(response), conn);
+        let response = self.render_problem(slot, problem, conn);
+        self.respond(slot, Ok(response), conn);
     }
 
     /// Writes the response. If its body does not fit or is not ready, later turns write the rest.
     pub(super) fn respond<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         outcome: Result<Response, HandlerPanic>,
         conn: &mut ConnectionContext<'_, D>,
     ) {
         let mut response = outcome.unwrap_or_else(|panic| {
-            let exchange = &mut self.streams.at(number).exchange;
+            let exchange = &mut self.streams.at(slot).exchange;
             exchange.metrics.set_error(ErrorType::Panic);
             exchange.log_panic("a handler", &panic, &conn.info.peer);
-            self.render_problem(number, Problem::handler_panicked(), conn)
+            self.render_problem(slot, Problem::handler_panicked(), conn)
         });
-        let stream = self.streams.at(number);
+        let stream = self.streams.at(slot);
         let Some(key) = stream.key else { return };
         stream.deadlines.handler = Duration::MAX;
         stream.exchange.set_after_response(response.take_after_response());
         if stream.is_tunnel {
-            match self.open_tunnel(number, key, response, conn) {
+            match self.open_tunnel(slot, key, response, conn) {
                 Some(rejection) => response = rejection,
                 None => return,
             }
-        } else if let Some(upgrade) = response.take_upgrade() {
+        } else if let Some(upgrade_handler) = response.take_upgrade() {
             catch_log_panic(|| {
                 tracing::error!(target: "peregrine",
-                "a handler answered with an upgrade to a request that did not ask for one; the \
+                "a handler responded with an upgrade to a request that did not request one; the \
                  peer got a 500")
             });
-            let problem_response = self.render_problem(number, Problem::handler_panicked(), conn);
-            let unused = std::mem::replace(&mut response, problem_response);
-            catch_panic("the destructor of an upgrade", || drop((upgrade, unused)));
+            let problem_response = self.render_problem(slot, Problem::handler_panicked(), conn);
+            let rejected = std::mem::replace(&mut response, problem_response);
+            catch_panic("the destructor of an upgrade", || drop((upgrade_handler, rejected)));
         }
-        self.streams.at(number).exchange.metrics.set_status(response.status);
+        self.streams.at(slot).exchange.metrics.set_status(response.status);
         if response.body.as_slice().is_some() {
-            self.respond_full(number, key, response, conn);
+            self.respond_full(slot, key, response, conn);
         } else {
-            self.respond_streamed(number, key, response, conn);
+            self.respond_streamed(slot, key, response, conn);
         }
     }
 
     /// Writes a response whose body is in memory.
     fn respond_full<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         key: StreamKey,
         response: Response,
         conn: &mut ConnectionContext<'_, D>,
@@ -87,30 +87,30 @@ impl Http2 {
         let (limits, is_full) = (&conn.listener.http2_protocol, conn.is_output_full());
         let bytes = response.body.as_slice().unwrap_or_default();
         let length = ResponseLength::Exact(bytes.len() as u64);
-        let mode = self.write_head(key, &response, length, conn);
-        if matches!(mode, BodyFraming::None | BodyFraming::Exact(0)) {
-            return self.finish_exchange(number, conn);
+        let framing = self.write_head(key, &response, length, conn);
+        if matches!(framing, BodyFraming::None | BodyFraming::Exact(0)) {
+            return self.finish_exchange(slot, conn);
         }
         let protocol = protocol(&mut self.core);
         if !is_full && bytes.len() <= protocol.send_capacity(limits, key) {
             protocol.send_data(limits, key, bytes, MoreData::End, &mut conn.io.output.plaintext);
             self.sent += bytes.len() as u64;
-            self.streams.at(number).exchange.metrics.add_sent(bytes.len());
-            return self.finish_exchange(number, conn);
+            self.streams.at(slot).exchange.metrics.add_sent(bytes.len());
+            return self.finish_exchange(slot, conn);
         }
         protocol.mark_ready(key);
-        self.streams.at(number).state = StreamState::SendingFull {
+        self.streams.at(slot).state = StreamState::SendingFull {
             body: CatchDropPanic::new(take(&mut response.body)),
-            from: 0,
+            offset: 0,
         };
-        self.streams.update_reservation(number);
-        self.start_exchange_timer(number, conn);
+        self.streams.update_reservation(slot);
+        self.start_exchange_timer(slot, conn);
     }
 
-    /// Begins a response whose body is sent as it becomes ready.
+    /// Writes the head of a response whose body is a stream, and begins to send the body.
     pub(super) fn respond_streamed<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         key: StreamKey,
         response: Response,
         conn: &mut ConnectionContext<'_, D>,
@@ -121,21 +121,22 @@ impl Http2 {
         let length = Exchange::body_length(&body)
             .filter(|length| *length > 0 || Exchange::is_end_of_body(&body));
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
-        let mode = self.write_head(key, &response, length, conn);
-        let stream = self.streams.at(number);
+        let framing = self.write_head(key, &response, length, conn);
+        let stream = self.streams.at(slot);
         stream.exchange.set_body(body);
-        let remaining = match mode {
-            BodyFraming::None | BodyFraming::Exact(0) => return self.finish_exchange(number, conn),
+        let remaining = match framing {
+            BodyFraming::None | BodyFraming::Exact(0) => return self.finish_exchange(slot, conn),
             BodyFraming::Exact(bytes) => Some(bytes),
             BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
         };
         stream.state =
             StreamState::SendingStream(BodyFrames { remaining, ..BodyFrames::default() });
-        self.start_exchange_timer(number, conn);
-        self.poll_response_body(number, conn);
-        self.streams.update_reservation(number);
+        self.start_exchange_timer(slot, conn);
+        self.poll_response_body(slot, conn);
+        self.streams.update_reservation(slot);
     }
 
+    /// Writes a response's head. Returns the framing of its body.
     fn write_head<D: Driver>(
         &mut self,
         key: StreamKey,
@@ -149,52 +150,48 @@ impl Http2 {
         protocol(&mut self.core).send_response(limits, key, status, fields, length, &date, out)
     }
 
-    /// Starts the timeout of the whole exchange, if there is one.
-    fn start_exchange_timer<D: Driver>(
-        &mut self,
-        number: u32,
-        conn: &mut ConnectionContext<'_, D>,
-    ) {
+    /// Marks the exchange as waiting, and starts its timeouts.
+    fn start_exchange_timer<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
         let now = conn.worker.driver.now();
-        self.streams.at(number).exchange.mark_pending(now);
+        self.streams.at(slot).exchange.mark_pending(now);
         if let Some(timeout) = conn.listener.limits.exchange_timeout {
             let deadline = now.saturating_add(timeout);
-            let deadlines = &mut self.streams.at(number).deadlines;
+            let deadlines = &mut self.streams.at(slot).deadlines;
             deadlines.exchange = deadlines.exchange.min(deadline);
         }
-        self.update_send_timer(number, conn);
-        self.update_receive_timer(number, conn);
-        self.schedule_stream_timer(number, conn);
+        self.update_send_timer(slot, conn);
+        self.update_receive_timer(slot, conn);
+        self.schedule_stream_timer(slot, conn);
     }
 
     /// Polls the body for content, unless earlier content is still unsent. If the unsent content
-    /// completes the declared length, the body is polled once more before that content is sent,
-    /// because trailers may follow.
+    /// completes the declared length, polls the body again before that content is sent, because
+    /// trailers may follow.
     pub(super) fn poll_response_body<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        if !self.poll_tunnel(number, conn) {
+        if !self.poll_tunnel(slot, conn) {
             return;
         }
         for _ in 0..FRAMES_PER_TURN {
-            let Stream { state, exchange, waker, is_tunnel, .. } = self.streams.at(number);
+            let Stream { state, exchange, waker, is_tunnel, .. } = self.streams.at(slot);
             let StreamState::SendingStream(frames) = state else { return };
             let unsent = frames.data.len() as u64;
             let completes_body = frames.remaining == Some(unsent);
-            if frames.is_end || !(unsent == 0 || completes_body) {
-                return self.offer_data(number, conn);
+            if frames.has_ended || !(unsent == 0 || completes_body) {
+                return self.offer_data(slot, conn);
             }
             match exchange.poll_frame(&mut Context::from_waker(waker), &conn.worker.heartbeat) {
-                Poll::Pending if *is_tunnel && !exchange.is_upgraded() => frames.is_end = true,
-                Poll::Pending => return self.offer_data(number, conn),
-                Poll::Ready(None) => frames.is_end = true,
-                Poll::Ready(Some(Err(error))) => return self.fail_body(number, &error, conn),
+                Poll::Pending if *is_tunnel && !exchange.is_upgraded() => frames.has_ended = true,
+                Poll::Pending => return self.offer_data(slot, conn),
+                Poll::Ready(None) => frames.has_ended = true,
+                Poll::Ready(Some(Err(error))) => return self.fail_body(slot, &error, conn),
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data().map(CatchDropPanic::new) {
                     Ok(data) if data.is_empty() => {}
                     // Content beyond the declared length is not sent.
-                    Ok(_) if completes_body => frames.is_end = true,
+                    Ok(_) if completes_body => frames.has_ended = true,
                     Ok(mut data) => {
                         let remaining =
                             frames.remaining.and_then(|remaining| usize::try_from(remaining).ok());
@@ -204,41 +201,42 @@ impl Http2 {
                     // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
-                            (frames.trailers, frames.is_end) = (trailers, true);
+                            (frames.trailers, frames.has_ended) = (trailers, true);
                         }
                     }
                 },
             }
         }
-        self.offer_data(number, conn);
-        // The body was always ready but had no content. Poll it again after other tasks.
-        self.streams.ready.wake(number);
+        self.offer_data(slot, conn);
+        // Every poll returned a frame without content. Poll the body again after other tasks.
+        self.streams.ready.wake(slot);
     }
 
-    /// Offers unsent content to the core, or ends the response if there is none left.
-    fn offer_data<D: Driver>(&mut self, number: u32, conn: &mut ConnectionContext<'_, D>) {
-        let Stream { key, state, .. } = self.streams.at(number);
+    /// Marks the stream as ready to send if it has unsent content. Otherwise, ends the response if
+    /// its body has ended.
+    fn offer_data<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
+        let Stream { key, state, .. } = self.streams.at(slot);
         let (Some(key), StreamState::SendingStream(frames)) = (*key, state) else { return };
         if !frames.data.is_empty() {
             protocol(&mut self.core).mark_ready(key);
-            self.update_send_timer(number, conn);
-        } else if frames.is_end {
+            self.update_send_timer(slot, conn);
+        } else if frames.has_ended {
             let trailers = fields::header_map_pairs(&frames.trailers);
             let (limits, out) = (&conn.listener.http2_protocol, &mut conn.io.output.plaintext);
             protocol(&mut self.core).finish(limits, key, trailers, out);
-            self.finish_exchange(number, conn);
+            self.finish_exchange(slot, conn);
         }
     }
 
-    /// Resets a stream whose response body failed, so that the peer knows that the content is
+    /// Resets a stream whose response body failed, so that the peer detects that the content is
     /// incomplete.
     fn fail_body<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         error: &BodyError,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let (peer, exchange) = (&conn.info.peer, &self.streams.at(number).exchange);
+        let (peer, exchange) = (&conn.info.peer, &self.streams.at(slot).exchange);
         let request = exchange.request_name().map(ToString::to_string).unwrap_or_default();
         exchange.in_span(|| match error {
             BodyError::Stream(_) => tracing::error!(target: "peregrine", %error, request, %peer,
@@ -246,39 +244,39 @@ impl Http2 {
             _ => tracing::debug!(target: "peregrine", %error, request, %peer,
                 "the body of a response failed because its request's body failed"),
         });
-        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, conn);
+        self.reset_stream(slot, ErrorCode::INTERNAL_ERROR, conn);
     }
 
-    /// Writes content, the most urgent first, until the output buffer is full. Returns false if it
-    /// stopped after [`FRAMES_PER_TURN`] frames; the connection must then yield.
+    /// Writes content, the most urgent first, until the output buffer is full or no stream can
+    /// send. Returns false if it stopped at [`FRAMES_PER_TURN`]. The connection must then yield.
     pub(super) fn send_ready<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> bool {
         let limits = &conn.listener.http2_protocol;
-        let mut frames = 0;
+        let mut incomplete_sends = 0;
         while !conn.is_output_full() {
-            if frames == FRAMES_PER_TURN {
+            if incomplete_sends == FRAMES_PER_TURN {
                 return false;
             }
             let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return true };
             let key = ready.stream;
-            let Some(number) = self.streams.find(key) else {
-                debug_assert!(false, "only streams with an exchange offer content");
+            let Some(slot) = self.streams.find(key) else {
+                debug_assert!(false, "only streams with an exchange are marked as ready");
                 let out = &mut conn.io.output.plaintext;
                 protocol(&mut self.core).reset(key, ErrorCode::INTERNAL_ERROR, out);
                 continue;
             };
-            let stream = self.streams.at(number);
+            let stream = self.streams.at(slot);
             let (core, out) = (protocol(&mut self.core), &mut conn.io.output.plaintext);
             let is_complete = match &mut stream.state {
-                StreamState::SendingFull { body, from } => {
-                    let unsent = &body.as_slice().unwrap_or_default()[*from..];
+                StreamState::SendingFull { body, offset } => {
+                    let unsent = &body.as_slice().unwrap_or_default()[*offset..];
                     let sent = core.send_data(limits, key, unsent, MoreData::End, out);
-                    *from += sent;
+                    *offset += sent;
                     (stream.sent, self.sent) = (stream.sent + sent as u64, self.sent + sent as u64);
                     stream.exchange.metrics.add_sent(sent);
                     sent == unsent.len()
                 }
                 StreamState::SendingStream(frames) => {
-                    let is_last = frames.is_end && frames.trailers.is_empty();
+                    let is_last = frames.has_ended && frames.trailers.is_empty();
                     let more_data = if is_last { MoreData::End } else { MoreData::Pending };
                     let sent = core.send_data(limits, key, &frames.data, more_data, out);
                     frames.data.advance(sent);
@@ -292,30 +290,30 @@ impl Http2 {
                 | StreamState::ReceivingBody
                 | StreamState::DrainingBody
                 | StreamState::Vacant => {
-                    unreachable!("only a response that has begun has content")
+                    unreachable!("only streams that send a response are marked as ready")
                 }
             };
             if is_complete {
-                self.finish_exchange(number, conn);
+                self.finish_exchange(slot, conn);
             } else {
-                self.poll_response_body(number, conn);
-                self.update_send_timer(number, conn);
-                self.streams.update_reservation(number);
-                frames += 1;
+                self.poll_response_body(slot, conn);
+                self.update_send_timer(slot, conn);
+                self.streams.update_reservation(slot);
+                incomplete_sends += 1;
             }
         }
         true
     }
 
     /// Requires the peer to open its windows at the minimum rate while content waits for them. If
-    /// no content waits, the peer's windows allowed everything so far, so earlier waiting time no
-    /// longer counts against it.
+    /// no content waits, the peer's windows have allowed everything so far, so earlier waits no
+    /// longer count against the peer.
     pub(super) fn update_send_timer<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let Some(stream) = self.streams.get(number) else { return };
+        let Some(stream) = self.streams.get(slot) else { return };
         let has_content = match &stream.state {
             StreamState::SendingFull { .. } => true,
             StreamState::SendingStream(frames) => !frames.data.is_empty(),
@@ -327,15 +325,16 @@ impl Http2 {
             (stream.send_rate, stream.connection_send_rate) =
                 (TransferRate::new(stream.sent), TransferRate::new(sent));
         }
-        let is_stalled =
+        let is_stream_blocked =
             has_content && stream.key.is_some_and(|key| core.is_stream_window_exhausted(key));
-        let is_blocked = has_content && !is_stalled && core.is_connection_window_exhausted();
-        stream.deadlines.send = if is_stalled {
+        let is_connection_blocked =
+            has_content && !is_stream_blocked && core.is_connection_window_exhausted();
+        stream.deadlines.send = if is_stream_blocked {
             stream.connection_send_rate.pause(now, sent, rate);
             stream.send_rate.start(now, stream.sent, rate)
         } else {
             stream.send_rate.pause(now, stream.sent, rate);
-            if is_blocked {
+            if is_connection_blocked {
                 stream.connection_send_rate.start(now, sent, rate)
             } else {
                 stream.connection_send_rate.pause(now, sent, rate);
@@ -344,8 +343,8 @@ impl Http2 {
             }
         };
         if stream.is_tunnel {
-            self.update_tunnel_timer(number, conn);
+            self.update_tunnel_timer(slot, conn);
         }
-        self.schedule_stream_timer(number, conn);
+        self.schedule_stream_timer(slot, conn);
     }
 }

@@ -18,48 +18,49 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How many stream entries are kept for the next connection. Further ones are freed.
-const STREAMS_KEPT_MAX: usize = 16;
+/// How many stream entries are retained for the next connection. Further ones are freed.
+const RETAINED_STREAMS_MAX: usize = 16;
 
 /// One stream: its exchange, its request's content, and the progress in both directions.
 pub(super) struct Stream {
-    /// The stream's key; `None` for a free entry.
+    /// The stream's key in the protocol core. `None` for a free entry.
     pub(super) key: Option<StreamKey>,
     pub(super) state: StreamState,
     pub(super) exchange: Exchange,
     pub(super) request_body: RequestBodySender,
-    /// Counts the bytes that the content's reader has read, even after all content is in the pipe.
+    /// Counts the bytes that the body's reader has read, even after all content is in the pipe.
     pub(super) consumed: Option<ConsumedBytes>,
-    /// How many of these bytes were reported to the protocol core, which opens the windows by as
-    /// many.
+    /// How many of the consumed bytes were reported to the protocol core, which opens the windows
+    /// by that number.
     pub(super) released: u64,
-    /// Received content that is not in a pipe yet. One buffer, even if the frames were small.
+    /// Received content that is not in a pipe yet. Content of many small frames shares one buffer.
     pub(super) buffered: Vec<u8>,
     /// The trailers (possibly empty) of a request that is complete but not fully in the pipe yet.
     pub(super) pending_trailers: Option<HeaderMap>,
     /// Whether the server waits for content.
     pub(super) awaits_data: bool,
-    /// How fast the peer sends on all streams while the server waits for content.
+    /// Measures how fast the peer sends on all streams while the server waits for content.
     pub(super) receive_rate: TransferRate,
     pub(super) received: u64,
-    /// How long neither side has sent anything on a bidirectional stream.
+    /// Measures how long neither side has sent content on a bidirectional stream.
     pub(super) activity_rate: TransferRate,
     /// Whether this is a gRPC call, which counts as bidirectional even before its response.
     pub(super) is_grpc_call: bool,
-    /// The length of the content, if it is known.
+    /// The length of the request's content, if the peer declared it.
     pub(super) content_length: Option<u64>,
-    /// Content that was discarded.
+    /// Bytes of the request's content that were discarded.
     pub(super) discarded_bytes: u64,
-    /// Whether the request is for another protocol.
+    /// Whether the request is an extended CONNECT, for another protocol.
     pub(super) is_tunnel: bool,
-    /// The input of that protocol, until the handler responds.
+    /// The input of the other protocol, until the handler responds.
     pub(super) tunnel_reader: Option<PipeReader>,
-    /// Bytes that had moved in either direction at the last check.
+    /// Bytes received and sent in total at the last check for an idle tunnel.
     pub(super) last_transferred: u64,
-    /// How fast the peer opens the stream's window while the server waits for it.
+    /// Measures how fast content is sent on this stream while it waits for the stream's window.
     pub(super) send_rate: TransferRate,
     pub(super) sent: u64,
-    /// How fast all streams move while the server waits for the connection's window.
+    /// Measures how fast content is sent on all streams while this one waits for the connection's
+    /// window.
     pub(super) connection_send_rate: TransferRate,
     pub(super) deadlines: StreamDeadlines,
     /// Accounts for the memory of received content, and of content that waits to be sent.
@@ -69,18 +70,18 @@ pub(super) struct Stream {
 
 /// The current step of a stream.
 pub(super) enum StreamState {
-    /// Collects content before the handler is called, as long as there are received bytes to parse:
-    /// most content arrives together with its head.
+    /// Collects content until all received bytes have been parsed. The handler is called only then,
+    /// because most content arrives together with its head.
     Buffering { head: RequestHead, request: Request },
-    /// The handler works on its response.
+    /// The handler is running.
     RunningHandler,
-    /// A body in memory is sent, from this offset on.
-    SendingFull { body: CatchDropPanic<Body>, from: usize },
-    /// A body is sent frame by frame.
+    /// A body in memory is being sent. Everything before `offset` has been sent.
+    SendingFull { body: CatchDropPanic<Body>, offset: usize },
+    /// A body is being sent frame by frame.
     SendingStream(BodyFrames),
     /// The response is complete, and a task continues to read the request's content.
     ReceivingBody,
-    /// The response is complete, and the rest of the request is discarded.
+    /// The response is complete, and the rest of the request is being discarded.
     DrainingBody,
     /// The entry is free.
     Vacant,
@@ -93,8 +94,8 @@ pub(super) struct BodyFrames {
     pub(super) data: CatchDropPanic<Bytes>,
     /// Bytes still to be sent, if the length was declared.
     pub(super) remaining: Option<u64>,
-    /// Whether the body has ended: only `trailers` follow `data`.
-    pub(super) is_end: bool,
+    /// Whether the body has ended, so that only `trailers` follow `data`.
+    pub(super) has_ended: bool,
     pub(super) trailers: HeaderMap,
 }
 
@@ -105,8 +106,8 @@ pub(super) struct StreamDeadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// Depends on the step: for a reader to read more, for discarded content to end, or for bytes
-    /// of an upgraded protocol.
+    /// For the step that the stream is in: for a reader to read more, for discarded content to end,
+    /// or for bytes of an upgraded protocol in either direction.
     pub(super) idle: Duration,
 }
 
@@ -119,18 +120,19 @@ impl StreamDeadlines {
         idle: Duration::MAX,
     };
 
+    /// The earliest deadline.
     pub(super) fn next_deadline(&self) -> Duration {
         self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.idle)
     }
 }
 
 impl Stream {
-    fn new(number: u32, ready_set: &Arc<ReadySet>) -> Self {
+    fn new(slot: u32, ready_set: &Arc<ReadySet>) -> Self {
         Self {
             key: None,
             state: StreamState::Vacant,
             exchange: Exchange::default(),
-            request_body: RequestBodySender::Complete,
+            request_body: RequestBodySender::Finished,
             consumed: None,
             released: 0,
             buffered: Vec::new(),
@@ -150,11 +152,11 @@ impl Stream {
             connection_send_rate: TransferRate::default(),
             deadlines: StreamDeadlines::NONE,
             reservation: MemoryReservation::empty(),
-            waker: ready_set.waker(number),
+            waker: ready_set.waker(slot),
         }
     }
 
-    /// Returns whether a handler is working or a response is being sent.
+    /// Returns whether the handler is running or a response is being sent.
     pub(super) fn is_busy(&self) -> bool {
         matches!(
             self.state,
@@ -164,7 +166,8 @@ impl Stream {
         )
     }
 
-    /// Returns whether both sides may send at the same time, so either may be silent for a while.
+    /// Returns whether this is a bidirectional stream: both sides can send at the same time, so
+    /// either may be silent for a while.
     pub(super) fn is_bidi(&self) -> bool {
         let is_responding =
             matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStream(_));
@@ -172,7 +175,8 @@ impl Stream {
         (is_responding || is_open_call) && self.request_body.has_unknown_length()
     }
 
-    /// Copies the head of a request whose handler is not called to the metrics and the access log.
+    /// If the handler has not been called, copies the request's head to the metrics and the access
+    /// log.
     pub(super) fn record_head(&mut self) {
         if let StreamState::Buffering { head, .. } = &self.state {
             self.exchange.metrics.set_route(head.route_id());
@@ -180,13 +184,13 @@ impl Stream {
         }
     }
 
-    /// Clears the entry, but keeps its reusable memory and its waker.
+    /// Clears the entry, except for its reusable memory and its waker.
     fn clear(&mut self) {
         self.record_head();
         self.key = None;
         self.state = StreamState::Vacant;
         self.exchange.reset();
-        self.request_body = RequestBodySender::Complete;
+        self.request_body = RequestBodySender::Finished;
         self.consumed = None;
         self.buffered = Vec::new();
         self.pending_trailers = None;
@@ -204,10 +208,10 @@ impl Stream {
 /// The streams of one connection.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// Entries, indexed by number. A number stays valid until `reset`.
-    slots: Vec<Stream>,
+    /// Entries, indexed by slot. A slot stays valid until `reset`.
+    entries: Vec<Stream>,
     free: Vec<u32>,
-    /// Numbers of streams, indexed by the streams' slots in the protocol core.
+    /// Slots of streams, indexed by [`StreamKey::index`].
     by_key: Vec<u32>,
     /// How many streams are `DrainingBody`.
     pub(super) draining: usize,
@@ -217,40 +221,40 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Allocates an entry for a new stream.
+    /// Allocates an entry for a new stream, and returns its slot.
     pub(super) fn open(&mut self, key: StreamKey) -> u32 {
-        let number = self.free.pop().unwrap_or_else(|| {
-            let number = u32::try_from(self.slots.len()).expect("there are at most 32,768 streams");
-            self.slots.push(Stream::new(number, &self.ready));
-            number
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let slot = u32::try_from(self.entries.len()).expect("there are at most 32,768 streams");
+            self.entries.push(Stream::new(slot, &self.ready));
+            slot
         });
-        self.at(number).key = Some(key);
+        self.at(slot).key = Some(key);
         if self.by_key.len() <= key.index() {
             self.by_key.resize(key.index() + 1, 0);
         }
-        self.by_key[key.index()] = number;
-        number
+        self.by_key[key.index()] = slot;
+        slot
     }
 
-    /// The number of an open stream.
+    /// The slot of a stream, if it is open.
     pub(super) fn find(&self, key: StreamKey) -> Option<u32> {
-        let number = *self.by_key.get(key.index())?;
-        (self.slots.get(number as usize)?.key == Some(key)).then_some(number)
+        let slot = *self.by_key.get(key.index())?;
+        (self.entries.get(slot as usize)?.key == Some(key)).then_some(slot)
     }
 
-    /// The entry with this number, whether the stream is open or not.
-    pub(super) fn at(&mut self, number: u32) -> &mut Stream {
-        &mut self.slots[number as usize]
+    /// The entry at a slot, even if it is free.
+    pub(super) fn at(&mut self, slot: u32) -> &mut Stream {
+        &mut self.entries[slot as usize]
     }
 
-    /// The stream with this number, if it is open.
-    pub(super) fn get(&mut self, number: u32) -> Option<&mut Stream> {
-        self.slots.get_mut(number as usize).filter(|stream| stream.key.is_some())
+    /// The stream at a slot, if it is open.
+    pub(super) fn get(&mut self, slot: u32) -> Option<&mut Stream> {
+        self.entries.get_mut(slot as usize).filter(|stream| stream.key.is_some())
     }
 
     /// Accounts for the current memory of a stream.
-    pub(super) fn update_reservation(&mut self, number: u32) {
-        let Some(stream) = self.get(number) else { return };
+    pub(super) fn update_reservation(&mut self, slot: u32) {
+        let Some(stream) = self.get(slot) else { return };
         let unsent = match &stream.state {
             StreamState::SendingFull { body, .. } => body.memory_bytes(),
             StreamState::SendingStream(frames) => accounted_bytes(&frames.data),
@@ -259,31 +263,31 @@ impl Streams {
         stream.reservation.resize(stream.buffered.capacity() + unsent);
     }
 
-    /// The memory of the table.
-    pub(super) fn slot_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Stream>()
+    /// The memory of the entries, in bytes.
+    pub(super) fn table_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Stream>()
     }
 
     /// Closes a stream and drops everything in it that belongs to the application.
-    pub(super) fn close(&mut self, number: u32) {
-        let stream = self.at(number);
+    pub(super) fn close(&mut self, slot: u32) {
+        let stream = self.at(slot);
         let was_draining = matches!(stream.state, StreamState::DrainingBody);
         stream.clear();
         self.draining -= usize::from(was_draining);
-        self.free.push(number);
+        self.free.push(slot);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.free.len() == self.entries.len()
     }
 
-    /// All numbers. Some may be free.
-    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
-        0..u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    /// All slots, including free ones.
+    pub(super) fn slots(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn open_streams(&self) -> impl Iterator<Item = &Stream> {
-        self.slots.iter().filter(|stream| stream.key.is_some())
+        self.entries.iter().filter(|stream| stream.key.is_some())
     }
 
     /// Returns whether a task still reads the content of a request whose response is complete.
@@ -291,8 +295,8 @@ impl Streams {
         self.open_streams().any(|stream| matches!(stream.state, StreamState::ReceivingBody))
     }
 
-    /// Returns whether, on any stream whose response is complete, more than `bytes_max` bytes were
-    /// discarded or are still missing from the declared length.
+    /// Returns whether any stream whose response is complete has discarded more than `bytes_max`
+    /// bytes, or has more than that still to receive.
     pub(super) fn exceeds_drain_limit(&self, bytes_max: u64) -> bool {
         let mut streams = self.open_streams();
         streams.any(|stream| {
@@ -306,25 +310,25 @@ impl Streams {
     /// Drops everything that belongs to the application, before the streams are reused.
     pub(super) fn reset(&mut self) {
         if !self.is_empty() {
-            for stream in &mut self.slots {
+            for stream in &mut self.entries {
                 stream.clear();
             }
         }
-        self.slots.truncate(STREAMS_KEPT_MAX);
+        self.entries.truncate(RETAINED_STREAMS_MAX);
         self.free.clear();
-        self.free.extend(self.numbers().rev());
+        self.free.extend(self.slots().rev());
         self.by_key.clear();
         self.draining = 0;
-        // Usually no stream waited, so skip the lock, which is expensive right after a turn. If a
-        // stream is woken late, a stream of the next connection is polled once too often, which is
+        // Usually no stream waited, so skip the lock, which is expensive right after a turn. A late
+        // wake-up then causes a stream of the next connection to be polled unnecessarily, which is
         // harmless.
         if take(&mut self.is_armed) {
             self.ready.clear();
         }
     }
 
-    /// Ends a turn: when the next stream is woken, it wakes `connection`. Returns false if a stream
-    /// was woken already.
+    /// Ends a turn: the next stream that is woken also wakes `connection`. If a stream has been
+    /// woken during the turn, does nothing and returns false.
     pub(super) fn arm(&mut self, connection: &Waker) -> bool {
         self.is_armed = true;
         self.ready.arm(connection)

@@ -32,8 +32,8 @@ impl Http2 {
         }
     }
 
-    /// Schedules the next PING. Called while streams are open. Each received byte starts the
-    /// timeout again.
+    /// Schedules the next PING. Called while streams are open. Each received byte restarts the
+    /// interval.
     pub(super) fn schedule_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let Some(interval) = conn.listener.limits.http2.keep_alive_interval else { return };
         let received = conn.io.input.bytes_received();
@@ -50,10 +50,10 @@ impl Http2 {
     /// Sends one PING to a silent client, and closes the connection if the client does not react.
     /// While the client still receives output that was queued before the PING, it cannot have seen
     /// the PING: with a large window, a slow reader may be silent for minutes. Output that the
-    /// kernel accepted at once does not count, because it shows nothing about the client.
+    /// kernel accepted immediately does not count, because it shows nothing about the client.
     fn send_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
-        // If too much output is waiting, the server does not receive, and the deadline for sending
-        // applies instead.
+        // If too much output is waiting, the server does not receive, and the send deadline applies
+        // instead.
         if conn.io.input.bytes_received() != self.last_bytes_received || conn.is_output_over_limit()
         {
             return Action::Continue;
@@ -74,8 +74,8 @@ impl Http2 {
         Action::Continue
     }
 
-    /// Starts a timer that wakes the connection when content that the core holds back must be sent.
-    /// The timer wheel is too coarse for this.
+    /// If the core holds content back, starts a timer that wakes the connection when the content
+    /// must be sent. The timer wheel is too coarse for this.
     pub(super) fn schedule_release<D: Driver>(
         &mut self,
         conn: &ConnectionContext<'_, D>,
@@ -83,15 +83,15 @@ impl Http2 {
     ) {
         let driver = &conn.worker.driver;
         let Some(release_at_ms) = protocol(&mut self.core).next_release_at() else { return };
-        // An earlier timer is running. It starts a turn, which calls this method again.
+        // A timer is already running. When it fires, the next turn calls this method again.
         if self.release_at > driver.now() {
             return;
         }
         let release_at = Duration::from_millis(release_at_ms);
         self.release_at = release_at;
-        let (timer, waker) = (driver.clone(), cx.waker().clone());
+        let (driver_clone, waker) = (driver.clone(), cx.waker().clone());
         driver.spawn_boxed(Box::pin(async move {
-            timer.sleep_until(release_at).await;
+            driver_clone.sleep_until(release_at).await;
             waker.wake();
         }));
     }
@@ -99,33 +99,34 @@ impl Http2 {
     /// Schedules a check of a stream's deadlines when the first of them expires.
     pub(super) fn schedule_stream_timer<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let deadline = self.streams.at(number).deadlines.next_deadline();
+        let deadline = self.streams.at(slot).deadlines.next_deadline();
         if deadline != Duration::MAX {
             conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
         }
     }
 
+    /// Handles the expired deadlines of all streams, and schedules the next check.
     fn check_deadlines<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let now = conn.worker.driver.now();
         self.finish_goaway(now, conn);
-        for number in self.streams.numbers() {
-            let Some(previous) = self.streams.get(number).map(|stream| stream.deadlines) else {
+        for slot in self.streams.slots() {
+            let Some(previous) = self.streams.get(slot).map(|stream| stream.deadlines) else {
                 continue;
             };
-            self.check_stream(number, now, conn);
-            if let Some(Stream { deadlines, .. }) = self.streams.get(number) {
-                // If an expired deadline stayed, the timer would fire at once, again and again.
+            self.check_stream(slot, now, conn);
+            if let Some(Stream { deadlines, .. }) = self.streams.get(slot) {
+                // If an expired deadline remained, the timer would fire immediately, in a loop.
                 let is_handled = deadlines.next_deadline() > now || *deadlines != previous;
                 debug_assert!(is_handled, "an expired deadline was neither moved nor cleared");
-                self.schedule_stream_timer(number, conn);
+                self.schedule_stream_timer(slot, conn);
             }
         }
     }
 
-    /// Stops accepting streams after the peer has had time to receive the GOAWAY.
+    /// Stops accepting streams once the peer has had time to receive the GOAWAY.
     fn finish_goaway<D: Driver>(&mut self, now: Duration, conn: &mut ConnectionContext<'_, D>) {
         let goaway_sent_at = self.core.as_ref().and_then(|core| core.goaway_sent_at());
         let Some(goaway_sent_at) = goaway_sent_at else { return };
@@ -137,13 +138,14 @@ impl Http2 {
         }
     }
 
+    /// Handles the expired deadlines of a stream.
     fn check_stream<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         now: Duration,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let Some(stream) = self.streams.get(number) else { return };
+        let Some(stream) = self.streams.get(slot) else { return };
         let deadlines = stream.deadlines;
         let is_running = matches!(stream.state, StreamState::RunningHandler);
         if is_running && deadlines.handler.min(deadlines.exchange) <= now {
@@ -154,64 +156,61 @@ impl Http2 {
             stream.exchange.metrics.set_error(ErrorType::Timeout);
             stream.exchange.drop_handler();
             stream.deadlines.exchange = Duration::MAX;
-            return self.respond_problem(number, Problem::handler_timeout(), conn);
+            return self.respond_problem(slot, Problem::handler_timeout(), conn);
         }
         if deadlines.idle.min(deadlines.exchange) <= now
             && matches!(stream.state, StreamState::ReceivingBody)
         {
             stream.request_body.fail(BodyError::Disconnected);
-            return self.drain_body(number, conn);
+            return self.drain_body(slot, conn);
         }
         if deadlines.idle <= now && matches!(stream.state, StreamState::SendingStream(_)) {
             conn.worker.instrumentation.record_limit("upgraded_idle_timeout");
-            return self.reset_timed_out(
-                number,
-                "its upgraded protocol was idle for too long",
-                conn,
-            );
+            return self.reset_timed_out(slot, "its upgraded protocol was idle for too long", conn);
         }
         if deadlines.exchange <= now {
             conn.worker.instrumentation.record_limit("exchange_timeout");
-            return self.reset_timed_out(number, "its exchange took too long", conn);
+            return self.reset_timed_out(slot, "its exchange took too long", conn);
         }
         // RFC 9113 §8.1: after a complete response, the server may request that the client stop
         // sending, by RST_STREAM with NO_ERROR.
         if matches!(stream.state, StreamState::DrainingBody) {
             if deadlines.receive.min(deadlines.idle) <= now {
-                self.reset_stream(number, ErrorCode::NO_ERROR, conn);
+                self.reset_stream(slot, ErrorCode::NO_ERROR, conn);
             }
             return;
         }
         if deadlines.receive <= now {
-            self.update_receive_timer(number, conn);
-            let stream = self.streams.at(number);
+            self.update_receive_timer(slot, conn);
+            let stream = self.streams.at(slot);
             if stream.deadlines.receive <= now {
                 conn.worker.instrumentation.record_limit("transfer_rate_min");
                 stream.request_body.fail(BodyError::TooSlow);
-                self.discard_body(number, conn);
+                self.discard_body(slot, conn);
             }
         }
         if deadlines.send <= now {
-            self.update_send_timer(number, conn);
-            if self.streams.at(number).deadlines.send <= now {
+            self.update_send_timer(slot, conn);
+            if self.streams.at(slot).deadlines.send <= now {
                 conn.worker.instrumentation.record_limit("transfer_rate_min");
-                self.reset_timed_out(number, "the peer did not open its window", conn);
+                self.reset_timed_out(slot, "the peer did not open its window", conn);
             }
         }
     }
 
+    /// Resets a stream because of an expired deadline, and logs the `reason`.
     fn reset_timed_out<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         reason: &str,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let request = self.streams.at(number).exchange.request_name();
+        let request = self.streams.at(slot).exchange.request_name();
         let request = request.map(ToString::to_string).unwrap_or_default();
         let peer = &conn.info.peer;
         catch_log_panic(
             || tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {reason}"),
         );
-        self.reset_stream(number, ErrorCode::CANCEL, conn);
+        self.reset_stream(slot, ErrorCode::CANCEL, conn);
     }
 }

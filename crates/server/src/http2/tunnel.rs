@@ -1,8 +1,8 @@
 //! Runs other protocols on streams (RFC 8441), as an upgrade does on an HTTP/1.1 connection.
 //!
 //! The protocol core presents such a request as an HTTP/1.1 GET with `Upgrade`, so handlers need
-//! not distinguish the two. The request has no content. The bytes that the peer sends are the other
-//! protocol's input, and that protocol's output is sent as the content of the response.
+//! not distinguish the two. The handler sees no content. The bytes that the peer sends are the
+//! input of the other protocol, and its output is sent as the content of the response.
 
 use super::Http2;
 use super::streams::{Stream, StreamState};
@@ -25,15 +25,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 impl Http2 {
-    /// Calls the handler of a request for another protocol.
+    /// Calls the handler of a request for another protocol. What the peer sends goes to a pipe that
+    /// the protocol reads if the handler accepts the upgrade.
     pub(super) fn begin_tunnel<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         head: RequestHead,
         body: BodyLength,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        self.begin(number, head, conn, |stream, _| {
+        self.begin(slot, head, conn, |stream, _| {
             let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
             stream.consumed = Some(writer.consumed_bytes());
             if body == BodyLength::None {
@@ -46,28 +47,28 @@ impl Http2 {
             (stream.is_tunnel, stream.tunnel_reader) = (true, Some(reader));
             Body::empty()
         });
-        self.forward_body(number, conn);
+        self.forward_body(slot, conn);
     }
 
-    /// If the handler accepted the upgrade, responds and starts the protocol. Otherwise, returns
-    /// the response to send instead.
+    /// If the handler accepted the upgrade, responds, starts the protocol and returns `None`.
+    /// Otherwise, returns the response to send instead.
     pub(super) fn open_tunnel<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         key: StreamKey,
         mut response: Response,
         conn: &mut ConnectionContext<'_, D>,
     ) -> Option<Response> {
-        let stream = self.streams.at(number);
+        let stream = self.streams.at(slot);
         let Some(reader) = stream.tunnel_reader.take() else { return Some(response) };
         let is_accepted = response.status == StatusCode::SWITCHING_PROTOCOLS;
-        let Some(upgrade) = response.take_upgrade().filter(|_| is_accepted) else {
+        let Some(upgrade_handler) = response.take_upgrade().filter(|_| is_accepted) else {
             // RFC 9110 §9.3.6: any 2xx would mean that the other protocol begins.
             let is_rejection = !is_accepted && !response.status.is_success();
             return Some(if is_rejection {
                 response
             } else {
-                self.protocol_not_supported(number, response, conn)
+                self.protocol_not_supported(slot, response, conn)
             });
         };
         // RFC 8441 §5: a 200 means what 101 means in HTTP/1.1, and there is no key to accept.
@@ -78,39 +79,39 @@ impl Http2 {
         let unused = std::mem::replace(&mut response.body, Body::new(TunnelBody(outgoing)));
         catch_panic("the destructor of a response's body", || drop(unused));
         self.has_tunnel = true;
-        let stream = self.streams.at(number);
+        let stream = self.streams.at(slot);
         stream.exchange.metrics.set_status(response.status);
         stream.exchange.finish();
-        stream.exchange.start_upgraded(upgrade, io);
-        self.respond_streamed(number, key, response, conn);
-        if let Some(stream) = self.streams.get(number) {
+        stream.exchange.set_upgraded(upgrade_handler, io);
+        self.respond_streamed(slot, key, response, conn);
+        if let Some(stream) = self.streams.get(slot) {
             stream.deadlines.exchange = Duration::MAX;
         }
         None
     }
 
-    /// The response if the handler responded with success but without an upgrade.
+    /// Creates the response for a handler that indicated success but returned no upgrade.
     #[cold]
     fn protocol_not_supported<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         response: Response,
         conn: &ConnectionContext<'_, D>,
     ) -> Response {
         catch_panic("the destructor of a response", || drop(response));
         let detail = "This resource does not support the requested protocol.";
         let problem = Problem::new(StatusCode::NOT_IMPLEMENTED, "protocol-unknown", detail);
-        self.render_problem(number, problem, conn)
+        self.render_problem(slot, problem, conn)
     }
 
     /// Polls the upgraded protocol of a stream, if there is one. Returns false if the protocol
     /// panicked, which resets the stream.
     pub(super) fn poll_tunnel<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) -> bool {
-        let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(number);
+        let Stream { is_tunnel, exchange, waker, .. } = self.streams.at(slot);
         if !*is_tunnel {
             return true;
         }
@@ -119,19 +120,20 @@ impl Http2 {
             return true;
         };
         exchange.log_panic("an upgraded protocol", &panic, &conn.info.peer);
-        self.reset_stream(number, ErrorCode::INTERNAL_ERROR, conn);
+        self.reset_stream(slot, ErrorCode::INTERNAL_ERROR, conn);
         false
     }
 
-    /// Closes the stream if no byte moves in either direction for `upgraded_idle_timeout`. The peer
-    /// may be silent that long, so no minimum rate applies to its bytes. The minimum rate for
-    /// receiving output applies as for any response.
+    /// Starts the idle timeout (`upgraded_idle_timeout`), and restarts it if bytes were received or
+    /// sent since the last call. Within that time the peer may be silent, so no minimum rate
+    /// applies to what it sends. It must still receive output at the minimum rate, as with any
+    /// response.
     pub(super) fn update_tunnel_timer<D: Driver>(
         &mut self,
-        number: u32,
+        slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        let stream = self.streams.at(number);
+        let stream = self.streams.at(slot);
         stream.deadlines.receive = Duration::MAX;
         let transferred = stream.received + stream.sent;
         let has_started = matches!(stream.state, StreamState::SendingStream(_));

@@ -1,4 +1,4 @@
-//! Buffers received bytes that were not parsed yet.
+//! Buffers received bytes that have not been parsed yet.
 
 use bytes::Bytes;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ pub(crate) struct ChunkBuffer<C> {
     chunk: Option<C>,
     /// Used only if there is no chunk.
     owned: Vec<u8>,
-    /// How many bytes of the chunk or, without a chunk, of `owned` were read.
+    /// How many bytes of the chunk or, if there is none, of `owned` were read.
     consumed: usize,
 }
 
@@ -22,7 +22,7 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         Self { chunk: None, owned: Vec::new(), consumed: 0 }
     }
 
-    /// The bytes that were not read yet.
+    /// The bytes that have not been read yet.
     pub(crate) fn unread(&self) -> &[u8] {
         match &self.chunk {
             Some(chunk) => &chunk[self.consumed..],
@@ -61,15 +61,15 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         }
     }
 
-    /// Calls `fill` to append bytes, such as decrypted ones.
+    /// Calls `fill`, which appends bytes, for example decrypted ones.
     pub(crate) fn append_with<T>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         self.release_chunk();
         self.compact();
         fill(&mut self.owned)
     }
 
-    /// Removes read bytes if they are at least half of `owned`. Without this, the buffer would grow
-    /// without limit if the reader never consumed all of it.
+    /// Removes bytes that were read, if they are at least half of `owned`. Otherwise the buffer
+    /// would grow without limit if the reader never consumed all of it.
     fn compact(&mut self) {
         if self.chunk.is_none() && self.consumed > 0 && self.consumed >= self.owned.len() / 2 {
             self.owned.drain(..self.consumed);
@@ -77,7 +77,7 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         }
     }
 
-    /// Returns the driver's buffer to the driver, and keeps a copy of the unread bytes.
+    /// Copies the unread bytes to `owned`, and returns the driver's buffer.
     pub(crate) fn release_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.owned.clear();
@@ -86,13 +86,13 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         }
     }
 
-    /// Takes all unread bytes without a copy, if they are in a chunk and `keep` returns the memory
-    /// of that chunk. Otherwise, nothing changes.
+    /// Takes all unread bytes without a copy, if they are in a chunk and `try_into_vec` returns the
+    /// memory of that chunk. Otherwise, nothing changes.
     pub(crate) fn take_owned(
         &mut self,
-        keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
+        try_into_vec: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
-        match keep(self.chunk.take()?) {
+        match try_into_vec(self.chunk.take()?) {
             Ok(owned) => {
                 let unread = Bytes::from(owned).split_off(self.consumed);
                 self.clear();
@@ -105,10 +105,11 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         }
     }
 
-    /// Clears the buffer, and keeps its memory for the next connection if it is small.
-    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+    /// Clears the buffer. Its memory is retained for the next connection if it is at most
+    /// `retained_bytes_max`.
+    pub(crate) fn reset(&mut self, retained_bytes_max: usize) {
         self.clear();
-        if self.owned.capacity() > keep_bytes_max {
+        if self.owned.capacity() > retained_bytes_max {
             self.owned = Vec::new();
         }
     }

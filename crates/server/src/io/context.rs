@@ -41,12 +41,12 @@ pub(crate) struct ConnectionContext<'t, D: Driver> {
 /// What the connection must do after a protocol's turn.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Run another turn at once.
+    /// Run another turn without waiting.
     Continue,
     /// Run another turn after other tasks have been polled. If the `Interest` includes input,
     /// receive before that.
     Yield(Interest),
-    /// Wait until something happens.
+    /// Wait for these events, a deadline, a lifecycle change, or a wake-up by an exchange.
     Wait(Interest),
     /// No request is in progress. The connection is idle once all output is sent.
     Idle,
@@ -56,8 +56,7 @@ pub(crate) enum Action {
     Close(Close),
 }
 
-/// The I/O events that a protocol waits for. Wake-ups by its exchanges, deadlines and lifecycle
-/// changes end every wait.
+/// The I/O events that a protocol waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interest {
     /// More bytes, or the end of the peer's sending side.
@@ -92,8 +91,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
         self.io.output.is_full(self.listener.limits.write_buffer_bytes_max.max(1))
     }
 
-    /// Returns whether the driver sends parts of files itself. With TLS it cannot, because the
-    /// content must be read and encrypted.
+    /// Returns whether the driver can send parts of files itself. With TLS, it cannot, because the
+    /// server must read and encrypt the content.
     pub(crate) fn supports_sendfile(&self) -> bool {
         matches!(self.transport, Transport::Plain) && self.stream.supports_sendfile()
     }
@@ -103,9 +102,9 @@ impl<D: Driver> ConnectionContext<'_, D> {
         self.io.input.unread().len() < self.listener.limits.read_ahead_bytes_max
     }
 
-    /// Returns whether so much output is waiting that HTTP/2 must stop reading. It continues to
-    /// read while the output is only `is_full`, because the peer's frames open windows and reset
-    /// streams, and require only small replies.
+    /// Returns whether so much output is waiting that HTTP/2 must stop reading. While
+    /// `is_output_full` is true but this is not, HTTP/2 continues to read, because the peer's
+    /// frames open windows and reset streams, and require only small replies.
     pub(crate) fn is_output_over_limit(&self) -> bool {
         self.io.output.plaintext.len() / 2 >= self.listener.limits.write_buffer_bytes_max.max(1)
     }
@@ -139,7 +138,6 @@ impl<D: Driver> ConnectionContext<'_, D> {
         has_content: bool,
     ) -> Result<AdmissionPermit, ShedReason> {
         let driver = &self.worker.driver;
-
         let request = AdmissionRequest {
             target,
             head,
@@ -155,7 +153,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
         result
     }
 
-    /// Starts to wait for content from the peer, which must arrive at the minimum rate.
+    /// Starts the timeout for request content from the peer, which must arrive at the minimum rate.
     pub(crate) fn start_body_timer(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.listener.limits.min_rate());
         let deadline = self.io.receive_rate.start(now, self.io.input.payload_bytes(), rate);
@@ -163,8 +161,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
         self.io.deadlines.set(TimeoutKind::Receive, deadline);
     }
 
-    /// Starts to wait for content on a bidirectional stream: the response has begun, so either side
-    /// may send next.
+    /// Starts the timeout for content on a bidirectional stream in either direction: the response
+    /// has begun, so either side may send next.
     pub(crate) fn start_idle_timer(&mut self) {
         self.io.deadlines.clear(TimeoutKind::Receive);
         let rate = self.listener.limits.bidi_min_rate();
@@ -179,12 +177,12 @@ impl<D: Driver> ConnectionContext<'_, D> {
         self.io.activity_rate.is_too_slow(self.worker.driver.now(), self.bytes_transferred(), rate)
     }
 
-    /// Bytes that moved in either direction.
+    /// The number of bytes that have moved in either direction.
     fn bytes_transferred(&self) -> u64 {
         self.io.input.bytes_received().wrapping_add(self.stream.bytes_written())
     }
 
-    /// Stops waiting for content, so that no further time counts against the peer.
+    /// Stops both timeouts for content, so that no further time counts against the peer.
     pub(crate) fn stop_body_timers(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.listener.limits.min_rate());
         self.io.receive_rate.pause(now, self.io.input.payload_bytes(), rate);
@@ -207,7 +205,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
     }
 }
 
-/// Ends queue-delay rejections if no more requests arrive, which would otherwise end them.
+/// Ends queue-delay rejections if no more requests arrive. Otherwise, only the arrival of a request
+/// ends them.
 async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
     let timer = worker.timers.timer();
     while let Some(next_check) = worker.admission.next_check(worker.driver.now())
@@ -221,7 +220,8 @@ async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
     }
 }
 
-/// Logs once why requests get a 421 if a gateway in front of this server terminates TLS.
+/// Logs once why requests get a 421 if a gateway in front of this server terminates TLS. Returns
+/// the error.
 #[cold]
 fn warn_misdirected(error: RequestError) -> RequestError {
     static WARNED: Once = Once::new();

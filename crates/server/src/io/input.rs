@@ -16,9 +16,9 @@ pub(crate) struct InputBuffer<C> {
     bytes_received: u64,
     /// Bytes of plaintext received.
     plaintext_bytes: u64,
-    /// The maximum, so far, of `plaintext_bytes` plus the received bytes of an incomplete TLS
-    /// record. Rates are measured by it. Padding and empty records contain no plaintext, so a peer
-    /// cannot keep up its rate with them.
+    /// The highest value so far of `plaintext_bytes` plus the received bytes of an incomplete TLS
+    /// record. The peer's rate is measured by this count, to which padding and empty records
+    /// contribute nothing.
     payload_bytes: u64,
 }
 
@@ -88,7 +88,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         self.decrypt(tls, &ciphertext, replies)
     }
 
-    /// Processes the bytes that the TLS session has already received.
+    /// Continues to process the bytes that the TLS session has already received.
     ///
     /// # Errors
     /// As [`InputBuffer::push`].
@@ -135,12 +135,12 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         self.buffer.consume(bytes);
     }
 
-    /// Takes all unread bytes without a copy, if their memory may be kept.
+    /// Takes all unread bytes without a copy, if `try_into_vec` returns the memory that holds them.
     pub(crate) fn take_owned(
         &mut self,
-        keep: impl FnOnce(C) -> Result<Vec<u8>, C>,
+        try_into_vec: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
-        self.buffer.take_owned(keep)
+        self.buffer.take_owned(try_into_vec)
     }
 
     /// The memory of this buffer, not including the driver's buffer.
@@ -149,20 +149,20 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         self.buffer.memory_bytes()
     }
 
-    /// Returns the driver's buffer to the driver, because the connection is about to wait.
+    /// Returns the driver's buffer, because the connection is about to wait.
     pub(crate) fn release_chunk(&mut self) {
         self.buffer.release_chunk();
     }
 
     /// Frees a large buffer, if nothing is unread.
-    pub(crate) fn shrink(&mut self, keep_bytes_max: usize) {
+    pub(crate) fn shrink(&mut self, retained_bytes_max: usize) {
         if self.buffer.is_empty() {
-            self.buffer.reset(keep_bytes_max);
+            self.buffer.reset(retained_bytes_max);
         }
     }
 
-    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
-        self.buffer.reset(keep_bytes_max);
+    pub(crate) fn reset(&mut self, retained_bytes_max: usize) {
+        self.buffer.reset(retained_bytes_max);
         (self.is_eof, self.bytes_received, self.plaintext_bytes, self.payload_bytes) =
             (false, 0, 0, 0);
     }

@@ -26,9 +26,9 @@ use peregrine_driver::{Driver, Stream};
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct ConnectionIo<D: Driver> {
-    /// Held while the connection waits for an event that is not an event of the driver.
+    /// Held while the connection waits for an event that the driver does not know.
     pub(crate) keep_awake: Option<D::KeepAwake>,
-    /// How many bytes were passed to the driver and may not be sent yet.
+    /// How many bytes were passed to the driver that may not have been sent yet.
     pub(crate) unflushed_bytes: usize,
     /// Measures how fast the peer receives.
     pub(crate) send_rate: TransferRate,
@@ -43,8 +43,8 @@ pub(crate) struct ConnectionIo<D: Driver> {
     pub(crate) activity_rate: TransferRate,
 }
 
-/// How much of each buffer an upgraded connection keeps while it waits.
-const IDLE_BUFFER_BYTES_MAX: usize = 4 * 1024;
+/// Larger empty buffers are freed while an upgraded connection waits.
+const IDLE_RETAINED_BYTES_MAX: usize = 4 * 1024;
 
 impl<D: Driver> ConnectionIo<D> {
     pub(crate) fn new() -> Self {
@@ -61,8 +61,8 @@ impl<D: Driver> ConnectionIo<D> {
         }
     }
 
-    /// Records that all output was sent. The time when it was sent is unknown, so no waiting time
-    /// counts against the peer.
+    /// Records that all output was sent. Because it is unknown when that happened, no time since
+    /// then counts against the peer.
     pub(crate) fn on_flushed(&mut self, bytes_written: u64) {
         self.send_rate = TransferRate::new(bytes_written);
         self.unflushed_bytes = 0;
@@ -77,13 +77,13 @@ impl<D: Driver> ConnectionIo<D> {
 
     /// Frees large empty buffers, because the connection may wait for days.
     pub(crate) fn shrink(&mut self) {
-        self.input.shrink(IDLE_BUFFER_BYTES_MAX);
-        self.output.shrink(IDLE_BUFFER_BYTES_MAX);
+        self.input.shrink(IDLE_RETAINED_BYTES_MAX);
+        self.output.shrink(IDLE_RETAINED_BYTES_MAX);
     }
 
-    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
-        self.input.reset(keep_bytes_max);
-        self.output.reset(keep_bytes_max);
+    pub(crate) fn reset(&mut self, retained_bytes_max: usize) {
+        self.input.reset(retained_bytes_max);
+        self.output.reset(retained_bytes_max);
         self.deadlines.clear_all();
         (self.receive_rate, self.activity_rate) =
             (TransferRate::default(), TransferRate::default());

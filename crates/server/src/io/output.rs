@@ -1,4 +1,4 @@
-//! Holds output: a buffer that protocols write to, plus at most one piece of application memory or
+//! Holds output: a buffer that protocols write to, plus at most one chunk of application memory or
 //! of a file, which is sent without a copy.
 
 use super::transport::Transport;
@@ -11,16 +11,16 @@ use peregrine_tls::TlsSendError;
 /// response.
 pub(crate) const ZERO_COPY_BYTES_MIN: usize = 16 * 1024;
 
-/// The maximum of shared bytes that one flush passes to the driver. More would make other
-/// connections wait longer, and would hardly save system calls.
+/// The maximum number of shared bytes that one flush passes to the driver. More would delay other
+/// connections, and would hardly save system calls.
 pub(crate) const ZERO_COPY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Content up to this length counts as memory of the connection, even if it has other owners.
+/// Content up to this length counts as the connection's memory, even if it has other owners.
 const ALWAYS_COUNTED_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of the memory of `content` counts as memory of the connection. Large content with other
-/// owners does not count, because it would exist without this connection as well. A small piece
-/// always counts, because the other owner is usually the buffer of its own producer.
+/// How much of the memory of `content` counts as the connection's memory. Large content with other
+/// owners does not count, because it would exist without this connection as well. A small chunk
+/// always counts, because its other owner is usually the buffer of its producer.
 pub(crate) fn accounted_bytes(content: &Bytes) -> usize {
     if content.len() <= ALWAYS_COUNTED_BYTES_MAX || content.is_unique() { content.len() } else { 0 }
 }
@@ -29,7 +29,7 @@ pub(crate) fn accounted_bytes(content: &Bytes) -> usize {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flushed {
     pub(crate) bytes: usize,
-    /// How many of them count as memory of the connection ([`accounted_bytes`]).
+    /// How many of them count as the connection's memory ([`accounted_bytes`]).
     pub(crate) accounted_bytes: usize,
 }
 
@@ -45,8 +45,8 @@ impl Flushed {
 /// [`OutputBuffer::write_shared`]. When the driver has sent the previous output,
 /// [`OutputBuffer::flush`] passes the next output to it.
 ///
-/// There is at most one shared piece at a time, which may be part of a file. The order on the wire
-/// is `before_shared`, then `shared` or `file`, then `plaintext`. If there is no shared piece,
+/// There is at most one shared chunk at a time, which may be part of a file. The order on the wire
+/// is `before_shared`, then `shared` or `file`, then `plaintext`. If there is no shared chunk,
 /// `before_shared` is empty.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBuffer {
@@ -57,8 +57,8 @@ pub(crate) struct OutputBuffer {
     shared: CatchDropPanic<Bytes>,
     /// Always `None` with TLS.
     file: Option<FileRange>,
-    /// Whether the shared piece counts as memory of the connection. Determined before the piece is
-    /// split, because its parts are owners of the same memory.
+    /// Whether the shared chunk counts as the connection's memory. Determined before the chunk is
+    /// split: after that, each part has the other parts as other owners.
     is_shared_accounted: bool,
 }
 
@@ -67,13 +67,13 @@ impl OutputBuffer {
         self.plaintext.is_empty() && self.tls_records.is_empty() && !self.has_shared()
     }
 
-    /// Returns whether a shared piece, or a part of one, is waiting.
+    /// Returns whether a shared chunk, or a part of one, is waiting.
     pub(crate) fn has_shared(&self) -> bool {
         !self.shared.is_empty() || self.file.is_some()
     }
 
     /// Returns whether so much output is waiting that no more may be produced: `bytes_max` bytes or
-    /// a shared piece.
+    /// a shared chunk.
     pub(crate) fn is_full(&self, bytes_max: usize) -> bool {
         self.has_shared() || self.plaintext.len() >= bytes_max
     }
@@ -83,7 +83,7 @@ impl OutputBuffer {
         if content.len() < ZERO_COPY_BYTES_MIN || self.has_shared() {
             self.plaintext.extend_from_slice(&content);
         } else {
-            // `before_shared` is empty without a shared piece, so `plaintext` becomes an empty
+            // `before_shared` is empty without a shared chunk, so `plaintext` becomes an empty
             // buffer.
             std::mem::swap(&mut self.before_shared, &mut self.plaintext);
             self.is_shared_accounted = accounted_bytes(&content) > 0;
@@ -91,7 +91,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Appends a part of a file. No shared piece may be waiting.
+    /// Appends a part of a file. No shared chunk may be waiting.
     pub(crate) fn write_file(&mut self, part: FileRange) {
         debug_assert!(!self.has_shared(), "callers check `is_full` first");
         std::mem::swap(&mut self.before_shared, &mut self.plaintext);
@@ -99,8 +99,8 @@ impl OutputBuffer {
     }
 
     /// Passes output to the driver, unless the driver still has earlier output to send. A large
-    /// shared piece is passed in parts, one per call, and the bytes behind it wait for a later
-    /// call. With TLS, at most `bytes_max` bytes of a shared piece are encrypted per call. Returns
+    /// shared chunk is passed in parts, one per call, and the bytes behind it wait for a later
+    /// call. With TLS, at most `bytes_max` bytes of a shared chunk are encrypted per call. Returns
     /// how much was passed.
     ///
     /// # Errors
@@ -132,17 +132,17 @@ impl OutputBuffer {
             stream.send(&mut self.plaintext);
             Ok(flushed)
         } else {
-            let piece = self.take_shared(ZERO_COPY_BYTES_MAX);
-            let (bytes, before_len) =
-                (self.before_shared.len() + piece.len(), self.before_shared.len());
+            let chunk = self.take_shared(ZERO_COPY_BYTES_MAX);
+            let before_len = self.before_shared.len();
+            let bytes = before_len + chunk.len();
             let accounted_bytes = if self.is_shared_accounted { bytes } else { before_len };
             let flushed = Flushed { bytes, accounted_bytes };
-            stream.send_shared(&mut self.before_shared, piece);
+            stream.send_shared(&mut self.before_shared, chunk);
             Ok(flushed)
         }
     }
 
-    /// The memory of the buffers, and of a waiting shared piece.
+    /// The memory of the buffers, and of a waiting shared chunk.
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
         let buffers =
@@ -150,7 +150,9 @@ impl OutputBuffer {
         if self.is_shared_accounted { buffers + self.shared.len() } else { buffers }
     }
 
-    /// Encrypts output into `records`, without copying the plaintext first.
+    /// Encrypts output into `tls_records` with `send`, without copying the plaintext first.
+    /// Encrypts at most `bytes_max` bytes of a shared chunk, and what follows the chunk only once
+    /// all of the chunk is encrypted.
     fn encrypt(
         &mut self,
         bytes_max: usize,
@@ -161,8 +163,8 @@ impl OutputBuffer {
                 send(&self.before_shared, &mut self.tls_records)?;
                 self.before_shared.clear();
             }
-            let piece = CatchDropPanic::new(self.take_shared(bytes_max.max(ZERO_COPY_BYTES_MIN)));
-            send(&piece, &mut self.tls_records)?;
+            let chunk = CatchDropPanic::new(self.take_shared(bytes_max.max(ZERO_COPY_BYTES_MIN)));
+            send(&chunk, &mut self.tls_records)?;
             if !self.shared.is_empty() {
                 return Ok(());
             }
@@ -174,7 +176,7 @@ impl OutputBuffer {
         Ok(())
     }
 
-    /// Takes the first bytes of the shared piece, at most `bytes_max`.
+    /// Takes the first bytes of the shared chunk, at most `bytes_max`.
     fn take_shared(&mut self, bytes_max: usize) -> Bytes {
         if self.shared.len() <= bytes_max {
             std::mem::take(&mut *self.shared)
@@ -192,18 +194,18 @@ impl OutputBuffer {
     }
 
     /// Frees the memory of empty buffers.
-    pub(crate) fn shrink(&mut self, keep_bytes_max: usize) {
+    pub(crate) fn shrink(&mut self, retained_bytes_max: usize) {
         for buffer in [&mut self.plaintext, &mut self.tls_records, &mut self.before_shared] {
-            if buffer.is_empty() && buffer.capacity() > keep_bytes_max {
+            if buffer.is_empty() && buffer.capacity() > retained_bytes_max {
                 *buffer = Vec::new();
             }
         }
     }
 
-    pub(crate) fn reset(&mut self, keep_bytes_max: usize) {
+    pub(crate) fn reset(&mut self, retained_bytes_max: usize) {
         self.discard_plaintext();
         self.tls_records.clear();
-        self.shrink(keep_bytes_max);
+        self.shrink(retained_bytes_max);
     }
 }
 

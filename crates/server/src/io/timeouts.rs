@@ -1,11 +1,11 @@
 //! The deadlines of a busy connection: one for each kind of event that it may wait for.
 //!
-//! [`ProbeSchedule`] schedules one of them: while the server does not receive, it checks the socket
-//! from time to time to see whether the peer is still connected.
+//! [`ProbeSchedule`] sets one of them, [`TimeoutKind::Probe`]: while the server does not receive,
+//! it checks from time to time whether the peer is still connected.
 
 use std::time::Duration;
 
-/// The events that a busy connection waits for. Each may have a deadline.
+/// The events that a busy connection may wait for until a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum TimeoutKind {
@@ -16,22 +16,23 @@ pub(crate) enum TimeoutKind {
     Handshake,
     /// The rest of a head.
     Head,
-    /// Content of a request, at the minimum rate.
+    /// Request content from the peer, at the minimum rate.
     Receive,
-    /// Receiving of the output by the peer, at the minimum rate.
+    /// Progress of the output: the peer must receive it at the minimum rate.
     Send,
-    /// The handler, within the timeout of its route.
+    /// The handler's response, within the timeout of its route.
     Handler,
     /// The end of the whole exchange.
     Exchange,
-    /// The next check whether the peer is still connected. Used after the peer has ended its
+    /// The next check of whether the peer is still connected. Used after the peer has ended its
     /// sending side, and while the server does not receive.
     Probe,
     /// More bytes from the peer while the connection lingers.
     LingerIdle,
     /// The end of lingering, even if the peer keeps sending.
     LingerMax,
-    /// Reading of available content by the task that continues to read after the response.
+    /// A read by the task that continues to read the request's body after the response, while
+    /// content is available.
     BodyReader,
     /// Any bytes from an HTTP/2 client, for example its acknowledgement of a PING.
     Ping,
@@ -65,12 +66,12 @@ const TIMEOUTS: [TimeoutKind; 13] = [
 pub(crate) struct Deadlines {
     /// Which deadlines are set: one bit for each [`TimeoutKind`].
     set: u16,
-    deadline: [Duration; TIMEOUTS.len()],
+    deadlines: [Duration; TIMEOUTS.len()],
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { set: 0, at: [Duration::MAX; TIMEOUTS.len()] }
+        Self { set: 0, deadlines: [Duration::MAX; TIMEOUTS.len()] }
     }
 }
 
@@ -81,7 +82,7 @@ impl Deadlines {
             return self.clear(kind);
         }
         self.set |= bit(kind);
-        self.at[kind as usize] = deadline;
+        self.deadlines[kind as usize] = deadline;
     }
 
     /// Sets a deadline, unless one of this kind is set.
@@ -100,7 +101,7 @@ impl Deadlines {
 
     /// The deadline of this kind; `None` if it is not set.
     pub(crate) fn get(&self, kind: TimeoutKind) -> Option<Duration> {
-        (self.set & bit(kind) != 0).then(|| self.at[kind as usize])
+        (self.set & bit(kind) != 0).then(|| self.deadlines[kind as usize])
     }
 
     pub(crate) fn clear(&mut self, kind: TimeoutKind) {
@@ -113,12 +114,12 @@ impl Deadlines {
 
     /// The earliest deadline.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.iter().map(|kind| self.at[kind as usize]).min()
+        self.iter().map(|kind| self.deadlines[kind as usize]).min()
     }
 
     /// Returns the kind of an expired deadline, and clears that deadline.
     pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<TimeoutKind> {
-        let expired = self.iter().find(|kind| self.at[*kind as usize] <= now)?;
+        let expired = self.iter().find(|kind| self.deadlines[*kind as usize] <= now)?;
         self.clear(expired);
         Some(expired)
     }
@@ -142,9 +143,9 @@ fn bit(kind: TimeoutKind) -> u16 {
 const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(200);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// Schedules checks whether the peer has reset the connection. A connection that receives detects a
-/// reset by receiving. A connection that does not receive, because nothing consumes the data, must
-/// check its socket from time to time.
+/// Schedules checks of whether the peer has reset the connection. A connection that receives
+/// detects a reset by receiving. A connection that does not receive, because nothing consumes the
+/// data, must check its socket from time to time.
 #[derive(Debug)]
 pub(crate) struct ProbeSchedule {
     interval: Duration,

@@ -3,38 +3,36 @@
 use crate::limits::MinRate;
 use std::time::Duration;
 
-/// During the grace, the server checks at least this often whether bytes have moved. Silence counts
-/// from the check that detects it, so a peer may be silent for the grace plus the time between two
-/// checks.
+/// During the grace, the server checks at least this often whether bytes have moved. The time of
+/// the last byte is only known to the nearest check, so a peer may be silent for the grace plus the
+/// time between two checks.
 const CHECKS_PER_GRACE: u32 = 8;
 
-/// Limits how long a peer may take, by the number of bytes that moved while the server waited for
-/// it.
+/// Measures whether a peer keeps up with a minimum rate while the server waits for it.
 ///
-/// A peer starts with the whole grace (`MinRate::grace`). The time in which the server waits for
-/// the peer uses it up. Each byte restores the time that one byte may take at the minimum rate. The
-/// grace never exceeds its initial value, so a burst does not allow longer silence. Time in which
-/// the server waits for something else does not count.
+/// A peer starts with the whole grace ([`MinRate::grace`]). Time in which the server waits for the
+/// peer uses up the grace. Each byte that moves restores the time that one byte may take at the
+/// minimum rate. The grace never exceeds its initial value, so a burst does not allow longer
+/// silence. Time in which the server waits for something else does not count.
 #[derive(Debug, Default)]
 pub(crate) struct TransferRate {
     /// Bytes that had moved at the last check.
     last_bytes: u64,
-    /// The current wait: the time from which it counts, and the time when the grace will be used
-    /// up.
+    /// The current wait: when it started, or was last checked after bytes had moved, and when the
+    /// grace will be used up.
     waiting: Option<(Duration, Duration)>,
     /// Grace used up by earlier waits.
     used_grace: Duration,
 }
 
 impl TransferRate {
-    /// Creates a meter that starts at `total_bytes`.
+    /// Creates a meter with the whole grace. `total_bytes` is the number of bytes moved so far.
     pub(crate) fn new(total_bytes: u64) -> Self {
         Self { last_bytes: total_bytes, ..Self::default() }
     }
 
-    /// Must be called while the server waits for the peer. Returns when to check again. If the peer
-    /// is too slow, the returned time has already passed. `total_bytes` is the number of bytes
-    /// moved so far.
+    /// Starts or continues a wait for the peer. Returns when to check again. If the peer is too
+    /// slow, the returned time has already passed.
     pub(crate) fn start(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> Duration {
         match self.deadline(now, total_bytes, rate) {
             Duration::MAX => Duration::MAX,
@@ -55,7 +53,7 @@ impl TransferRate {
         deadline
     }
 
-    /// Stops the current wait: the server no longer waits for the peer.
+    /// Ends the current wait, because the server no longer waits for the peer.
     pub(crate) fn pause(&mut self, now: Duration, total_bytes: u64, rate: MinRate) {
         if let Some((started_at, _)) = self.waiting.take() {
             self.used_grace = self.used_grace.saturating_add(now.saturating_sub(started_at));

@@ -1,4 +1,4 @@
-//! The layer between the driver and the protocol: TLS, or nothing.
+//! The layer between the driver and the protocol: TLS, or nothing on a plain connection.
 
 use peregrine_tls::{
     CertificateNames, PeerCertificate, TlsConnection, TlsConnectionError, TlsReadState, TlsVersion,
@@ -22,7 +22,7 @@ pub(crate) enum Transport {
 /// A TLS session and its state.
 pub(crate) struct TlsState {
     pub(crate) session: TlsConnection,
-    pub(crate) received: TlsReadState,
+    pub(crate) read_state: TlsReadState,
     reservation: MemoryReservation,
 }
 
@@ -31,23 +31,23 @@ impl Transport {
         match session {
             None => Self::Plain,
             Some(session) => {
-                let received = TlsReadState::Handshaking;
+                let read_state = TlsReadState::Handshaking;
                 let reservation = MemoryReservation::new(TLS_HANDSHAKE_BYTES);
-                Self::Tls(Box::new(TlsState { session, received, reservation }))
+                Self::Tls(Box::new(TlsState { session, read_state, reservation }))
             }
         }
     }
 
     pub(crate) fn is_handshaking(&self) -> bool {
-        matches!(self, Self::Tls(tls) if tls.received == TlsReadState::Handshaking)
+        matches!(self, Self::Tls(tls) if tls.read_state == TlsReadState::Handshaking)
     }
 
-    /// Returns whether the handshake is waiting for an external lookup.
+    /// Returns whether the handshake is waiting for an ACME challenge to be looked up.
     pub(crate) fn is_lookup_pending(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.session.is_lookup_pending())
     }
 
-    /// Ready when the handshake is not waiting for an external lookup.
+    /// Ready when the handshake is not waiting for such a lookup.
     pub(crate) fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain => Poll::Ready(()),
@@ -61,7 +61,7 @@ impl Transport {
         tls.session.handshake_info().is_some_and(|info| info.alpn == Some(b"h2"))
     }
 
-    /// Received bytes of an incomplete record, after the handshake.
+    /// The number of received bytes of an incomplete record, after the handshake.
     pub(crate) fn partial_record_bytes(&self) -> u64 {
         match self {
             Self::Plain => 0,
@@ -71,7 +71,7 @@ impl Transport {
 
     /// Returns whether the peer has closed its sending side at the TLS level.
     pub(crate) fn is_read_closed(&self) -> bool {
-        matches!(self, Self::Tls(tls) if tls.received == TlsReadState::PeerClosed)
+        matches!(self, Self::Tls(tls) if tls.read_state == TlsReadState::PeerClosed)
     }
 
     /// The hosts that the certificate covers, if requests for other hosts must be rejected.
@@ -104,7 +104,7 @@ impl Transport {
     }
 }
 
-/// Converts a client's identity for handlers.
+/// Converts the certificate of a client to the type that handlers use.
 fn to_client_identity(certificate: PeerCertificate) -> ClientIdentity {
     let seconds = u64::try_from(certificate.not_after).unwrap_or(0);
     ClientIdentity {
@@ -122,9 +122,9 @@ fn to_client_identity(certificate: PeerCertificate) -> ClientIdentity {
 }
 
 impl TlsState {
-    /// Received bytes of an incomplete record, after the handshake.
+    /// The number of received bytes of an incomplete record, after the handshake.
     pub(crate) fn partial_record_bytes(&self) -> u64 {
-        match self.received {
+        match self.read_state {
             TlsReadState::Handshaking => 0,
             _ => self.session.buffered_bytes() as u64,
         }
@@ -136,10 +136,10 @@ impl TlsState {
         &mut self,
         input: &[u8],
         plaintext: &mut Vec<u8>,
-        out: &mut Vec<u8>,
+        replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
-        self.received = self.session.receive(input, plaintext, out)?;
-        let session_bytes = match self.received {
+        self.read_state = self.session.receive(input, plaintext, replies)?;
+        let session_bytes = match self.read_state {
             TlsReadState::Handshaking => TLS_HANDSHAKE_BYTES,
             _ => TLS_SESSION_BYTES,
         };

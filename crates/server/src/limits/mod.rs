@@ -11,11 +11,12 @@ use peregrine_config::{ByteSize, HumanDuration, OptionalDuration};
 use peregrine_proto::h2;
 use std::time::Duration;
 
-/// What the server allows a peer, and how long it waits for a peer. Every limit applies with its
+/// How much a peer may use, and how long the server waits for it. Every limit applies with its
 /// default unless you change it. A default of "none" means that there is no limit.
 ///
-/// Sizes are in bytes. A value equal to the limit is still allowed. Each field says what happens
-/// over the limit. A limit applies to each connection separately unless the field says otherwise.
+/// Sizes are in bytes. A value equal to the limit is still allowed. The description of each field
+/// states what happens over the limit. A limit applies to each connection separately unless its
+/// description states otherwise.
 ///
 /// ```
 /// use peregrine::Limits;
@@ -29,89 +30,90 @@ use std::time::Duration;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct Limits {
-    /// A complete head: request line, fields and the empty line. Default 32 KiB, at most 65,535.
-    /// Over the limit: 431 and close.
+    /// The size of a complete head: request line, fields and the empty line. Default 32 KiB, at
+    /// most 65,535. Over the limit: 431 and close.
     #[doc(alias = "large_client_header_buffers")]
     #[doc(alias = "max_header_size")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub head_bytes_max: usize,
-    /// The request line. Default 8 KiB. Over the limit: 414 and close.
+    /// The length of the request line. Default 8 KiB. Over the limit: 414 and close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub request_line_bytes_max: usize,
-    /// One field line. Default 16 KiB. Over the limit: 431 and close.
+    /// The length of one field line. Default 16 KiB. Over the limit: 431 and close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub field_bytes_max: usize,
-    /// Field lines in one head. Default 100. Over the limit: 431, after which HTTP/1.1 closes.
+    /// The number of field lines in one head. Default 100. Over the limit: 431; an HTTP/1.1
+    /// connection is then closed.
     #[doc(alias = "max_headers")]
     pub fields_max: usize,
-    /// The extensions of one chunk of a chunked body. Default 256. Over the limit: 400 and close.
-    /// Independently of this limit, the extensions of all chunks together may exceed the content
-    /// received so far by at most 16 KiB. Over that: 400 and close.
+    /// The size of the extensions of one chunk of a chunked body. Default 256. Over the limit: 400
+    /// and close. A second limit cannot be changed: the extensions of all chunks together may
+    /// exceed the content received so far by at most 16 KiB. Over that: 400 and close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub chunk_extension_bytes_max: u16,
-    /// The trailer section of a chunked body. Default 8 KiB. Over the limit: 431 and close.
+    /// The size of the trailer section of a chunked body. Default 8 KiB. Over the limit: 431 and
+    /// close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub trailer_bytes_max: usize,
-    /// A request's body. A route can have its own limit instead. Default 2 MiB. Over the limit,
-    /// reading the body fails, and the extractors respond with 413.
+    /// The size of a request's body. A route can have its own limit instead. Default 2 MiB. Over
+    /// the limit, reading the body fails, and the extractors respond with 413.
     #[doc(alias = "client_max_body_size")]
     #[doc(alias = "DefaultBodyLimit")]
     #[doc(alias = "PayloadConfig")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub body_bytes_max: u64,
-    /// If a handler does not read all of a request's body, the server receives and discards the
-    /// rest, so that the connection can be reused. This limits the rest. Default 256 KiB. Over the
-    /// limit: close.
+    /// How much of a request's body the server receives and discards, so that the connection can be
+    /// reused, if the handler does not read all of it. Default 256 KiB. Over the limit: close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub drain_bytes_max: u32,
-    /// From the start of the connection to the first byte of its first request. Default 30 s. After
-    /// that: close.
+    /// The time from the start of the connection to the first byte of its first request. Default
+    /// 30 s. After that: close.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub first_byte_timeout: Duration,
-    /// From the first byte of a head to its last. Default 10 s. After that: 408 and close.
+    /// The time from the first byte of a head to its last. Default 10 s. After that: 408 and close.
     #[doc(alias = "client_header_timeout")]
     #[doc(alias = "header_read_timeout")]
     #[doc(alias = "client_request_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub head_timeout: Duration,
     /// The minimum rate, in bytes per second, at which a peer must send and receive. It applies
-    /// while the server waits for content of a request, and while the peer receives a response.
-    /// Default 240. At 0, any byte is enough. Over HTTP/1.1, the framing of chunks counts as
-    /// content. Time in which the server waits for something else, such as a handler that does not
-    /// read, does not count.
+    /// while the server waits for request content, and while the peer receives a response. Default
+    /// 240; at 0, a peer only has to transfer at least one byte per `transfer_rate_grace`. Over
+    /// HTTP/1.1, the framing of chunks counts as content. Time in which the server waits for
+    /// something other than the peer, such as a handler that does not read, does not count.
     ///
-    /// The server's kernel accepts response bytes in steps, and the server can only measure those.
-    /// One step is half of `SocketOptions::notsent_lowat_bytes`, or a sixteenth of the receive
-    /// buffer of the peer's kernel, whichever is more. If a peer reads less than one step in
-    /// `transfer_rate_grace`, it may be disconnected although it reads. With the defaults, this
-    /// happens below about 1.1 kB/s. If the peer's kernel has a large receive buffer, it happens at
-    /// higher rates: on loopback, clients that read 4 to 6 kB/s were disconnected.
+    /// The server cannot measure exactly how fast a peer receives, because the server's kernel
+    /// accepts response bytes in steps. One step is half of `SocketOptions::notsent_lowat_bytes`,
+    /// or a sixteenth of the receive buffer of the peer's kernel, whichever is larger. A peer that
+    /// reads less than one step in `transfer_rate_grace` may be disconnected although it reads.
+    /// With the defaults, this happens below about 1.1 kB/s. If the peer's kernel has a large
+    /// receive buffer, it happens at higher rates: on loopback, clients that read 4 to 6 kB/s were
+    /// disconnected.
     ///
     /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
-    /// length whose response has begun, or a gRPC call to a mounted service. Both sides of a
-    /// conversation may be silent, as on an upgraded connection, and `upgraded_idle_timeout`
-    /// applies.
+    /// length whose response has begun, or a gRPC call to a mounted service. As on an upgraded
+    /// connection, both sides may be silent, and `upgraded_idle_timeout` applies instead.
     #[doc(alias = "MinRequestBodyDataRate")]
     #[doc(alias = "send_timeout")]
     #[doc(alias = "client_body_timeout")]
     pub transfer_rate_min: u64,
     /// How far a peer may fall behind `transfer_rate_min`, and how long it may transfer nothing at
-    /// all. Default 30 s. The server checks at least eight times in this period, so silence may
-    /// last up to an eighth longer. If the peer sends a request's body too slowly, the reader of
-    /// the body gets an error (408), and the connection is closed after the response. If the peer
-    /// receives a response too slowly, the connection is reset, so that the kernel discards the
-    /// unsent rest.
+    /// all. Default 30 s. The server checks eight times in this period, so it may detect silence up
+    /// to an eighth later. If the peer sends a request's body too slowly, reading the body fails
+    /// (408), and the connection is closed after the response. If the peer receives a response too
+    /// slowly, the connection is reset, so that the kernel discards the unsent rest.
     #[doc(alias = "GracePeriod")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub transfer_rate_grace: Duration,
-    /// How long an exchange may take if its handler does not respond at once. An exchange ends with
-    /// its response. If a task continues to read the request's body, the exchange ends with that
-    /// body. Default none. After that: 503, or a reset if the response has begun. A task that reads
-    /// the body gets an error.
+    /// How long an exchange may take, from the moment when it first has to wait, usually for its
+    /// handler. An exchange ends with its response or, if a task continues to read the request's
+    /// body, with that body. Default none. After that: 503, or a reset if the response has begun. A
+    /// task that reads the body gets an error.
     #[doc(alias = "request_timeout")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub exchange_timeout: Option<Duration>,
-    /// Between a response and the first byte of the next request. Default 75 s. After that: close.
+    /// The time between a response and the first byte of the next request. Default 75 s. After
+    /// that: close.
     ///
     /// A handler may pass the request's body to a task that continues to read it after the
     /// response. If that task reads nothing for this long although data is available, it gets an
@@ -121,56 +123,59 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub idle_timeout: Duration,
     /// The maximum age of a connection. The connection then closes after the response in progress;
-    /// over HTTP/2, the server sends GOAWAY in two steps. Default none. Each connection closes
-    /// earlier by a different amount, up to a tenth of this age, so that clients that connected
-    /// together do not all reconnect together. Clients that keep connections open for days stay
-    /// with the same instance and worker. With a maximum age, they also reach instances that were
-    /// started later.
+    /// over HTTP/2, the server sends GOAWAY in two steps. Default none. Without a maximum age,
+    /// clients that keep connections open for days stay with the same instance and worker, and
+    /// never reach instances that were started later. Each connection closes earlier by a different
+    /// amount, up to a tenth of this age, so that clients that connected at the same time do not
+    /// all reconnect at the same time.
     #[doc(alias = "MAX_CONNECTION_AGE")]
     #[doc(alias = "keepalive_time")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub connection_age_max: Option<Duration>,
-    /// Open connections at a time, per worker. Default 16,384. At the limit, further connections
-    /// wait in the kernel's backlog. All listeners without their own limits share this number. On
-    /// io_uring, each listener may exceed the limit by one connection, if connections arrive at
-    /// several listeners at the moment when the last slot is taken.
+    /// The number of connections that may be open at a time, per worker. Default 16,384. At the
+    /// limit, further connections wait in the kernel's backlog. All listeners without their own
+    /// limits share this number. On io_uring, each listener may exceed the limit by one connection
+    /// if connections arrive at several listeners while only one slot is left.
     #[doc(alias = "worker_connections")]
     #[doc(alias = "max_connections")]
     pub connections_max: usize,
-    /// From the start of the connection to the end of the TLS handshake. Default 10 s. After that:
-    /// close.
+    /// The time from the start of the connection to the end of the TLS handshake. Default 10 s.
+    /// After that: close.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub handshake_timeout: Duration,
-    /// TLS handshakes in progress at a time, per worker. Default 1,024. Over the limit, the oldest
-    /// handshake is aborted, because its peer is the least likely to complete it.
+    /// The number of TLS handshakes that may be in progress at a time, per worker. Default 1,024.
+    /// Over the limit, the oldest handshake is aborted, because its peer is the least likely to
+    /// complete it.
     #[doc(alias = "max_connection_rate")]
     pub handshakes_max: usize,
-    /// Response bytes that may wait to be sent. Default 64 KiB. At the limit, an HTTP/1 connection
-    /// reads no further request and produces no more content until the peer has received some of
-    /// these bytes. An HTTP/2 connection produces no more content, but continues to read until
-    /// twice as much is waiting. Over HTTP/1, a large piece of a response (16 KiB or more) is not
-    /// copied and not counted, and at most one such piece waits at a time.
+    /// How many response bytes may wait to be sent. Default 64 KiB. At the limit, an HTTP/1
+    /// connection reads no further request and produces no more content until the peer has received
+    /// some of these bytes. An HTTP/2 connection produces no more content, but continues to read
+    /// until twice as much is waiting. Over HTTP/1, a large chunk of a response (16 KiB or more) is
+    /// not copied and not counted, and at most one such chunk waits at a time.
     #[doc(alias = "max_buf_size")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub write_buffer_bytes_max: usize,
-    /// Request content that may wait for its handler to read it. Default 64 KiB. The content may
-    /// exceed the limit by one read from the socket. At the limit, the server reads no more content
-    /// of this request. Over HTTP/1.1, it then stops reading from the connection. Over HTTP/2, the
-    /// flow-control windows limit the content as well.
+    /// How many bytes of a request's content may wait for the handler to read them. Default 64 KiB.
+    /// The content may exceed the limit by one read from the socket. At the limit, the server reads
+    /// no more content of this request. Over HTTP/1.1, the server stops reading from the
+    /// connection. Over HTTP/2, the flow-control windows limit the content as well.
     #[doc(alias = "client_body_buffer_size")]
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub body_buffer_bytes_max: usize,
-    /// How much the server reads ahead on an HTTP/1.1 connection while it answers a request. It
+    /// How much the server reads ahead on an HTTP/1.1 connection while it responds to a request. It
     /// reads ahead to detect a disconnect, and to receive pipelined requests. Default 16 KiB. At
-    /// the limit, the server stops reading until the response is written. Meanwhile it checks at
-    /// least every 10 s whether the peer has reset the connection, and then cancels the handler. If
-    /// the peer only shuts down its sending side, the server does not notice until it reads again.
+    /// the limit, the server stops reading until the response is written. Until then, it checks at
+    /// least every 10 s whether the peer has reset the connection; if so, it cancels the handler.
+    /// If the peer only shuts down its sending side, the server does not notice until it reads
+    /// again.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub read_ahead_bytes_max: usize,
-    /// If a response ends the connection while the peer may still be sending, the server lingers:
-    /// it continues to read, because closing at once would reset the connection, and a reset can
-    /// destroy the response. Lingering ends if the peer sends nothing for this long. Default 5 s;
-    /// while the server drains, `drain_idle_timeout` if that is less. After that: close.
+    /// How long a peer may be silent while the server lingers. The server lingers if a response
+    /// ends the connection while the peer may still be sending: it continues to read, because
+    /// closing immediately would reset the connection, and a reset can destroy the response.
+    /// Default 5 s; while the server drains, `drain_idle_timeout` if that is less. After that:
+    /// close.
     #[doc(alias = "lingering_timeout")]
     #[doc(alias = "client_disconnect_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
@@ -181,30 +186,30 @@ pub struct Limits {
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_time_max: Duration,
     /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`)
-    /// may be silent. Default 1 hour. Set it to `None` only for protocols that monitor their peers
-    /// themselves. After that: close. In a conversation, the reader of the request's content gets
-    /// an error instead, up to an eighth of this time later.
+    /// may be silent. Default 1 hour. After that: close. In a conversation, reading the request's
+    /// content fails instead, up to an eighth of this time later. Set this timeout to `None` only
+    /// if the protocols themselves detect peers that have disappeared.
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long one poll of a handler, or of a stream that it returned, may take: the time between
     /// two `await`s that suspend it. Default 100 ms; `None` disables the check. While a handler
-    /// blocks its thread, all other connections of its worker wait. If a poll takes 1.5 times the
-    /// budget, [`WorkerStats::blocking_polls`] counts it, and the server logs a warning that names
-    /// the route, at most one per minute and route. The warning is logged while the handler still
-    /// blocks. If the handler is inside a mounted service, the warning names only the mount, and a
-    /// second warning names the request when the handler returns. To fix a blocking handler, use
-    /// `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three stores
-    /// and two loads to one cache line in each poll of a handler. A separate thread checks twice
-    /// per budget, and sleeps while no handler is polled.
+    /// blocks its thread, all other connections of its worker wait. If a poll takes 1.5 times this
+    /// threshold, [`WorkerStats::blocking_polls`] counts it, and the server logs a warning that
+    /// names the route, at most one per minute and route. The warning is logged while the handler
+    /// still blocks. If the handler is inside a mounted service, the warning names only the mount,
+    /// and a second warning names the request when the handler returns. To fix a blocking handler,
+    /// use `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three
+    /// stores to one cache line and two loads from it in each poll of a handler. A separate thread
+    /// checks twice in each period of this length, and sleeps while no handler is polled.
     ///
     /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocking_polls
     #[doc(alias = "slow_poll_threshold")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub blocking_poll_threshold: Option<Duration>,
     /// The lame-duck time: after a shutdown is requested, the server continues to accept
-    /// connections and to answer requests for this long, but it closes each connection after its
-    /// next response. Default zero. During this time [`Shutdown::is_requested`] is true, so a
-    /// readiness probe can fail and make the load balancer use other instances.
+    /// connections and to respond to requests for this long, but it closes each connection after
+    /// its next response. Default zero. During this time [`Shutdown::is_requested`] returns true,
+    /// so a readiness probe can fail, and the load balancer then uses other instances.
     ///
     /// [`Shutdown::is_requested`]: crate::Shutdown::is_requested
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
@@ -213,33 +218,34 @@ pub struct Limits {
     /// its way. Default 1 s. If a handshake or a head has begun, its usual timeout applies.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub drain_idle_timeout: Duration,
-    /// From the shutdown request, `lame_duck_period` included, to the moment when the server
-    /// aborts everything that is still in progress: it cuts busy connections, and stops waiting for
-    /// tasks and blocking functions that outlive their requests. Default 30 s.
+    /// The time from the shutdown request, including `lame_duck_period`, to the moment when the
+    /// server aborts everything that is still in progress: it ends busy connections, and stops
+    /// waiting for tasks and blocking functions that outlive their requests. Default 30 s.
     #[doc(alias = "worker_shutdown_timeout")]
     #[doc(alias = "graceful_shutdown")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub shutdown_timeout: Duration,
-    /// After its last connection has ended, the server waits this long, within `shutdown_timeout`,
-    /// for tasks of the worker's runtime and for functions on its blocking threads. Default 10 s;
-    /// at zero, it does not wait. [`WorkerStats::aborted_tasks`] counts the tasks that are then
-    /// dropped.
+    /// How long the server waits, after its last connection has ended and within
+    /// `shutdown_timeout`, for tasks of the worker's runtime and for functions on its blocking
+    /// threads. Default 10 s; at zero, it does not wait. [`WorkerStats::aborted_tasks`] counts the
+    /// tasks that are dropped after this wait.
     ///
     /// The application is dropped before this wait, so that the tasks of its connection pools and
-    /// clients end by themselves. The tasks of a client in a `static` do not end. A task that never
-    /// ends by itself should await [`Shutdown::requested`](crate::Shutdown::requested).
+    /// clients end. A client in a `static` is not dropped, so its tasks do not end. An endless task
+    /// should await [`Shutdown::requested`](crate::Shutdown::requested).
     ///
     /// [`WorkerStats::aborted_tasks`]: crate::WorkerStats::aborted_tasks
     #[doc(alias = "shutdown_timeout")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub background_task_timeout: Duration,
     /// Whether all plain connections come from a trusted gateway that terminates TLS. If true,
-    /// requests on them may have the scheme `https`, which HAProxy and Envoy send over HTTP/2.
+    /// their requests may have the scheme `https`, which HAProxy and Envoy send over HTTP/2.
     /// Default false: such a request gets a 421 (RFC 9110, section 7.4).
     pub behind_gateway: bool,
     /// Limits that apply to HTTP/1.1 and HTTP/1.0 only.
     pub http1: Http1Limits,
-    /// Limits that apply to HTTP/2 only. All other limits apply to it as well.
+    /// Limits that apply to HTTP/2 only. The limits outside `http1` and `http2` apply to both
+    /// versions.
     pub http2: Http2Limits,
     /// When a worker rejects requests because of overload: too many requests in all or per client,
     /// too much delay, or too little memory.
@@ -304,14 +310,14 @@ impl Limits {
         MinRate { bytes_per_second: self.transfer_rate_min, grace: self.transfer_rate_grace }
     }
 
-    /// The rate of a bidirectional stream: no minimum, and silence for at most
-    /// `upgraded_idle_timeout`.
+    /// The rate of a bidirectional stream, which the documentation of `transfer_rate_min` calls a
+    /// conversation: no minimum, and silence for at most `upgraded_idle_timeout`.
     pub(crate) fn bidi_min_rate(&self) -> MinRate {
         MinRate { bytes_per_second: 0, grace: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
 
-    /// The limits for the protocol core. The core does not limit bodies, because a route may have
-    /// its own limit. A higher layer limits them.
+    /// The limits for the protocol core. The core does not limit the size of bodies, because a
+    /// route may have its own limit, which only a higher layer knows.
     pub(crate) fn to_proto(&self) -> peregrine_proto::Limits {
         peregrine_proto::Limits {
             head_bytes_max: self.head_bytes_max,
@@ -374,15 +380,15 @@ pub struct Http1Limits {
     /// Whether a client may shut down its sending side (FIN, or `close_notify` over TLS) and still
     /// wait for responses. Default false: when the client's sending side ends, the server assumes
     /// that the client has closed the connection, which is nearly always true. The server still
-    /// calls the handlers of requests that were received completely, once and in order, and sends
-    /// responses that are ready at once. It sends a body to its end if the length is known. It
-    /// cancels a handler that waits, unless the handler's route has `run_to_completion`, and a
-    /// stream of unknown length that has nothing to send.
+    /// calls the handlers of requests that were received completely, once and in order. It sends
+    /// responses that are ready on the handler's first poll, and it sends the rest of a body whose
+    /// length is known. It cancels a handler that waits, unless the handler's route has
+    /// `run_to_completion`, and a response stream of unknown length that has nothing to send.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
     /// server then notices later that a client has closed its connection. While a handler waits,
     /// the server sends `102 Processing` from time to time, to which a closed socket responds with
-    /// a reset. A stream continues until its next piece is sent.
+    /// a reset. A response stream continues until its next chunk is sent.
     pub half_close: bool,
 }
 

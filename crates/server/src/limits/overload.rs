@@ -4,7 +4,8 @@
 use peregrine_config::{AutoByteSize, HumanDuration, OptionalCount, OptionalDuration};
 use std::time::Duration;
 
-/// A smaller limit must be a mistake: this is only enough for the buffers of a few connections.
+/// A smaller limit must be a mistake: even this is only enough for the buffers of a few
+/// connections.
 const MEMORY_MAX_MIN: u64 = 256 * 1024;
 
 /// The memory limit of a worker if the memory of the machine is not known.
@@ -13,11 +14,11 @@ const MEMORY_MAX_FALLBACK: u64 = 1 << 30;
 /// When each worker rejects requests because of overload. Part of [`Limits`](crate::Limits), as
 /// `overload`.
 ///
-/// A request over a limit is rejected at once, before its body is read and before any application
-/// code runs. The response is a 503, or a 429 if the client exceeded its own limit, with
-/// `Retry-After`. Requests for routes with `never_shed()` and all requests on the admin listener
-/// are never rejected. Requests in progress are completed. [`WorkerStats`](crate::WorkerStats) and
-/// the admin listener count rejected requests.
+/// A request over a limit is rejected before its body is read and before any application code runs.
+/// The response is a 503, or a 429 if the client exceeded its own limit, with `Retry-After`.
+/// Requests for routes with `never_shed()` and requests on the admin listener are never rejected.
+/// Requests in progress are completed. [`WorkerStats`](crate::WorkerStats) counts rejected
+/// requests, and the admin listener shows the counts.
 ///
 /// These limits apply to a worker as a whole, so `overload` in a listener's own limits is ignored.
 ///
@@ -40,24 +41,25 @@ const MEMORY_MAX_FALLBACK: u64 = 1 << 30;
 #[cfg_attr(feature = "config", serde(default, deny_unknown_fields))]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 pub struct OverloadLimits {
-    /// Requests in progress at a time, per worker. A request is in progress from its head to the
-    /// end of its response. A WebSocket is in progress until it ends, and so is a handler that
-    /// continues after its client has disconnected. Default none, because connections and streams
-    /// are limited already, and the right number depends on what handlers wait for. A route can
-    /// have its own limit, `requests_max(..)`. Over the limit: 503.
+    /// The number of requests that may be in progress at a time, per worker. A request is in
+    /// progress from its head to the end of its response. A WebSocket is in progress until it ends,
+    /// and so is a handler that continues after its client has disconnected. Default none, because
+    /// connections and streams are limited already, and the right number depends on what handlers
+    /// wait for. A route can have its own limit, `requests_max(..)`. Over the limit: 503.
     #[doc(alias = "ConcurrencyLimit")]
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub requests_max: Option<usize>,
-    /// Requests in progress at a time for each client address, per worker. The address is that of
-    /// `ClientIp`: behind trusted proxies, it is the client's address and not the proxy's.
-    /// Default none, because many people may share an address. Clients without an address, as on
-    /// Unix domain sockets, are not limited. Over the limit: 429.
+    /// The number of requests that may be in progress at a time for each client address, per
+    /// worker. The address is that of `ClientIp`: behind trusted proxies, it is the client's
+    /// address and not the proxy's. Default none, because many people may share an address. Clients
+    /// without an address, as on Unix domain sockets, are not limited. Over the limit: 429.
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub requests_per_client_max: Option<usize>,
-    /// Open connections at a time for each client address, per worker. Connections from trusted
-    /// proxies are not counted. If a connection starts with a PROXY header, the client named in it
-    /// is counted. Default none, because many people may share an address. Over the limit, a
-    /// connection is reset when it is accepted, or closed when its PROXY header was read.
+    /// The number of connections that may be open at a time for each client address, per worker.
+    /// Connections from trusted proxies do not count. A connection that starts with a PROXY header
+    /// counts towards the client named in the header. Default none, because many people may share
+    /// an address. Over the limit, a connection is reset when it is accepted, or closed once its
+    /// PROXY header has been read.
     #[doc(alias = "limit_conn")]
     #[cfg_attr(feature = "config", serde(with = "OptionalCount"))]
     pub connections_per_client_max: Option<usize>,
@@ -65,40 +67,42 @@ pub struct OverloadLimits {
     /// prefix of a household or a machine. At most 128. For IPv4, the whole address identifies a
     /// client.
     pub client_ipv6_prefix_len: u8,
-    /// How long a request may wait for the worker's thread if there is more work than the worker
-    /// can do. The server can only measure how long a request has waited since the worker last
-    /// polled the kernel. A request may have waited equally long before that poll, so the server
-    /// compares the measured time with half of this limit. If requests have been late throughout
-    /// `queue_delay_interval`, the server starts to reject late requests. Until then, it queues
-    /// them. Default none, because a delay does not matter to every application. Five times the CPU
-    /// time of a handler is a good start. Over the limit: 503.
+    /// How long a request may wait for the worker's thread while the worker is overloaded. A
+    /// request that waits longer is late. If requests have been late throughout
+    /// `queue_delay_interval`, the worker counts as overloaded, and late requests get a 503. Until
+    /// then, late requests are served. The server can only measure how long a request has waited
+    /// since the worker last polled the kernel. A request may have waited equally long before that
+    /// poll, so the server compares the measured time with half of this limit. Default none,
+    /// because a delay does not matter to every application. Five times the CPU time of a handler
+    /// is a good start.
     #[doc(alias = "CoDel")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub queue_delay_target: Option<Duration>,
     /// If requests have been late (see `queue_delay_target`) for this long, the server starts to
-    /// reject late requests. If no request has been late for this long, it stops. Default 100 ms.
+    /// reject late requests. If no request has been late for this long, the server stops rejecting
+    /// them. Default 100 ms.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub queue_delay_interval: Duration,
-    /// Bytes of memory that a worker may use for its connections: buffers, request bodies in
+    /// How many bytes of memory a worker may use for its connections: buffers, request bodies in
     /// memory, responses that wait to be sent, TLS sessions, HTTP/2 tables. Default `auto`: all
     /// workers together may use half of the memory that the process may use, according to its
     /// cgroups or the machine. `off`: no limit.
     ///
-    /// The limit does not count memory that handlers allocate, response content that is static or
-    /// shared with other owners, memory of the kernel, and up to 8 MiB that is kept for reuse. It
-    /// does count the buffers that up to 128 ended connections leave for later ones (20 MB were
-    /// measured after a flood of HTTP/2 requests). These buffers are freed when memory is short.
+    /// Memory that handlers allocate does not count, nor does response content that is static or
+    /// shared with other owners, memory of the kernel, or up to 8 MiB that is pooled for reuse. The
+    /// buffers that up to 128 ended connections leave for later ones do count (20 MB were measured
+    /// after a flood of HTTP/2 requests). These buffers are freed when memory is short.
     ///
-    /// Above three quarters of the limit, requests with a body get a 503. A new connection may then
-    /// send only one request, which gets a 503. Above seven eighths, all requests get a 503. The
-    /// last sixteenth is reserved for requests that are never rejected: an extractor that would
-    /// need some of it to buffer a body responds with 503, and a connection that would need some of
-    /// it is reset.
+    /// Above three quarters of the limit, requests with a body get a 503, and a new connection may
+    /// send only one request, which gets a 503 as well. Above seven eighths, all requests get a
+    /// 503, except those for routes with `never_shed()`. The last sixteenth is reserved for these:
+    /// if any other request would need some of it to buffer a body, the extractor responds with
+    /// 503, and any other connection that would need some of it is reset.
     #[cfg_attr(feature = "config", serde(with = "AutoByteSize"))]
     pub memory_max: MemoryMax,
-    /// The minimum value of `Retry-After`, in whole seconds and at least one. Default 1 s. Each
-    /// response adds a different amount, up to half of the minimum or one second, whichever is
-    /// more, so that rejected clients do not all retry at the same time.
+    /// The minimum value of `Retry-After`, rounded down to whole seconds, and at least one second.
+    /// Default 1 s. Each response adds a different amount, up to half of the minimum or one second,
+    /// whichever is larger, so that rejected clients do not all retry at the same time.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub retry_after: Duration,
 }
@@ -107,11 +111,12 @@ pub struct OverloadLimits {
 #[doc(alias = "memory_limit")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryMax {
-    /// All workers together may use half of the memory that the process may use. That is the
-    /// smallest limit of its cgroup (version 1 or 2) and the parents of this cgroup or, if there is
-    /// no limit, the memory of the machine. Each worker may use an equal part, and at least 16 MiB.
-    /// On systems other than Linux the memory is not known, and the limit is 1 GiB. The other half
-    /// is for the application, the kernel's buffers, and memory that is not counted.
+    /// All workers together may use half of the memory that the process may use. That memory is the
+    /// smallest limit of the process's cgroup (version 1 or 2) and its parent cgroups or, if none
+    /// has a limit, the memory of the machine. Each worker may use an equal part, but at least
+    /// 16 MiB. The other half is for the application, the kernel's buffers, and memory that is not
+    /// counted. On systems other than Linux, the memory is not known, and each worker may use
+    /// 1 GiB.
     ///
     /// The server determines the limit when it starts and when the configuration is reloaded. It
     /// logs the limit at startup, and the metric `peregrine_worker_memory_max_bytes` shows it.
@@ -125,7 +130,7 @@ pub enum MemoryMax {
 
 impl MemoryMax {
     /// The limit of one worker. The code that starts the workers replaces `Auto` with a number of
-    /// bytes. If `Auto` is still set, the memory is not known.
+    /// bytes, if it knows the memory of the machine. If it does not, this returns a fixed limit.
     pub(crate) fn bytes(self) -> Option<u64> {
         match self {
             Self::Auto => Some(MEMORY_MAX_FALLBACK),
@@ -179,7 +184,7 @@ impl OverloadLimits {
         Self { memory_max: MemoryMax::Unlimited, ..Self::default() }
     }
 
-    /// Returns a text that describes the first mistake in the settings and how to fix it.
+    /// Describes the first mistake in the settings and how to fix it; `None` if there is none.
     #[must_use]
     pub fn config_error(&self) -> Option<String> {
         if self.client_ipv6_prefix_len > 128 {

@@ -22,7 +22,7 @@ pub struct BoundListener<S> {
     /// whole (`blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
     /// `background_task_timeout`, `overload`) are ignored here.
     pub limits: Option<Limits>,
-    /// Whether connections begin with a PROXY header.
+    /// Whether connections begin with a PROXY header; `None`: none does.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The proxies that are trusted to report the client of a request.
     pub trusted_proxies: Option<TrustedProxies>,
@@ -32,7 +32,7 @@ pub struct BoundListener<S> {
 }
 
 impl<S> BoundListener<S> {
-    /// Settings for plain HTTP on a socket.
+    /// Creates settings for plain HTTP on `socket`.
     pub fn new(socket: S) -> Self {
         Self {
             socket,

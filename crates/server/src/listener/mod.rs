@@ -34,7 +34,7 @@ pub(crate) struct ListenerContext {
 }
 
 impl ListenerContext {
-    /// Creates the state of a listener; also returns the listener's socket.
+    /// Creates the state of a listener, and returns it with the listener's socket.
     pub(crate) fn new<D: Driver>(
         worker: &Worker<D>,
         bound: BoundListener<D::Socket>,
@@ -60,8 +60,8 @@ impl ListenerContext {
         (context, socket)
     }
 
-    /// Returns the state for new connections after a change of the settings. The new and the
-    /// existing connections count towards the same limits.
+    /// Returns the state for new connections after a change of the settings. New and existing
+    /// connections count towards the same limits.
     pub(crate) fn reloaded(&self, config: &ReloadableConfig) -> Self {
         let ReloadableConfig { limits, trusted_proxies } = config;
         Self {
@@ -77,7 +77,7 @@ impl ListenerContext {
     }
 
     /// Returns whether new connections must use reserved slots, because memory is short, fewer than
-    /// `reserved` connection slots are left, or reserved descriptors are missing.
+    /// `reserved` connection slots are left, or some reserved descriptors are in use.
     #[inline]
     pub(crate) fn needs_reserved_slot(&self, reserved: usize) -> bool {
         memory::pressure() >= MemoryPressure::Moderate
@@ -91,10 +91,10 @@ impl ListenerContext {
         let Address::Tcp(address) = address else { return None };
         let peer = ConnectionAddr::Tcp(address);
         let preamble = self.proxy_protocol.as_ref().map(|settings| settings.preamble_for(&peer));
-        let has_proxy_header = preamble == Some(Preamble::ProxyHeader);
-        let is_proxy =
+        let may_have_header = preamble == Some(Preamble::ProxyHeader);
+        let is_trusted_proxy =
             || self.trusted_proxies.as_ref().is_some_and(|proxies| proxies.trusts(&peer));
-        (!has_proxy_header && !is_proxy()).then(|| address.ip())
+        (!may_have_header && !is_trusted_proxy()).then(|| address.ip())
     }
 
     /// The trusted proxies, if `peer` is one of them.

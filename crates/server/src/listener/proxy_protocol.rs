@@ -48,7 +48,7 @@ pub(crate) enum Preamble {
 }
 
 impl ProxyProtocol {
-    /// Every connection must start with a header and come from a trusted peer. All other
+    /// Requires every connection to come from a trusted peer and to start with a header. All other
     /// connections are closed. Unless [`ProxyProtocol::trust`] sets others, the trusted peers are
     /// this machine, private networks ([`Networks::private`]) and Unix domain sockets.
     #[must_use]
@@ -56,8 +56,8 @@ impl ProxyProtocol {
         Self { is_required: true, trusted: Some(Networks::private()), header_bytes_max: 4096 }
     }
 
-    /// Connections from trusted peers may start with a header. On all other connections, a header
-    /// is not recognised. The trusted peers must be set with [`ProxyProtocol::trust`].
+    /// Accepts an optional header on connections from trusted peers, which must be set with
+    /// [`ProxyProtocol::trust`]. On all other connections, a header is not recognised.
     #[must_use]
     pub fn optional() -> Self {
         Self { is_required: false, trusted: None, ..Self::required() }
@@ -87,7 +87,7 @@ impl ProxyProtocol {
         self.is_required
     }
 
-    /// Returns a text that describes the mistake in the settings, if there is one.
+    /// Describes the mistake in the settings; `None` if there is none.
     #[must_use]
     pub fn config_error(&self) -> Option<&str> {
         match &self.trusted {
@@ -110,8 +110,8 @@ impl ProxyProtocol {
     }
 }
 
-/// Returns the connection's information with that of its PROXY header added. Does not change the
-/// trusted proxies.
+/// Adds the information of a PROXY header to that of its connection. The header may change the
+/// peer, so the caller must determine `trusted_proxies` again.
 pub(crate) fn apply_header(
     info: &ConnectionInfo,
     header: &ProxyProtocolHeader<'_>,
@@ -120,7 +120,7 @@ pub(crate) fn apply_header(
     if header.addresses == Addresses::Local {
         return info;
     }
-    let mut proxied = ProxyProtocolInfo {
+    let mut proxy_info = ProxyProtocolInfo {
         proxy: info.peer.clone(),
         local: Arc::clone(&info.local),
         version: header.version,
@@ -132,27 +132,27 @@ pub(crate) fn apply_header(
             info.local = Arc::new(ConnectionAddr::Tcp(destination));
         }
         Addresses::Unix { source, destination } => {
-            info.peer = unix(source);
-            info.local = Arc::new(unix(destination));
+            info.peer = to_unix_addr(source);
+            info.local = Arc::new(to_unix_addr(destination));
         }
         Addresses::Local | Addresses::Unknown => {}
     }
     for (kind, value) in header.tlvs() {
         match kind {
-            tlv_type::ALPN => proxied.alpn = Some(value.to_vec()),
-            tlv_type::AUTHORITY => proxied.authority = Some(text(value)),
-            tlv_type::UNIQUE_ID => proxied.unique_id = Some(value.to_vec()),
-            tlv_type::SSL => proxied.tls = Ssl::parse(value).as_ref().map(tls),
+            tlv_type::ALPN => proxy_info.alpn = Some(value.to_vec()),
+            tlv_type::AUTHORITY => proxy_info.authority = Some(to_text(value)),
+            tlv_type::UNIQUE_ID => proxy_info.unique_id = Some(value.to_vec()),
+            tlv_type::SSL => proxy_info.tls = Ssl::parse(value).as_ref().map(to_tls_info),
             tlv_type::CRC32C | tlv_type::NOOP => {}
-            _ => proxied.tlvs.push((kind, value.to_vec())),
+            _ => proxy_info.tlvs.push((kind, value.to_vec())),
         }
     }
-    info.proxy_protocol = Some(Arc::new(proxied));
+    info.proxy_protocol = Some(Arc::new(proxy_info));
     info
 }
 
-fn tls(ssl: &Ssl<'_>) -> ProxyProtocolTls {
-    let mut tls = ProxyProtocolTls {
+fn to_tls_info(ssl: &Ssl<'_>) -> ProxyProtocolTls {
+    let mut info = ProxyProtocolTls {
         is_tls: ssl.is_tls,
         has_certificate: ssl.has_certificate,
         is_verified: ssl.is_verified,
@@ -160,20 +160,20 @@ fn tls(ssl: &Ssl<'_>) -> ProxyProtocolTls {
     };
     for (kind, value) in ssl.tlvs() {
         match kind {
-            tlv_type::SSL_VERSION => tls.version = Some(text(value)),
-            tlv_type::SSL_COMMON_NAME => tls.common_name = Some(text(value)),
-            tlv_type::SSL_CIPHER => tls.cipher = Some(text(value)),
-            _ => tls.tlvs.push((kind, value.to_vec())),
+            tlv_type::SSL_VERSION => info.version = Some(to_text(value)),
+            tlv_type::SSL_COMMON_NAME => info.common_name = Some(to_text(value)),
+            tlv_type::SSL_CIPHER => info.cipher = Some(to_text(value)),
+            _ => info.tlvs.push((kind, value.to_vec())),
         }
     }
-    tls
+    info
 }
 
-fn text(value: &[u8]) -> String {
+fn to_text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-fn unix(path: &[u8]) -> ConnectionAddr {
-    let path = (!path.is_empty()).then(|| text(path).into());
+fn to_unix_addr(path: &[u8]) -> ConnectionAddr {
+    let path = (!path.is_empty()).then(|| to_text(path).into());
     ConnectionAddr::Unix { path, credentials: None }
 }

@@ -1,4 +1,4 @@
-//! Why a connection ended, and what was unfinished if the server ended it.
+//! Why a connection ended, and what was unfinished if the server force-closed it.
 
 use peregrine_proto::{RequestError, h2, proxy_protocol};
 use std::fmt;
@@ -8,9 +8,9 @@ use std::io;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The peer closed the connection between two requests.
+    /// The peer closed the connection after the response to its last request, or without a request.
     PeerClosed,
-    /// The peer disconnected while a request was being received or answered.
+    /// The peer disconnected before the response to its request was complete.
     PeerAborted,
     /// The connection closed in order after a response with `Connection: close`, or after the peer
     /// announced that it would close.
@@ -24,7 +24,7 @@ pub enum CloseReason {
     HeadTimeout,
     /// A request's body arrived too slowly.
     BodyTooSlow,
-    /// The peer did not receive the output in time. The connection was reset.
+    /// The peer received the output too slowly, so the connection was reset.
     WriteStalled,
     /// Streams were open, and the peer did not acknowledge a PING in time.
     PingTimeout,
@@ -36,10 +36,10 @@ pub enum CloseReason {
     Rejected(RequestError),
     /// The peer broke a rule of HTTP/2, or used up its budget (`abuse_budget_max`).
     Http2Rejected(h2::Http2Error),
-    /// The TLS handshake, or a record after it, failed. The text contains the cause.
+    /// The TLS handshake, or a record after the handshake, failed. The text names the cause.
     TlsFailed(String),
-    /// The TLS handshake failed because the client's certificate was refused, or because the client
-    /// sent none although one is required.
+    /// The TLS handshake failed because the client's certificate was rejected, or because the
+    /// client sent no certificate although one is required.
     ClientCertificate {
         /// A short name for the error, such as `client-certificate-expired`.
         label: &'static str,
@@ -57,12 +57,12 @@ pub enum CloseReason {
     UntrustedProxy,
     /// A handler panicked. The peer got a 500.
     HandlerPanicked,
-    /// The body of a response failed before its end, so the connection was closed.
+    /// The body of a response failed before it was complete, so the connection was closed.
     ResponseBodyFailed,
     /// The connection was upgraded to another protocol, which has ended.
     Upgraded,
-    /// The server shut down, and the connection closed when it was idle or its last request was
-    /// answered.
+    /// The server shut down, and the connection closed because it was idle or its last response was
+    /// complete.
     Drained,
     /// The connection was still busy when the shutdown timeout expired.
     ForceClosed,
@@ -72,7 +72,7 @@ pub enum CloseReason {
     /// no request for a while, and another connection needed the slot.
     Evicted,
     /// A PROXY header named a client that has reached its limit of connections. Without a PROXY
-    /// header, such a connection is reset when it is accepted, and does not have this reason.
+    /// header, such a connection is reset when it is accepted and is not counted with this reason.
     ClientConnectionsMax,
     /// The network failed.
     Io(io::ErrorKind),
@@ -117,7 +117,7 @@ impl CloseReason {
         }
     }
 
-    /// If the reason identifies a limit, the name of that limit in `Limits`.
+    /// The name in `Limits` of the limit that closed the connection, if there is one.
     pub(crate) fn limit_name(&self) -> Option<&'static str> {
         Some(match self {
             Self::FirstByteTimeout => "first_byte_timeout",
@@ -141,7 +141,7 @@ impl CloseReason {
     }
 }
 
-/// The name in `Limits` of the limit that a request exceeded, if the reason is a limit.
+/// The name in `Limits` of the limit that a request exceeded, if it was rejected because of one.
 pub(crate) fn limit_name_for(error: RequestError) -> Option<&'static str> {
     Some(match error {
         RequestError::HeadTooLong => "head_bytes_max",
@@ -156,8 +156,8 @@ pub(crate) fn limit_name_for(error: RequestError) -> Option<&'static str> {
 }
 
 impl CloseReason {
-    /// Returns whether the TLS session ended the connection, with or without an alert.
-    pub(crate) fn is_tls(&self) -> bool {
+    /// Returns whether the connection ended because TLS failed, with or without an alert.
+    pub(crate) fn is_tls_failure(&self) -> bool {
         matches!(
             self,
             Self::TlsFailed(_) | Self::ClientCertificate { .. } | Self::PlaintextOnTlsPort
@@ -202,7 +202,7 @@ impl fmt::Display for InFlightStage {
         f.write_str(match self {
             Self::Handshake => "its TLS handshake was not complete",
             Self::Head => "no request was complete",
-            Self::Handler => "its handler had not answered",
+            Self::Handler => "its handler had not responded",
             Self::Response => "its response was not complete",
             Self::Delivery => "its response was not delivered",
             Self::Upgraded => "its upgraded protocol had not ended",

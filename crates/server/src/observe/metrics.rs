@@ -1,6 +1,6 @@
-//! The counters of a worker, which other threads may read.
+//! The counters of a worker, which other threads can read.
 //!
-//! Each worker has its own [`WorkerMetrics`], and no other thread writes them. Counters that cost
+//! Each worker has its own [`WorkerMetrics`], which no other thread writes to. Counters that cost
 //! almost nothing are always maintained. Counters with a noticeable cost per request are maintained
 //! only if metrics are enabled.
 
@@ -41,7 +41,7 @@ pub(crate) const SIZE_BOUNDS: [u64; 11] =
 /// all others.
 const METHOD_COUNT: usize = Method::Extension as usize + 1;
 
-/// The counters of a worker. Any thread may read them at any time, even after the worker has ended.
+/// The counters of a worker. Any thread can read them at any time, even after the worker has ended.
 #[derive(Debug, Default)]
 // Aligned so that two workers never write to the same cache line or to adjacent lines, which the
 // processor prefetches in pairs.
@@ -130,7 +130,7 @@ pub(crate) enum Violation {
     Http2(h2::Http2Error),
 }
 
-/// The result of a TLS handshake.
+/// The parameters that a TLS handshake negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandshakeParams {
     pub(crate) version: &'static str,
@@ -138,16 +138,16 @@ pub(crate) struct HandshakeParams {
     pub(crate) resumed: bool,
 }
 
-/// Why TLS failed.
+/// A failure of TLS, as counted in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TlsFailure {
     pub(crate) in_handshake: bool,
     pub(crate) reason: &'static str,
-    /// The alert that the peer sent, or empty.
+    /// The alert that the peer sent. Empty if it sent none.
     pub(crate) alert: &'static str,
 }
 
-/// Metrics of single requests.
+/// Histograms of requests that are measured individually.
 #[derive(Debug)]
 pub(crate) struct RequestHistograms {
     /// The route patterns, by route number.
@@ -158,8 +158,8 @@ pub(crate) struct RequestHistograms {
 
 /// The sizes of the content of requests and responses.
 #[derive(Debug, Default)]
-// In this order, the buckets of small responses and of requests without content are close to each
-// other.
+// In this order, the buckets of small responses and of requests without content, which most
+// requests increment, are adjacent in memory.
 #[repr(C)]
 pub(crate) struct BodySizes {
     pub(crate) sent: Histogram<{ SIZE_BOUNDS.len() }>,
@@ -167,7 +167,7 @@ pub(crate) struct BodySizes {
 }
 
 impl WorkerMetrics {
-    /// Creates the counters of a worker that measures its requests individually.
+    /// Creates the counters of a worker that measures each request individually.
     #[must_use]
     pub fn with_request_histograms() -> Self {
         Self { has_request_histograms: true, ..Self::default() }
@@ -204,7 +204,7 @@ impl WorkerMetrics {
         assert_eq!(self.accepted.get(), closed + self.closed.overflow(), "{:?}", self.closed);
     }
 
-    /// Returns whether requests are measured individually.
+    /// Returns whether each request is measured individually.
     pub(crate) fn has_request_histograms(&self) -> bool {
         self.has_request_histograms
     }
@@ -215,7 +215,8 @@ impl WorkerMetrics {
         self.queue_delays.observe(delay, &ITERATION_BOUNDS);
     }
 
-    /// Creates the tables for requests to `application`, if requests are measured individually.
+    /// Creates the histograms for requests to `application`, if each request is measured
+    /// individually.
     pub(crate) fn init_request_histograms(&self, application: &BuiltApp) {
         if !self.has_request_histograms {
             return;
@@ -224,8 +225,8 @@ impl WorkerMetrics {
             let routes =
                 application.routes().map(|route| display_pattern(route.pattern).into_owned());
             let routes: Vec<_> = routes.collect();
-            // Most routes are used with one method and respond with few statuses. The routes and
-            // statuses are those of the application, and unknown methods share one key, so peers
+            // Most routes are used with one method and respond with few statuses. Routes and
+            // statuses come from the application, and unknown methods share one key, so peers
             // cannot create arbitrarily many keys.
             let (durations, sizes) = (
                 MetricMap::with_capacity(routes.len() * 8 + 256),
@@ -250,7 +251,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// Counts a rejected HTTP/2 request whose connection continues.
+    /// Counts an HTTP/2 request that was rejected while its connection continues.
     pub(crate) fn record_violation(&self, violation: Violation) {
         let limit = match violation {
             Violation::Http(error) => limit_name_for(error),
@@ -268,7 +269,7 @@ impl WorkerMetrics {
 
 /// The attributes by which requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RequestKey {
+pub(crate) struct RequestAttributes {
     pub(crate) method: Method,
     pub(crate) version: Version,
     pub(crate) is_secure: bool,
@@ -279,7 +280,7 @@ pub(crate) struct RequestKey {
     pub(crate) error: ErrorType,
 }
 
-/// An error that a request's status does not show.
+/// How a request failed, if its status does not show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ErrorType {
@@ -289,11 +290,12 @@ pub(crate) enum ErrorType {
     Panic,
     /// The handler exceeded its timeout.
     Timeout,
-    /// The client disconnected before the response began.
+    /// The request ended before its response began, usually because the client disconnected.
     Cancelled,
-    /// The response was aborted.
+    /// The response began, but ended before it was complete: its body failed, the server closed the
+    /// connection or the client disconnected.
     Aborted,
-    /// The server was overloaded. Neither the request nor the application is at fault.
+    /// The request was rejected because the server was overloaded.
     Overloaded,
 }
 
@@ -320,13 +322,15 @@ const METHODS: [Method; METHOD_COUNT] = [
     Method::Extension,
 ];
 
-/// The method's name. Unknown methods share one name, so that peers cannot create many metrics.
-pub(crate) fn method_name(number: usize) -> &'static str {
-    METHODS.get(number).and_then(|method| method.name()).unwrap_or("_OTHER")
+/// The name of the method with this discriminant. Unknown methods share one name, so that peers
+/// cannot create many metrics.
+pub(crate) fn method_name(index: usize) -> &'static str {
+    METHODS.get(index).and_then(|method| method.name()).unwrap_or("_OTHER")
 }
 
-impl RequestKey {
-    /// Packs the key into a number that is not zero.
+impl RequestAttributes {
+    /// Packs the attributes into a key of a [`MetricMap`]. Bit 20 is always set, because a key must
+    /// not be zero.
     #[inline]
     pub(crate) fn pack(&self) -> u64 {
         u64::from(self.status & 0x3ff)
@@ -338,15 +342,15 @@ impl RequestKey {
             | self.route.map_or(0, |route| u64::from(route) + 1) << 32
     }
 
-    /// As [`RequestKey::pack`], but with only the route and the method.
+    /// Like [`RequestAttributes::pack`], but with only the route and the method.
     #[inline]
     pub(crate) fn pack_route(&self) -> u64 {
         let Self { method, route, .. } = *self;
         Self { method, route, ..Self::default() }.pack()
     }
 
-    pub(crate) fn unpack(key: u64) -> Self {
-        let bits = |from: u32, count: u32| (key >> from) as usize & ((1 << count) - 1);
+    pub(crate) fn unpack(packed: u64) -> Self {
+        let bits = |start: u32, count: u32| (packed >> start) as usize & ((1 << count) - 1);
         Self {
             status: bits(0, 10) as u16,
             method: METHODS.get(bits(10, 4)).copied().unwrap_or(Method::Extension),
@@ -357,7 +361,7 @@ impl RequestKey {
             },
             is_secure: bits(16, 1) == 1,
             error: ERROR_TYPES.get(bits(17, 3)).map_or(ErrorType::None, |(error, _)| *error),
-            route: ((key >> 32) as u32).checked_sub(1),
+            route: ((packed >> 32) as u32).checked_sub(1),
         }
     }
 
@@ -384,25 +388,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packed_key_round_trips() {
-        for (number, method) in METHODS.into_iter().enumerate() {
-            assert_eq!(method as usize, number);
+    fn packed_attributes_round_trip() {
+        for (index, method) in METHODS.into_iter().enumerate() {
+            assert_eq!(method as usize, index);
             for (version, is_secure) in
                 [(Version::Http10, false), (Version::Http11, true), (Version::Http2, true)]
             {
-                for (number, (error, _)) in ERROR_TYPES.into_iter().enumerate() {
-                    assert_eq!(error as usize, number);
+                for (index, (error, _)) in ERROR_TYPES.into_iter().enumerate() {
+                    assert_eq!(error as usize, index);
                     for route in [None, Some(0), Some(7), Some(u32::MAX - 1)] {
                         for status in [0, 100, 200, 599, 999] {
-                            let key =
-                                RequestKey { method, version, is_secure, route, status, error };
-                            assert_eq!(RequestKey::unpack(key.pack()), key);
+                            let attributes = RequestAttributes {
+                                method,
+                                version,
+                                is_secure,
+                                route,
+                                status,
+                                error,
+                            };
+                            assert_eq!(RequestAttributes::unpack(attributes.pack()), attributes);
                         }
                     }
                 }
             }
         }
-        assert_ne!(RequestKey::default().pack(), 0);
+        assert_ne!(RequestAttributes::default().pack(), 0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Metrics, access log, traces, and the detection of handlers that block.
 //!
 //! [`Instrumentation`] contains all of this for one worker and stays on the worker's thread. This
-//! module only records: `admission`, which imports it, decides what the worker accepts.
+//! module only records. `admission`, which builds on it, decides what the worker accepts.
 
 pub(crate) mod access_log;
 pub(crate) mod close_reason;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// A worker's counters, log and traces. This value stays on the worker's thread, but any thread may
+/// A worker's counters, log and traces. This value stays on the worker's thread, but any thread can
 /// read its [`WorkerMetrics`].
 #[derive(Default)]
 pub struct Instrumentation {
@@ -38,9 +38,10 @@ pub struct Instrumentation {
     heartbeat: Arc<Heartbeat>,
     metrics: Arc<WorkerMetrics>,
     idle_waker: RefCell<Option<Waker>>,
-    /// How many handlers continue without their connection, plus how many listeners still accept.
+    /// How many handlers continue without their connection, plus how many listeners still accept
+    /// connections.
     pending_count: Cell<usize>,
-    /// How many rejections have not been logged yet, by reason.
+    /// How many rejected requests and handshakes have not been logged yet, by reason.
     unlogged_rejections: RefCell<BTreeMap<&'static str, u64>>,
     /// The access log, until the worker takes it when it starts.
     log: Cell<Option<WorkerAccessLog>>,
@@ -50,15 +51,16 @@ pub struct Instrumentation {
     fd_reserve: Option<Box<dyn FdReserve>>,
 }
 
-/// File descriptors that are reserved for a worker that must stay reachable when the process has no
-/// other descriptors left.
+/// File descriptors that are reserved for a worker that must stay reachable even if the process has
+/// no other descriptors left.
 ///
 /// While some reserved descriptors are in use, a new connection may send only one request. When the
 /// connection closes, its descriptor is reserved again.
 pub trait FdReserve {
-    /// Frees one reserved descriptor for the process. Returns false if none is left.
+    /// Closes one reserved descriptor, so that the process can open another one. Returns false if
+    /// none is left.
     fn release_one(&self) -> bool;
-    /// Reserves missing descriptors again, as far as the process has free descriptors.
+    /// Reserves the missing descriptors again, as far as the process has free ones.
     fn refill(&self);
     /// Returns whether any reserved descriptors are missing.
     fn is_depleted(&self) -> bool;
@@ -92,21 +94,23 @@ pub struct WorkerStats {
     /// Functions on Tokio's blocking threads that were still running when the worker stopped
     /// waiting for them. They stop only when the process ends.
     pub abandoned_blocking_tasks: usize,
-    /// Requests rejected because of overload, by the limit: `memory`, `requests`, `route`,
-    /// `queue_delay` or `client`. See [`OverloadLimits`](crate::OverloadLimits).
+    /// Requests rejected because of overload, by the limit that they exceeded: `memory`,
+    /// `requests`, `route`, `queue_delay` or `client`. See
+    /// [`OverloadLimits`](crate::OverloadLimits).
     pub shed: BTreeMap<&'static str, u64>,
     /// Connections that have ended, by reason ([`CloseReason::label`]).
     pub closed: BTreeMap<&'static str, u64>,
 }
 
 impl Instrumentation {
-    /// Creates the state of a worker that records in `heartbeat` which handler it polls.
+    /// Creates the instrumentation of a worker that records in `heartbeat` which handler it polls.
     #[must_use]
     pub fn new(heartbeat: Arc<Heartbeat>) -> Self {
         Self { heartbeat, ..Self::default() }
     }
 
-    /// As [`Instrumentation::new`], but with these counters, which other threads may read.
+    /// Like [`Instrumentation::new`], but with counters that the caller provides, so that other
+    /// threads can read them.
     #[must_use]
     pub fn with_metrics(heartbeat: Arc<Heartbeat>, metrics: Arc<WorkerMetrics>) -> Self {
         Self { heartbeat, metrics, ..Self::default() }
@@ -133,12 +137,12 @@ impl Instrumentation {
         self
     }
 
-    /// Frees a reserved descriptor for the process, if there is one.
+    /// Closes a reserved descriptor, if there is one, so that the process can open another one.
     pub(crate) fn release_reserved_fd(&self) -> bool {
         self.fd_reserve.as_ref().is_some_and(|reserve| reserve.release_one())
     }
 
-    /// Reserves missing descriptors again, because one may have been closed.
+    /// Reserves missing descriptors again. Called when a descriptor may have been closed.
     pub(crate) fn refill_reserved_fds(&self) {
         if let Some(reserve) = &self.fd_reserve {
             reserve.refill();
@@ -241,18 +245,19 @@ impl Instrumentation {
         self.abandoned_blocking_tasks.set(count);
     }
 
-    /// Takes the requests and handshakes that were rejected since the last call, by reason.
+    /// Takes the counts of requests and handshakes that were rejected since the last call, by
+    /// reason.
     pub(crate) fn take_rejections(&self) -> BTreeMap<&'static str, u64> {
         self.unlogged_rejections.take()
     }
 
-    /// Counts a rejected request or handshake.
+    /// Counts a rejected request or handshake for the next log line.
     pub(crate) fn record_rejection(&self, reason: &CloseReason) {
         *self.unlogged_rejections.borrow_mut().entry(reason.label()).or_default() += 1;
     }
 
-    /// Keeps the worker alive until the result is dropped. Used for a handler that continues
-    /// without its connection, and for a listener that still accepts.
+    /// Keeps the worker alive until the returned token is dropped. Used for a handler that
+    /// continues without its connection, and for a listener that still accepts connections.
     pub(crate) fn track(self: &Rc<Self>) -> TrackerToken {
         self.pending_count.set(self.pending_count.get() + 1);
         TrackerToken(Rc::clone(self))
@@ -263,8 +268,8 @@ impl Instrumentation {
         self.aborted_handlers.set(self.aborted_handlers.get() + 1);
     }
 
-    /// Wakes the task that waits for [`Instrumentation::wait_idle`], if no connection is open and
-    /// nothing is pending.
+    /// If no connection is open and nothing else is pending, wakes the task that waits in
+    /// [`Instrumentation::wait_idle`].
     pub(crate) fn wake_if_idle(&self) {
         if self.is_idle()
             && let Some(waker) = self.idle_waker.take()
@@ -306,7 +311,7 @@ impl fmt::Debug for Instrumentation {
     }
 }
 
-/// Keeps the worker alive until this is dropped.
+/// Keeps the worker alive until it is dropped.
 pub(crate) struct TrackerToken(Rc<Instrumentation>);
 
 impl Drop for TrackerToken {

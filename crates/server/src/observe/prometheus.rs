@@ -1,8 +1,8 @@
-//! Writes the counters of workers in the Prometheus text format.
+//! Writes the metrics of workers in the Prometheus text format.
 
 use super::metrics::{
-    DURATION_BOUNDS, HandshakeParams, RequestHistograms, RequestKey, SIZE_BOUNDS, TlsFailure,
-    Violation, WorkerMetrics, method_name,
+    DURATION_BOUNDS, HandshakeParams, RequestAttributes, RequestHistograms, SIZE_BOUNDS,
+    TlsFailure, Violation, WorkerMetrics, method_name,
 };
 use peregrine_driver::ITERATION_BOUNDS;
 use peregrine_metrics::{
@@ -11,8 +11,9 @@ use peregrine_metrics::{
 use std::collections::BTreeMap;
 
 /// Nanoseconds per second.
-const NANOSECONDS: f64 = 1e9;
+const NANOS_PER_SECOND: f64 = 1e9;
 
+/// Describes a metric family.
 const fn family(
     name: &'static str,
     metric_type: MetricType,
@@ -207,7 +208,8 @@ pub const METRIC_FAMILIES: &[MetricFamily<'static>] = &[
     MEMORY_MAX,
 ];
 
-/// Writes the sums of the counters of these workers.
+/// Writes the metrics of `workers`. Most are sums over all workers. The others have a `worker`
+/// label.
 pub fn write_metrics(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     write_requests(exposition, workers);
     write_sizes(exposition, workers);
@@ -230,12 +232,12 @@ fn request_histograms<'a>(
 }
 
 /// The pattern of a request's route; empty if no route matched.
-fn route(histograms: &RequestHistograms, key: &RequestKey) -> String {
-    let pattern = key.route.and_then(|route| histograms.routes.get(route as usize));
+fn route_pattern(histograms: &RequestHistograms, attributes: &RequestAttributes) -> String {
+    let pattern = attributes.route.and_then(|route| histograms.routes.get(route as usize));
     pattern.cloned().unwrap_or_default()
 }
 
-/// The label of values for which a table had no room. The name is OpenTelemetry's.
+/// The label of the sum of all values that did not fit into a table, as named by OpenTelemetry.
 const OVERFLOW: (&str, &str) = ("otel_metric_overflow", "true");
 
 fn write_requests(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
@@ -243,15 +245,18 @@ fn write_requests(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     let mut overflow = HistogramSnapshot::default();
     for histograms in request_histograms(workers) {
         for (packed, histogram) in histograms.durations.entries() {
-            let key = RequestKey::unpack(packed);
-            let status = if key.status == 0 { String::new() } else { key.status.to_string() };
+            let attributes = RequestAttributes::unpack(packed);
+            let status = match attributes.status {
+                0 => String::new(),
+                status => status.to_string(),
+            };
             let labels = [
-                method_name(key.method as usize).to_owned(),
-                route(histograms, &key),
+                method_name(attributes.method as usize).to_owned(),
+                route_pattern(histograms, &attributes),
                 status,
-                key.version_name().to_owned(),
-                scheme(key.is_secure).to_owned(),
-                key.error_type(),
+                attributes.version_name().to_owned(),
+                scheme(attributes.is_secure).to_owned(),
+                attributes.error_type(),
             ];
             histogram.read_into(all.entry(labels).or_default());
         }
@@ -267,10 +272,10 @@ fn write_requests(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
             ("url_scheme", scheme),
             ("error_type", error),
         ];
-        exposition.histogram(&labels, &DURATION_BOUNDS, buckets, NANOSECONDS);
+        exposition.histogram(&labels, &DURATION_BOUNDS, buckets, NANOS_PER_SECOND);
     }
     if overflow.count() > 0 {
-        exposition.histogram(&[OVERFLOW], &DURATION_BOUNDS, &overflow, NANOSECONDS);
+        exposition.histogram(&[OVERFLOW], &DURATION_BOUNDS, &overflow, NANOS_PER_SECOND);
     }
 }
 
@@ -279,8 +284,9 @@ fn write_sizes(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     let mut overflow = <[HistogramSnapshot; 2]>::default();
     for histograms in request_histograms(workers) {
         for (packed, sizes) in histograms.sizes.entries() {
-            let key = RequestKey::unpack(packed);
-            let labels = (method_name(key.method as usize).to_owned(), route(histograms, &key));
+            let attributes = RequestAttributes::unpack(packed);
+            let method = method_name(attributes.method as usize).to_owned();
+            let labels = (method, route_pattern(histograms, &attributes));
             let [received, sent] = all.entry(labels).or_default();
             sizes.received.read_into(received);
             sizes.sent.read_into(sent);
@@ -306,7 +312,7 @@ fn scheme(is_secure: bool) -> &'static str {
 
 fn write_active(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     exposition.begin_family(&ACTIVE);
-    let has_any = request_histograms(workers).next().is_some();
+    let is_measured = request_histograms(workers).next().is_some();
     for is_secure in [false, true] {
         let active_requests = |metrics: &&WorkerMetrics, method: usize| {
             metrics.active_requests[usize::from(is_secure)]
@@ -315,9 +321,9 @@ fn write_active(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
         };
         for method in 0..workers.first().map_or(0, |metrics| metrics.active_requests[0].len()) {
             let active: i64 = workers.iter().map(|metrics| active_requests(metrics, method)).sum();
-            // Most methods are rarely used, so a series is written only while it is not zero,
-            // except for one.
-            if has_any && (active > 0 || method == 0 && !is_secure) {
+            // Most methods are rarely used, so a series is written only while it is not zero. GET
+            // over plain HTTP is always written, so that the family is never empty.
+            if is_measured && (active > 0 || method == 0 && !is_secure) {
                 let labels = [
                     ("http_request_method", method_name(method)),
                     ("url_scheme", scheme(is_secure)),
@@ -384,7 +390,8 @@ fn write_sum(
     exposition.sample(&[], workers.iter().map(|metrics| counter(metrics).get()).sum::<u64>());
 }
 
-/// Adds up the counts of several workers, under the labels that `labels_of` returns.
+/// Adds up the counters of several workers by the labels that `labels_of` returns. Also returns the
+/// sum of the counts that did not fit into their sets.
 fn merge<'a, K: PartialEq + 'a, const MAX: usize, L: Ord>(
     sets: impl Iterator<Item = &'a CounterSet<K, MAX>>,
     labels_of: impl Fn(&K) -> L,
@@ -437,7 +444,7 @@ fn write_overload(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     exposition.begin_family(&QUEUE_DELAY);
     let mut delays = HistogramSnapshot::default();
     workers.iter().for_each(|metrics| metrics.queue_delays.read_into(&mut delays));
-    exposition.histogram(&[], &ITERATION_BOUNDS, &delays, NANOSECONDS);
+    exposition.histogram(&[], &ITERATION_BOUNDS, &delays, NANOS_PER_SECOND);
     write_gauges(exposition, &SHEDDING, workers, |metrics| &metrics.is_shedding);
     write_gauges(exposition, &MEMORY, workers, |metrics| &metrics.memory_bytes);
     write_gauges(exposition, &MEMORY_MAX, workers, |metrics| &metrics.memory_bytes_max);
@@ -470,7 +477,7 @@ fn write_tls(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     exposition.begin_family(&HANDSHAKE_DURATION);
     let mut durations = HistogramSnapshot::default();
     workers.iter().for_each(|metrics| metrics.handshake_durations.read_into(&mut durations));
-    exposition.histogram(&[], &DURATION_BOUNDS, &durations, NANOSECONDS);
+    exposition.histogram(&[], &DURATION_BOUNDS, &durations, NANOS_PER_SECOND);
     exposition.begin_family(&TLS_FAILURES);
     let labels_of = |failure: &TlsFailure| (failure.in_handshake, failure.reason, failure.alert);
     let (all, overflow) = merge(workers.iter().map(|metrics| &metrics.tls_failures), labels_of);

@@ -1,7 +1,7 @@
 //! Measures one request, from its head to the end of its response.
 
 use super::access_log::{AccessLogRecord, AccessLogger};
-use super::metrics::{ErrorType, RequestKey, WorkerMetrics};
+use super::metrics::{DURATION_BOUNDS, ErrorType, RequestAttributes, SIZE_BOUNDS, WorkerMetrics};
 use super::trace::Tracer;
 use http::StatusCode;
 use peregrine_proto::{Method, Version};
@@ -14,76 +14,80 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much of the first line of an invalid request is kept for the access log.
+/// How much of the first line of an invalid request is stored for the access log.
 const INVALID_LINE_BYTES_MAX: usize = 1024;
-/// The buffer of requests that ended in one loop iteration keeps room for this many.
-const BATCH_CAPACITY_MAX: usize = 1024;
+/// After a flush, the batch retains at most this capacity, even if it had grown larger.
+const RETAINED_BATCH_CAPACITY: usize = 1024;
 
 /// What a worker needs to measure its requests: counters, clock, access log and traces.
 pub(crate) struct RequestRecorder {
     metrics: Arc<WorkerMetrics>,
     clock: Box<dyn Fn() -> Duration>,
     log: Option<AccessLogger>,
-    tracing: Option<Tracer>,
+    tracer: Option<Tracer>,
     /// Whether [`RequestRecorder::flush_batch`] is called at the end of each loop iteration.
     is_batching: Cell<bool>,
     /// Requests that ended in this loop iteration. They are counted at the end of the iteration, so
-    /// that the clock is read once for all of them.
+    /// that the clock is read once for all of them. With an access log, requests are counted
+    /// immediately instead, because each line needs its own end time.
     batch: RefCell<Vec<SampleRun>>,
 }
 
-/// Identical requests that ended one after the other. Their end time is not known yet.
+/// Requests with equal samples that ended one after another.
 struct SampleRun {
     sample: RequestSample,
     count: u64,
 }
 
-/// One request that ended. Its end time is not known yet.
+/// The measurements of a request that has ended. Its end time is taken at the next flush.
 #[derive(PartialEq)]
 struct RequestSample {
-    key: RequestKey,
+    attributes: RequestAttributes,
     started_at: Duration,
     received: u64,
     sent: u64,
 }
 
-/// The measurements of a request in progress. The request is counted once: at the end of its
-/// response, or when it ends without a response.
+/// The measurements of a request in progress. The request is counted once: when its response is
+/// complete, or when the request is aborted before that.
 #[derive(Default)]
 pub(crate) struct RequestMetrics {
     /// `None` if no request is in progress, or requests are not measured.
     recorder: Option<Rc<RequestRecorder>>,
     started_at: Duration,
-    key: RequestKey,
-    record: AccessLogRecord,
+    /// The attributes by which the request is counted.
+    attributes: RequestAttributes,
+    /// The body sizes, and the data that only the access log needs.
+    log_record: AccessLogRecord,
 }
 
 impl RequestRecorder {
-    /// `clock` reads the driver's clock without caching.
+    /// Creates a recorder. `clock` must return the current time, not the time that the driver
+    /// caches for a loop iteration.
     pub(crate) fn new(
         metrics: &Arc<WorkerMetrics>,
         clock: impl Fn() -> Duration + 'static,
         log: Option<AccessLogger>,
-        tracing: Option<Tracer>,
+        tracer: Option<Tracer>,
     ) -> Rc<Self> {
         Rc::new(Self {
             metrics: Arc::clone(metrics),
             clock: Box::new(clock),
             log,
-            tracing,
+            tracer,
             is_batching: Cell::new(false),
             batch: RefCell::default(),
         })
     }
 
-    /// Announces that [`flush_batch`](Self::flush_batch) will be called at the end of each loop
-    /// iteration.
+    /// Enables batching. The caller must then call [`flush_batch`](Self::flush_batch) at the end of
+    /// each loop iteration.
     pub(crate) fn enable_batching(&self) {
         self.is_batching.set(true);
     }
 
     /// Counts the requests that ended in this loop iteration. `now` is the end of the iteration,
-    /// when their responses are sent.
+    /// which is when their responses are sent.
     pub(crate) fn flush_batch(&self, now: Duration) {
         let mut batch = self.batch.borrow_mut();
         if batch.is_empty() {
@@ -92,19 +96,22 @@ impl RequestRecorder {
         for SampleRun { sample, count } in batch.drain(..) {
             self.observe(&sample, count, now.saturating_sub(sample.started_at));
         }
-        batch.shrink_to(BATCH_CAPACITY_MAX);
+        batch.shrink_to(RETAINED_BATCH_CAPACITY);
     }
 
-    fn record(&self, request: &RequestMetrics) {
-        let RequestMetrics { started_at, key, record, .. } = request;
+    /// Counts a request that has ended, now or at the end of the loop iteration, and writes its
+    /// line to the access log.
+    fn record_request(&self, request: &RequestMetrics) {
+        let RequestMetrics { started_at, attributes, log_record, .. } = request;
         let (started_at, received, sent) =
-            (*started_at, record.request_body_bytes, record.response_body_bytes);
-        self.metrics.active_requests[usize::from(key.is_secure)][key.method as usize].add(-1);
-        let sample = RequestSample { key: *key, started_at, received, sent };
+            (*started_at, log_record.request_body_bytes, log_record.response_body_bytes);
+        let (is_secure, method) = (attributes.is_secure, attributes.method);
+        self.metrics.active_requests[usize::from(is_secure)][method as usize].add(-1);
+        let sample = RequestSample { attributes: *attributes, started_at, received, sent };
         if self.is_batching.get() && self.log.is_none() {
             let mut batch = self.batch.borrow_mut();
-            // A busy worker answers many identical requests per loop iteration, and all of them
-            // count from the beginning of the iteration.
+            // A busy worker responds to many similar requests per loop iteration. Their samples are
+            // equal, because the beginning of the iteration counts as the start of all of them.
             match batch.last_mut().filter(|last| last.sample == sample) {
                 Some(last) => last.count += 1,
                 None => batch.push(SampleRun { sample, count: 1 }),
@@ -113,22 +120,23 @@ impl RequestRecorder {
         }
         let duration = (self.clock)().saturating_sub(started_at);
         if let Some(log) = &self.log {
-            log.write(key, record, duration);
+            log.write(attributes, log_record, duration);
         }
         self.observe(&sample, 1, duration);
     }
 
+    /// Adds `count` requests that took `duration` to the histograms.
     fn observe(&self, sample: &RequestSample, count: u64, duration: Duration) {
         let Some(histograms) = self.metrics.request_histograms.get() else { return };
-        // Avoids the 128-bit multiplication of `as_nanos`. A `u64` holds 584 years.
+        // Avoids the 128-bit multiplication of `as_nanos`. A `u64` can represent 584 years.
         let duration =
             duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
-        let key = &sample.key;
-        let durations = histograms.durations.entry(key.pack());
-        durations.observe_n(count, duration, &super::metrics::DURATION_BOUNDS);
-        let sizes = histograms.sizes.entry(key.pack_route());
-        sizes.received.observe_n(count, sample.received, &crate::observe::metrics::SIZE_BOUNDS);
-        sizes.sent.observe_n(count, sample.sent, &crate::observe::metrics::SIZE_BOUNDS);
+        let attributes = &sample.attributes;
+        let durations = histograms.durations.entry(attributes.pack());
+        durations.observe_n(count, duration, &DURATION_BOUNDS);
+        let sizes = histograms.sizes.entry(attributes.pack_route());
+        sizes.received.observe_n(count, sample.received, &SIZE_BOUNDS);
+        sizes.sent.observe_n(count, sample.sent, &SIZE_BOUNDS);
     }
 }
 
@@ -140,8 +148,8 @@ impl Drop for RequestRecorder {
 }
 
 impl RequestMetrics {
-    /// Begins to measure a request. `head` is `None` if it was invalid. `now` may return the time
-    /// when the loop iteration began, because the request has waited since then.
+    /// Begins to measure a request. `head` is `None` if the request was invalid. `now` may return
+    /// the time when the loop iteration began, because the request has waited since then.
     #[inline]
     pub(crate) fn start(
         &mut self,
@@ -151,60 +159,64 @@ impl RequestMetrics {
         now: impl FnOnce() -> Duration,
     ) {
         let Some(recorder) = recorder else { return };
-        self.finish_or_abort();
+        self.abort_if_unfinished();
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         recorder.metrics.active_requests[usize::from(is_secure)][method as usize].add(1);
-        // The record is updated in place. The end of the previous request dropped the data of that
-        // request.
-        self.key = RequestKey { method, version, is_secure, ..RequestKey::default() };
-        (self.record.request_body_bytes, self.record.response_body_bytes) = (0, 0);
+        // Only the sizes need a reset: `finish` has already cleared the previous request's other
+        // data.
+        self.attributes =
+            RequestAttributes { method, version, is_secure, ..RequestAttributes::default() };
+        (self.log_record.request_body_bytes, self.log_record.response_body_bytes) = (0, 0);
         if recorder.log.is_some() {
-            self.record.connection = Some(Rc::clone(connection));
+            self.log_record.connection = Some(Rc::clone(connection));
         }
         self.started_at = now();
         self.recorder = Some(Rc::clone(recorder));
     }
 
-    /// Keeps the request's head for the access log, if there is an access log. The head must not
-    /// change afterwards.
+    /// Stores the request's head for the access log, if there is one. The head must not change
+    /// afterwards.
     #[inline]
     pub(crate) fn set_head(&mut self, head: &RequestHead) {
         if self.is_logged() {
-            self.record.head = Some(head.share());
+            self.log_record.head = Some(head.share());
         }
     }
 
-    /// Keeps the first line of an invalid request for the access log.
+    /// Stores the first line of an invalid request for the access log. `bytes` is the received
+    /// input.
     #[cold]
     pub(crate) fn set_invalid_line(&mut self, bytes: &[u8]) {
         if self.is_logged() {
             let prefix = &bytes[..bytes.len().min(INVALID_LINE_BYTES_MAX)];
             let line = prefix.split(|byte| matches!(byte, b'\r' | b'\n')).next();
-            self.record.invalid_request_line = line.unwrap_or_default().to_vec();
+            self.log_record.invalid_request_line = line.unwrap_or_default().to_vec();
         }
     }
 
+    /// Returns whether there is an access log.
     fn is_logged(&self) -> bool {
         self.recorder.as_ref().is_some_and(|recorder| recorder.log.is_some())
     }
 
-    /// The traces of the worker, if they are enabled.
+    /// The worker's tracer, if traces are enabled and a request is being measured.
     #[inline]
-    pub(crate) fn tracing(&self) -> Option<&Tracer> {
-        self.recorder.as_ref()?.tracing.as_ref()
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.recorder.as_ref()?.tracer.as_ref()
     }
 
-    /// Keeps the request's span context for the access log.
+    /// Stores the request's span context for the access log.
     pub(crate) fn set_trace_context(&mut self, trace_context: &LazyTraceContext) {
         if self.is_logged() {
-            self.record.trace_context = Some(trace_context.clone());
+            self.log_record.trace_context = Some(trace_context.clone());
         }
     }
 
-    /// The attributes of the request, and the bytes of content received and written.
-    pub(crate) fn summary(&self) -> (&RequestKey, u64, u64) {
-        (&self.key, self.record.request_body_bytes, self.record.response_body_bytes)
+    /// The attributes of the request, and the sizes of the received request body and of the written
+    /// response body.
+    pub(crate) fn summary(&self) -> (&RequestAttributes, u64, u64) {
+        (&self.attributes, self.log_record.request_body_bytes, self.log_record.response_body_bytes)
     }
 
     /// Returns whether a request is being measured.
@@ -215,66 +227,71 @@ impl RequestMetrics {
     /// Records the route of the request.
     #[inline]
     pub(crate) fn set_route(&mut self, route: Option<u32>) {
-        self.key.route = route;
+        self.attributes.route = route;
     }
 
     /// Records the status of the response.
     #[inline]
     pub(crate) fn set_status(&mut self, status: StatusCode) {
-        self.key.status = status.as_u16();
+        self.attributes.status = status.as_u16();
     }
 
-    /// Records an error that the status does not show.
+    /// Records how the request failed, if the status does not show it.
     pub(crate) fn set_error(&mut self, error: ErrorType) {
-        self.key.error = error;
+        self.attributes.error = error;
     }
 
-    /// Counts received content of the request.
+    /// Adds `bytes` to the size of the request body received so far.
     #[inline]
     pub(crate) fn add_received(&mut self, bytes: usize) {
-        self.record.request_body_bytes += bytes as u64;
+        self.log_record.request_body_bytes += bytes as u64;
     }
 
-    /// Counts written content of the response.
+    /// Adds `bytes` to the size of the response body written so far.
     #[inline]
     pub(crate) fn add_sent(&mut self, bytes: usize) {
-        self.record.response_body_bytes += bytes as u64;
+        self.log_record.response_body_bytes += bytes as u64;
     }
 
-    /// Counts the request, because its response is complete.
+    /// Counts the request, unless it was counted before. Called when its response is complete, or
+    /// after [`RequestMetrics::mark_aborted`].
     #[inline]
     pub(crate) fn finish(&mut self) {
         if let Some(recorder) = self.recorder.take() {
-            recorder.record(self);
-            // Drop everything that belongs to the request: `start` relies on that.
+            recorder.record_request(self);
+            // Drop the request's head and connection: `start` relies on that.
             if recorder.log.is_some() {
-                self.record = AccessLogRecord::default();
+                self.log_record = AccessLogRecord::default();
             }
         }
     }
 
-    /// Counts the request, if its response did not do so already.
+    /// If the request has not been counted yet, counts it as aborted.
     #[inline]
-    pub(crate) fn finish_or_abort(&mut self) {
+    pub(crate) fn abort_if_unfinished(&mut self) {
         if self.recorder.is_some() {
             self.mark_aborted();
             self.finish();
         }
     }
 
-    /// Records that the request ends before its response is complete.
+    /// Records that the request ends before its response is complete: as `Aborted` if the response
+    /// has begun, as `Cancelled` otherwise. An error that was recorded before remains.
     #[cold]
     pub(crate) fn mark_aborted(&mut self) {
-        if self.key.error == ErrorType::None {
-            let has_begun = self.key.status != 0;
-            self.key.error = if has_begun { ErrorType::Aborted } else { ErrorType::Cancelled };
+        if self.attributes.error == ErrorType::None {
+            let has_begun = self.attributes.status != 0;
+            self.attributes.error =
+                if has_begun { ErrorType::Aborted } else { ErrorType::Cancelled };
         }
     }
 }
 
 impl fmt::Debug for RequestMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestMetrics").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("RequestMetrics")
+            .field("attributes", &self.attributes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -301,7 +318,7 @@ mod tests {
     }
 
     impl Fixture {
-        fn begin(&self) -> RequestMetrics {
+        fn start_request(&self) -> RequestMetrics {
             let mut metrics = RequestMetrics::default();
             let connection = Rc::default();
             let version_and_info = (Version::Http11, &connection);
@@ -311,18 +328,20 @@ mod tests {
             metrics
         }
 
-        fn counted(&self) -> Vec<(RequestKey, u64)> {
+        /// The attributes of all requests counted so far, with their counts.
+        fn counted(&self) -> Vec<(RequestAttributes, u64)> {
             let histograms = self.worker_metrics.request_histograms.get().unwrap();
-            let read = |(key, histogram): (u64, &peregrine_metrics::Histogram<14>)| {
+            let read = |(packed, histogram): (u64, &peregrine_metrics::Histogram<14>)| {
                 let mut buckets = HistogramSnapshot::default();
                 histogram.read_into(&mut buckets);
-                (RequestKey::unpack(key), buckets.count())
+                (RequestAttributes::unpack(packed), buckets.count())
             };
             let mut all: Vec<_> = histograms.durations.entries().map(read).collect();
-            all.sort_by_key(|(key, _)| key.pack());
+            all.sort_by_key(|(attributes, _)| attributes.pack());
             all
         }
 
+        /// The number of requests in progress.
         fn active(&self) -> i64 {
             self.worker_metrics
                 .active_requests
@@ -334,35 +353,35 @@ mod tests {
     }
 
     #[test]
-    fn request_is_counted_once_even_if_it_is_finished_repeatedly() {
+    fn request_finished_repeatedly_is_counted_once() {
         let fixture = fixture();
-        let mut metrics = fixture.begin();
+        let mut metrics = fixture.start_request();
         assert_eq!(fixture.active(), 1);
         metrics.set_status(StatusCode::OK);
         metrics.finish();
-        metrics.finish_or_abort();
+        metrics.abort_if_unfinished();
         metrics.finish();
         assert_eq!(fixture.active(), 0);
-        let key = RequestKey {
+        let attributes = RequestAttributes {
             method: Method::Extension,
             version: Version::Http11,
             status: 200,
-            ..RequestKey::default()
+            ..RequestAttributes::default()
         };
-        assert_eq!(fixture.counted(), [(key, 1)]);
+        assert_eq!(fixture.counted(), [(attributes, 1)]);
     }
 
     #[test]
-    fn requests_are_counted_at_the_end_of_the_iteration() {
+    fn batched_requests_are_counted_at_the_end_of_the_iteration() {
         let fixture = fixture();
         fixture.recorder.enable_batching();
-        let end = |status| {
-            let mut metrics = fixture.begin();
+        let run_request = |status| {
+            let mut metrics = fixture.start_request();
             metrics.set_status(status);
             metrics.finish();
         };
         let count = || fixture.counted().iter().map(|(_, count)| count).sum::<u64>();
-        (0..3).for_each(|_| end(StatusCode::OK));
+        (0..3).for_each(|_| run_request(StatusCode::OK));
         assert_eq!((count(), fixture.active()), (0, 0));
         fixture.recorder.flush_batch(Duration::from_millis(30));
         assert_eq!(count(), 3);
@@ -373,17 +392,20 @@ mod tests {
             .entries()
             .for_each(|(_, histogram)| histogram.read_into(&mut durations));
         assert_eq!(durations.sum, 90_000_000);
-        // Identical requests are combined. Different ones stay separate.
+        // Only consecutive requests with equal samples share an entry of the batch.
         for status in [200, 200, 404, 200] {
-            end(StatusCode::from_u16(status).unwrap());
+            run_request(StatusCode::from_u16(status).unwrap());
         }
         assert_eq!(fixture.recorder.batch.borrow().len(), 3);
         fixture.recorder.flush_batch(Duration::from_millis(30));
-        let counts: Vec<_> =
-            fixture.counted().iter().map(|(key, count)| (key.status, *count)).collect();
+        let counts: Vec<_> = fixture
+            .counted()
+            .iter()
+            .map(|(attributes, count)| (attributes.status, *count))
+            .collect();
         assert_eq!(counts, [(200, 6), (404, 1)]);
         // Requests that end after the last loop iteration are counted as well.
-        end(StatusCode::NOT_FOUND);
+        run_request(StatusCode::NOT_FOUND);
         let Fixture { worker_metrics, recorder, .. } = fixture;
         drop(recorder);
         assert_eq!(worker_metrics.request_histograms.get().unwrap().durations.entries().count(), 2);
@@ -392,12 +414,15 @@ mod tests {
     #[test]
     fn aborted_request_records_whether_its_response_had_begun() {
         let fixture = fixture();
-        fixture.begin().finish_or_abort();
-        let mut metrics = fixture.begin();
+        fixture.start_request().abort_if_unfinished();
+        let mut metrics = fixture.start_request();
         metrics.set_status(StatusCode::OK);
-        metrics.finish_or_abort();
-        let errors: Vec<_> =
-            fixture.counted().iter().map(|(key, _)| (key.status, key.error)).collect();
+        metrics.abort_if_unfinished();
+        let errors: Vec<_> = fixture
+            .counted()
+            .iter()
+            .map(|(attributes, _)| (attributes.status, attributes.error))
+            .collect();
         assert_eq!(errors, [(0, ErrorType::Cancelled), (200, ErrorType::Aborted)]);
     }
 
@@ -408,14 +433,14 @@ mod tests {
         metrics.start(None, None, version_and_info, || unreachable!("no clock is read"));
         metrics.add_received(1);
         metrics.finish();
-        metrics.finish_or_abort();
+        metrics.abort_if_unfinished();
         assert!(metrics.recorder.is_none());
     }
 
     #[test]
     fn durations_and_sizes_are_recorded() {
         let fixture = fixture();
-        let mut metrics = fixture.begin();
+        let mut metrics = fixture.start_request();
         metrics.add_received(3);
         metrics.add_sent(5000);
         fixture.now.set(30);

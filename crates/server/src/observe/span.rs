@@ -1,6 +1,6 @@
 //! The tracing span of a request.
 
-use super::metrics::{ErrorType, RequestKey};
+use super::metrics::{ErrorType, RequestAttributes};
 use peregrine_proto::Version;
 use peregrine_web::Request;
 use peregrine_web::panic::catch_log_panic;
@@ -9,12 +9,12 @@ use std::cell::Cell;
 use tracing::field::{self, Empty};
 use tracing::{Span, error_span};
 
-/// The target of each request's span, for filters. The level of the span is ERROR, so that a level
-/// filter that lets an event of a request pass also lets the span pass.
+/// The target of each request's span, for filters. The span has the level ERROR, so that every
+/// level filter that enables an event of a request also enables its span.
 const TARGET: &str = "peregrine::request";
 
-/// The span of a request if traces are off. It identifies the request in logs. Middleware that
-/// assigns request ids fills in the empty field.
+/// Creates a request's span if tracing is disabled. The span identifies the request in logs.
+/// Middleware that assigns request IDs fills in `request_id`.
 pub(crate) fn minimal_span(request: &Request, pattern: Option<&str>) -> Span {
     build_span(|| {
         error_span!(
@@ -27,12 +27,12 @@ pub(crate) fn minimal_span(request: &Request, pattern: Option<&str>) -> Span {
     })
 }
 
-/// If the subscriber panics in a call about a span, this many following requests get no span. The
-/// subscriber may leak memory for each span at which it panics.
+/// If the subscriber panics while it creates or closes a span, this many following requests get no
+/// span, because the subscriber may leak memory each time it panics.
 const SPANS_SKIPPED_AFTER_PANIC: u32 = 1000;
 
 thread_local! {
-    /// How many more requests get no span.
+    /// How many of the next requests get no span.
     static SPANS_TO_SKIP: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -53,8 +53,8 @@ pub(crate) fn close(span: Span) {
     catch_subscriber_panic(|| drop(span));
 }
 
-/// Runs `call_subscriber`, which calls the subscriber about a span. If the subscriber panics, the
-/// following requests get no span.
+/// Runs `call_subscriber`, which creates or closes a span. If the subscriber panics, the next
+/// [`SPANS_SKIPPED_AFTER_PANIC`] requests get no span.
 fn catch_subscriber_panic(call_subscriber: impl FnOnce()) {
     let mut has_completed = false;
     catch_log_panic(|| {
@@ -66,8 +66,8 @@ fn catch_subscriber_panic(call_subscriber: impl FnOnce()) {
     }
 }
 
-/// The span of a sampled request, with the attributes of OpenTelemetry's conventions for HTTP
-/// servers. Empty fields are filled in later.
+/// Creates the span of a sampled request, with the attributes of OpenTelemetry's conventions for
+/// HTTP servers. [`record_end`] fills in the empty fields, and middleware fills in `request_id`.
 pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
     let (head, connection) = (&request.parts.head, request.parts.peek_connection());
     let method = head.index().method.name();
@@ -117,29 +117,31 @@ pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
 }
 
 /// Records in the span how its request ended.
-pub(crate) fn record_end(span: &Span, summary: (&RequestKey, u64, u64)) {
+pub(crate) fn record_end(span: &Span, summary: (&RequestAttributes, u64, u64)) {
     catch_log_panic(|| record_fields(span, summary));
 }
 
-fn record_fields(span: &Span, (key, received, sent): (&RequestKey, u64, u64)) {
-    if key.status != 0 {
-        span.record("http.response.status_code", key.status);
+fn record_fields(span: &Span, (attributes, received, sent): (&RequestAttributes, u64, u64)) {
+    if attributes.status != 0 {
+        span.record("http.response.status_code", attributes.status);
     }
     span.record("http.request.body.size", received);
     span.record("http.response.body.size", sent);
-    let error = key.error_type();
+    let error = attributes.error_type();
     if !error.is_empty() {
         span.record("error.type", &*error);
     }
-    // An error or a disconnect of the client is not an error of the server.
-    if key.status >= 500
-        || matches!(key.error, ErrorType::Panic | ErrorType::Timeout | ErrorType::Aborted)
+    // A client error (4xx) is not a server error, and neither is a disconnect before the response
+    // (`Cancelled`). An aborted response counts as a server error, because its body may have
+    // failed.
+    if attributes.status >= 500
+        || matches!(attributes.error, ErrorType::Panic | ErrorType::Timeout | ErrorType::Aborted)
     {
         span.record("otel.status_code", "ERROR");
     }
 }
 
-/// Splits a host from its port.
+/// Splits a host from its port, which is `None` if it is missing or invalid.
 pub(crate) fn split_host_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         // A colon within brackets is part of an address.

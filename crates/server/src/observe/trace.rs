@@ -1,4 +1,4 @@
-//! Traces requests: decides which requests are sampled, and builds spans only for these.
+//! Traces requests: decides which requests are sampled, and builds spans only for those.
 
 use super::access_log::route_patterns;
 use super::span;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::Span;
 
-/// Traces of requests. Each sampled request gets a span with the attributes of OpenTelemetry's
-/// conventions for HTTP servers. A handler can continue the trace in requests that it sends itself
-/// ([`TraceContext`]).
+/// Configures the tracing of requests. Each sampled request gets a span with the attributes of
+/// OpenTelemetry's conventions for HTTP servers. A handler can continue the trace in requests that
+/// it sends itself ([`TraceContext`]).
 ///
 /// The server decides whether to sample a request before it builds the span. By default, a request
 /// with a valid `traceparent` follows the decision in that field, and all other requests are
@@ -45,11 +45,11 @@ pub struct TraceConfig {
     updates: Option<watch::Receiver<TraceConfig>>,
 }
 
-/// A system that records spans and assigns its own ids to them.
+/// A system that records spans and assigns its own IDs to them.
 #[doc(hidden)]
 pub trait SpanRecorder: fmt::Debug + Send + Sync {
-    /// Called when a span has begun, with its parent. Returns the ids that the system has assigned
-    /// to the span.
+    /// Called when a span has begun, with its parent. Returns the trace ID and the span ID that the
+    /// system has assigned to the span.
     fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])>;
 }
 
@@ -60,7 +60,8 @@ impl Default for TraceConfig {
 }
 
 impl TraceConfig {
-    /// Samples all requests without a `traceparent`.
+    /// Samples every request without a valid `traceparent`. Otherwise, the decision in that field
+    /// applies.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -72,7 +73,7 @@ impl TraceConfig {
         }
     }
 
-    /// Sets which part of the requests that start a trace is sampled, from 0.0 (none) to 1.0 (all,
+    /// Sets the fraction of the requests that start a trace to sample, from 0.0 (none) to 1.0 (all,
     /// the default).
     #[doc(alias = "TraceIdRatioBased")]
     #[doc(alias = "sampler")]
@@ -82,8 +83,8 @@ impl TraceConfig {
         self
     }
 
-    /// As [`TraceConfig::sample_ratio`], for the route with this pattern, such as `/birds/{id}`. At
-    /// 0.0, no request for the route is sampled, even if its `traceparent` says so.
+    /// Like [`TraceConfig::sample_ratio`], for the route with this pattern, such as `/birds/{id}`.
+    /// At 0.0, no request for the route is sampled, even if its `traceparent` is marked as sampled.
     #[must_use]
     pub fn route_sample_ratio(mut self, pattern: impl Into<String>, ratio: f64) -> Self {
         self.route_sample_ratios.insert(pattern.into(), ratio);
@@ -91,7 +92,7 @@ impl TraceConfig {
     }
 
     /// Starts a new trace for each request and ignores `traceparent` and `tracestate`. Use this for
-    /// public servers. Otherwise any client can have all of its requests recorded.
+    /// public servers, where any client could otherwise have all of its requests recorded.
     #[doc(alias = "ParentBased")]
     #[must_use]
     pub fn ignore_remote_parents(mut self) -> Self {
@@ -99,7 +100,7 @@ impl TraceConfig {
         self
     }
 
-    /// Takes the ids of spans from `recorder`.
+    /// Uses the span IDs that `recorder` assigns.
     #[doc(hidden)]
     #[must_use]
     pub fn recorder(mut self, recorder: Arc<dyn SpanRecorder>) -> Self {
@@ -107,7 +108,7 @@ impl TraceConfig {
         self
     }
 
-    /// Makes the latest value of `updates` decide which requests are sampled.
+    /// Samples requests as the latest value of `updates` specifies.
     #[doc(hidden)]
     #[must_use]
     pub fn updates(mut self, updates: watch::Receiver<TraceConfig>) -> Self {
@@ -115,8 +116,8 @@ impl TraceConfig {
         self
     }
 
-    /// Checks that all ratios are valid, and that all routes are among these patterns of the
-    /// application.
+    /// Checks that all ratios are valid, and that all routes are among the application's patterns,
+    /// `known_patterns`.
     ///
     /// # Errors
     /// The text describes the mistake and how to fix it.
@@ -144,7 +145,7 @@ impl TraceConfig {
     }
 }
 
-/// The traces of one worker.
+/// Samples the requests of one worker and starts their spans.
 pub(crate) struct Tracer {
     sampler: RefCell<Sampler>,
     updates: Option<RefCell<watch::Receiver<TraceConfig>>>,
@@ -156,26 +157,26 @@ pub(crate) struct Tracer {
 /// The rules that decide which requests are sampled.
 struct Sampler {
     threshold: u64,
-    /// The bounds of routes with their own ratio, by route number.
+    /// The thresholds of routes with their own ratio, by route number.
     route_thresholds: Vec<Option<u64>>,
     is_parent_based: bool,
 }
 
 impl Sampler {
-    fn new(traces: &TraceConfig, patterns: &[String]) -> Self {
+    fn new(config: &TraceConfig, patterns: &[String]) -> Self {
         let threshold_of = |pattern: &String| {
-            traces.route_sample_ratios.get(pattern).copied().map(sampling_threshold)
+            config.route_sample_ratios.get(pattern).copied().map(sampling_threshold)
         };
         Self {
-            threshold: sampling_threshold(traces.sample_ratio),
+            threshold: sampling_threshold(config.sample_ratio),
             route_thresholds: patterns.iter().map(threshold_of).collect(),
-            is_parent_based: !traces.ignore_remote_parents,
+            is_parent_based: !config.ignore_remote_parents,
         }
     }
 }
 
-/// How many of 2^63 trace ids are sampled. OpenTelemetry's ratio-based samplers use the trace id in
-/// the same way.
+/// How many of the 2^63 possible values are sampled. OpenTelemetry's ratio-based samplers derive
+/// that value from the trace ID, as [`Tracer::sample`] does.
 fn sampling_threshold(ratio: f64) -> u64 {
     const ALL: u64 = 1 << 63;
     // Casting a float to an integer saturates.
@@ -192,7 +193,7 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
-    /// Closes the span when the request is over.
+    /// Closes the span of a request that has ended, and drops its span context.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if let Some(span) = self.span.take() {
@@ -213,22 +214,22 @@ impl RequestSpan {
 }
 
 impl Tracer {
-    pub(crate) fn new(traces: &TraceConfig, application: &BuiltApp) -> Self {
+    pub(crate) fn new(config: &TraceConfig, application: &BuiltApp) -> Self {
         let patterns = route_patterns(application);
         Self {
-            sampler: RefCell::new(Sampler::new(traces, &patterns)),
-            updates: traces.updates.clone().map(RefCell::new),
+            sampler: RefCell::new(Sampler::new(config, &patterns)),
+            updates: config.updates.clone().map(RefCell::new),
             patterns,
-            recorder: traces.recorder.clone(),
+            recorder: config.recorder.clone(),
             // `RandomState` contains random bits from the operating system.
             seed: Cell::new(TraceSeed::new(RandomState::new().hash_one("traces"))),
         }
     }
 
-    /// Applies the current sampling, if it may change.
+    /// Applies the latest sampling rules if they have changed.
     fn reload(&self) {
         let Some(updates) = &self.updates else { return };
-        // An error means that the sampling cannot change any more.
+        // An error means that the sender is gone, so the rules no longer change.
         if updates.borrow().has_changed().unwrap_or(false) {
             let mut updates = updates.borrow_mut();
             *self.sampler.borrow_mut() = Sampler::new(&updates.borrow_and_update(), &self.patterns);
@@ -259,7 +260,7 @@ impl Tracer {
         request_span.trace_context = Some(trace_context);
     }
 
-    /// Replaces the ids in `trace_context` with those of the recorder, if there is one.
+    /// Replaces the IDs in `trace_context` with those of the recorder, if there is one.
     fn with_recorded_ids(
         &self,
         trace_context: LazyTraceContext,
@@ -305,7 +306,7 @@ mod tests {
     const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
     /// Returns how many of 1,000 requests are sampled.
-    fn sampled(traces: &TraceConfig, path: &str, traceparent: Option<&str>) -> usize {
+    fn count_sampled(traces: &TraceConfig, path: &str, traceparent: Option<&str>) -> usize {
         let application = App::new().get("/a", || "a").get("/b/{b}", || "b").build().unwrap();
         traces.validate(&route_patterns(&application)).expect("valid traces");
         let tracer = Tracer::new(traces, &application);
@@ -353,18 +354,21 @@ mod tests {
             (&none.clone().ignore_remote_parents(), "/a", Some(SAMPLED), 0),
         ] {
             assert_eq!(
-                sampled(traces, path, traceparent),
+                count_sampled(traces, path, traceparent),
                 expected,
                 "{traces:?} {path} {traceparent:?}"
             );
         }
-        let half = sampled(&TraceConfig::new().sample_ratio(0.5), "/a", None);
+        let half = count_sampled(&TraceConfig::new().sample_ratio(0.5), "/a", None);
         assert!((350..650).contains(&half), "{half}");
     }
 
     #[test]
     fn sampled_parent_overrides_a_low_ratio() {
-        assert_eq!(sampled(&TraceConfig::new().sample_ratio(0.001), "/a", Some(SAMPLED)), 1000);
+        assert_eq!(
+            count_sampled(&TraceConfig::new().sample_ratio(0.001), "/a", Some(SAMPLED)),
+            1000
+        );
     }
 
     #[test]
@@ -386,21 +390,21 @@ mod tests {
         let application = App::new().get("/a", || "a").build().unwrap();
         let (sender, updates) = watch::channel(TraceConfig::new());
         let tracer = Tracer::new(&TraceConfig::new().updates(updates), &application);
-        let sampled = || {
+        let current_rules = || {
             tracer.reload();
             let sampler = tracer.sampler.borrow();
             (sampler.threshold, sampler.route_thresholds[0], sampler.is_parent_based)
         };
         let all = sampling_threshold(1.0);
-        assert_eq!(sampled(), (all, None, true));
+        assert_eq!(current_rules(), (all, None, true));
         sender.send_replace(
             TraceConfig::new()
                 .sample_ratio(0.0)
                 .route_sample_ratio("/a", 1.0)
                 .ignore_remote_parents(),
         );
-        assert_eq!(sampled(), (0, Some(all), false));
+        assert_eq!(current_rules(), (0, Some(all), false));
         drop(sender);
-        assert_eq!(sampled(), (0, Some(all), false), "the last sampling stays");
+        assert_eq!(current_rules(), (0, Some(all), false), "the last sampling stays");
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A worker records in its [`Heartbeat`] which route's handler it polls. Each poll costs three
 //! stores and a load (plain ones on x86), plus a load after the poll. The worker does not read a
-//! clock. A separate thread checks the heartbeats of all workers from time to time
-//! ([`PollWatchdog`]). If a heartbeat shows the same poll for too long, the handler blocks, and the
-//! thread logs a warning with its route while it still blocks. If nothing has happened between
-//! checks, the thread sleeps until the next poll wakes it.
+//! clock. A separate watchdog thread checks the heartbeats of all workers from time to time
+//! ([`PollWatchdog`]). If a heartbeat shows the same poll for too long, the handler is blocking,
+//! and the thread logs a warning with the route while the handler still blocks. If no handler was
+//! polled between checks, the thread sleeps until the next poll wakes it.
 //!
 //! For a handler inside a mounted service, the warning can only name the mount. After such a poll,
 //! the worker sees that a warning was logged for it, and logs the request.
@@ -22,14 +22,14 @@ use std::time::Duration;
 const NO_POLL: usize = 0;
 /// Code without a route is being polled.
 const NO_ROUTE: usize = 1;
-/// How many checks in a row must find nothing new before the watching thread may sleep.
+/// How many checks in a row must find nothing new before the watchdog thread sleeps.
 ///
-/// One check is not enough. To be woken by the next poll, the watching thread sets
-/// `should_wake_watchdog`. Just before that, a worker may have read the flag as false, although its
-/// poll is not visible to the watching thread yet. The second check sees that poll, because stores
-/// become visible to other cores in much less time than the pause between two checks.
+/// One check is not enough. To be woken by the next poll, the watchdog thread sets
+/// `should_wake_watchdog`. Just before that, a worker may have read the flag as false in a poll
+/// that is not visible to the watchdog thread yet. The second check sees that poll, because stores
+/// become visible to other cores in much less time than passes between two checks.
 const IDLE_CHECKS: u32 = 2;
-/// The time between two warnings for one route.
+/// The minimum time between two warnings for one route.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Shows other threads which handler a worker is polling.
@@ -44,11 +44,11 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Heartbeat {
     /// The number of polls so far.
     poll_count: AtomicUsize,
-    /// The address of the route's pattern. The watching thread finds the route's name by it.
+    /// The address of the route's pattern, by which the watchdog thread looks up the route's name.
     route: AtomicUsize,
     /// The number of the last poll for which a warning was logged.
     reported_poll: AtomicUsize,
-    /// Whether the next poll must wake the watching thread.
+    /// Whether the next poll must wake the watchdog thread.
     should_wake_watchdog: AtomicBool,
     watchdog: OnceLock<Thread>,
     blocking_polls: AtomicUsize,
@@ -56,7 +56,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Sets the names of the application's routes for the watching thread.
+    /// Sets the names of the application's routes for the watchdog thread.
     pub(crate) fn register_routes(&self, application: &BuiltApp) {
         let name = |pattern: &str| (address(Some(pattern)), display_pattern(pattern).into_owned());
         let names = application.routes().map(|route| name(route.pattern)).collect();
@@ -64,15 +64,15 @@ impl Heartbeat {
         let _ = self.routes.set(names);
     }
 
-    /// Records that a handler, or a stream that it returned, is being polled, until the result is
-    /// dropped.
+    /// Records that a handler, or a stream that it returned, is being polled until the returned
+    /// guard is dropped.
     #[inline]
     pub(crate) fn start_poll(&self, pattern: Option<&str>) -> PollGuard<'_> {
         // Only this thread writes `poll_count`, so no atomic addition is needed.
         let poll_number = self.poll_count.load(Ordering::Relaxed).wrapping_add(1);
         self.poll_count.store(poll_number, Ordering::Relaxed);
         self.route.store(address(pattern), Ordering::Release);
-        // The order of the accesses matters, see `IDLE_CHECKS`.
+        // The flag must be read after the poll is stored, see `IDLE_CHECKS`.
         compiler_fence(Ordering::SeqCst);
         if self.should_wake_watchdog.load(Ordering::Relaxed) {
             self.wake_watchdog();
@@ -83,10 +83,12 @@ impl Heartbeat {
     #[cold]
     fn wake_watchdog(&self) {
         self.should_wake_watchdog.store(false, Ordering::Relaxed);
-        self.watchdog.get().into_iter().for_each(Thread::unpark);
+        if let Some(thread) = self.watchdog.get() {
+            thread.unpark();
+        }
     }
 
-    /// If a handler is being polled: the number of this poll, and the route's pattern.
+    /// The number of the current poll and the pattern of its route, if a handler is being polled.
     #[must_use]
     pub fn current_poll(&self) -> Option<(usize, String)> {
         let route = self.route.load(Ordering::Acquire);
@@ -99,7 +101,7 @@ impl Heartbeat {
         name.map_or_else(|| "(no route)".to_owned(), Clone::clone)
     }
 
-    /// How often a handler blocked its thread.
+    /// How often a handler has blocked its thread.
     #[must_use]
     pub fn blocking_polls(&self) -> u64 {
         self.blocking_polls.load(Ordering::Relaxed) as u64
@@ -108,8 +110,10 @@ impl Heartbeat {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        // Wake the watching thread, which ends after the last worker has ended.
-        self.watchdog.get().into_iter().for_each(Thread::unpark);
+        // Wake the watchdog thread, which ends after the last worker has ended.
+        if let Some(thread) = self.watchdog.get() {
+            thread.unpark();
+        }
     }
 }
 
@@ -147,7 +151,8 @@ pub struct PollWatchdog {
     last_warnings: HashMap<String, Duration>,
 }
 
-/// The poll that the last check saw, and when it was first seen.
+/// A watched worker, with the poll that the last check saw and the time when that poll was first
+/// seen.
 #[derive(Debug)]
 struct WatchedWorker {
     heartbeat: Weak<Heartbeat>,
@@ -163,12 +168,13 @@ pub struct BlockingHandler {
     pub worker: usize,
     /// The route's pattern.
     pub route: String,
-    /// How long it has blocked so far, at least.
+    /// A lower bound of how long it has blocked so far.
     pub time: Duration,
 }
 
 impl PollWatchdog {
-    /// Watches for polls that take longer than `threshold`, on `thread`.
+    /// Creates a watchdog for polls that take longer than `threshold`. `thread` is the thread that
+    /// will call [`check`](Self::check).
     #[must_use]
     pub fn new(heartbeats: Vec<Weak<Heartbeat>>, threshold: Duration, thread: Thread) -> Self {
         for heartbeat in heartbeats.iter().filter_map(Weak::upgrade) {
@@ -186,9 +192,9 @@ impl PollWatchdog {
     }
 
     /// How long to park the thread before the next check. `None` while workers poll no handlers:
-    /// the next poll, or the end of a worker, unparks the thread. If the thread runs in time, it
-    /// detects every poll that takes 1.5 times the threshold or longer, and never reports a poll
-    /// that takes less than the threshold.
+    /// the next poll, or the end of a worker, unparks the thread. If the thread is scheduled in
+    /// time, it detects every poll that takes 1.5 times the threshold or longer. It never reports a
+    /// poll that takes less than the threshold.
     #[must_use]
     pub fn next_check_in(&self) -> Option<Duration> {
         (self.idle_checks < IDLE_CHECKS).then_some(self.threshold / 2)
@@ -198,7 +204,7 @@ impl PollWatchdog {
     /// not been reported yet. Each route is reported at most once a minute. Returns `None` when all
     /// workers have ended.
     ///
-    /// `now` is the time since the watching began.
+    /// `now` is the current time on any monotonic clock, the same for all calls.
     pub fn check(&mut self, now: Duration) -> Option<Vec<BlockingHandler>> {
         let mut blocked = Vec::new();
         let (mut all_ended, mut is_idle) = (true, true);
@@ -224,11 +230,11 @@ impl PollWatchdog {
             watched.is_reported = true;
             heartbeat.blocking_polls.fetch_add(1, Ordering::Relaxed);
             let route = heartbeat.route_name(route);
-            let is_new = self
+            let may_warn = self
                 .last_warnings
                 .get(&route)
                 .is_none_or(|last_warning| now >= *last_warning + WARNING_INTERVAL);
-            if is_new {
+            if may_warn {
                 heartbeat.reported_poll.store(poll_number, Ordering::Relaxed);
                 self.last_warnings.insert(route.clone(), now);
                 blocked.push(BlockingHandler { worker, route, time });
@@ -238,8 +244,8 @@ impl PollWatchdog {
         (!all_ended).then_some(blocked)
     }
 
-    /// If there is nothing to check, sets the flag that makes the next poll wake this thread.
-    /// Otherwise, clears it.
+    /// Sets the flag that makes the next poll wake this thread if nothing new was found. Otherwise,
+    /// clears the flag.
     fn update_idle(&mut self, is_idle: bool) {
         let was_idle = self.idle_checks > 0;
         self.idle_checks = if is_idle { self.idle_checks.saturating_add(1) } else { 0 };
@@ -370,7 +376,7 @@ mod tests {
         }
         assert_eq!(watchdog.next_check_in(), None);
         let poll_guard = heartbeat.start_poll(None);
-        // The thread was unparked, so parking returns at once.
+        // The thread was unparked, so parking returns immediately.
         std::thread::park();
         assert_eq!(
             (check(&mut watchdog, 60), watchdog.next_check_in()),

@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Runs the handler of `exchange` until it ends, its `deadline` expires, or the worker enters
-/// `Lifecycle::ForceClosing`. `peer` and `accepted_at` are for the shutdown report.
+/// Spawns a task that runs the handler of `exchange` until it ends, its `deadline` expires, or the
+/// worker enters `Lifecycle::ForceClosing`. `peer` and `accepted_at` are for the log and the
+/// shutdown report.
 pub(crate) fn spawn_detached<D: Driver>(
     worker: &Rc<Worker<D>>,
     mut exchange: Exchange,
@@ -19,10 +20,11 @@ pub(crate) fn spawn_detached<D: Driver>(
     peer: String,
     accepted_at: Duration,
 ) {
-    let pending = worker.instrumentation.track();
-    let shared = Rc::clone(worker);
-    worker.driver.spawn_boxed(Box::pin(async move {
-        let worker = shared;
+    // The shutdown waits for this handler until the token is dropped.
+    let token = worker.instrumentation.track();
+    let driver = worker.driver.clone();
+    let worker = Rc::clone(worker);
+    driver.spawn_boxed(Box::pin(async move {
         let _keep_awake = worker.driver.keep_awake();
         let timer = worker.timers.timer();
         if let Some(deadline) = deadline {
@@ -44,8 +46,9 @@ pub(crate) fn spawn_detached<D: Driver>(
                 return Poll::Ready(true);
             }
             timer.poll(cx).map(|()| false)
-        });
-        if was_force_closed.await {
+        })
+        .await;
+        if was_force_closed {
             let now = worker.driver.now();
             let request = exchange.in_flight();
             worker.force_closed.borrow_mut().push(ForceClosed {
@@ -60,8 +63,7 @@ pub(crate) fn spawn_detached<D: Driver>(
             worker.instrumentation.record_aborted_handler();
         }
         exchange.reset();
-        // The shutdown waits for this handler until here.
-        drop(pending);
+        drop(token);
     }));
 }
 

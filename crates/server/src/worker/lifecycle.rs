@@ -1,4 +1,4 @@
-//! The lifecycle states of a worker, and its report at the end.
+//! The lifecycle states of a worker, and the report of a worker that has ended.
 //!
 //! A task of the worker uses [`run_until`] and [`race`] to wait for an event or for a later
 //! lifecycle state.
@@ -20,16 +20,16 @@ pub enum Lifecycle {
     /// Accept and serve connections.
     #[default]
     Serving,
-    /// Accept and serve, but close each connection after its next response. If a worker must
-    /// drain and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it enters
-    /// this state first.
+    /// Accept and serve, but close each connection after its next response. If a worker must drain
+    /// and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it enters this
+    /// state first.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
     /// now on. Otherwise the same as `Draining`.
     HandingOver,
     /// Stop accepting, close idle connections, and let busy ones finish until the shutdown timeout.
     Draining,
-    /// End all connections and tasks at once.
+    /// End all connections and tasks immediately.
     ForceClosing,
 }
 
@@ -42,18 +42,20 @@ pub struct WorkerReport {
     pub force_closed: Vec<ForceClosed>,
 }
 
-/// A connection that the shutdown ended in the middle of its work, or a handler that had outlived
-/// its connection.
+/// A connection that the shutdown ended in the middle of its work, or a handler that the shutdown
+/// aborted after the handler had outlived its connection.
 #[doc(alias = "worker_shutdown_timeout")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForceClosed {
     /// The peer of the connection.
     pub peer: String,
-    /// Method and route of the request whose response was not sent yet; `None` if there was none.
+    /// Method and route of the request whose response was not completely sent; `None` if there was
+    /// no such request.
     pub request: Option<String>,
     /// The work that was unfinished when the connection was force-closed.
     pub stage: InFlightStage,
-    /// How long ago the request first had to wait; `None` if it never did.
+    /// How long the request had been in progress since it first had to wait; `None` if it never had
+    /// to.
     pub in_flight_for: Option<Duration>,
     /// How long the connection had existed.
     pub connection_age: Duration,
@@ -63,8 +65,8 @@ impl fmt::Display for ForceClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let request = self.request.as_deref().unwrap_or("(no complete request)");
         write!(f, "{} during {request}: {}", self.peer, self.stage)?;
-        if let Some(busy) = self.in_flight_for {
-            write!(f, " after {busy:.1?}")?;
+        if let Some(in_flight_for) = self.in_flight_for {
+            write!(f, " after {in_flight_for:.1?}")?;
         }
         write!(f, ", connected for {:.1?}", self.connection_age)
     }

@@ -1,9 +1,9 @@
 //! The thread-local state of a worker: its clock and its lifecycle channel.
 //!
 //! A worker normally has its own thread and sets both once. If several workers share a thread, as
-//! in a simulation, each sets them again before it continues. Response bodies use the clock to send
-//! something after a period of silence. The timers of the clock also report whether the worker
-//! drains.
+//! in a simulation, each worker sets them again before it runs. Response bodies use the clock, for
+//! example to send a keep-alive message after a period of silence. The clock's timers also report
+//! whether the worker is draining.
 
 use super::lifecycle::Lifecycle;
 use super::{Worker, shutdown};

@@ -36,10 +36,10 @@ pub struct WorkerLimits {
     pub limits: Limits,
     /// Updates of `limits.overload`. Requests in progress are not affected.
     pub overload_updates: Option<watch::Receiver<OverloadLimits>>,
-    /// How many of the `connections_max` slots are reserved. They are used when all others are
-    /// taken. A connection in a reserved slot may send one request. If another connection needs a
-    /// slot, the oldest one without a request is closed. For listeners that must stay reachable
-    /// when clients occupy all other slots. Usually 0.
+    /// How many of the `connections_max` slots are reserved for new connections when all other
+    /// slots are taken, so that listeners such as the admin listener stay reachable. A connection
+    /// in a reserved slot may send one request. If a new connection needs a reserved slot and none
+    /// is left, the oldest connection without a request in progress is closed. Usually 0.
     pub reserved_connections: usize,
 }
 
@@ -69,10 +69,12 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) reserved_slots: Rc<ReservedSlots>,
     /// How many connection slots are reserved: see [`WorkerLimits`].
     pub(crate) reserved_connections: usize,
+    /// For the [`WorkerReport`](lifecycle::WorkerReport).
     pub(crate) force_closed: RefCell<Vec<ForceClosed>>,
     lifecycle: Cell<Lifecycle>,
     /// When the current lifecycle state began.
     lifecycle_since: Cell<Duration>,
+    /// The latest value of the `Date` field, and its second since the Unix epoch.
     date: Cell<(u64, Date)>,
     /// The local address of the latest connection.
     last_local_addr: RefCell<Arc<ConnectionAddr>>,
@@ -85,16 +87,17 @@ fn build_request_recorder<D: Driver>(
     instrumentation: &Instrumentation,
 ) -> Option<Rc<RequestRecorder>> {
     let is_measured = instrumentation.metrics().request_histograms.get().is_some();
-    let (clock, unix_clock) = (driver.clone(), driver.clone());
+    let (clock_driver, log_driver) = (driver.clone(), driver.clone());
     let log = instrumentation.take_log();
-    let log = log.map(|log| AccessLogger::new(log, application, move || unix_clock.unix_time()));
-    let tracing = instrumentation.traces().map(|traces| Tracer::new(traces, application));
-    let is_needed = is_measured || log.is_some() || tracing.is_some();
-    let clock = move || clock.precise_now();
+    let log = log.map(|log| AccessLogger::new(log, application, move || log_driver.unix_time()));
+    let tracer = instrumentation.traces().map(|config| Tracer::new(config, application));
+    let is_needed = is_measured || log.is_some() || tracer.is_some();
+    let clock = move || clock_driver.precise_now();
     let recorder =
-        is_needed.then(|| RequestRecorder::new(instrumentation.metrics(), clock, log, tracing))?;
+        is_needed.then(|| RequestRecorder::new(instrumentation.metrics(), clock, log, tracer))?;
     let weak = Rc::downgrade(&recorder);
     let flush = move |now| weak.upgrade().iter().for_each(|recorder| recorder.flush_batch(now));
+    // Without batches, the recorder would read the clock for each request.
     if driver.on_iteration_end(flush) {
         recorder.enable_batching();
     }
@@ -130,6 +133,7 @@ impl<D: Driver> Worker<D> {
             reserved_slots: Rc::default(),
             reserved_connections,
             force_closed: RefCell::default(),
+            // `shutdown::run` enters the later states, because they start timeouts.
             lifecycle: Cell::new(initial.min(Lifecycle::Serving)),
             lifecycle_since: Cell::new(Duration::ZERO),
             date: Cell::new((0, Date::from_unix_seconds(0))),
@@ -181,7 +185,7 @@ impl<D: Driver> Worker<D> {
         date
     }
 
-    /// Shares one copy of the local address among consecutive connections with the same one.
+    /// Shares one copy of the local address among consecutive connections to the same address.
     pub(crate) fn intern_local_addr(&self, address: ConnectionAddr) -> Arc<ConnectionAddr> {
         let mut latest = self.last_local_addr.borrow_mut();
         if **latest != address {

@@ -34,8 +34,8 @@ thread_local! {
 
 /// Notifies tasks, streams and handlers of the server's shutdown, so that endless ones can end.
 ///
-/// In handlers, streams and tasks, [`Shutdown::current`] works without any set-up. The value may be
-/// moved to other threads. It costs nothing until it is used.
+/// In handlers, streams and tasks, [`Shutdown::current`] works without any set-up. The returned
+/// value can be moved to other threads. It costs nothing until it is used.
 #[doc(alias = "CancellationToken")]
 #[doc(alias = "with_graceful_shutdown")]
 #[doc(alias = "ServerHandle")]
@@ -81,7 +81,7 @@ pub(crate) fn install(lifecycle: &watch::Receiver<Lifecycle>) {
     install_receiver(Some(lifecycle.clone()));
 }
 
-/// As [`install`]. `None` means that the lifecycle will not change.
+/// As [`install`]. `None` means that there is no server, so no shutdown is ever requested.
 pub(crate) fn install_receiver(lifecycle: Option<watch::Receiver<Lifecycle>>) {
     LIFECYCLE.set(lifecycle);
 }
@@ -132,13 +132,13 @@ pub(crate) async fn run<D: Driver>(
     WorkerReport { stats: remaining.instrumentation.stats(), ..report }
 }
 
-/// Waits for a lifecycle state after `present`. Waits forever if no other state can follow.
+/// Waits for a lifecycle state later than `current`. Waits forever if the sender was dropped.
 async fn next_lifecycle(
     lifecycle: &mut watch::Receiver<Lifecycle>,
     current: Lifecycle,
 ) -> Lifecycle {
-    // Copy the state out of the channel at once: holding the borrowed value across an await would
-    // block the sender.
+    // Copy the state out of the channel before the next await: holding the borrowed value across an
+    // await would block the sender.
     let next = lifecycle.wait_for(|next| *next > current).await.map(|next| *next);
     match next {
         Ok(next) => next,
@@ -154,7 +154,7 @@ async fn force_close_requested(lifecycle: &mut watch::Receiver<Lifecycle>) {
 /// Drops the worker and its application once no task of the server uses it any more.
 async fn drop_application<D: Driver>(worker: Rc<Worker<D>>) {
     worker.timers.stop();
-    // The tasks that still use the worker were woken, and end when they are polled.
+    // The tasks that still use the worker have been woken, and end when they are polled next.
     while Rc::strong_count(&worker) > 1 {
         worker.driver.sleep_until(worker.driver.now() + TASK_CHECK_INTERVAL_MIN).await;
     }
@@ -171,7 +171,7 @@ struct RemainingWork<D> {
 }
 
 impl<D: Driver> RemainingWork<D> {
-    /// Waits for tasks, and then makes the driver wait for blocking functions.
+    /// Waits for tasks, and then configures the driver to wait for blocking functions.
     async fn wait(&self) {
         let now = self.driver.now();
         let deadline = self.deadline.min(now.saturating_add(self.limits.background_task_timeout));
@@ -181,15 +181,15 @@ impl<D: Driver> RemainingWork<D> {
         let deadline = Instant::now().checked_add(deadline.saturating_sub(self.driver.now()));
         let (instrumentation, lifecycle) =
             (Rc::clone(&self.instrumentation), self.lifecycle.clone());
-        self.driver.wait_for_blocking_tasks_while(move |functions| {
-            instrumentation.set_abandoned_blocking_tasks(functions);
+        self.driver.wait_for_blocking_tasks_while(move |still_running| {
+            instrumentation.set_abandoned_blocking_tasks(still_running);
             deadline.is_none_or(|deadline| Instant::now() < deadline)
                 && *lifecycle.borrow() < Lifecycle::ForceClosing
         });
     }
 
     async fn wait_for_tasks(&self, deadline: Duration) {
-        // The tasks may wait for events that are not events of the driver.
+        // The tasks may wait for events that the driver does not know.
         let _keep_awake = self.driver.keep_awake();
         let started_at = self.driver.now();
         let (mut pause, mut has_warned, mut is_expired) = (TASK_CHECK_INTERVAL_MIN, false, false);

@@ -143,7 +143,7 @@ last events:
        0.000 s  client 1: has connection 3
        0.000 s  connection 3: accepted
        1.000 s  connection 3: the client closes it
-       1.000 s  client 1: no answer to GET /slow/3: the client gave up after 1s
+       1.000 s  client 1: no response to GET /slow/3: the client gave up after 1s
        1.000 s  client 1: GET /slow/7
        1.000 s  connection 8: a client connects
        1.000 s  client 1: has connection 8

@@ -247,7 +247,7 @@ fn faults_can_be_changed_during_a_run() {
         let error =
             server.client().get("/hello").send().await.expect_err("the connection is refused");
         assert_eq!(error.kind, SimErrorKind::ConnectionRefused);
-        assert_eq!(error.to_string(), "no answer to GET /hello: the connection was refused");
+        assert_eq!(error.to_string(), "no response to GET /hello: the connection was refused");
         sim.set_faults(&Faults::none());
         assert_eq!(
             server.client().get("/hello").send().await.expect("there are no more faults").text(),

@@ -35,11 +35,11 @@ use std::task::{Context, Poll};
 /// | closed: the peer sent `close_notify` | - |
 /// | rejected: the peer broke a rule | - |
 ///
-/// Between requests a session owns no buffers, except for an incomplete record.
+/// Between requests a connection owns no buffers, except for an incomplete record.
 #[doc(alias = "ServerConnection")]
 #[doc(alias = "TlsSession")]
 pub struct TlsConnection {
-    stage: TlsConnectionState,
+    stage: ReceiveStage,
     write_state: WriteState,
     /// Bytes received before the handshake was complete.
     handshake_bytes: usize,
@@ -48,8 +48,8 @@ pub struct TlsConnection {
     incoming: Vec<u8>,
 }
 
-/// The state of the receiving side.
-enum TlsConnectionState {
+/// The stage of the receiving side.
+enum ReceiveStage {
     /// Too few bytes to recognise the protocol; fewer than 25.
     Sniffing(Arc<ServerConfig>),
     /// The same while challenges are pending; the first record decides which configuration is used.
@@ -78,20 +78,20 @@ struct ActiveConnection {
 
 impl TlsConnection {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
-        Self::with_state(TlsConnectionState::Sniffing(config))
+        Self::with_state(ReceiveStage::Sniffing(config))
     }
 
     pub(crate) fn with_challenges(
         client_config: Arc<ServerConfig>,
         challenges: Arc<ChallengeResponses>,
     ) -> Self {
-        Self::with_state(TlsConnectionState::DetectingChallenge(Box::new(ChallengeDetector::new(
+        Self::with_state(ReceiveStage::DetectingChallenge(Box::new(ChallengeDetector::new(
             client_config,
             challenges,
         ))))
     }
 
-    fn with_state(stage: TlsConnectionState) -> Self {
+    fn with_state(stage: ReceiveStage) -> Self {
         Self { stage, write_state: WriteState::Open, handshake_bytes: 0, incoming: Vec::new() }
     }
 
@@ -104,7 +104,7 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`TlsConnectionError`] ends the session: send `out` and close the connection. Plaintext
+    /// A [`TlsConnectionError`] ends the TLS connection: send `out` and close the socket. Plaintext
     /// that arrived before the violation is in `plain`. Further calls return the same error.
     pub fn receive(
         &mut self,
@@ -113,13 +113,13 @@ impl TlsConnection {
         out: &mut Vec<u8>,
     ) -> Result<TlsReadState, TlsConnectionError> {
         match &self.stage {
-            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => {
+            ReceiveStage::Sniffing(_) | ReceiveStage::DetectingChallenge(_) => {
                 self.detect_protocol(input, plain, out)
             }
             // RFC 8446 §6.1: data received after a closure alert MUST be ignored.
-            TlsConnectionState::Active(TlsReadState::PeerClosed, _) => Ok(TlsReadState::PeerClosed),
-            TlsConnectionState::Active(..) => self.process_input(input, plain, out),
-            TlsConnectionState::Failed(error) => Err(error.as_ref().clone()),
+            ReceiveStage::Active(TlsReadState::PeerClosed, _) => Ok(TlsReadState::PeerClosed),
+            ReceiveStage::Active(..) => self.process_input(input, plain, out),
+            ReceiveStage::Failed(error) => Err(error.as_ref().clone()),
         }
     }
 
@@ -128,7 +128,7 @@ impl TlsConnection {
     ///
     /// # Errors
     ///
-    /// A [`TlsSendError`] if the session cannot send.
+    /// A [`TlsSendError`] if the connection cannot send.
     pub fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsSendError> {
         let result =
             self.with_traffic(out, |traffic, out| match append_encrypted(traffic, plain, out) {
@@ -145,9 +145,8 @@ impl TlsConnection {
         result
     }
 
-    /// Appends a `close_notify` to `out`: nothing more will be sent. Receiving is still
-    /// possible. Appends nothing before the handshake is complete, after an error, or when called
-    /// again.
+    /// Appends a `close_notify` to `out` and closes the sending side; receiving is still possible.
+    /// Appends nothing before the handshake is complete, after an error, or when called again.
     // RFC 8446 §6.1: each party MUST send a "close_notify" before closing its write side, unless it
     // has already sent some error alert.
     pub fn close(&mut self, out: &mut Vec<u8>) {
@@ -169,10 +168,8 @@ impl TlsConnection {
     /// The negotiated parameters; `None` before the handshake is complete and after a
     /// [`TlsConnectionError`].
     pub fn handshake_info(&self) -> Option<HandshakeInfo<'_>> {
-        let TlsConnectionState::Active(
-            TlsReadState::Established | TlsReadState::PeerClosed,
-            connection,
-        ) = &self.stage
+        let ReceiveStage::Active(TlsReadState::Established | TlsReadState::PeerClosed, connection) =
+            &self.stage
         else {
             return None;
         };
@@ -195,7 +192,7 @@ impl TlsConnection {
     /// each call.
     pub fn peer_certificate(&self) -> Option<PeerCertificate> {
         match &self.stage {
-            TlsConnectionState::Active(
+            ReceiveStage::Active(
                 TlsReadState::Established | TlsReadState::PeerClosed,
                 connection,
             ) => peer_certificate::parse(connection.rustls.peer_certificates()?),
@@ -207,10 +204,10 @@ impl TlsConnection {
     #[inline]
     pub fn certificate_names(&mut self) -> Option<&mut CertificateNames> {
         match &mut self.stage {
-            TlsConnectionState::Active(_, connection) => connection.certificate_names.as_mut(),
-            TlsConnectionState::Sniffing(_)
-            | TlsConnectionState::DetectingChallenge(_)
-            | TlsConnectionState::Failed(_) => None,
+            ReceiveStage::Active(_, connection) => connection.certificate_names.as_mut(),
+            ReceiveStage::Sniffing(_)
+            | ReceiveStage::DetectingChallenge(_)
+            | ReceiveStage::Failed(_) => None,
         }
     }
 
@@ -218,23 +215,23 @@ impl TlsConnection {
     /// so, [`TlsConnection::poll_lookup`] reports when to continue.
     #[inline]
     pub fn is_lookup_pending(&self) -> bool {
-        matches!(&self.stage, TlsConnectionState::DetectingChallenge(detector) if detector.is_lookup_pending())
+        matches!(&self.stage, ReceiveStage::DetectingChallenge(detector) if detector.is_lookup_pending())
     }
 
-    /// Ready when the handshake is not waiting. [`TlsConnection::receive`] then continues, even
-    /// without new bytes.
+    /// Ready when the handshake is not waiting for a lookup. [`TlsConnection::receive`] then
+    /// continues, even without new bytes.
     pub fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            TlsConnectionState::DetectingChallenge(detector) => detector.poll_lookup(cx),
+            ReceiveStage::DetectingChallenge(detector) => detector.poll_lookup(cx),
             _ => Poll::Ready(()),
         }
     }
 
-    /// Ends the session and frees its memory.
+    /// Ends the connection and frees its memory.
     fn fail(&mut self, error: TlsConnectionError) -> TlsConnectionError {
         self.incoming = Vec::new();
         self.write_state = WriteState::Closed;
-        self.stage = TlsConnectionState::Failed(Box::new(error.clone()));
+        self.stage = ReceiveStage::Failed(Box::new(error.clone()));
         error
     }
 
@@ -248,16 +245,16 @@ impl TlsConnection {
             return Err(TlsSendError::Closed);
         }
         let connection = match &mut self.stage {
-            TlsConnectionState::Sniffing(_)
-            | TlsConnectionState::DetectingChallenge(_)
-            | TlsConnectionState::Active(TlsReadState::Handshaking, _) => {
+            ReceiveStage::Sniffing(_)
+            | ReceiveStage::DetectingChallenge(_)
+            | ReceiveStage::Active(TlsReadState::Handshaking, _) => {
                 return Err(TlsSendError::Handshaking);
             }
-            TlsConnectionState::Active(
+            ReceiveStage::Active(
                 TlsReadState::Established | TlsReadState::PeerClosed,
                 connection,
             ) => connection,
-            TlsConnectionState::Failed(_) => return Err(TlsSendError::Closed),
+            ReceiveStage::Failed(_) => return Err(TlsSendError::Closed),
         };
         loop {
             // rustls remembers positions in the unprocessed bytes, so it must see them here. It
@@ -284,11 +281,9 @@ impl TlsConnection {
 impl fmt::Debug for TlsConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage: &dyn fmt::Debug = match &self.stage {
-            TlsConnectionState::Sniffing(_) | TlsConnectionState::DetectingChallenge(_) => {
-                &"Opening"
-            }
-            TlsConnectionState::Active(read_state, _) => read_state,
-            TlsConnectionState::Failed(error) => error,
+            ReceiveStage::Sniffing(_) | ReceiveStage::DetectingChallenge(_) => &"Opening",
+            ReceiveStage::Active(read_state, _) => read_state,
+            ReceiveStage::Failed(error) => error,
         };
         f.debug_struct("TlsConnection")
             .field("stage", stage)

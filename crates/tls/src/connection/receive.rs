@@ -1,6 +1,7 @@
-//! Received bytes: the recognition of TLS, records, and the limits of a handshake.
+//! Processes received bytes: recognises TLS, passes records to rustls, and limits the size of
+//! handshakes.
 
-use super::{ActiveConnection, TlsConnection, TlsConnectionState};
+use super::{ActiveConnection, ReceiveStage, TlsConnection};
 use crate::certificate_names::CertificateNames;
 use crate::connection_error::{PLAIN_HTTP_REPLY, TlsConnectionError};
 use crate::handshake_info::TlsReadState;
@@ -16,12 +17,12 @@ use std::sync::Arc;
 thread_local! {
     /// Where received records are decrypted. Received bytes are borrowed and read-only, and rustls
     /// decrypts in place, so they are copied once. The copy exists only during one call, so all
-    /// sessions of a thread share one buffer.
+    /// connections of a thread share one buffer.
     static SCRATCH: Pool<Vec<u8>> = const { Pool::new(1) };
 }
 
 impl TlsConnection {
-    /// Recognises the protocol by the first bytes, and processes those of a TLS connection.
+    /// Recognises the protocol by the first bytes, and starts the handshake of a TLS connection.
     pub(super) fn detect_protocol(
         &mut self,
         input: &[u8],
@@ -34,11 +35,9 @@ impl TlsConnection {
         let received = if self.incoming.is_empty() { input } else { &self.incoming };
         let protocol = sniff::sniff(received);
         let config = match &mut self.stage {
-            TlsConnectionState::Sniffing(config) => Some(Arc::clone(config)),
-            TlsConnectionState::DetectingChallenge(detector)
-                if protocol == SniffedProtocol::Tls =>
-            {
-                detector.config(received)
+            ReceiveStage::Sniffing(config) => Some(Arc::clone(config)),
+            ReceiveStage::DetectingChallenge(detector) if protocol == SniffedProtocol::Tls => {
+                detector.choose_config(received)
             }
             _ => None,
         };
@@ -58,8 +57,7 @@ impl TlsConnection {
                     certificate_names: None,
                     client_not_after: None,
                 };
-                self.stage =
-                    TlsConnectionState::Active(TlsReadState::Handshaking, Box::new(connection));
+                self.stage = ReceiveStage::Active(TlsReadState::Handshaking, Box::new(connection));
                 // The first byte is enough to recognise TLS, so nothing was buffered before, except
                 // while the first record was inspected.
                 if self.incoming.is_empty() {
@@ -87,7 +85,7 @@ impl TlsConnection {
         TlsReadState::Handshaking
     }
 
-    /// Processes bytes of a TLS connection: copies them to a mutable buffer, and keeps the
+    /// Processes bytes of a TLS connection: copies them to a mutable buffer, and stores the
     /// unprocessed rest.
     pub(super) fn process_input(
         &mut self,
@@ -96,7 +94,7 @@ impl TlsConnection {
         out: &mut Vec<u8>,
     ) -> Result<TlsReadState, TlsConnectionError> {
         let is_established =
-            matches!(self.stage, TlsConnectionState::Active(TlsReadState::Established, _));
+            matches!(self.stage, ReceiveStage::Active(TlsReadState::Established, _));
         if !is_established {
             self.handshake_bytes += input.len();
         }
@@ -156,8 +154,8 @@ impl TlsConnection {
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(usize, TlsReadState), TlsConnectionError> {
-        let TlsConnectionState::Active(read_state, connection) = &mut self.stage else {
-            unreachable!("only a live session processes bytes");
+        let ReceiveStage::Active(read_state, connection) = &mut self.stage else {
+            unreachable!("only an active connection processes bytes");
         };
         if *read_state == TlsReadState::Handshaking {
             client_not_after::set(connection.client_not_after);
@@ -195,7 +193,8 @@ impl TlsConnection {
             }
         };
         if *read_state == TlsReadState::Handshaking {
-            // Take the result even after an error, so that it is not attributed to another session.
+            // Take the result even after an error, so that it is not attributed to another
+            // connection.
             if let Some(resolved) = resolver::take_last() {
                 connection.server_name = resolved.server_name;
                 connection.certificate_names = resolved.certificate.map(CertificateNames::new);

@@ -68,7 +68,8 @@ impl AppBuilder {
         }
     }
 
-    /// Records the requirements of a fallback or a middleware; errors call it `name`.
+    /// Records the requirements of a fallback or a middleware, which build errors refer to as
+    /// `name`.
     pub(crate) fn require(&mut self, name: String, requirements: Requirements) {
         self.requirements.push(NamedRequirements {
             name,
@@ -123,13 +124,12 @@ impl RouteEntry {
         format!("{} {} ({})", self.methods, self.pattern, self.location)
     }
 
-    /// Whether a request may match the pattern and still be rejected by a guard or a parameter
-    /// type.
+    /// Whether a guard or a parameter type can reject a request that matches the pattern.
     pub(crate) fn is_guarded(&self) -> bool {
         !self.guards.is_empty() || !self.typed_parameters.is_empty()
     }
 
-    /// If routes inside the handler have options that the server could not apply, reports these.
+    /// Reports options of routes inside the handler that the server cannot apply.
     pub(crate) fn check_options(&self, errors: &mut Vec<BuildErrorKind>) {
         check_nested_options(&self.name(), &self.requirements, &self.options, errors);
     }
@@ -180,7 +180,7 @@ impl From<RouteEntry> for BuiltRoute {
 }
 
 impl Fallback {
-    /// The fallback of the scope `prefix`.
+    /// The fallback of the scope `prefix`. `Args` and `Via` are inferred markers ([`Handler`]).
     pub(crate) fn new<Args, Via, H>(
         prefix: &str,
         handler: H,
@@ -198,7 +198,7 @@ impl Fallback {
         check_nested_options(&name, &requirements, &options, &mut builder.errors);
         if requirements.guards().next().is_some() {
             let message = format!(
-                "{name} has a guard, but answers every request without a route; put the guard on \
+                "{name} has a guard, but handles every request without a route; put the guard on \
                  a route"
             );
             builder.errors.push(BuildErrorKind::GuardedFallback { message });
@@ -209,8 +209,9 @@ impl Fallback {
     }
 }
 
-/// The server applies only the options of the whole handler. So an option of a route inside the
-/// handler takes effect only if the whole handler has the same or a stricter setting.
+/// Reports options of routes inside the handler `outer` that would have no effect. The server
+/// applies only the options of the whole handler, so an inner option takes effect only if the whole
+/// handler has the same or a stricter setting.
 fn check_nested_options(
     outer: &str,
     requirements: &Requirements,

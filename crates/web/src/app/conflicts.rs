@@ -1,5 +1,5 @@
-//! Compares routes of the same path: which methods each one handles, and which routes are
-//! unreachable.
+//! Compares routes with the same path, to determine which methods each one handles and which ones
+//! are unreachable.
 
 use crate::app::TrailingSlash;
 use crate::app::builder::RouteEntry;
@@ -67,7 +67,7 @@ pub(crate) fn method_sets(
 fn overlap_key(entry: &RouteEntry, slash_policy: TrailingSlash) -> String {
     let mut key = pattern_shape(&entry.pattern, slash_policy);
     for condition in condition_keys(entry) {
-        // A path contains no question mark.
+        // A path cannot contain a question mark, so it separates the conditions.
         key += &format!("?{condition}");
     }
     key
@@ -89,7 +89,7 @@ fn condition_keys(entry: &RouteEntry) -> BTreeSet<String> {
 
 /// Reports guarded routes that are unreachable because a route checked earlier accepts every
 /// request that they accept. `order` is the order in which routes are checked.
-pub(crate) fn find_shadowed(
+pub(crate) fn report_shadowed(
     entries: &[Box<RouteEntry>],
     order: &[(u32, MethodSet)],
     slash_policy: TrailingSlash,
@@ -138,6 +138,7 @@ fn pattern_shape(pattern: &str, slash_policy: TrailingSlash) -> String {
     shape
 }
 
+/// The names of the parameters in a pattern, from the left.
 pub(crate) fn parameter_names(pattern: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = pattern;

@@ -3,7 +3,7 @@
 use crate::app::route_table::{AUTOMATIC_METHODS, RouteTable};
 use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
-use crate::http::problem_renderer::{ProblemRenderer, render_problem, unmarked};
+use crate::http::problem_renderer::{ProblemRenderer, render_problem, strip_problem_extensions};
 use crate::http::request::Request;
 use crate::http::response::{IntoResponse, Response};
 use crate::http::route_options::RouteOptions;
@@ -19,8 +19,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-/// The data of an application's endpoints that is known only after the whole application is built.
-/// A merged application keeps its own `AppContext`.
+/// Data that an application's endpoints need, but that is known only after the whole application is
+/// built. A merged application has its own `AppContext`.
 #[derive(Default)]
 pub(crate) struct AppContext {
     problem_renderer: OnceCell<ProblemRenderer>,
@@ -31,9 +31,9 @@ pub(crate) struct AppContext {
 }
 
 impl AppContext {
-    /// Passes the problem renderer, the table and the states of this application to `other`, a
-    /// merged application that was built with `states`. Values that `other` already has take
-    /// precedence.
+    /// Registers `other`, the context of a merged application to which `states` were added. It
+    /// receives this application's problem renderer, table and states when they are set. Values
+    /// that `other` already has take precedence.
     pub(crate) fn add_merged(&self, other: Rc<Self>, states: States) {
         self.merged.borrow_mut().push((other, states));
     }
@@ -78,7 +78,7 @@ impl AppContext {
     pub(crate) fn render_problem(&self, problem: Problem, head: &RequestHead) -> Response {
         let response = problem.into_response();
         match self.problem_renderer.get() {
-            Some(renderer) => unmarked(render_problem(&**renderer, head, response)),
+            Some(renderer) => strip_problem_extensions(render_problem(&**renderer, head, response)),
             None => response,
         }
     }
@@ -95,8 +95,8 @@ pub(crate) struct Unmatched {
     pub(crate) ambiguous: Rc<dyn Endpoint>,
 }
 
-/// The endpoint of a service whose problems are rendered by the application's function. Costs
-/// nothing if there is no such function.
+/// Calls a service, and renders the problems in its responses with the application's function. If
+/// there is no such function, only calls the service.
 pub(crate) struct RenderProblems<S> {
     shared: Rc<AppContext>,
     service: S,
@@ -115,7 +115,9 @@ impl<S: Service> DynService for RenderProblems<S> {
         };
         let head = request.parts.head.share();
         let response = self.service.call(request);
-        slot.pin(async move { unmarked(render_problem(&**renderer, &head, response.await)) })
+        slot.pin(async move {
+            strip_problem_extensions(render_problem(&**renderer, &head, response.await))
+        })
     }
 }
 
@@ -132,7 +134,9 @@ impl<S: Service + 'static> Endpoint for RenderProblems<S> {
             let head = request.parts.head.share();
             let response = self.service.call(request).await;
             match self.shared.problem_renderer.get() {
-                Some(renderer) => unmarked(render_problem(&**renderer, &head, response)),
+                Some(renderer) => {
+                    strip_problem_extensions(render_problem(&**renderer, &head, response))
+                }
                 None => response,
             }
         })
@@ -197,7 +201,7 @@ impl Service for DefaultResponses {
         }
         // Repeats the lookup, because its result does not pass through the middleware. The lookup
         // is cheap, and this path is rare.
-        let (method, connection) = (table.method_id(head), request.parts.peek_connection());
+        let (method, connection) = (table.method_number(head), request.parts.peek_connection());
         let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
             Match::MethodNotAllowed { allow } => {
@@ -229,8 +233,8 @@ impl Service for AmbiguousPath {
         } else {
             format!(
                 "The path {path} has an empty segment (`//`), an encoded slash (`%2F`), a backslash \
-                 (`%5C`) or a path parameter (`;`). A server that normalizes it would answer for \
-                 another resource, so the request is refused. Send the path in its normal form."
+                 (`%5C`) or a path parameter (`;`). A server that normalizes it would serve a different \
+                 resource, so the request is refused. Send the path in its normal form."
             )
         };
         Problem::new(StatusCode::BAD_REQUEST, "ambiguous-path", detail).into_response()
@@ -239,8 +243,8 @@ impl Service for AmbiguousPath {
 
 fn not_found(head: &RequestHead) -> Problem {
     let detail = format!(
-        "There is nothing at {path}, so {method} cannot be answered. Check the path's spelling; \
-         upper and lower case differ, and so do paths with and without a slash at the end.",
+        "No route matches {method} {path}. Check the path's spelling: paths are case-sensitive, and \
+         a slash at the end makes a difference.",
         path = head.path(),
         method = head.method_str(),
     );
@@ -254,7 +258,7 @@ fn method_not_allowed(head: &RequestHead, names: &str) -> Response {
         return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
     }
     let (method, path) = (head.method_str(), head.path());
-    let detail = format!("{path} does not answer {method}. It answers {names}.");
+    let detail = format!("{path} does not support {method}. It supports {names}.");
     let allowed: Vec<_> = names.split(", ").collect();
     let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
         .with_member("allow", allowed);

@@ -1,4 +1,4 @@
-//! The errors of an application, all reported at once when it is built.
+//! The errors of an application, all reported together when it is built.
 
 use std::fmt;
 
@@ -45,11 +45,11 @@ pub enum BuildErrorKind {
         /// The state's type.
         state: &'static str,
     },
-    /// A handler takes path parameters that its pattern does not have.
+    /// A handler expects path parameters that its pattern does not have.
     PathMismatch {
         /// The route.
         route: String,
-        /// The parameters that the handler takes.
+        /// The parameters that the handler expects.
         expected: String,
         /// The parameters that the pattern has.
         found: String,
@@ -73,9 +73,9 @@ pub enum BuildErrorKind {
         /// The call that sets the option on the whole handler.
         setting: &'static str,
     },
-    /// A call that has no effect here.
+    /// A fallback has a guard, but guards have no effect on fallbacks.
     GuardedFallback {
-        /// The call, its source location, and what to do instead.
+        /// The fallback, its source location, and what to do instead.
         message: String,
     },
     /// Two routes with different patterns have the same name.
@@ -112,7 +112,7 @@ impl fmt::Display for BuildErrorKind {
             Self::InvalidPattern { route, reason } => write!(f, "{route}: {reason}"),
             Self::Conflict { first, second, methods } => write!(
                 f,
-                "{first} and {second} match the same paths and both answer {methods}; remove one, \
+                "{first} and {second} match the same paths and both handle {methods}; remove one, \
                  or give them different methods"
             ),
             Self::Shadowed { first, second } => write!(
@@ -129,13 +129,13 @@ impl fmt::Display for BuildErrorKind {
                  Path argument and the pattern agree"
             ),
             Self::DuplicateFallback { first, second } => {
-                write!(f, "{first} and {second} answer for the same paths; remove one")
+                write!(f, "{first} and {second} handle the same paths; remove one")
             }
             Self::UnsupportedOption { route, outer, option, setting } => write!(
                 f,
                 "{route} sets `{option}`, but it is inside {outer}, and the server applies only \
                  the options of that handler; merge the App (`.merge(app)`) instead of passing the \
-                 built one, or set the option on the whole with `application.{setting}`"
+                 built one, or set the option on that handler with `application.{setting}`"
             ),
             Self::DuplicateName { first, second, name } => {
                 write!(f, "{first} and {second} are both named `{name}`; rename one")
@@ -151,7 +151,7 @@ impl fmt::Display for BuildErrorKind {
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.errors.len();
-        let noun = if count == 1 { "fault" } else { "faults" };
+        let noun = if count == 1 { "error" } else { "errors" };
         write!(f, "the application has {count} {noun}:")?;
         for error in &self.errors {
             write!(f, "\n  {error}")?;

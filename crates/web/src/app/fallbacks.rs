@@ -47,7 +47,7 @@ impl Fallbacks {
     pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<BuildErrorKind>> {
         let (mut builder, mut all_typed) = (RouterBuilder::new(), Vec::with_capacity(all.len()));
         for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS_PER_SCOPE as usize)) {
-            // A prefix that cannot be parsed is also reported for the scope's routes.
+            // A prefix that cannot be expanded is added as written, so that the router reports it.
             let expanded = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
             let expanded = expanded.map(|expanded| (expanded.pattern, expanded.typed_parameters));
             let (prefix, typed) = expanded.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
@@ -69,7 +69,7 @@ impl Fallbacks {
         }
     }
 
-    /// The fallback for `path`: that of the scope with the most specific matching prefix.
+    /// The fallback of the scope whose prefix is the most specific one that matches `path`.
     pub(crate) fn find(&self, path: &str) -> Option<&Fallback> {
         let types_match = |route: &Route, values: Values<'_, '_>| {
             let typed = self.typed.get((route.id() / PATTERNS_PER_SCOPE) as usize);
@@ -85,7 +85,7 @@ impl Fallbacks {
     }
 }
 
-/// Translates the router's errors, and drops repeated ones.
+/// Converts the router's errors to build errors without duplicates.
 fn translate_errors(route_errors: &[RouteError], all: &[ScopeFallback]) -> Vec<BuildErrorKind> {
     let name = |id: u32| {
         let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS_PER_SCOPE) as usize];

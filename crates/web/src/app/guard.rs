@@ -33,7 +33,7 @@ use std::fmt;
 
 pub use crate::http::guard::{Guard, GuardContext};
 
-/// A guard made by a function of this module: a predicate and its description.
+/// A guard created by a function of this module: a predicate and its description.
 struct FnGuard<F> {
     check: F,
     name: String,
@@ -65,27 +65,29 @@ impl<F> fmt::Debug for FnGuard<F> {
     }
 }
 
-fn fn_guard(
+/// Creates a guard that reads no header fields.
+fn new_guard(
     name: String,
     equality_key: Option<String>,
-    accepts: impl Fn(&GuardContext<'_>) -> bool,
+    check: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    fn_guard_with_headers(Some(Vec::new()), name, equality_key, accepts)
+    new_guard_with_headers(Some(Vec::new()), name, equality_key, check)
 }
 
-/// Like [`fn_guard`], but for a guard that also reads these header fields (`None`: unknown).
-fn fn_guard_with_headers(
+/// Like [`new_guard`], but for a guard that also reads these header fields. `None` means that the
+/// fields are unknown.
+fn new_guard_with_headers(
     header_names: Option<Vec<HeaderName>>,
     name: String,
     equality_key: Option<String>,
-    accepts: impl Fn(&GuardContext<'_>) -> bool,
+    check: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    FnGuard { check: accepts, name, equality_key, header_names }
+    FnGuard { check, name, equality_key, header_names }
 }
 
-/// The name of this field as a list; empty if the name is not a token, because no field can have
-/// such a name.
-fn parse_header_name(name: &str) -> Option<Vec<HeaderName>> {
+/// The header fields that a guard on the field `name` reads: that field, or none if the name is not
+/// a token, because no request can have such a field.
+fn to_header_names(name: &str) -> Option<Vec<HeaderName>> {
     Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
 }
 
@@ -95,7 +97,7 @@ fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<He
 }
 
 /// Declares which header fields `guard` reads. Besides these, it must depend only on the method,
-/// host, scheme, path and query. A closure by itself declares no fields. So caches may not store
+/// host, scheme, path and query. A closure by itself declares no fields. So caches must not store
 /// the responses of its route, nor those of other routes whose choice depends on the closure.
 ///
 /// ```
@@ -123,7 +125,7 @@ pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Gua
     };
     let fields = fields.into_iter().map(parse_name).collect();
     let (description, key) = (guard.name().into_owned(), guard.equality_key().map(Cow::into_owned));
-    fn_guard_with_headers(Some(fields), description, key, move |context| guard.check(context))
+    new_guard_with_headers(Some(fields), description, key, move |context| guard.check(context))
 }
 
 /// The key of a guard for comparison: its kind and its arguments, quoted so that different
@@ -141,7 +143,7 @@ fn equality_key(kind: &str, arguments: impl fmt::Debug) -> Option<String> {
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
     let name = format!("the host is {host}");
-    fn_guard(name, equality_key("host", &host), move |context| {
+    new_guard(name, equality_key("host", &host), move |context| {
         let client = context.client();
         host_matches(&host, &client.host().to_ascii_lowercase(), client.is_secure())
     })
@@ -162,10 +164,10 @@ fn host_matches(wanted: &str, requested: &str, is_secure: bool) -> bool {
     port_matches && name_matches
 }
 
-/// The name without a trailing dot, and the port.
+/// Splits a host into its name, without a trailing dot, and its port.
 fn split_host_port(host: &str) -> (&str, Option<&str>) {
     let (name, port) = match host.rsplit_once(':') {
-        // A colon within brackets is part of an address.
+        // A colon within brackets is part of an IPv6 address.
         Some((name, port)) if !port.ends_with(']') => {
             (name, Some(port).filter(|port| !port.is_empty()))
         }
@@ -180,7 +182,7 @@ pub fn header(name: impl Into<String>, value: impl Into<String>) -> impl Guard +
     let (name, value) = (name.into(), value.into());
     let description = format!("the field {name} is {value}");
     let key = equality_key("header", (name.to_ascii_lowercase(), &value));
-    fn_guard_with_headers(parse_header_name(&name), description, key, move |context| {
+    new_guard_with_headers(to_header_names(&name), description, key, move |context| {
         context.head().header_values(&name).any(|field_value| field_value == value.as_bytes())
     })
 }
@@ -190,7 +192,7 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let description = format!("there is a field {name}");
     let key = equality_key("has_header", name.to_ascii_lowercase());
-    fn_guard_with_headers(parse_header_name(&name), description, key, move |context| {
+    new_guard_with_headers(to_header_names(&name), description, key, move |context| {
         context.head().header_bytes(&name).is_some()
     })
 }
@@ -200,7 +202,7 @@ pub fn has_header(name: impl Into<String>) -> impl Guard + fmt::Debug {
 pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + fmt::Debug {
     let (name, value) = (name.into(), value.into());
     let description = format!("the query has {name}={value}");
-    fn_guard(description, equality_key("query", (&name, &value)), move |context| {
+    new_guard(description, equality_key("query", (&name, &value)), move |context| {
         query_pairs(context.head()).any(|(key, decoded)| key == *name && decoded == *value)
     })
 }
@@ -209,13 +211,13 @@ pub fn query(name: impl Into<String>, value: impl Into<String>) -> impl Guard + 
 pub fn has_query(name: impl Into<String>) -> impl Guard + fmt::Debug {
     let name = name.into();
     let description = format!("the query has {name}");
-    fn_guard(description, equality_key("has_query", &name), move |context| {
+    new_guard(description, equality_key("has_query", &name), move |context| {
         query_pairs(context.head()).any(|(key, _)| key == *name)
     })
 }
 
-/// The pairs of a query in form encoding, where `+` is a space. Pairs that are not UTF-8 are
-/// skipped.
+/// The decoded pairs of a query in form encoding, where `+` is a space. Pairs that are not UTF-8
+/// are skipped.
 pub(crate) fn query_pairs(
     head: &RequestHead,
 ) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
@@ -230,11 +232,11 @@ pub(crate) fn query_pairs(
     })
 }
 
-/// Accepts requests whose client uses TLS, also behind trusted proxies
+/// Accepts requests that the client sent over TLS, even behind trusted proxies
 /// ([`ClientInfo::is_secure`](crate::ClientInfo::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
     let name = "the client speaks TLS".to_owned();
-    fn_guard(name, equality_key("secure", ()), |context| context.client().is_secure())
+    new_guard(name, equality_key("secure", ()), |context| context.client().is_secure())
 }
 
 /// Accepts requests with one of these methods. Use it to guard a scope, or a handler of
@@ -247,7 +249,7 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
     sorted.sort_unstable();
     sorted.dedup();
     let key = equality_key("methods", sorted);
-    fn_guard(description, key, move |context| {
+    new_guard(description, key, move |context| {
         methods.iter().any(|method| method.as_str() == context.method())
     })
 }
@@ -258,7 +260,7 @@ pub fn not(guard: impl Guard) -> impl Guard {
     let key = guard.equality_key().and_then(|inner| equality_key("not", inner));
     let (description, header_names) =
         (format!("not ({})", guard.name()), guard.header_names().map(<[_]>::to_vec));
-    fn_guard_with_headers(header_names, description, key, move |context| !guard.check(context))
+    new_guard_with_headers(header_names, description, key, move |context| !guard.check(context))
 }
 
 /// Accepts requests that both guards accept. For several conditions on one route, calling `guard`
@@ -269,7 +271,7 @@ pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
     let description = format!("({} and {})", left.name(), right.name());
     let key =
         left.equality_key().zip(right.equality_key()).and_then(|keys| equality_key("both", keys));
-    fn_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
+    new_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
         left.check(context) && right.check(context)
     })
 }
@@ -281,7 +283,7 @@ pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
     let description = format!("({} or {})", left.name(), right.name());
     let key =
         left.equality_key().zip(right.equality_key()).and_then(|keys| equality_key("either", keys));
-    fn_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
+    new_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
         left.check(context) || right.check(context)
     })
 }

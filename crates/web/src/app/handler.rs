@@ -37,8 +37,8 @@
 //! - If it moves a captured value out (`FnOnce`), clone the value first, as above; `async move ||
 //!   ..` may also use the value in place.
 //! - If it changes a captured value (`FnMut`), put the value into a [`Cell`](std::cell::Cell) or a
-//!   [`RefCell`](std::cell::RefCell). Each worker has its own, so neither needs a lock. For a count
-//!   that all workers share, use an atomic in an `Arc`.
+//!   [`RefCell`](std::cell::RefCell). Each worker has its own closure and value, so neither needs a
+//!   lock. For a count that all workers share, use an atomic in an `Arc`.
 
 use crate::http::from_request::{FromRequest, FromRequestParts};
 use crate::http::guard::Guard;
@@ -67,7 +67,7 @@ pub use crate::http::route_options::{OnDisconnect, RouteOptions};
 pub trait Signature<Args> {}
 
 /// A function that handles requests. `Args` distinguishes functions with different arguments. `Via`
-/// distinguishes the kinds of the last argument. Both are always inferred.
+/// distinguishes the kinds of the last argument. Both are markers that the compiler always infers.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
@@ -92,28 +92,28 @@ pub trait Handler<Args, Via>: Signature<Args> {
     fn configure(&self, _options: &mut RouteOptions) {}
 }
 
-/// Marks `async` handlers.
+/// In `Args`, marks `async` handlers.
 #[derive(Debug)]
 pub enum ViaFuture {}
 
-/// Marks handlers that return their response directly.
+/// In `Args`, marks handlers that return their response directly.
 #[derive(Debug)]
 pub enum ViaValue {}
 
-/// Marks services used as handlers.
+/// In `Args`, marks services used as handlers.
 #[derive(Debug)]
 pub enum ViaService {}
 
-/// Marks built applications used as handlers.
+/// In `Args`, marks built applications used as handlers.
 #[derive(Debug)]
 pub enum ViaBuiltApp {}
 
-/// Marks handlers with options, around a handler of `Args`.
+/// Marks a handler with options that wraps a handler with the marker `Args`.
 #[derive(Debug)]
 pub struct ViaOptions<Args>(PhantomData<Args>);
 
 /// Options for one handler, set where it is added to a route:
-/// `.post("/files", upload.body_limit(64 << 20).run_to_completion())`.
+/// `.post("/files", upload.body_limit(64 << 20).run_to_completion())`. `Args` is always inferred.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
     /// Lets the handler finish when the peer disconnects.
     #[doc(alias = "detach")]
@@ -130,9 +130,9 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         WithOption { handler: self, option: RouteOption::OnDisconnect(OnDisconnect::Cancel) }
     }
 
-    /// Limits the request's body, in bytes. This limit overrides those of the middleware and the
-    /// server, whether it is lower or higher. It is checked while the body is read, and extractors
-    /// respond 413.
+    /// Limits the size of the request body, in bytes. This limit overrides those of the middleware
+    /// and the server, whether it is lower or higher. It is checked while the body is read, and
+    /// extractors respond 413.
     #[doc(alias = "client_max_body_size")]
     #[doc(alias = "DefaultBodyLimit")]
     fn body_limit(self, bytes_max: u64) -> WithOption<Self> {
@@ -144,10 +144,10 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
         WithOption { handler: self, option: RouteOption::Timeout(limit) }
     }
 
-    /// Limits how many requests to this route each worker processes at once. A request counts from
-    /// the arrival of its head until the end of its response. A WebSocket counts until it is
-    /// closed. Requests over the limit get a 503 with `Retry-After` before their bodies are read.
-    /// Use it for routes that need a scarce resource.
+    /// Limits how many requests to this route each worker processes at the same time. A request
+    /// counts from the arrival of its head until the end of its response. A WebSocket counts until
+    /// it is closed. Requests over the limit get a 503 with `Retry-After` before their bodies are
+    /// read. Use it for routes that need a scarce resource.
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -225,7 +225,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
 
 impl<Args, H: Signature<Args>> HandlerExt<Args> for H {}
 
-/// A handler with an additional option. Made by [`HandlerExt`].
+/// A handler with an additional option. Created by [`HandlerExt`].
 #[derive(Clone, Copy, Debug)]
 pub struct WithOption<H> {
     handler: H,
@@ -266,21 +266,22 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for WithOp
     }
 }
 
-/// A handler that receives only the requests that a guard accepts. Made by [`HandlerExt::guard`].
+/// A handler that receives only the requests that a guard accepts. Created by
+/// [`HandlerExt::guard`].
 #[derive(Clone)]
 pub struct Guarded<H> {
     handler: H,
     guard: Rc<dyn Guard>,
 }
 
-/// A handler whose route has a name. Made by [`HandlerExt::named`].
+/// A handler whose route has a name. Created by [`HandlerExt::named`].
 #[derive(Clone, Debug)]
 pub struct Named<H> {
     handler: H,
     name: Rc<str>,
 }
 
-/// A handler whose route has metadata. Made by [`HandlerExt::with_metadata`].
+/// A handler whose route has metadata. Created by [`HandlerExt::with_metadata`].
 #[derive(Clone, Debug)]
 pub struct WithMetadata<H> {
     handler: H,
@@ -293,12 +294,13 @@ impl<H: fmt::Debug> fmt::Debug for Guarded<H> {
     }
 }
 
+/// Implements [`Handler`] for a wrapper that adds the requirement `$require` to its handler.
 macro_rules! delegate_handler {
-    ($($Around:ident $require:expr;)*) => {
+    ($($Wrapper:ident $require:expr;)*) => {
         $(
-            impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for $Around<H> {}
+            impl<Args, H: Signature<Args>> Signature<ViaOptions<Args>> for $Wrapper<H> {}
 
-            impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for $Around<H> {
+            impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for $Wrapper<H> {
                 fn call(&self, request: Request) -> impl Future<Output = Response> {
                     self.handler.call(request)
                 }
@@ -317,9 +319,9 @@ macro_rules! delegate_handler {
 }
 
 delegate_handler! {
-    Guarded |it: &Self, requirements: &mut Requirements| requirements.guard(&it.guard);
-    Named |it: &Self, requirements: &mut Requirements| requirements.name(&it.name);
-    WithMetadata |it: &Self, requirements: &mut Requirements| requirements.add_metadata(Rc::clone(&it.metadata));
+    Guarded |wrapper: &Self, requirements: &mut Requirements| requirements.add_guard(&wrapper.guard);
+    Named |wrapper: &Self, requirements: &mut Requirements| requirements.set_route_name(&wrapper.name);
+    WithMetadata |wrapper: &Self, requirements: &mut Requirements| requirements.add_metadata(Rc::clone(&wrapper.metadata));
 }
 
 impl<S: Service> Signature<ViaService> for S {}
@@ -335,14 +337,14 @@ impl<S: Service> Handler<ViaService, ()> for S {
 /// A handler as a [`Service`], with the types of its arguments erased.
 pub(crate) struct HandlerService<H, Args, Via> {
     handler: H,
-    /// The innermost body limit.
+    /// The route's body limit, which overrides those of the middleware around it.
     body_bytes_max: Option<u64>,
-    args: PhantomData<fn() -> (Args, Via)>,
+    markers: PhantomData<fn() -> (Args, Via)>,
 }
 
 impl<H, Args, Via> HandlerService<H, Args, Via> {
     pub(crate) fn new(handler: H, options: &RouteOptions) -> Self {
-        Self { handler, body_bytes_max: options.body_bytes_max, args: PhantomData }
+        Self { handler, body_bytes_max: options.body_bytes_max, markers: PhantomData }
     }
 }
 
@@ -388,14 +390,15 @@ where
     fn require(&self, _: &mut Requirements) {}
 }
 
-/// Implements [`Handler`] for one number of arguments. `$Fn` is the function trait, and `$await`
-/// awaits the result of an `async` function.
+/// Implements [`Handler`] for one number of arguments. `$Fn` is the function trait, `$await` awaits
+/// the result of an `async` function, and `$bound` is the bound on the result that [`Signature`]
+/// requires.
 macro_rules! handler {
-    ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($result:tt)*], $($First:ident)*, $Last:ident) => {
+    ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($bound:tt)*], $($First:ident)*, $Last:ident) => {
         impl<F, R, $($First,)* $Last> Signature<($Marker, $($First,)* $Last)> for F
         where
             F: $Fn($($First,)* $Last) -> R,
-            $($result)*
+            $($bound)*
         {
         }
 
@@ -406,7 +409,7 @@ macro_rules! handler {
             $($First: FromRequestParts,)*
             $Last: FromRequest<Via>,
         {
-            #[allow(unused_mut, reason = "a single argument takes the request whole")]
+            #[allow(unused_mut, reason = "a single argument consumes the request unchanged")]
             #[allow(non_snake_case, reason = "each value is named as its type")]
             async fn call(&self, mut request: Request) -> Response {
                 $(
@@ -440,6 +443,7 @@ macro_rules! handlers {
     };
 }
 
+// There is no `F`, which is the type of the function.
 handlers! {
     (, A)
     (A, B)

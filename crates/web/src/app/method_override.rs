@@ -5,7 +5,7 @@ use crate::app::guard::query_pairs;
 use crate::http::head::RequestHead;
 use peregrine_proto::Method;
 
-/// The places in a POST request that may name another method. Only PUT, PATCH and DELETE are
+/// The parts of a POST request that can name another method. Only PUT, PATCH and DELETE are
 /// accepted. If the request names any other method, it stays a POST.
 ///
 /// Routes are chosen before the body is read, so a form field cannot name the method. Put the
@@ -34,7 +34,7 @@ pub struct MethodOverride {
 }
 
 impl MethodOverride {
-    /// Creates an override without a source: all requests keep their methods.
+    /// Creates an override that reads no part of a request: all requests keep their methods.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -27,8 +27,8 @@
 //! a closure cannot express. The requirements for [closures of handlers](crate::handler#closures)
 //! apply to middleware too.
 //!
-//! [`Next`] hides the type of the next service. It keeps that service's future in a pooled slot of
-//! the thread, so it allocates nothing.
+//! [`Next`] hides the type of the next service. It stores that service's future in a slot from a
+//! thread-local pool, so calls do not allocate once the pool is warm.
 //!
 //! A **type** that implements [`Middleware`] is the long form, for middleware that has settings or
 //! belongs to a library:
@@ -82,7 +82,7 @@ pub trait Middleware {
     fn require(&self, _requirements: &mut Requirements) {}
 
     /// Wraps one route in this middleware. Called once for each route, when the application is
-    /// built. The default calls [`Middleware::run`] for each request; override it to keep data for
+    /// built. The default calls [`Middleware::run`] for each request; override it to store data for
     /// each route.
     #[doc(alias = "layer")]
     #[doc(alias = "new_transform")]
@@ -94,11 +94,11 @@ pub trait Middleware {
     }
 }
 
-/// A middleware or nothing. Made by [`optional`].
+/// A middleware that may be absent. Created by [`optional`].
 #[derive(Clone, Debug)]
 pub struct Optional<M>(Option<Rc<M>>);
 
-/// Makes a middleware that a setting can turn on. `None` adds nothing.
+/// Creates a middleware that a setting can turn on or off. `None` passes requests on unchanged.
 #[doc(alias = "option_layer")]
 #[must_use]
 pub fn optional<M: Middleware>(middleware: Option<M>) -> Optional<M> {
@@ -163,7 +163,7 @@ pub trait IntoMiddleware<Args> {
     /// The resulting middleware.
     type Middleware;
 
-    /// Makes the middleware.
+    /// Creates the middleware.
     fn into_middleware(self) -> Self::Middleware;
 }
 
@@ -179,9 +179,9 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
     }
 }
 
-/// Makes a [`Middleware`] from an async function whose arguments are at most six extractors, the
+/// Creates a [`Middleware`] from an async function whose arguments are at most six extractors, the
 /// request, and [`Next`]. Only code that requires a [`Middleware`] needs it:
-/// [`App::wrap`](crate::App::wrap) takes the function itself.
+/// [`App::wrap`](crate::App::wrap) accepts the function itself.
 ///
 /// The extractors must not read the body. If an extractor rejects the request, the extractor's
 /// problem is the response.
@@ -226,7 +226,7 @@ where
     FromFn { function, args: PhantomData }
 }
 
-/// A function as a middleware. Made by [`from_fn`], and by [`App::wrap`](crate::App::wrap).
+/// A function as a middleware. Created by [`from_fn`] and [`App::wrap`](crate::App::wrap).
 pub struct FromFn<F, Args> {
     function: F,
     args: PhantomData<fn() -> Args>,
@@ -238,7 +238,8 @@ impl<F, Args> fmt::Debug for FromFn<F, Args> {
     }
 }
 
-macro_rules! from_fn {
+/// Implements [`IntoMiddleware`] and [`Middleware`] for functions.
+macro_rules! impl_from_fn {
     ($(($($Extractor:ident)*))*) => {
         $(
             impl<F, R, $($Extractor,)*> IntoMiddleware<($($Extractor,)*)> for F
@@ -281,10 +282,10 @@ macro_rules! from_fn {
     };
 }
 
-from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
+impl_from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
-/// The middleware of a scope from its `wrap` calls, innermost first. They are kept until the
-/// scope's routes are added. Their types are erased, so that [`App`](crate::App) and
+/// The middleware that was added to a scope with `wrap`, innermost first. Each route that is added
+/// later is wrapped in it. The types of the middleware are erased, so that [`App`](crate::App) and
 /// [`Scope`](crate::Scope) have no type parameters.
 #[derive(Clone, Default)]
 pub(crate) struct MiddlewareStack(Option<Rc<StackNode>>);
@@ -310,7 +311,8 @@ impl MiddlewareStack {
         self.nodes().fold(endpoint, |endpoint, node| node.middleware.wrap(ErasedService(endpoint)))
     }
 
-    /// Wraps `service` in all middleware. The application renders the problems of the result.
+    /// Wraps `service` in all middleware. The application's problem renderer renders the problems
+    /// in the responses of the result.
     pub(crate) fn wrap_and_render<S: Service + 'static>(
         &self,
         service: S,

@@ -1,4 +1,7 @@
 //! Builds applications: collects routes, middleware and states, and checks them.
+//!
+//! The type parameters `Args` and `Via` of methods that take a handler are markers that the
+//! compiler always infers ([`Handler`]).
 
 mod builder;
 pub mod built;
@@ -21,7 +24,7 @@ pub mod urls;
 
 use crate::app::builder::{AppBuilder, BuildHook, RouteEntry};
 use crate::app::built::{BuiltApp, BuiltRoute};
-use crate::app::conflicts::{find_shadowed, method_sets, parameter_names};
+use crate::app::conflicts::{method_sets, parameter_names, report_shadowed};
 use crate::app::default_responses::AppContext;
 use crate::app::error::{BuildError, BuildErrorKind};
 use crate::app::fallbacks::Fallbacks;
@@ -259,10 +262,10 @@ impl App {
         Ok(RouteList::new(&self.build()?))
     }
 
-    /// Checks everything and makes the application ready to run.
+    /// Checks the application and makes it ready to run.
     ///
     /// # Errors
-    /// Returns all errors at once: patterns that cannot be parsed, routes that conflict, states
+    /// Returns all errors together: patterns that cannot be parsed, routes that conflict, states
     /// that handlers or middleware need but the application lacks, handlers whose path parameters
     /// do not match their pattern, two fallbacks for the same paths, and route options that the
     /// server could not apply. Each error says where it is and how to fix it.
@@ -283,7 +286,7 @@ impl App {
         }
         let route_index = Rc::new(RouteIndex {
             names: collect_names(&builder.routes, &mut errors),
-            omitted: builder.routes.iter().map(|entry| entry.omitted).collect(),
+            omitted_parameters: builder.routes.iter().map(|entry| entry.omitted).collect(),
         });
         check_requirements(&builder, &mut errors);
         let fallbacks = Fallbacks::build(builder.fallbacks)
@@ -318,7 +321,7 @@ impl fmt::Debug for App {
     }
 }
 
-/// Returns `None` if the router's errors have been added to `errors`.
+/// Builds the router. If that fails, adds the router's errors to `errors` and returns `None`.
 fn build_router(
     routes: &[Box<RouteEntry>],
     methods: &mut MethodIndex,
@@ -352,7 +355,7 @@ fn build_router(
             route_errors.map(|route_error| translate_router_error(route_error, routes, methods)),
         );
     });
-    find_shadowed(routes, &order, slash_policy, errors);
+    report_shadowed(routes, &order, slash_policy, errors);
     router.ok()
 }
 
@@ -400,7 +403,8 @@ fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteC
 /// their methods may differ.
 fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) -> RouteNames {
     let mut names = RouteNames::default();
-    // The key is the name, and whether only entries with all optional parameters count.
+    // For each name, the first entry (`false`), and the first entry that has all optional
+    // parameters (`true`).
     let mut firsts: HashMap<(Rc<str>, bool), &RouteEntry> = HashMap::new();
     // A written pattern may expand to several patterns. This selects the one with all optional
     // parameters and without an added slash.
@@ -430,6 +434,7 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
     names
 }
 
+/// Reports path parameters that the handler or its middleware expects and the pattern lacks.
 fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
     let names = parameter_names(&entry.pattern);
     let found = || match names.len() {
@@ -438,7 +443,7 @@ fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
     };
     for shape in entry.requirements.paths() {
         let expected = match shape {
-            // The type may also take the parameters that this pattern omits: they are read as
+            // The type may also expect the parameters that this pattern omits, which are read as
             // `None`.
             PathShape::Count(count)
                 if (names.len()..=names.len() + entry.omitted).contains(count) =>
@@ -460,7 +465,7 @@ fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
     }
 }
 
-/// Translates an error of the router.
+/// Converts a router error to a build error.
 fn translate_router_error(
     route_error: &RouteError,
     entries: &[Box<RouteEntry>],
@@ -473,8 +478,8 @@ fn translate_router_error(
             BuildErrorKind::InvalidPattern { route: name(route.id), reason }
         }
         RouteError::Duplicate { first, second, methods } => {
-            let any = |id: u32| entries[id as usize].methods == MethodFilter::Any;
-            let methods = if any(first.id) && any(second.id) {
+            let handles_any = |id: u32| entries[id as usize].methods == MethodFilter::Any;
+            let methods = if handles_any(first.id) && handles_any(second.id) {
                 MethodFilter::Any.to_string()
             } else {
                 index.names(*methods)

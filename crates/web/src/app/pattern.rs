@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// ([`App::subtree`](crate::App::subtree)).
 pub const CATCH_ALL: &str = "/{*peregrine_rest}";
 
-/// The pattern for display: everything below a mount is shown as `*`.
+/// The pattern for display: a subtree's [`CATCH_ALL`] is shown as `/*`.
 ///
 /// ```
 /// use peregrine::web::route::display_pattern;
@@ -32,9 +32,9 @@ pub(crate) struct ExpandedPattern {
     pub(crate) pattern: String,
     /// The typed parameters.
     pub(crate) typed_parameters: Vec<(String, ParameterType)>,
-    /// The number of optional parameters that it omits.
+    /// The number of optional parameters that the pattern omits.
     pub(crate) omitted: usize,
-    /// It is another pattern of the same expansion, with a trailing slash added.
+    /// The pattern is another one of the same expansion with a trailing slash added.
     pub(crate) is_slash_variant: bool,
     /// The route also matches its path with a trailing slash.
     pub(crate) has_slash_variant: bool,
@@ -61,13 +61,13 @@ pub(crate) struct ParameterType {
     accepts: fn(&str) -> bool,
 }
 
-macro_rules! parsed {
+macro_rules! parsed_types {
     ($($name:literal $type:ty;)*) => {
         [$(ParameterType { name: $name, accepts: |text| text.parse::<$type>().is_ok() },)*]
     };
 }
 
-const PARSED_TYPES: [ParameterType; 12] = parsed! {
+const PARSED_TYPES: [ParameterType; 12] = parsed_types! {
     "u8" u8;
     "u16" u16;
     "u32" u32;
@@ -147,7 +147,8 @@ pub fn next_parameter(text: &str) -> Option<(&str, &str, &str)> {
 pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
     let (mut expanded, mut typed): (Vec<ExpandedPattern>, Vec<_>) = (Vec::new(), Vec::new());
     let (mut pattern, mut rest) = (String::with_capacity(written.len()), written);
-    // The pattern up to the slash before an optional catch-all, which matches an empty rest too.
+    // For an optional catch-all, such as `/files/{*path?}`, the pattern up to and including the
+    // slash before it.
     let mut slash_variant = None;
     while let Some((before, parameter, after)) = next_parameter(rest) {
         pattern.push_str(before);

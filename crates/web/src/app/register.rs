@@ -2,7 +2,7 @@
 
 use crate::app::scope::Scope;
 
-/// A set of routes: a function that takes a [`Scope`] and returns it, a handler made with an
+/// A set of routes: a function that takes a [`Scope`] and returns it, a handler defined with an
 /// attribute such as `#[get("/")]`, or a tuple of these.
 ///
 /// ```

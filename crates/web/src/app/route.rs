@@ -16,13 +16,15 @@ pub use crate::app::pattern::next_parameter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocComment(pub &'static str);
 
-/// Handlers for several methods of one path, made by [`get`], [`post`] and the other functions
-/// here: `.route("/users", get(list).post(create))`.
+/// Handlers for several methods of one path, created by [`get`], [`post`] and the other functions
+/// in this module: `.route("/users", get(list).post(create))`. The type parameters `Args` and `Via`
+/// of its methods are always inferred ([`Handler`]).
 #[derive(Debug)]
-#[must_use = "it does nothing until it is passed to `route`"]
+#[must_use = "the handlers do nothing until they are passed to `route`"]
 pub struct MethodRouter<T>(T);
 
-/// The handlers of a [`MethodRouter`].
+/// The handlers of a [`MethodRouter`]: `()`, or a pair of the handler that was added last and those
+/// that were added before it.
 pub trait MethodRoutes: sealed::Sealed {
     #[doc(hidden)]
     fn add_to(self, scope: &mut Scope, pattern: &str, location: &'static Location<'static>);
@@ -38,7 +40,7 @@ mod sealed {
 pub struct MethodHandler<H, Args, Via> {
     methods: MethodFilter,
     handler: H,
-    args: PhantomData<fn() -> (Args, Via)>,
+    markers: PhantomData<fn() -> (Args, Via)>,
 }
 
 impl<H, Args, Via> fmt::Debug for MethodHandler<H, Args, Via> {
@@ -58,9 +60,9 @@ where
     T: MethodRoutes,
 {
     fn add_to(self, scope: &mut Scope, pattern: &str, location: &'static Location<'static>) {
-        let (single, earlier) = self;
+        let (last, earlier) = self;
         earlier.add_to(scope, pattern, location);
-        scope.add_handler(single.methods, pattern, single.handler, location);
+        scope.add_handler(last.methods, pattern, last.handler, location);
     }
 }
 
@@ -79,7 +81,7 @@ impl<T: MethodRoutes> MethodRouter<T> {
         methods: MethodFilter,
         handler: H,
     ) -> MethodRouter<(MethodHandler<H, Args, Via>, T)> {
-        MethodRouter((MethodHandler { methods, handler, args: PhantomData }, self.0))
+        MethodRouter((MethodHandler { methods, handler, markers: PhantomData }, self.0))
     }
 
     /// Adds a handler for `method`, which may be an extension method.

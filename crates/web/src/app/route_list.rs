@@ -8,8 +8,8 @@ use std::fmt;
 /// pattern with its conditions, the name, and the source line. See
 /// [`App::routes`](crate::App::routes).
 ///
-/// The table is for people, and its format may change. Programs use [`BuiltApp::routes`] or the
-/// admin listener's `/routes`.
+/// The table is meant for humans, and its format may change. Programs should use
+/// [`BuiltApp::routes`] or the admin listener's `/routes`.
 #[derive(Clone, Debug)]
 pub struct RouteList {
     rows: Vec<[String; 4]>,

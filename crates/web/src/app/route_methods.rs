@@ -1,6 +1,8 @@
 //! The methods of applications and scopes that add routes.
 
 /// The methods that applications and scopes share. `$field` is the path from `self` to the scope.
+/// The type parameters `Args` and `Via` are markers that the compiler infers
+/// ([`Handler`](crate::app::handler::Handler)).
 macro_rules! route_methods {
     ($($field:tt)*) => {
         /// Handles GET requests for `pattern`. HEAD requests call `handler` too, unless they have
@@ -227,8 +229,8 @@ macro_rules! route_methods {
             self
         }
 
-        /// Adds the routes of a function that takes a scope and returns it, of a handler made with
-        /// an attribute macro (feature `macros`), or of a tuple of these.
+        /// Adds the routes of a function that takes a scope and returns it, of a handler defined
+        /// with an attribute macro (feature `macros`), or of a tuple of these.
         #[doc(alias = "service")]
         #[doc(alias = "configure")]
         #[doc(alias = "add")]

@@ -1,7 +1,7 @@
 //! The routing table of a built application.
 //!
 //! The router identifies methods by numbers, and its patterns have no types. The table assigns
-//! numbers to extension methods. It also checks the conditions that the router does not know:
+//! numbers to extension methods. It also checks the conditions that the router does not know about:
 //! guards, and the types of parameters.
 
 use crate::app::pattern::ParameterType;
@@ -38,14 +38,14 @@ impl fmt::Display for MethodFilter {
     }
 }
 
-/// The one number for all methods that the protocol crate does not know and no route names.
+/// The number shared by all methods that the protocol crate does not know and no route names.
 const OTHER_METHOD: u8 = KnownMethod::Extension as u8;
 
-/// The first number for extension methods that routes name.
-const EXTENSION_METHODS_FROM: u8 = OTHER_METHOD + 1;
+/// The number of the first extension method that a route names.
+const FIRST_EXTENSION_METHOD: u8 = OTHER_METHOD + 1;
 
-/// The maximum number of extension methods that an application may name.
-pub(crate) const EXTENSION_METHODS_MAX: usize = 32 - EXTENSION_METHODS_FROM as usize;
+/// The maximum number of extension methods that an application may name. A `MethodSet` has 32 bits.
+pub(crate) const EXTENSION_METHODS_MAX: usize = 32 - FIRST_EXTENSION_METHOD as usize;
 
 /// The numbers by which the router identifies methods.
 #[derive(Debug, Default)]
@@ -69,10 +69,10 @@ impl MethodIndex {
         u8::try_from(index)
             .ok()
             .filter(|_| index < EXTENSION_METHODS_MAX)
-            .map(|index| EXTENSION_METHODS_FROM + index)
+            .map(|index| FIRST_EXTENSION_METHOD + index)
     }
 
-    fn name(&self, index: u8) -> Option<&str> {
+    fn name(&self, number: u8) -> Option<&str> {
         const NAMED: [KnownMethod; 10] = [
             KnownMethod::Get,
             KnownMethod::Head,
@@ -85,16 +85,16 @@ impl MethodIndex {
             KnownMethod::Patch,
             KnownMethod::Query,
         ];
-        if let Some(known) = NAMED.iter().find(|known| **known as u8 == index) {
+        if let Some(known) = NAMED.iter().find(|known| **known as u8 == number) {
             return known.name();
         }
-        let position = usize::from(index.checked_sub(EXTENSION_METHODS_FROM)?);
+        let position = usize::from(number.checked_sub(FIRST_EXTENSION_METHOD)?);
         self.extensions.get(position).map(Method::as_str)
     }
 
     /// The names of `methods`, separated by commas: the value of `Allow`.
     pub(crate) fn names(&self, methods: peregrine_router::MethodSet) -> String {
-        let names: Vec<_> = methods.iter().filter_map(|index| self.name(index)).collect();
+        let names: Vec<_> = methods.iter().filter_map(|number| self.name(number)).collect();
         names.join(", ")
     }
 }
@@ -103,12 +103,12 @@ impl MethodIndex {
 pub(crate) struct RouteTable {
     pub(crate) router: Rc<Router>,
     pub(crate) methods: MethodIndex,
-    /// The conditions of routes, by route number; empty if no route has any.
+    /// The conditions of routes, by route ID; empty if no route has any.
     pub(crate) conditions: Box<[RouteConditions]>,
     pub(crate) route_index: Rc<RouteIndex>,
 }
 
-/// The conditions of a route besides its pattern and method.
+/// The conditions of a route other than its pattern and method.
 #[derive(Default)]
 pub(crate) struct RouteConditions {
     pub(crate) guards: Vec<Rc<dyn Guard>>,
@@ -117,8 +117,8 @@ pub(crate) struct RouteConditions {
 }
 
 impl RouteConditions {
-    /// Like `are_met`. Also records which header fields the guards read, if the guards affect the
-    /// result.
+    /// Like `are_met`. Also records which header fields the guards read, so that the response
+    /// varies by them, unless the parameter types alone decide.
     fn record_and_check(&self, context: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.types_match(values) {
             context.head().record_guards(&self.guards);
@@ -183,10 +183,10 @@ impl RouteTable {
 
     /// The router's number for the request's method.
     #[inline]
-    pub(crate) fn method_id(&self, head: &RequestHead) -> u8 {
+    pub(crate) fn method_number(&self, head: &RequestHead) -> u8 {
         let known = head.index().method;
         if known == KnownMethod::Extension {
-            self.extension_id(head.method_str())
+            self.extension_number(head.method_str())
         } else {
             known as u8
         }
@@ -206,7 +206,7 @@ impl RouteTable {
         let name = head.header("access-control-request-method")?;
         let known = KnownMethod::from_name(name.as_bytes());
         let method =
-            if known == KnownMethod::Extension { self.extension_id(name) } else { known as u8 };
+            if known == KnownMethod::Extension { self.extension_number(name) } else { known as u8 };
         let context = GuardContext::preflight(head, connection, name);
         let find = |checks_guards: bool| {
             let path = head.path().as_bytes();
@@ -228,10 +228,10 @@ impl RouteTable {
     }
 
     #[cold]
-    fn extension_id(&self, name: &str) -> u8 {
-        let extensions = (EXTENSION_METHODS_FROM..).zip(&self.methods.extensions);
+    fn extension_number(&self, name: &str) -> u8 {
+        let extensions = (FIRST_EXTENSION_METHOD..).zip(&self.methods.extensions);
         let mut matches = extensions.filter(|(_, extension)| extension.as_str() == name);
-        matches.next().map_or(OTHER_METHOD, |(index, _)| index)
+        matches.next().map_or(OTHER_METHOD, |(number, _)| number)
     }
 
     /// The names of `methods`, separated by commas.

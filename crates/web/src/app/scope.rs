@@ -32,7 +32,10 @@ pub use crate::app::pattern::CATCH_ALL;
 /// [`Scope::wrap`] applies to the routes that are added later in this scope. It runs inside the
 /// middleware of the enclosing scopes.
 ///
-/// A function may fill a scope, so that a module keeps its routes private:
+/// The type parameters `Args` and `Via` of its methods are always inferred
+/// ([`Handler`](crate::Handler)).
+///
+/// A function can add the routes of a module to a scope, so that its handlers stay private:
 ///
 /// ```
 /// use peregrine::web::{App, Scope};
@@ -89,7 +92,7 @@ impl Scope {
         Self { middleware: self.middleware.push(middleware), default_response: None, ..self }
     }
 
-    /// Passes this scope through `build`.
+    /// Replaces this scope with the result of `build`.
     pub(crate) fn apply(&mut self, build: impl FnOnce(Self) -> Self) {
         let placeholder = Self::root(Rc::clone(&self.builder.shared));
         *self = build(std::mem::replace(self, placeholder));
@@ -136,8 +139,8 @@ impl Scope {
         options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
         let mut requirements = self.inherited_requirements();
         handler.require(&mut requirements);
-        let endpoint = self.endpoint(HandlerService::new(handler, &options));
-        let default_response = self.default_response();
+        let endpoint = self.build_endpoint(HandlerService::new(handler, &options));
+        let default_response = self.get_or_build_default_response();
         RouteEntry {
             pattern: String::new(),
             typed_parameters: Vec::new(),
@@ -155,14 +158,14 @@ impl Scope {
         }
     }
 
-    /// The requirements that each route gets from the scope: the path parameters that the
-    /// middleware added so far needs, and the metadata. Other requirements of a middleware are
-    /// checked only once.
+    /// The requirements that each route inherits from the scope: the path parameters that the
+    /// middleware added so far needs, and the metadata. Other requirements of a middleware do not
+    /// depend on the route, so they are checked only once.
     fn inherited_requirements(&self) -> Requirements {
-        let mut of_middleware = Requirements::default();
-        self.middleware.require(&mut of_middleware);
+        let mut middleware_requirements = Requirements::default();
+        self.middleware.require(&mut middleware_requirements);
         let mut inherited = Requirements::default();
-        inherited.inherit_from(&of_middleware);
+        inherited.inherit_from(&middleware_requirements);
         for metadata in &self.metadata {
             inherited.add_metadata(Rc::clone(metadata));
         }
@@ -214,7 +217,7 @@ impl Scope {
         };
         let mut inner = build(inner);
         if let Some(fallback) = inner.fallback.take() {
-            let endpoint = inner.endpoint(ErasedService(Rc::clone(&fallback.endpoint)));
+            let endpoint = inner.build_endpoint(ErasedService(Rc::clone(&fallback.endpoint)));
             let prefix = std::mem::take(&mut inner.prefix);
             inner.check_fallback_guards(&prefix, &fallback);
             let fallback = Fallback { endpoint, ..fallback };
@@ -228,7 +231,7 @@ impl Scope {
         if !self.guards.is_empty() {
             let name = fallback_name(prefix, fallback.location);
             let message = format!(
-                "{name} is in a scope or an application with a guard, but answers every request \
+                "{name} is in a scope or an application with a guard, but handles every request \
                  without a route; move it outside"
             );
             self.builder.errors.push(BuildErrorKind::GuardedFallback { message });
@@ -257,8 +260,8 @@ impl Scope {
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let inherited = self.inherited_requirements();
-        // If several entries share an endpoint, they also share the wrapped endpoint, so that they
-        // still count as one route.
+        // Entries that share an endpoint must also share the wrapped endpoint: the check for
+        // ambiguous paths compares endpoints to see whether two paths have the same route.
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
@@ -324,14 +327,14 @@ impl Scope {
             None => (None, RouteOptions::default()),
         };
         let has_fallback = fallback.is_some();
-        let not_found = self.endpoint(DefaultResponses::new(&self.builder.shared, fallback));
-        let ambiguous = self.endpoint(AmbiguousPath);
+        let not_found = self.build_endpoint(DefaultResponses::new(&self.builder.shared, fallback));
+        let ambiguous = self.build_endpoint(AmbiguousPath);
         (self.builder, Unmatched { not_found, not_found_options, has_fallback, ambiguous })
     }
 
-    /// Wraps `service` in the scope's middleware and erases its type. The application renders its
-    /// problems.
-    fn endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
+    /// Wraps `service` in the scope's middleware and erases its type. The application's problem
+    /// renderer renders the problems in its responses.
+    fn build_endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
         self.middleware.wrap_and_render(service, &self.builder.shared)
     }
 
@@ -339,14 +342,14 @@ impl Scope {
         if self.middleware.is_empty() {
             return endpoint;
         }
-        self.endpoint(ErasedService(endpoint))
+        self.build_endpoint(ErasedService(endpoint))
     }
 
-    fn default_response(&mut self) -> Rc<dyn Endpoint> {
+    fn get_or_build_default_response(&mut self) -> Rc<dyn Endpoint> {
         if let Some(endpoint) = &self.default_response {
             return Rc::clone(endpoint);
         }
-        let endpoint = self.endpoint(DefaultResponses::new(&self.builder.shared, None));
+        let endpoint = self.build_endpoint(DefaultResponses::new(&self.builder.shared, None));
         self.default_response = Some(Rc::clone(&endpoint));
         endpoint
     }

@@ -87,16 +87,16 @@ impl Accept {
         best.map(|(_, offer)| offer)
     }
 
-    /// Begins a response that is available in several formats. Only the chosen format's `make` is
+    /// Begins a response that is available in several formats. Only the chosen format's `build` is
     /// called.
     #[doc(alias = "respond_to")]
     #[doc(alias = "negotiate")]
     pub fn offer<'m, R: IntoResponse>(
         &self,
         media_type: &'static str,
-        make: impl FnOnce() -> R + 'm,
+        build: impl FnOnce() -> R + 'm,
     ) -> Negotiation<'m> {
-        Negotiation { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, make)
+        Negotiation { accept: self.clone(), best: None, types: Vec::new() }.or(media_type, build)
     }
 
     /// Sends a value in the data format that the client prefers. The formats are JSON, CBOR (with
@@ -129,7 +129,7 @@ impl Accept {
 /// client prefers.
 #[doc(alias = "respond_to")]
 #[doc(alias = "Offers")]
-#[must_use = "a response is made by `respond`"]
+#[must_use = "`respond` creates the response"]
 pub struct Negotiation<'m> {
     accept: Accept,
     best: Option<(u16, Box<dyn FnOnce() -> Response + 'm>)>,
@@ -141,23 +141,23 @@ impl<'m> Negotiation<'m> {
     pub fn or<R: IntoResponse>(
         mut self,
         media_type: &'static str,
-        make: impl FnOnce() -> R + 'm,
+        build: impl FnOnce() -> R + 'm,
     ) -> Self {
         let quality = self.accept.quality(media_type);
         if quality > self.best.as_ref().map_or(0, |(quality, _)| *quality) {
-            self.best = Some((quality, Box::new(|| make().into_response())));
+            self.best = Some((quality, Box::new(|| build().into_response())));
         }
         self.types.push(media_type);
         self
     }
 
-    /// Makes the response in the format that the client prefers, with `Vary: Accept`. If the client
-    /// accepts none of the formats, the response is a problem with status 406 and kind
+    /// Creates the response in the format that the client prefers, with `Vary: Accept`. If the
+    /// client accepts none of the formats, the response is a problem with status 406 and kind
     /// `not-acceptable`.
     #[must_use]
     pub fn respond(self) -> Response {
         let mut response = match self.best {
-            Some((_, make)) => make(),
+            Some((_, build)) => build(),
             None => {
                 let names = self.types.join(", ");
                 let detail = format!("Accept matches none of the available types: {names}");
@@ -326,12 +326,12 @@ mod tests {
 
     #[test]
     fn builds_only_the_chosen_format_and_responds_406_if_none_matches() {
-        let made = std::cell::Cell::new("");
+        let built = std::cell::Cell::new("");
         let response = accept(&["text/html"])
-            .offer("application/json", || made.set("json"))
-            .or("text/html", || made.set("html"))
+            .offer("application/json", || built.set("json"))
+            .or("text/html", || built.set("html"))
             .respond();
-        assert_eq!((made.get(), response.header("vary")), ("html", Some("accept")));
+        assert_eq!((built.get(), response.header("vary")), ("html", Some("accept")));
         let rejected = accept(&["image/png"]).offer("text/html", || "no").respond();
         assert_eq!((rejected.status.as_u16(), rejected.header("vary")), (406, Some("accept")));
     }

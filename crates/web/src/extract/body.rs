@@ -7,13 +7,13 @@ use crate::http::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// Passes the whole body to `read`, without a copy if the body is already complete. Then returns
-/// the buffer to the thread's pool.
+/// Passes the whole body to `read`. A body that is already complete is not copied; otherwise, the
+/// buffer returns to the thread's pool afterwards.
 pub(crate) async fn read_body<T>(body: Body, read: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(read(bytes));
     }
-    let limit = limit(&body);
+    let limit = buffer_limit(&body);
     let buffer = body.collect(limit).await?;
     let result = read(&buffer);
     pool::put(buffer);
@@ -21,7 +21,7 @@ pub(crate) async fn read_body<T>(body: Body, read: impl FnOnce(&[u8]) -> T) -> R
 }
 
 /// The limit for reading all of `body` into memory.
-fn limit(body: &Body) -> u64 {
+fn buffer_limit(body: &Body) -> u64 {
     body.buffer_limit()
 }
 
@@ -35,7 +35,7 @@ fn limit(body: &Body) -> u64 {
 /// ```
 impl FromRequest for Bytes {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let limit = limit(&request.body);
+        let limit = buffer_limit(&request.body);
         Ok(request.body.into_bytes(limit).await?)
     }
 }
@@ -43,7 +43,7 @@ impl FromRequest for Bytes {
 /// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
 impl FromRequest for Vec<u8> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let limit = limit(&request.body);
+        let limit = buffer_limit(&request.body);
         Ok(request.body.collect(limit).await?)
     }
 }
@@ -53,7 +53,7 @@ impl FromRequest for Vec<u8> {
 /// `Content-Type`.
 impl FromRequest for String {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let limit = limit(&request.body);
+        let limit = buffer_limit(&request.body);
         let bytes = request.body.collect(limit).await?;
         String::from_utf8(bytes).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();
@@ -74,8 +74,8 @@ impl FromRequest for String {
 ///
 /// async fn count(mut body: Body) -> Result<String, Problem> {
 ///     let mut bytes = 0;
-///     while let Some(piece) = body.next().await {
-///         bytes += piece?.len();
+///     while let Some(chunk) = body.next().await {
+///         bytes += chunk?.len();
 ///     }
 ///     Ok(format!("{bytes} bytes"))
 /// }
@@ -112,7 +112,7 @@ mod tests {
             assert_eq!(assert_ready(String::from_request(request())).expect("UTF-8"), "caf\u{e9}");
             let mut body = assert_ready(Body::from_request(request())).expect("a body");
             assert!(
-                assert_ready(body.next()).expect("a piece").expect("no error").starts_with(b"caf")
+                assert_ready(body.next()).expect("a chunk").expect("no error").starts_with(b"caf")
             );
             assert_eq!(
                 assert_ready(Request::from_request(request())).expect("the request").path(),
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn a_stream_without_a_limit_has_the_default_limit() {
-        let piece = vec![b' '; 1024 * 1024];
-        let body = || Body::new(http_body_util::StreamBody::new(Pieces(3, piece.clone())));
+        let chunk = vec![b' '; 1024 * 1024];
+        let body = || Body::new(http_body_util::StreamBody::new(Chunks(3, chunk.clone())));
         let problem =
             assert_ready(String::from_request(post("/", &[], body()))).expect_err("too large");
         assert_eq!(problem.members, [("limit".into(), DEFAULT_BODY_BYTES_MAX.into())]);
@@ -158,9 +158,10 @@ mod tests {
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (400, "incomplete-body"));
     }
 
-    struct Pieces(u8, Vec<u8>);
+    /// The number of chunks that remain, and the content of each.
+    struct Chunks(u8, Vec<u8>);
 
-    impl futures_core::Stream for Pieces {
+    impl futures_core::Stream for Chunks {
         type Item = Result<http_body::Frame<Bytes>, std::io::Error>;
 
         fn poll_next(

@@ -1,6 +1,6 @@
 //! The address of the client, even behind proxies.
 
-use super::{FromRequestParts, misconfigured};
+use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ pub struct ClientIp(pub IpAddr);
 impl FromRequestParts for ClientIp {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         parts.client().ip().map(Self).ok_or_else(|| {
-            misconfigured(
+            misconfiguration_problem(
                 "no-client-address",
                 "the handler needs the client's address, but there is none: the connection is \
                  not TCP, and its peer is not a trusted proxy that forwards one; take \

@@ -1,6 +1,6 @@
 //! Properties of the request's connection.
 
-use super::{FromRequestParts, misconfigured};
+use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use crate::http::private_response::PrivateResponse;
 use crate::http::problem::Problem;
@@ -29,10 +29,10 @@ pub struct PeerAddr(pub SocketAddr);
 impl FromRequestParts for PeerAddr {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         parts.peek_connection().peer.socket_addr().map(Self).ok_or_else(|| {
-            misconfigured(
+            misconfiguration_problem(
                 "no-peer-address",
-                "the handler needs the peer's address, but the connection is not TCP; it should \
-                 take `Option<PeerAddr>` or `ConnectionInfo`",
+                "the handler needs the peer's address, but the connection is not TCP; take \
+                 `Option<PeerAddr>` or `ConnectionInfo`",
             )
         })
     }
@@ -42,7 +42,7 @@ impl FromRequestParts for PeerAddr {
     }
 }
 
-/// All properties of the connection, copied. `Rc<ConnectionInfo>` shares them instead.
+/// All properties of the connection, cloned. `Rc<ConnectionInfo>` shares them instead.
 impl FromRequestParts for ConnectionInfo {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(ConnectionInfo::clone(parts.connection()))
@@ -73,7 +73,7 @@ impl FromRequestParts for TlsInfo {
             Problem::new(
                 StatusCode::FORBIDDEN,
                 "tls-required",
-                "this is only answered on an encrypted connection; use https",
+                "this resource requires an encrypted connection; use https",
             )
         })
     }
@@ -92,7 +92,7 @@ impl FromRequestParts for Arc<ClientIdentity> {
             Problem::new(
                 StatusCode::FORBIDDEN,
                 "client-certificate-required",
-                "this is only answered to clients with a certificate; connect again with one",
+                "this resource requires a client certificate; connect again with one",
             )
         })
     }
@@ -103,7 +103,7 @@ impl FromRequestParts for Arc<ClientIdentity> {
     }
 }
 
-/// The client's identity from its certificate, copied. `Arc<ClientIdentity>` shares it instead.
+/// The client's identity from its certificate, cloned. `Arc<ClientIdentity>` shares it instead.
 impl FromRequestParts for ClientIdentity {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let shared = Arc::<Self>::from_request_parts(parts).await?;
@@ -151,6 +151,7 @@ mod tests {
         let mut parts = get("/").parts;
         let problem = assert_ready(PeerAddr::from_request_parts(&mut parts)).expect_err("not TCP");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-peer-address"));
+        // The advice to take an `Option<PeerAddr>` is for the log, not for the client.
         assert!(!problem.detail.contains("PeerAddr"), "{}", problem.detail);
         let problem = assert_ready(TlsInfo::from_request_parts(&mut parts)).expect_err("no TLS");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (403, "tls-required"));

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 /// Rejects a body with a `Content-Type` that `accepts` rejects. `accepts` receives the type and
 /// subtype without parameters. `expected` names the accepted types.
-pub(crate) fn check(
+pub(crate) fn check_content_type(
     head: &RequestHead,
     expected: &'static str,
     accepts: fn(&[u8]) -> bool,

@@ -1,6 +1,6 @@
 //! A deserializer that wraps another one and rejects infinite numbers and NaN.
 //!
-//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. JSON cannot express NaN and infinity.
+//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. JSON has neither NaN nor infinity.
 //! NaN also defeats range checks, because each comparison of NaN with a bound is false. Such values
 //! must not reach a handler.
 
@@ -10,7 +10,7 @@ use serde::de::{
 };
 use std::fmt;
 
-/// The expected value, as error messages call it.
+/// How error messages describe the expected value.
 pub(super) const EXPECTED: &str = "a finite number";
 
 /// Wraps a deserializer, visitor or accessor of serde, and rejects floats that are not finite.

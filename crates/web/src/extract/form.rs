@@ -1,7 +1,8 @@
 //! URL-encoded forms, from the body or from the query.
 
 use super::body::read_body;
-use super::{Form, FromRequest, content_type, query};
+use super::content_type::{check_content_type, is_form};
+use super::{Form, FromRequest, query};
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use http::Method;
@@ -19,7 +20,7 @@ impl<T: DeserializeOwned> FromRequest for Form<T> {
             return query::parse(request.parts.head.query().unwrap_or_default()).map(Form);
         }
         let head = &request.parts.head;
-        content_type::check(head, "application/x-www-form-urlencoded", content_type::is_form)?;
+        check_content_type(head, "application/x-www-form-urlencoded", is_form)?;
         read_body(request.body, query::parse_form).await?.map(Form)
     }
 
@@ -58,8 +59,8 @@ mod tests {
         let expected = || Ok(Form(Login { name: "a b".into(), tries: Some(3) }));
         let body = post("/?name=no", FORM, Body::from("name=a+b&tries=3"));
         assert_eq!(assert_ready(from_request::<Form<Login>>(body)), expected());
-        let pieces = post("/", FORM, incoming(&["name=a+", "b&tries=3"], 100));
-        assert_eq!(assert_ready(from_request::<Form<Login>>(pieces)), expected());
+        let streamed = post("/", FORM, incoming(&["name=a+", "b&tries=3"], 100));
+        assert_eq!(assert_ready(from_request::<Form<Login>>(streamed)), expected());
         assert_eq!(
             assert_ready(from_request::<Form<Login>>(get("/?name=a%20b&tries=3"))),
             expected()

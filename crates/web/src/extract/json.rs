@@ -1,7 +1,8 @@
 //! JSON from the body.
 
 use super::body::read_body;
-use super::{FromRequest, Json, content_type, truncate};
+use super::content_type::{check_content_type, is_json};
+use super::{FromRequest, Json, truncate};
 use crate::http::problem::Problem;
 use crate::http::request::Request;
 use http::StatusCode;
@@ -47,16 +48,12 @@ pub(crate) async fn json_with_parser<T: DeserializeOwned, R>(
     if has_no_body(&request) {
         return Err(empty_body());
     }
-    content_type::check(
-        &request.parts.head,
-        "application/json (or end in +json)",
-        content_type::is_json,
-    )?;
+    check_content_type(&request.parts.head, "application/json (or end in +json)", is_json)?;
     let deserialize = |bytes: &[u8]| parser(bytes).map_or_else(|| parse(bytes), Ok);
     read_body(request.body, |bytes| deserialize(bytes).and_then(|value| then(value, bytes))).await?
 }
 
-/// Reads one line of a body of many documents. Problems name the line by `number`.
+/// Reads a document from one line of a body. Problems contain the line's `number`.
 pub(crate) fn json_from_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
     parse(line).map_err(|mut problem| {
         problem.members.retain(|(name, _)| name != "line");
@@ -139,7 +136,7 @@ fn missing_field_name(reason: &str) -> Option<&str> {
 /// The reason without the names of Rust types, which serde includes. The expected value is
 /// described in JSON's terms instead.
 fn strip_type_names(reason: &str) -> Cow<'_, str> {
-    const WORDS: [(&str, &str); 7] = [
+    const DESCRIPTIONS: [(&str, &str); 7] = [
         ("tuple struct ", "a list"),
         ("tuple variant ", "a list"),
         ("unit struct ", "null"),
@@ -155,7 +152,7 @@ fn strip_type_names(reason: &str) -> Cow<'_, str> {
     let Some((received, expected)) = reason.rsplit_once(", expected ") else {
         return reason.into();
     };
-    for (prefix, description) in WORDS {
+    for (prefix, description) in DESCRIPTIONS {
         if let Some(name) = expected.strip_prefix(prefix) {
             let rest = name.split_once(' ').map(|(_, rest)| format!(" {rest}")).unwrap_or_default();
             return format!("{received}, expected {description}{rest}").into();
@@ -217,10 +214,10 @@ mod tests {
         let buffer = crate::http::body::pool::get();
         let address = buffer.as_ptr();
         crate::http::body::pool::put(buffer);
-        for pieces in [["[1,", "2]"], ["[1,", "oops"]] {
+        for chunks in [["[1,", "2]"], ["[1,", "oops"]] {
             let result =
-                assert_ready(from_request::<Json<[u8; 2]>>(post("/", JSON, incoming(&pieces, 99))));
-            assert_eq!(result.is_ok(), pieces[1] == "2]");
+                assert_ready(from_request::<Json<[u8; 2]>>(post("/", JSON, incoming(&chunks, 99))));
+            assert_eq!(result.is_ok(), chunks[1] == "2]");
             let reused = crate::http::body::pool::get();
             assert_eq!(reused.as_ptr(), address);
             crate::http::body::pool::put(reused);

@@ -1,8 +1,8 @@
 //! Extractors: typed values from requests.
 //!
 //! The arguments of a handler are extractors. Extractors that do not read the body
-//! ([`FromRequestParts`]) may be in any position; one that reads it ([`FromRequest`]) comes last.
-//! If an extractor rejects the request, the handler does not run, and the peer receives the
+//! ([`FromRequestParts`]) can be in any position; one that reads it ([`FromRequest`]) comes last.
+//! If an extractor rejects the request, the handler does not run, and the client receives the
 //! extractor's [`Problem`]. An argument `Option<T>` accepts a missing value, and `Result<T,
 //! Problem>` accepts any failure.
 
@@ -82,7 +82,7 @@ use crate::http::problem::Problem;
 use http::StatusCode;
 use std::borrow::Cow;
 
-/// Text from a peer, truncated so that a problem can include it.
+/// Truncates text from a client, so that a problem can include it.
 fn truncate(text: &str) -> Cow<'_, str> {
     const BYTES_MAX: usize = 200;
     if text.len() <= BYTES_MAX {
@@ -91,11 +91,11 @@ fn truncate(text: &str) -> Cow<'_, str> {
     format!("{}...", &text[..text.floor_char_boundary(BYTES_MAX)]).into()
 }
 
-/// The problem for a handler that needs a value that the server does not provide. The cause is
-/// logged for the handler's developer. It is not sent to the peer, because the peer cannot act on
-/// it and because it would disclose internals of the server.
+/// Logs why the server cannot give a handler a value that it needs, and returns the 500 for the
+/// client. `cause` includes advice for the developer, so it is only logged: the client cannot act
+/// on it, and it would disclose internals of the server.
 #[cold]
-pub(crate) fn misconfigured(kind: &'static str, cause: &str) -> Problem {
+pub(crate) fn misconfiguration_problem(kind: &'static str, cause: &str) -> Problem {
     catch_log_panic(|| tracing::error!(target: "peregrine", kind, "{cause}"));
     let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)

@@ -1,6 +1,7 @@
 //! Newline-delimited JSON, in requests and responses.
 
-use crate::extract::{FromRequest, content_type, json_from_line};
+use crate::extract::content_type::check_content_type;
+use crate::extract::{FromRequest, json_from_line};
 use crate::http::body::{Body, BodyError};
 use crate::http::coop::yield_now;
 use crate::http::memory::{MemoryPressure, MemoryReservation, pressure};
@@ -24,7 +25,7 @@ use std::task::{Context, Poll, ready};
 /// The default maximum length of a line: 64 KiB.
 pub const DEFAULT_LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// How many buffered lines are read before the task yields.
+/// The number of lines that are read or written before the task yields.
 const LINES_PER_POLL: u32 = 256;
 /// A response frame is sent once it has this many bytes.
 const FRAME_BYTES_TARGET: usize = 16 * 1024;
@@ -35,7 +36,8 @@ const FRAME_ITEMS: usize = 32;
 const MEDIA_TYPE: &str = "application/x-ndjson";
 
 /// The JSON documents of a request, one per line, read as they arrive (`application/x-ndjson`,
-/// `application/ndjson`, `application/jsonl`). [`NdJson::response`] makes a response of such lines.
+/// `application/ndjson`, `application/jsonl`). [`NdJson::response`] creates a response of such
+/// lines.
 ///
 /// If a line cannot be read as a `T`, [`NdJson::next`] returns a [`Problem`] with the line's
 /// number. If a line is longer than 64 KiB ([`NdJson::line_bytes_max`]), it also returns a problem,
@@ -66,12 +68,13 @@ const MEDIA_TYPE: &str = "application/x-ndjson";
 pub struct NdJson<T> {
     body: Body,
     line_bytes_max: usize,
-    /// Received bytes that are not yet read.
+    /// Received bytes that are not yet parsed.
     bytes: BytesMut,
     reservation: MemoryReservation,
     /// The length of the prefix of `bytes` that contains no line break.
     searched: usize,
     line_number: u64,
+    /// Lines, including empty ones, since the task last yielded.
     work_since_yield: u32,
     is_finished: bool,
     value: PhantomData<fn() -> T>,
@@ -244,7 +247,7 @@ impl<T: DeserializeOwned> FromRequest for NdJson<T> {
                 .iter()
                 .any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))
         };
-        content_type::check(&request.parts.head, MEDIA_TYPE, is_ndjson)?;
+        check_content_type(&request.parts.head, MEDIA_TYPE, is_ndjson)?;
         Ok(Self::new(request.body))
     }
 }
@@ -338,9 +341,10 @@ mod tests {
 
     const NDJSON: &[(&str, &str)] = &[("content-type", "application/x-ndjson; charset=utf-8")];
 
-    /// Reads these chunks: the numbers, or the statuses and documents of problems.
-    fn read(pieces: &[&'static str], line_bytes_max: usize) -> Vec<Result<u64, (u16, String)>> {
-        let request = post("/", NDJSON, incoming(pieces, 10_000));
+    /// Reads a body of these chunks. Returns its numbers, or the statuses and documents of
+    /// problems.
+    fn read(chunks: &[&'static str], line_bytes_max: usize) -> Vec<Result<u64, (u16, String)>> {
+        let request = post("/", NDJSON, incoming(chunks, 10_000));
         let lines = assert_ready(from_request::<NdJson<u64>>(request)).expect("an NDJSON body");
         let mut lines = lines.line_bytes_max(line_bytes_max);
         let mut items = Vec::new();
@@ -407,8 +411,8 @@ mod tests {
 
     #[test]
     fn a_line_over_the_limit_stops_reading_even_if_it_is_incomplete() {
-        for pieces in [&["1\n1234567\n2\n"][..], &["1\n123", "456", "7"], &["1\n123456"]] {
-            let items = read(pieces, 5);
+        for chunks in [&["1\n1234567\n2\n"][..], &["1\n123", "456", "7"], &["1\n123456"]] {
+            let items = read(chunks, 5);
             assert_eq!(items[0], Ok(1));
             let [_, Err((413, json))] = &items[..] else { panic!("{items:?}") };
             assert!(json.contains("line-too-long") && json.contains("\"line\":2"), "{json}");
@@ -459,11 +463,11 @@ mod tests {
         let items = Items(vec![Some(Ok(1)), Some(Ok(2)), None, Some(Ok(3)), Some(Err("no more"))]);
         let mut body = NdJson::response(items).body;
         assert_eq!(
-            assert_ready(body.next()).expect("a piece").expect("the body is complete"),
+            assert_ready(body.next()).expect("a chunk").expect("the body is complete"),
             "1\n2\n"
         );
         assert_eq!(
-            assert_ready(body.next()).expect("a piece").expect("the body is complete"),
+            assert_ready(body.next()).expect("a chunk").expect("the body is complete"),
             "3\n"
         );
         let error = assert_ready(body.next()).expect("an error");

@@ -33,7 +33,7 @@ pub enum PreconditionOutcome {
 }
 
 impl<'v> Validators<'v> {
-    /// An entity tag, including its quotes.
+    /// Validators with only an entity tag. `tag` includes the quotes.
     #[must_use]
     pub fn etag(tag: &'v str) -> Self {
         Self { etag: Some(tag), last_modified: None }

@@ -1,6 +1,6 @@
 //! The parts of the request line, and the route that matched.
 
-use super::{FromRequestParts, misconfigured};
+use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use http::{HeaderMap, Method, Uri, Version};
@@ -39,7 +39,7 @@ pub struct OriginalPath(pub String);
 impl FromRequestParts for MatchedPath {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         parts.pattern().map(|pattern| Self(pattern.to_owned())).ok_or_else(|| {
-            misconfigured(
+            misconfiguration_problem(
                 "no-route",
                 "the handler needs a route's pattern, but the request matched none; a fallback \
                  should take `Option<MatchedPath>`",
@@ -72,7 +72,7 @@ impl FromRequestParts for Uri {
     }
 }
 
-/// All fields of the head. Allocates; [`crate::RequestHead::header_bytes`] does not.
+/// All header fields. Allocates; [`crate::RequestHead::header_bytes`] does not.
 impl FromRequestParts for HeaderMap {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(parts.head.to_header_map())
@@ -109,6 +109,7 @@ mod tests {
         let problem =
             assert_ready(MatchedPath::from_request_parts(&mut parts)).expect_err("no route");
         assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "no-route"));
+        // The advice to take an `Option<MatchedPath>` is for the log, not for the client.
         assert!(!problem.detail.contains("MatchedPath"), "{}", problem.detail);
     }
 }

@@ -1,6 +1,6 @@
 //! Values that the application or a middleware provides.
 
-use super::{FromRequestParts, misconfigured};
+use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
@@ -14,9 +14,9 @@ use std::rc::Rc;
 /// Building the application fails if the state is missing. `Option<State<T>>` is `None` if there is
 /// no such state.
 ///
-/// Use it for values that are cheap to clone: numbers, `&'static` references, a `Rc` of the
-/// worker. Cloning an `Arc` is not cheap: all cores contend for the cache line of its reference
-/// count. [`StateRef`] does not change that count.
+/// Use it for values that are cheap to clone: numbers, `&'static` references, an `Rc` that belongs
+/// to the worker. Cloning an `Arc` is not cheap: all cores contend for the cache line of its
+/// reference count. [`StateRef`] does not change that count.
 ///
 /// ```
 /// use peregrine::web::extract::State;
@@ -127,8 +127,8 @@ impl<T: 'static> FromRequestParts for StateRef<T> {
 
 impl<T: Clone + Send + Sync + 'static> FromRequestParts for Extension<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        extension(parts).map(Self).ok_or_else(|| {
-            missing(
+        get_extension(parts).map(Self).ok_or_else(|| {
+            missing_value(
                 "missing-extension",
                 type_name::<T>(),
                 "add the middleware that attaches it, outside this handler",
@@ -137,20 +137,21 @@ impl<T: Clone + Send + Sync + 'static> FromRequestParts for Extension<T> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(extension(parts).map(Self))
+        Ok(get_extension(parts).map(Self))
     }
 }
 
-fn extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
+fn get_extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
     parts.extensions().get::<T>().cloned()
 }
 
 fn missing_state<T>() -> Problem {
-    missing("missing-state", type_name::<T>(), "add it to the application with `.state(..)`")
+    missing_value("missing-state", type_name::<T>(), "add it to the application with `.state(..)`")
 }
 
-fn missing(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
-    misconfigured(kind, &format!("the handler needs a `{name}`, but there is none; {remedy}"))
+fn missing_value(kind: &'static str, name: &'static str, remedy: &str) -> Problem {
+    let cause = format!("the handler needs a `{name}`, but there is none; {remedy}");
+    misconfiguration_problem(kind, &cause)
 }
 
 impl<T: Clone + Send + Sync + 'static> IntoResponseParts for Extension<T> {
@@ -224,6 +225,7 @@ mod tests {
             (extension.status.as_u16(), extension.kind.as_ref()),
             (500, "missing-extension")
         );
+        // The name of the type is for the log, not for the client.
         for detail in [state.detail, extension.detail] {
             assert!(!detail.contains("u8") && detail.contains("its log says what"), "{detail}");
         }

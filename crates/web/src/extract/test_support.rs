@@ -1,4 +1,4 @@
-//! Requests for tests of extractors, made without a server or an application.
+//! Builds requests for tests of extractors, without a server or an application.
 
 use super::{FromRequest, FromRequestParts};
 use crate::http::body::Body;
@@ -89,10 +89,10 @@ pub(crate) fn matched(pattern: &str, path: &str) -> Parts {
 }
 
 /// A complete body that arrives in chunks.
-pub(crate) fn incoming(pieces: &[&'static str], limit: u64) -> Body {
+pub(crate) fn incoming(chunks: &[&'static str], limit: u64) -> Body {
     let (writer, reader) = pipe(64 * 1024, None);
-    for piece in pieces {
-        writer.send(Bytes::from_static(piece.as_bytes()));
+    for chunk in chunks {
+        writer.send(Bytes::from_static(chunk.as_bytes()));
     }
     writer.finish(HeaderMap::new());
     Body::incoming(reader, limit)

@@ -1,4 +1,4 @@
-//! Cooperative yielding of futures that have more work to do.
+//! Lets futures that have more work to do yield to other tasks and to I/O.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -29,15 +29,15 @@ thread_local! {
     static YIELD_REQUESTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a future has requested to yield since the last call. For code that polls several futures
-/// in one task.
+/// Whether a future has requested to yield since the last call; clears the request. For code that
+/// polls several futures in one task.
 #[doc(hidden)]
 pub fn take_yield_request() -> bool {
     YIELD_REQUESTED.replace(false)
 }
 
-/// Whether a future has requested to yield since the last [`take_yield_request`]. Such a future is
-/// not waiting for an event, and is polled again.
+/// Whether a future has requested to yield since the last [`take_yield_request`]. Such a future
+/// does not wait for an event; it is polled again soon.
 #[doc(hidden)]
 #[must_use]
 pub fn has_yield_request() -> bool {

@@ -1,8 +1,8 @@
-//! Flushing of a DEFLATE compressor, for responses and WebSocket messages.
+//! Flushes a DEFLATE compressor, for responses and WebSocket messages.
 
 use flate2::{Compress, CompressError, FlushCompress};
 
-/// The minimum additional capacity for output that exceeds the first estimate.
+/// The minimum by which the buffer grows when the output exceeds the first estimate.
 const GROWTH_BYTES: usize = 4 * 1024;
 
 /// Compresses `input` and appends everything that the compressor holds to `out`, so that a reader
@@ -16,7 +16,7 @@ pub fn flush(
     mut input: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<(), CompressError> {
-    // Short input does not grow beyond this. Longer input usually shrinks to less than half.
+    // The output of short input never exceeds this. Longer input usually shrinks to less than half.
     out.reserve(input.len() / 2 + input.len().min(2048) + 64);
     loop {
         take_pending_output(compress, out)?;
@@ -129,27 +129,27 @@ mod tests {
     fn a_flush_is_complete_for_sizes_around_the_end_of_a_block() {
         let mut random = Random(1);
         let content = random.content(0, 40_000);
-        let (mut at_once, mut in_pieces) = (Vec::with_capacity(64 * 1024), Vec::new());
+        let (mut in_one_step, mut in_chunks) = (Vec::with_capacity(64 * 1024), Vec::new());
         for level in [1, 5, 9] {
             let mut compress = Compress::new(Compression::new(level), false);
             // miniz_oxide ends a block of such content after 31 KiB, while it looks ahead.
             for bytes in (31_700..36_000).step_by(41).chain(31_730..31_770) {
-                // In one step, and as responses are compressed: pieces without a flush, then a
+                // In one step, and as responses are compressed: chunks without a flush, then a
                 // flush.
                 compress.reset();
-                flush(&mut compress, &content[..bytes], &mut at_once).expect("compression");
+                flush(&mut compress, &content[..bytes], &mut in_one_step).expect("compression");
                 compress.reset();
                 let mut written = 0;
                 while written < bytes {
-                    in_pieces.reserve(4_096);
-                    let piece = &content[written..bytes];
+                    in_chunks.reserve(4_096);
+                    let chunk = &content[written..bytes];
                     compress
-                        .compress_vec(piece, &mut in_pieces, FlushCompress::None)
+                        .compress_vec(chunk, &mut in_chunks, FlushCompress::None)
                         .expect("compression");
                     written = usize::try_from(compress.total_in()).expect("the input was a slice");
                 }
-                flush(&mut compress, &[], &mut in_pieces).expect("compression");
-                for out in [&mut at_once, &mut in_pieces] {
+                flush(&mut compress, &[], &mut in_chunks).expect("compression");
+                for out in [&mut in_one_step, &mut in_chunks] {
                     let decompressed = inflate_all(&mut Decompress::new(false), out, bytes);
                     assert!(
                         decompressed == content[..bytes],

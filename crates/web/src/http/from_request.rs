@@ -6,7 +6,8 @@ use crate::http::problem::Problem;
 use crate::http::request::{Parts, Request};
 use crate::http::requirements::Requirements;
 
-/// A value from a request's head. Any number of such arguments may come before the last one.
+/// A value from a request's head. A handler can have any number of such arguments before the last
+/// one.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -33,17 +34,17 @@ use crate::http::requirements::Requirements;
     note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
 pub trait FromRequestParts: Sized {
-    /// Takes the value from `parts`.
+    /// Extracts the value from `parts`.
     ///
     /// # Errors
     /// The request lacks the value. The problem is sent to the client.
     fn from_request_parts(parts: &mut Parts) -> impl Future<Output = Result<Self, Problem>>;
 
-    /// Takes the value if it is present, for an argument `Option<Self>`.
+    /// Extracts the value if it is present, for an argument of type `Option<Self>`.
     ///
     /// The extractors of this crate distinguish an absent value (`None`) from an invalid one (a
-    /// problem). Unless this method is implemented, every problem that is the client's fault
-    /// (status below 500) counts as absence.
+    /// problem). Unless this method is overridden, every problem that is the client's fault (status
+    /// below 500) counts as absence.
     ///
     /// # Errors
     /// The value is present but invalid, or the server failed.
@@ -58,16 +59,16 @@ pub trait FromRequestParts: Sized {
     fn require(_requirements: &mut Requirements) {}
 }
 
-/// Marks extractors that take the whole request.
+/// Marks extractors that consume the whole request.
 #[derive(Debug)]
 pub enum ViaRequest {}
 
-/// Marks extractors that take only the head, used as the last argument.
+/// Marks extractors that need only the head and are used as the last argument.
 #[derive(Debug)]
 pub enum ViaParts {}
 
-/// A value from a whole request, including its body. Only the last argument may be one. `Via`
-/// distinguishes the two kinds of last argument; omit it.
+/// A value from a whole request, including its body. Only the last argument of a handler can be
+/// one. `Via` distinguishes the two kinds of last argument; implementations omit it.
 ///
 /// ```
 /// use peregrine::web::extract::{FromRequest, Json};
@@ -91,13 +92,14 @@ pub enum ViaParts {}
     note = "to extract another type, wrap it in one of these, or implement `FromRequestParts` or `FromRequest`"
 )]
 pub trait FromRequest<Via = ViaRequest>: Sized {
-    /// Takes the value from `request`.
+    /// Extracts the value from `request`.
     ///
     /// # Errors
     /// The request lacks the value. The problem is sent to the client.
     fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
 
-    /// Takes the value if it is present, as [`FromRequestParts::optional_from_request_parts`] does.
+    /// Extracts the value if it is present, as [`FromRequestParts::optional_from_request_parts`]
+    /// does.
     ///
     /// # Errors
     /// The value is present but invalid, or the server failed.
@@ -122,7 +124,8 @@ impl<T: FromRequestParts> FromRequest<ViaParts> for T {
     }
 }
 
-/// `None` if the value is absent. The application need not provide what `T` requires.
+/// `None` if the value is absent. Does not inherit the requirements of `T`
+/// ([`FromRequestParts::require`]), so the application need not meet them.
 impl<T: FromRequestParts> FromRequestParts for Option<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         T::optional_from_request_parts(parts).await

@@ -21,7 +21,8 @@ impl<'r> GuardContext<'r> {
         Self { head, connection, method: head.method_str() }
     }
 
-    /// The request that the CORS preflight `head` announces, with this method.
+    /// The context for the request that a CORS preflight announces. `head` is the head of the
+    /// preflight, and `method` is the announced method.
     pub(crate) fn preflight(
         head: &'r RequestHead,
         connection: &'r ConnectionInfo,
@@ -70,18 +71,18 @@ pub trait Guard {
     }
 
     /// The header fields that the guard examines. `None` if they are not known, or if the guard
-    /// examines anything except these fields, method, host, scheme, path and query. Responses
-    /// name the fields in `Vary`, so that no cache serves one route's response for another. If it
-    /// is `None`, as for closures, the responses of all routes that the guard may select or reject
-    /// have `Vary: *` and are never stored. [`varying_by`](crate::guard::varying_by) declares the
-    /// fields of a closure.
+    /// examines anything other than header fields, method, host, scheme, path and query. Responses
+    /// name the fields in `Vary`, so that no cache serves one route's response for another. If the
+    /// result is `None`, as for closures, the responses of all routes that the guard may select or
+    /// reject have `Vary: *` and are never stored. [`varying_by`](crate::guard::varying_by)
+    /// declares the fields of a closure.
     fn header_names(&self) -> Option<&[HeaderName]> {
         None
     }
 
-    /// A value that is equal for guards that accept the same requests; `None` if it is not known.
-    /// With it, a route that no request can reach, because an earlier route accepts them all, is an
-    /// error at start-up.
+    /// A value that is equal for guards that accept the same requests; `None` if there is none.
+    /// With such a value, start-up can report a route as unreachable because an earlier route has
+    /// an equal guard.
     fn equality_key(&self) -> Option<Cow<'_, str>> {
         None
     }

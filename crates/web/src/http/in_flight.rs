@@ -5,7 +5,7 @@
 //! counts too. Code with such work registers it through [`InFlightHandle`].
 //!
 //! A worker is normally a thread, but a simulation runs several workers on one thread. Therefore
-//! each connection has the number of its worker. Without a worker, as in most tests, nothing is
+//! each connection stores the ID of its worker. Without a worker, as in most tests, nothing is
 //! counted or refused.
 
 use crate::http::connection::ConnectionInfo;
@@ -21,7 +21,7 @@ thread_local! {
     static WORKERS: RefCell<Vec<(u64, Weak<dyn InFlightCounter>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Zero means no worker.
+/// Starts at 1, because the ID 0 means that there is no worker.
 static NEXT_WORKER_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Counts the work that a worker has in progress.
@@ -37,12 +37,12 @@ pub trait InFlightCounter {
     ) -> Option<Box<dyn Any>>;
 }
 
-/// A registered worker of this thread. Dropping it ends the registration.
+/// The registration of a worker of this thread. Dropping it ends the registration.
 #[derive(Debug)]
 pub struct WorkerRef(u64);
 
 impl WorkerRef {
-    /// Registers `counter` for the connections that have the returned worker's number.
+    /// Registers `counter` for the connections whose `worker_id` is [`WorkerRef::id`].
     #[must_use]
     pub fn new(counter: Weak<dyn InFlightCounter>) -> Self {
         let id = NEXT_WORKER_ID.fetch_add(1, Relaxed);
@@ -50,7 +50,7 @@ impl WorkerRef {
         Self(id)
     }
 
-    /// The worker's number.
+    /// The worker's ID.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0
@@ -66,7 +66,7 @@ impl Drop for WorkerRef {
     }
 }
 
-/// A request, for code that may have to count work after the exchange has ended.
+/// A handle with which code counts work for a request, even after the exchange has ended.
 #[derive(Debug)]
 pub struct InFlightHandle {
     head: RequestHead,
@@ -77,7 +77,7 @@ pub struct InFlightHandle {
 pub struct InFlightPermit(Option<Box<dyn Any>>);
 
 impl InFlightHandle {
-    /// The request with these parts.
+    /// A handle for the request with these parts.
     #[must_use]
     pub fn new(parts: &Parts) -> Self {
         Self { head: parts.head.share(), connection: Rc::clone(parts.peek_connection()) }

@@ -1,8 +1,8 @@
 //! Interim responses, which a handler sends before its final response, such as 103 (Early Hints,
 //! RFC 8297).
 //!
-//! They are queued with the request's head, which the handler and the server share. The server
-//! takes them after each poll of the handler.
+//! They are queued in the request's head, which the handler and the server share. The server
+//! removes them from the queue after each poll of the handler.
 
 use crate::http::head::RequestHead;
 use http::{HeaderMap, StatusCode};
@@ -12,7 +12,7 @@ use std::mem::take;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// The maximum number of pending interim responses of one request.
+/// The maximum number of queued interim responses of one request.
 const PENDING_MAX: usize = 8;
 
 /// Why an interim response was not sent.
@@ -25,8 +25,8 @@ pub enum InterimError {
     InvalidLink,
     /// The final response has begun.
     TooLate,
-    /// Eight interim responses are already waiting to be sent, because the handler has not been
-    /// suspended since it queued them.
+    /// Eight interim responses are already queued. The server sends them when the handler next
+    /// suspends.
     TooMany,
 }
 
@@ -46,14 +46,18 @@ impl std::error::Error for InterimError {}
 /// The interim responses of one request that are waiting to be sent.
 #[derive(Default)]
 pub(crate) struct PendingInterims {
+    /// Whether an extractor gave the handler access to the queue. If not, the server does not check
+    /// the queue.
     is_used: Cell<bool>,
+    /// Whether the final response exists.
     is_finished: Cell<bool>,
-    pending: RefCell<Vec<(StatusCode, HeaderMap)>>,
-    server: RefCell<Option<Waker>>,
+    queue: RefCell<Vec<(StatusCode, HeaderMap)>>,
+    server_waker: RefCell<Option<Waker>>,
 }
 
 impl PendingInterims {
-    /// Records that the handler may send interim responses, so that the server looks for them.
+    /// Records that the handler may send interim responses, so that the server checks the queue
+    /// after each poll.
     pub(crate) fn mark_used(&self) {
         self.is_used.set(true);
     }
@@ -62,43 +66,44 @@ impl PendingInterims {
         if self.is_finished.get() {
             return Err(InterimError::TooLate);
         }
-        let mut pending = self.pending.borrow_mut();
-        if pending.len() == PENDING_MAX {
+        let mut queue = self.queue.borrow_mut();
+        if queue.len() == PENDING_MAX {
             return Err(InterimError::TooMany);
         }
-        pending.push((status, fields));
-        drop(pending);
-        // A task that the handler spawned may send one while the handler is pending.
-        if let Some(server) = self.server.take() {
-            server.wake();
+        queue.push((status, fields));
+        drop(queue);
+        // A task that the handler spawned may queue a response while the handler itself is
+        // suspended.
+        if let Some(waker) = self.server_waker.take() {
+            waker.wake();
         }
         Ok(())
     }
 
-    /// Resets everything for another request.
+    /// Clears everything before the head is reused for another request.
     pub(crate) fn clear(&mut self) {
-        let Self { is_used, is_finished, pending, server } = self;
+        let Self { is_used, is_finished, queue, server_waker } = self;
         is_used.set(false);
         is_finished.set(false);
-        pending.get_mut().clear();
-        *server.get_mut() = None;
+        queue.get_mut().clear();
+        *server_waker.get_mut() = None;
     }
 }
 
 /// For the server, and for middleware that replaces a request's head.
 impl RequestHead {
-    /// Connects this head with `origin`, the head of the same request that the server holds.
-    /// Interim responses sent through this head, and identities read from it, are then recorded in
-    /// `origin` too. The outer route and the route selection are copied from `origin`.
-    pub fn link_to_original(&mut self, origin: &Self) {
-        self.set_pending_interims(Rc::clone(origin.pending_interims()));
-        self.share_identity_reads(origin);
-        self.copy_outer_route(origin);
+    /// Links this head to `original`, the head that the server holds for the same request. Interim
+    /// responses sent through this head then reach the server, and both heads share one set of
+    /// identity marks. The outer route and the route selection are copied from `original`.
+    pub fn link_to_original(&mut self, original: &Self) {
+        self.set_pending_interims(Rc::clone(original.pending_interims()));
+        self.share_identity_reads(original);
+        self.copy_outer_route(original);
     }
 
-    /// Takes the pending interim responses; call it after each poll of the handler. `is_finished`
-    /// is true if that poll produced the final response, after which no more can be sent.
-    /// Otherwise the caller's task is woken when another one is queued.
+    /// Removes and returns the queued interim responses; call it after each poll of the handler.
+    /// `is_finished` says whether that poll completed the handler. If so, no more can be queued; if
+    /// not, the caller's task is woken when the next one is queued.
     #[must_use]
     pub fn take_interim_responses(
         &self,
@@ -111,8 +116,8 @@ impl RequestHead {
         }
         interims.is_finished.set(is_finished);
         if !is_finished {
-            interims.server.replace(Some(context.waker().clone()));
+            interims.server_waker.replace(Some(context.waker().clone()));
         }
-        take(&mut *interims.pending.borrow_mut())
+        take(&mut *interims.queue.borrow_mut())
     }
 }

@@ -1,8 +1,8 @@
 //! Accounts for the memory that a worker holds for its peers.
 //!
-//! Each worker is a thread, and each thread has one counter. Memory that grows with the bytes that
-//! peers send or leave unread is charged to it by its owner: pipes, collected bodies, buffers of
-//! busy connections. The counters are thread-local numbers, without locks or atomics.
+//! Each worker is a thread, and each thread has one counter. What grows with the bytes that peers
+//! send or leave unread (pipes, collected bodies, buffers of busy connections) charges its memory
+//! to the counter. The counters are thread-local numbers, without locks or atomics.
 //!
 //! Memory that handlers allocate is not counted.
 
@@ -59,7 +59,8 @@ pub fn pressure() -> MemoryPressure {
     }
 }
 
-/// Bytes charged to this thread until this is dropped. It is not `Send`.
+/// Charges a number of bytes to this thread until it is dropped. It is not `Send`, because each
+/// thread has its own counter.
 #[derive(Debug, Default)]
 pub struct MemoryReservation {
     size: usize,

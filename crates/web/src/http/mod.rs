@@ -1,8 +1,9 @@
-//! Requests, responses, bodies and connections, and the per-thread services that they use.
+//! Requests, responses, bodies and connections, and the per-thread state that they use, such as
+//! timers and memory accounting.
 //!
-//! Nothing here depends on routes, handlers or extractors. A request enters an application as a
-//! [`RequestHead`] and a [`Body`] on a connection ([`ConnectionInfo`]), and leaves it as a
-//! [`Response`]. [`Service`] is the step between the two, and the other folders build on it.
+//! Nothing here depends on routes, handlers or extractors. An application receives a
+//! [`RequestHead`] and a [`Body`] on a connection ([`ConnectionInfo`]), and returns a [`Response`].
+//! [`Service`] is the trait for code that does so; the other folders build on it.
 //!
 //! [`Body`]: body::Body
 //! [`ConnectionInfo`]: connection::ConnectionInfo

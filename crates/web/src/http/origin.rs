@@ -1,9 +1,9 @@
 //! Web origins, which identify the page for which a browser sends a request.
 
-/// An origin of HTTP. RFC 6454 §4: scheme, host and port, the first two in lower case.
+/// An `http` or `https` origin. RFC 6454 §4: scheme, host and port, the first two in lower case.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// Whether the scheme is `https`, and not `http`.
+    /// Whether the scheme is `https` rather than `http`.
     pub is_https: bool,
     /// The host, in its original case.
     pub host: &'a str,
@@ -64,9 +64,9 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Whether a page of `origin` is from the host `authority`. If the request was received over TLS,
-/// the page must have been loaded over TLS as well. If not, both kinds of page are accepted,
-/// because a proxy may terminate TLS.
+/// Whether `origin`, the origin of the page that sent a request, is that of the host `authority`.
+/// If the request was received over TLS (`is_secure`), the page must have been loaded over TLS as
+/// well. If not, pages of both schemes are accepted, because a proxy may terminate TLS.
 #[must_use]
 pub fn is_same_origin(origin: &str, authority: &str, is_secure: bool) -> bool {
     let Some(origin) = Origin::parse(origin) else { return false };

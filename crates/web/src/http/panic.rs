@@ -1,4 +1,4 @@
-//! Catches panics in application code where they happen.
+//! Catches panics of application code before they unwind into the code of the server.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,15 +9,15 @@ use std::rc::Rc;
 use std::task::Poll;
 use tracing::Span;
 
-/// A callback that gets the message of each caught panic.
+/// A callback that receives the message of each caught panic.
 pub type PanicHook = Rc<dyn Fn(&str)>;
 
 thread_local! {
     static PANIC_HOOK: RefCell<Option<PanicHook>> = const { RefCell::new(None) };
 }
 
-/// Sets the hook for panics of the application that are caught on this thread from now on, and
-/// returns the previous hook.
+/// Sets the hook that is called for each panic of the application caught on this thread. Returns
+/// the previous hook.
 pub fn set_panic_hook(hook: Option<PanicHook>) -> Option<PanicHook> {
     PANIC_HOOK.replace(hook)
 }
@@ -31,7 +31,8 @@ pub fn report_panic(message: &str) {
 }
 
 /// Calls `code`, which the application supplied. If it panics, logs the panic and returns `None`.
-/// Values that `code` had borrowed mutably stay as the panic left them.
+/// The log message begins with `what`, such as "a handler". Values that `code` had borrowed mutably
+/// stay as the panic left them.
 pub fn catch_panic<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(value) => Some(value),
@@ -43,8 +44,8 @@ pub fn catch_panic<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T>
 }
 
 /// Runs a logging call and ignores a panic in it, for code where a panic would also end other
-/// requests. A subscriber may panic: that of `tracing-subscriber` does when it cannot write, for
-/// example to a pipe whose reader has exited.
+/// requests. A subscriber may panic: the one in `tracing-subscriber` does so when it cannot write,
+/// for example to a pipe whose reader has exited.
 pub fn catch_log_panic(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         drop_panic_payload(payload);
@@ -90,7 +91,8 @@ pub async fn catch_unwind_future<T>(
     .await
 }
 
-/// Logs a caught panic and passes its message to this thread's hook.
+/// Logs a caught panic and passes its message to this thread's hook. The log message begins with
+/// `what`, such as "a handler".
 pub fn log_panic(what: &'static str, payload: Box<dyn Any + Send>) {
     let message = panic_message(&*payload);
     catch_log_panic(|| tracing::error!(target: "peregrine", panic = message, "{what} panicked"));
@@ -110,8 +112,7 @@ mod tests {
     use super::*;
     use std::panic::panic_any;
 
-    /// Panics when it is dropped, with another `PanicOnDrop` as the payload, as many times as the
-    /// number says.
+    /// Panics when it is dropped, with another `PanicOnDrop` as the payload, until the number is 0.
     struct PanicOnDrop(u32);
 
     impl Drop for PanicOnDrop {

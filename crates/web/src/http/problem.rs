@@ -13,7 +13,7 @@ use std::fmt;
 /// The media type of a problem. RFC 9457 §3: `application/problem+json` names the JSON form.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The members of every problem; a further member may not replace them.
+/// The members that every problem has. Further members with these names are omitted.
 const STANDARD_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
 /// The kind of the problem of an overloaded server.
@@ -24,7 +24,7 @@ const KIND_BODY_TOO_LARGE: &str = "body-too-large";
 
 /// Why a request failed: the one error type of extractors, middleware and handlers.
 ///
-/// By default it is sent as `application/problem+json`; the application may set one function that
+/// By default it is sent as `application/problem+json`; the application can set one function that
 /// renders all problems in another form. A response made from a problem carries the problem in its
 /// extensions, where middleware and that function find it.
 ///
@@ -46,7 +46,7 @@ pub struct Problem {
     /// The status of the response.
     pub status: StatusCode,
     /// A short, stable name for the kind of problem, such as `invalid-json`, unique in this
-    /// application. It becomes the `type` member, see [`Problem::type_uri`].
+    /// application. It becomes the `type` member; see [`Problem::type_uri`].
     pub kind: Cow<'static, str>,
     /// What is wrong with this request and how to fix it, in one or two sentences for the developer
     /// of the client. It must not contain secrets.
@@ -69,8 +69,9 @@ impl Problem {
         Self { status, kind, detail, members: Vec::new(), headers: Vec::new() }
     }
 
-    /// The response if a handler has panicked: status 500, kind `internal-error`. It does not
-    /// reveal anything about the panic.
+    /// The response to a request that failed through a fault of the server, for example because a
+    /// handler panicked or upgraded the connection although the client had not requested that:
+    /// status 500, kind `internal-error`. It does not reveal the cause.
     #[must_use]
     pub fn handler_panicked() -> Self {
         let detail = "The server failed while it worked on this request.";
@@ -125,7 +126,7 @@ impl Problem {
         self
     }
 
-    /// Adds a header field to the response. If the application's function for problems sets the
+    /// Adds a header field to the response. If the application's `on_problem` function sets the
     /// same field, that value replaces this one.
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {

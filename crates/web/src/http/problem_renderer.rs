@@ -1,4 +1,4 @@
-//! Rendering of problems with the application's function.
+//! Renders problems with the application's function ([`App::on_problem`](crate::App::on_problem)).
 
 use crate::http::head::RequestHead;
 use crate::http::panic::catch_panic;
@@ -15,14 +15,13 @@ pub(crate) type ProblemRenderer = Rc<dyn Fn(Problem, &RequestHead) -> Response>;
 #[derive(Clone, Copy)]
 struct ProblemRendered;
 
-/// If `original` was made from a problem, replaces it with the response of `renderer`, which is not
-/// rendered again.
+/// If `original` was created from a problem, replaces it with the response that `renderer` returns,
+/// and marks that response so that it is not rendered again.
 pub(crate) fn render_problem(
     renderer: &dyn Fn(Problem, &RequestHead) -> Response,
     head: &RequestHead,
-    original: Response,
+    mut original: Response,
 ) -> Response {
-    let mut original = original;
     let Some(extensions) = original.extensions() else { return original };
     if extensions.get::<ProblemRendered>().is_some() {
         return original;
@@ -32,8 +31,9 @@ pub(crate) fn render_problem(
     let mut response = match rendered {
         None => original,
         Some(mut response) => {
-            // The function decides about the fields that describe the body. All others (`Allow`,
-            // cookies, fields that middleware added) stay, unless the function has set them.
+            // The fields that describe the body are those of the rendered response. All other
+            // fields (`Allow`, cookies, fields that middleware added) are kept, unless the function
+            // has set them.
             let is_set = |name| response.headers.get(name).is_some();
             let body_headers = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, ETAG];
             let retained = original
@@ -43,8 +43,8 @@ pub(crate) fn render_problem(
             let retained: Vec<_> =
                 retained.map(|(name, value)| (name.clone(), value.clone())).collect();
             response.headers.extend(retained);
-            // Extensions that middleware attached, such as the one against compression, apply to
-            // the rendered response too.
+            // Extensions that middleware attached, such as `NoCompression`, apply to the rendered
+            // response too.
             let mut extensions = std::mem::take(original.extensions_mut());
             extensions.extend(std::mem::take(response.extensions_mut()));
             *response.extensions_mut() = extensions;
@@ -59,8 +59,9 @@ pub(crate) fn render_problem(
     response
 }
 
-/// Removes the extensions that [`render_problem`] left for middleware.
-pub(crate) fn unmarked(mut response: Response) -> Response {
+/// Removes the extensions that [`render_problem`] left for middleware, before the response leaves
+/// the application.
+pub(crate) fn strip_problem_extensions(mut response: Response) -> Response {
     if response.extensions().is_some_and(|extensions| extensions.get::<ProblemRendered>().is_some())
     {
         response.extensions_mut().remove::<Problem>();

@@ -16,11 +16,12 @@ use std::rc::Rc;
 pub struct Request {
     /// Everything except the body.
     pub parts: Parts,
-    /// The body. A client that waits for status 100 (Continue) gets it only when the body is read.
+    /// The body. A client that waits for status 100 (Continue) before it sends the body receives
+    /// that status only when the body is first read.
     pub body: Body,
 }
 
-/// A request without its body. Extractors that do not read the body take their values from here.
+/// A request without its body. Extractors that do not read the body get their values from it.
 #[doc(alias = "RequestParts")]
 pub struct Parts {
     /// Method, target and fields, as they were sent.
@@ -54,7 +55,7 @@ impl Request {
         self.parts.head.path()
     }
 
-    /// The value of the first header field called `name`, in any case, if it is text.
+    /// The value of the first header field called `name` (case-insensitive), if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.parts.head.header(name)
@@ -123,28 +124,32 @@ impl Parts {
         Some(router.values(self.head.path_parameters(), self.head.path().as_bytes()))
     }
 
-    /// How many optional parameters the pattern of the request's route omits.
+    /// How many optional parameters of the written pattern the request's route omits.
     pub(crate) fn omitted_parameters(&self) -> usize {
-        let omitted =
-            || self.states.route_index()?.omitted.get(self.head.route_id()? as usize).copied();
+        let omitted = || {
+            let omitted_parameters = &self.states.route_index()?.omitted_parameters;
+            omitted_parameters.get(self.head.route_id()? as usize).copied()
+        };
         omitted().unwrap_or(0)
     }
 
-    /// Replaces the states with those of another application, which then handles the request.
+    /// Replaces the states with those of the nested application that handles the request next.
     pub(crate) fn set_states(&mut self, states: &Rc<States>) {
         self.states = Rc::clone(states);
     }
 
-    /// The connection on which the request was received. If the client presented a certificate,
-    /// this marks the response as specific to this client ([`PrivateResponse`]).
+    /// The connection on which the request was received. The caller may use the identity of the
+    /// client in it, so if the client presented a certificate, this marks the response as specific
+    /// to this client, and shared caches do not store it ([`PrivateResponse`]).
     #[must_use]
     pub fn connection(&self) -> &Rc<ConnectionInfo> {
         PrivateResponse::mark_connection(&self.head, &self.connection);
         &self.connection
     }
 
-    /// As [`Parts::connection`], but does not mark the response; see
-    /// [`RequestHead::peek_header_bytes`].
+    /// As [`Parts::connection`], but does not mark the response as specific to this client. For
+    /// code that does not use the identity of the client for the response, such as logs, and for
+    /// code that sets the mark itself; see [`RequestHead::peek_header_bytes`].
     #[doc(hidden)]
     #[must_use]
     pub fn peek_connection(&self) -> &Rc<ConnectionInfo> {

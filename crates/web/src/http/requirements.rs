@@ -7,10 +7,10 @@ use std::any::{Any, TypeId, type_name};
 use std::fmt;
 use std::rc::Rc;
 
-/// The parameters that an extractor takes from a path, as far as its type declares them.
+/// The parameters that an extractor needs from a path, as far as its type declares them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathShape {
-    /// This number of parameters, from the left: a tuple, or a single value.
+    /// This number of parameters, starting from the left: a tuple, or a single value.
     Count(usize),
     /// Parameters with these names: a struct. The path may have more.
     Names(&'static [&'static str]),
@@ -26,14 +26,15 @@ pub struct DeclaredProblem {
     pub description: &'static str,
 }
 
-/// Collects what the extractors of one route require.
+/// Collects what the extractors and middleware of one route require, and what they declare about
+/// it.
 #[derive(Clone, Default)]
 pub struct Requirements {
     states: Vec<(TypeId, &'static str)>,
     paths: Vec<PathShape>,
     nested_routes: Vec<(String, RouteOptions)>,
     guards: Vec<Rc<dyn Guard>>,
-    name: Option<Rc<str>>,
+    route_name: Option<Rc<str>>,
     metadata_values: Vec<Rc<dyn Any>>,
     config_errors: Vec<String>,
 }
@@ -44,8 +45,8 @@ impl Requirements {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
     }
 
-    /// Adds those requirements of `outer`, the enclosing code, that concern the route itself: the
-    /// shapes of its path, and the metadata.
+    /// Adds those requirements of `outer`, the code around this handler, that concern the route
+    /// itself: the shapes of its path, and the metadata.
     pub(crate) fn inherit_from(&mut self, outer: &Self) {
         self.paths.extend_from_slice(&outer.paths);
         self.metadata_values.splice(..0, outer.metadata_values.iter().map(Rc::clone));
@@ -85,7 +86,7 @@ impl Requirements {
     }
 
     /// Records that the handler is called only for requests that `guard` accepts.
-    pub(crate) fn guard(&mut self, guard: &Rc<dyn Guard>) {
+    pub(crate) fn add_guard(&mut self, guard: &Rc<dyn Guard>) {
         self.guards.push(Rc::clone(guard));
     }
 
@@ -94,17 +95,17 @@ impl Requirements {
         self.guards.iter().rev()
     }
 
-    /// Sets the name by which URLs of the handler's route are built.
-    pub(crate) fn name(&mut self, name: &Rc<str>) {
-        self.name = Some(Rc::clone(name));
+    /// Sets the name of the handler's route, with which URLs of that route are built.
+    pub(crate) fn set_route_name(&mut self, name: &Rc<str>) {
+        self.route_name = Some(Rc::clone(name));
     }
 
     /// The route's name, if it has one.
     pub(crate) fn route_name(&self) -> Option<&Rc<str>> {
-        self.name.as_ref()
+        self.route_name.as_ref()
     }
 
-    /// Attaches `value` to the route, for code that lists routes: see
+    /// Attaches `value` to the route, for code that lists routes; see
     /// [`RouteInfo::metadata`](crate::built::RouteInfo::metadata). It has no effect on requests.
     pub fn metadata<T: 'static>(&mut self, value: T) {
         self.add_metadata(Rc::new(value));
@@ -125,7 +126,7 @@ impl Requirements {
         &self.metadata_values
     }
 
-    /// The types of all states needed, with their names.
+    /// The types of all required states, with the names of the types.
     pub fn states(&self) -> impl Iterator<Item = (TypeId, &'static str)> {
         self.states.iter().copied()
     }
@@ -138,7 +139,7 @@ impl fmt::Debug for Requirements {
             .field("states", &states)
             .field("paths", &self.paths)
             .field("guards", &self.guards.len())
-            .field("name", &self.name)
+            .field("name", &self.route_name)
             .finish_non_exhaustive()
     }
 }

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 pub(crate) struct RouteIndex {
     /// The patterns of named routes.
     pub(crate) names: RouteNames,
-    /// How many optional parameters each route omits, indexed by route number.
-    pub(crate) omitted: Box<[usize]>,
+    /// For each route, by its ID, how many of the optional parameters in the written pattern it
+    /// omits. A written pattern with optional parameters becomes several routes.
+    pub(crate) omitted_parameters: Box<[usize]>,
 }
 
 /// The patterns of named routes, including those that omit optional parameters.
@@ -23,7 +24,7 @@ impl RouteNames {
         }
     }
 
-    /// The patterns of the routes called `name`. The pattern with all parameters is the last.
+    /// The patterns of the routes called `name`. The last one has all optional parameters.
     pub(crate) fn patterns(&self, name: &str) -> Option<&[String]> {
         self.0.get(name).map(Vec::as_slice)
     }

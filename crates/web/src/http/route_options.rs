@@ -9,7 +9,7 @@ pub enum OnDisconnect {
     #[default]
     Cancel,
     /// The handler runs to completion and its response is discarded. For work that must not stop
-    /// half-way.
+    /// halfway.
     #[doc(alias = "proxy_ignore_client_abort")]
     RunToCompletion,
 }
@@ -17,9 +17,10 @@ pub enum OnDisconnect {
 /// Settings that a handler requests from the server. If a field is `None`, the server's own setting
 /// applies.
 ///
-/// The server does not enforce the body limit itself. It sets the body's limit to
-/// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit). The route's limit is
-/// set where the handler is called, inside all middleware.
+/// The body limit is enforced by the body, when it is read. The server sets it to
+/// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit) before any middleware
+/// runs, and the application sets the route's limit again where it calls the handler, inside all
+/// middleware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the client disconnects. The default is [`OnDisconnect::Cancel`].
@@ -32,7 +33,7 @@ pub struct RouteOptions {
     /// body into memory is still bound by it ([`Body::buffer_limit`](crate::Body::buffer_limit)).
     /// The default is `false`. It has no effect inside an application that is used as a handler.
     pub lifts_body_limit: bool,
-    /// Whether the handler serves gRPC, whose client and server may exchange messages from the
+    /// Whether the handler serves gRPC, in which client and server can exchange messages from the
     /// start. The server then does not apply its minimum rate to the body of a gRPC request, even
     /// before the response has begun. The default is `false`; mounted services have `true`. It has
     /// no effect inside an application that is used as a handler.

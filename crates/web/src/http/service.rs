@@ -1,4 +1,5 @@
-//! The interface of every part of an application: a service takes a request and returns a response.
+//! The interface of every part of an application: a service receives a request and returns a
+//! response.
 
 use crate::http::request::Request;
 use crate::http::response::Response;
@@ -17,8 +18,8 @@ pub trait Service {
     /// and dropped when the client disconnects, unless the route says otherwise.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// As [`Service::call`], with the future in `slot`. A service whose type is already erased
-    /// needs no second slot.
+    /// As [`Service::call`], but stores the future in `slot`. A service whose type is already
+    /// erased overrides this, because it needs only one slot.
     #[doc(hidden)]
     fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
         slot.pin(self.call(request))
@@ -43,7 +44,8 @@ impl<S: Service> DynService for S {
     }
 }
 
-/// A [`DynService`] whose futures can be stored, because they do not borrow it.
+/// A [`DynService`] that can also return futures that do not borrow it, so that the server can
+/// store them.
 pub(crate) trait Endpoint: DynService {
     /// As [`DynService::call_dyn`], but the service is called when the future is first polled.
     fn call_owned(
@@ -63,8 +65,8 @@ impl<S: Service + 'static> Endpoint for S {
     }
 }
 
-/// A type-erased service that can be wrapped again, because it is a [`Service`] too. Each call
-/// takes one more slot from the thread's pool.
+/// A type-erased service. It is a [`Service`] itself, so it can be wrapped again. Each call uses
+/// one more slot from the thread's pool.
 #[doc(alias = "BoxService")]
 #[doc(alias = "BoxCloneService")]
 #[derive(Clone)]
@@ -94,7 +96,7 @@ impl Service for ErasedService {
     }
 }
 
-/// Calls `endpoint` immediately, with its future in a slot of the thread's pool.
+/// Calls `endpoint` immediately and stores its future in a slot from the thread's pool.
 pub(crate) fn call_pooled(endpoint: &dyn DynService, request: Request) -> PooledCall<'_> {
     PooledCall(endpoint.call_dyn(Pool::get_local(&SLOTS), request))
 }

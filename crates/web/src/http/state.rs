@@ -10,8 +10,8 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// At most one value of each type. Applications have few of them, so a linear scan finds a value
-/// quickly.
+/// The values that the application shares with its handlers, at most one of each type, and its
+/// router and problem renderer. Applications have few values, so a linear scan finds one quickly.
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,
@@ -34,7 +34,7 @@ impl States {
         self.find::<T>()?.downcast_ref()
     }
 
-    /// Another reference to the value of type `T`. All handlers of the worker share this value.
+    /// The value of type `T` as an `Rc`. All handlers on the worker share the value.
     #[must_use]
     pub fn get_rc<T: 'static>(&self) -> Option<Rc<T>> {
         Rc::clone(self.find::<T>()?).downcast().ok()
@@ -45,16 +45,17 @@ impl States {
         self.values.iter().find(|(other, ..)| *other == id).map(|(.., value)| value)
     }
 
-    /// Shares those values of `others` whose types are missing here.
-    pub fn extend(&mut self, others: &Self) {
-        for (id, name, value) in &others.values {
+    /// Adds the values of `defaults` whose types are missing here. The values are shared, not
+    /// copied.
+    pub fn extend(&mut self, defaults: &Self) {
+        for (id, name, value) in &defaults.values {
             if !self.contains(*id) {
                 self.values.push((*id, name, Rc::clone(value)));
             }
         }
     }
 
-    /// Whether there are no values.
+    /// Whether no value was inserted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -72,20 +73,20 @@ impl States {
         self.route_index.get()
     }
 
-    /// Sets the value of [`States::route_index`]. Only the first call has an effect.
+    /// Sets the value of [`States::route_index`]. Calls after the first one are ignored.
     pub(crate) fn set_route_index(&self, index: &Rc<RouteIndex>) {
         self.route_index.get_or_init(|| Rc::clone(index));
     }
 
-    /// Sets the value of [`States::router`]. Only the first call has an effect.
+    /// Sets the value of [`States::router`]. Calls after the first one are ignored.
     pub fn set_router(&self, router: Rc<Router>) {
         self.router.get_or_init(|| router);
     }
 
-    /// If `response` was made from a problem, renders it with the application's function for
-    /// problems ([`App::on_problem`](crate::App::on_problem)). For middleware that must know what
-    /// will be sent; otherwise rendering happens outside all middleware. A response is rendered
-    /// only once.
+    /// If `response` was created from a problem, renders the problem with the application's
+    /// function ([`App::on_problem`](crate::App::on_problem)). By default a problem is rendered
+    /// after all middleware; this is for middleware that needs the response as it will be sent. A
+    /// response that is already rendered is returned unchanged.
     #[must_use]
     pub fn render_problem(&self, response: Response, head: &RequestHead) -> Response {
         match self.problem_renderer.get() {
@@ -94,7 +95,7 @@ impl States {
         }
     }
 
-    /// Sets the function that renders problems. Only the first call has an effect.
+    /// Sets the function that renders problems. Calls after the first one are ignored.
     pub(crate) fn set_problem_renderer(&self, renderer: &ProblemRenderer) {
         self.problem_renderer.get_or_init(|| Rc::clone(renderer));
     }

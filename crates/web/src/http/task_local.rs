@@ -18,7 +18,8 @@ pub async fn with_task_local<T: 'static, S: Service>(
     next: &S,
 ) -> (Response, Option<T>) {
     let mut slot = Some(value);
-    // `call` runs inside the future, so that it can read the value as well.
+    // Calls the service inside the future, because `call` itself may read the value before it
+    // returns.
     let mut future = pin!(async { next.call(request).await });
     let response = poll_fn(|cx| {
         let guard = SwapGuard { key, value: &mut slot, outer: None }.enter();
@@ -30,8 +31,8 @@ pub async fn with_task_local<T: 'static, S: Service>(
     (response, slot)
 }
 
-/// Sets the thread-local value, and restores the previous one when dropped, even after a panic: the
-/// next poll may be for another request.
+/// Sets the thread-local value and, when dropped, restores the previous one. It does so even after
+/// a panic, because the next poll on this thread may be for another request.
 struct SwapGuard<'m, T: 'static> {
     key: &'static LocalKey<Cell<Option<T>>>,
     value: &'m mut Option<T>,

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Creates timers.
+/// The clock of a worker or of the test client, which creates timers.
 pub trait TimerSource {
-    /// A new timer, which is not set; `None` if the worker has ended.
+    /// Creates a timer that is not set; `None` if the worker has ended.
     fn new_timer(&self) -> Option<Box<dyn Timer>>;
 }
 
@@ -20,8 +20,8 @@ pub trait Timer {
     /// Sets the timer to fire after this time, and replaces an earlier setting.
     fn reset(&mut self, after: Duration);
 
-    /// Ready when the timer fires. Registers the caller's waker for that and for the beginning of a
-    /// drain.
+    /// Ready when the timer fires. Otherwise wakes the caller when it fires or when the worker
+    /// begins to drain.
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// The time since an arbitrary fixed moment, by the clock that the timer uses.
@@ -51,7 +51,7 @@ pub fn uninstall() {
     drop(CURRENT.replace(None));
 }
 
-/// A timer of this thread's clock, if it has one.
+/// Creates a timer on this thread's clock; `None` if there is no clock or its worker has ended.
 #[must_use]
 pub fn new_timer() -> Option<Box<dyn Timer>> {
     current()?.new_timer()

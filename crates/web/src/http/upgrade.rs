@@ -38,12 +38,12 @@ pub struct UpgradeHandler(Box<dyn FnOnce(Upgraded) -> UpgradeFuture>);
 type UpgradeFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 impl UpgradeHandler {
-    /// `run` gets the connection's byte stream once the 101 is being sent. The connection, or the
-    /// HTTP/2 stream, is closed when its future completes.
-    pub fn new<F, T>(run: F) -> Self
+    /// Calls `run` with the connection's byte stream once the server begins to send the 101. The
+    /// connection, or the HTTP/2 stream, is closed when the future completes.
+    pub fn new<F, Fut>(run: F) -> Self
     where
-        F: FnOnce(Upgraded) -> T + 'static,
-        T: Future<Output = ()> + 'static,
+        F: FnOnce(Upgraded) -> Fut + 'static,
+        Fut: Future<Output = ()> + 'static,
     {
         Self(Box::new(|io| Box::pin(run(io))))
     }
@@ -97,7 +97,7 @@ impl Upgraded {
         }
     }
 
-    /// Sends `bytes`. Waits while too many bytes are unsent.
+    /// Queues `bytes` for sending. Waits while [`SEND_BUFFER_BYTES_MAX`] bytes or more are unsent.
     ///
     /// # Errors
     /// The connection is closed.
@@ -107,7 +107,7 @@ impl Upgraded {
         Ok(())
     }
 
-    /// Ready when there is room to send.
+    /// Ready when fewer than [`SEND_BUFFER_BYTES_MAX`] bytes are unsent.
     #[doc(alias = "poll_ready")]
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.send_buffer.poll_capacity(cx)
@@ -165,8 +165,8 @@ pub struct SendBuffer(Rc<RefCell<SendBufferState>>);
 struct SendBufferState {
     bytes: Vec<u8>,
     closed: bool,
-    sender: Option<Waker>,
-    server: Option<Waker>,
+    sender_waker: Option<Waker>,
+    server_waker: Option<Waker>,
     /// Whether the server polls the queue next, so that it need not be woken.
     server_polls_next: bool,
     reservation: MemoryReservation,
@@ -175,7 +175,7 @@ struct SendBufferState {
 impl SendBufferState {
     fn wake_server(&mut self) {
         if !self.server_polls_next
-            && let Some(waker) = self.server.take()
+            && let Some(waker) = self.server_waker.take()
         {
             waker.wake();
         }
@@ -207,7 +207,7 @@ impl SendBuffer {
         if state.bytes.len() < bytes {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut state.sender, cx);
+        register_waker(&mut state.sender_waker, cx);
         Poll::Pending
     }
 
@@ -231,9 +231,9 @@ impl SendBuffer {
             state.bytes.append(bytes);
         }
         state.update_reservation();
-        // Free empty buffers: the other protocol may be idle for days, and memory that was freed
-        // recently is more likely to be in the CPU's cache than a buffer that an idle connection
-        // keeps.
+        // Do not keep empty buffers: the connection may be idle for days, and the allocator's
+        // recently freed memory is more likely to be in the CPU's cache than a buffer of an idle
+        // connection.
         *bytes = Vec::new();
         state.wake_server();
     }
@@ -247,17 +247,17 @@ impl SendBuffer {
         output
     }
 
-    /// For the server: moves all unsent bytes to `into`, which must be empty. Always registers the
-    /// task for later bytes.
+    /// For the server: moves all unsent bytes to `buffer`, which must be empty. Always registers
+    /// the waker, so that later bytes wake the server.
     pub fn poll_drain(&self, cx: &mut Context<'_>, buffer: &mut Vec<u8>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
-        register_waker(&mut state.server, cx);
+        register_waker(&mut state.server_waker, cx);
         if state.bytes.is_empty() {
             return Poll::Pending;
         }
         *buffer = std::mem::take(&mut state.bytes);
         state.update_reservation();
-        if let Some(waker) = state.sender.take() {
+        if let Some(waker) = state.sender_waker.take() {
             waker.wake();
         }
         Poll::Ready(())
@@ -270,7 +270,7 @@ impl SendBuffer {
         // The bytes will not be sent, and the protocol may run for a long time.
         state.bytes = Vec::new();
         state.update_reservation();
-        if let Some(waker) = state.sender.take() {
+        if let Some(waker) = state.sender_waker.take() {
             waker.wake();
         }
     }

@@ -42,7 +42,7 @@ pub fn channel() -> (Sender, Sse) {
     channel_with_capacity(DEFAULT_CHANNEL_CAPACITY)
 }
 
-/// As [`channel`], with room for `capacity` events, but at least one.
+/// Like [`channel`], but with room for `capacity` events, or for one if `capacity` is zero.
 #[doc(alias = "bounded")]
 pub fn channel_with_capacity(capacity: usize) -> (Sender, Sse) {
     let queue = EventQueue { capacity: capacity.max(1), senders: 1, ..EventQueue::default() };
@@ -78,7 +78,7 @@ pub struct Sender(Arc<SharedQueue>);
 pub enum SendError {
     /// The reader is slow, and the queue of events is full. Only [`Sender::try_send`] returns this.
     Full,
-    /// The stream is closed: the client has disconnected, or the server drains.
+    /// The stream is closed: the client has disconnected, or the server is draining.
     Closed,
     /// The event is invalid.
     Invalid(InvalidEvent),
@@ -134,7 +134,7 @@ impl Sender {
         push(queue, event)
     }
 
-    /// Completes when the stream is closed: the client has disconnected, or the server drains.
+    /// Completes when the stream is closed: the client has disconnected, or the server is draining.
     pub async fn closed(&self) {
         let mut waiter = Waiter::new(self);
         poll_fn(|cx| {
@@ -162,9 +162,9 @@ impl Drop for Sender {
     fn drop(&mut self) {
         let mut queue = self.0.lock();
         queue.senders -= 1;
-        let reader = if queue.senders == 0 { queue.reader.take() } else { None };
+        let reader_waker = if queue.senders == 0 { queue.reader_waker.take() } else { None };
         drop(queue);
-        reader.into_iter().for_each(Waker::wake);
+        reader_waker.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -185,6 +185,7 @@ impl<'s> Waiter<'s> {
         Self { shared: &sender.0, id: None }
     }
 
+    /// Stores the waker of this sender.
     fn wait<T>(&mut self, mut queue: MutexGuard<'_, EventQueue>, cx: &mut Context<'_>) -> Poll<T> {
         let id = *self.id.get_or_insert_with(|| {
             queue.last_id += 1;
@@ -207,6 +208,8 @@ impl Drop for Waiter<'_> {
     }
 }
 
+/// A queue behind a lock.
+///
 /// Wakers are called and dropped after the lock is released, because they may run arbitrary code.
 struct SharedQueue(Mutex<EventQueue>);
 
@@ -216,7 +219,7 @@ struct EventQueue {
     capacity: usize,
     senders: usize,
     is_closed: bool,
-    reader: Option<Waker>,
+    reader_waker: Option<Waker>,
     /// The wakers of senders that wait for room or for the end of the stream, by ID.
     waiters: BTreeMap<u64, Waker>,
     /// The last ID that was assigned.
@@ -241,9 +244,9 @@ fn push(mut queue: MutexGuard<'_, EventQueue>, event: Bytes) -> Result<(), SendE
         return Err(SendError::Closed);
     }
     queue.events.push_back(event);
-    let reader = queue.reader.take();
+    let reader_waker = queue.reader_waker.take();
     drop(queue);
-    reader.into_iter().for_each(Waker::wake);
+    reader_waker.into_iter().for_each(Waker::wake);
     Ok(())
 }
 
@@ -259,7 +262,7 @@ impl EventSource for Receiver {
             if queue.senders == 0 {
                 return Poll::Ready(None);
             }
-            let old_waker = queue.reader.replace(cx.waker().clone());
+            let old_waker = queue.reader_waker.replace(cx.waker().clone());
             drop(queue);
             drop(old_waker);
             return Poll::Pending;

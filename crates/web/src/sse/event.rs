@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// An event to send.
 ///
-/// It is serialised as it is built, so cloning it only copies bytes. If any part of it is invalid,
+/// It is serialized as it is built, so cloning it only copies bytes. If any part of it is invalid,
 /// the whole event is rejected: [`Event::validate`] and [`Sender::send`](super::Sender::send)
 /// return the error, and in a stream the error ends the stream.
 ///
@@ -35,7 +35,7 @@ pub enum InvalidEvent {
     Id,
     /// The name has a line break.
     Name,
-    /// The data cannot be serialised as JSON.
+    /// The data cannot be serialized as JSON.
     Json(String),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for InvalidEvent {
             Self::Id => f.write_str("the id of an event has a line break or NUL"),
             Self::Name => f.write_str("the name of an event has a line break"),
             Self::Json(error) => {
-                write!(f, "the data of an event cannot be serialised as JSON: {error}")
+                write!(f, "the data of an event cannot be serialized as JSON: {error}")
             }
         }
     }

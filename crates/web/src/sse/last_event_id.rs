@@ -1,4 +1,4 @@
-//! Where a reader that reconnects left off.
+//! The ID of the last event that a reader received before it reconnected.
 
 use crate::extract::FromRequestParts;
 use crate::http::problem::Problem;

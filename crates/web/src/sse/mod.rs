@@ -47,10 +47,10 @@ use std::time::Duration;
 /// after which proxies abort a silent response.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The maximum number of events that a stream may still send when the server drains.
+/// The maximum number of events that a stream can still send after the server begins to drain.
 const DRAIN_EVENTS_MAX: usize = 1_000;
 
-/// A comment, which is not an event. The empty line is for readers that wait for one.
+/// A comment, which is not an event. The empty line is for readers that parse only up to one.
 const COMMENT: &[u8] = b":\n\n";
 
 /// A response of events: `text/event-stream`, which caches do not store and proxies should not
@@ -61,16 +61,17 @@ const COMMENT: &[u8] = b":\n\n";
 /// the server's minimum rate ends the response; a reader that has read everything may wait for the
 /// next event for days.
 ///
-/// - While the producer is silent, the reader gets a comment every [`KEEP_ALIVE`], so that proxies
-///   keep the connection open. [`Sse::keep_alive`] changes this.
+/// - While the producer is silent, the reader receives a comment every [`KEEP_ALIVE`], so that
+///   proxies keep the connection open. [`Sse::keep_alive`] changes the interval.
 /// - When the client disconnects, the stream is dropped, even if there is nothing to send.
 /// - When the server drains, the stream ends after the events that are ready, so that it does not
 ///   delay the shutdown. Clients reconnect and reach another server. [`Sse::final_event`] adds a
-///   last event; [`Sse::continue_during_drain`] leaves the end to the producer.
+///   last event; [`Sse::continue_during_drain`] lets the producer end the stream.
 ///
-/// Comments and the end on a drain need a server of this framework, or its test client, on the same
-/// thread. On the thread of `peregrine::tower::spawn_tower` comments are sent, but the stream does
-/// not end on a drain.
+/// On a thread that runs neither a server of this framework nor its test client, no comments are
+/// sent, and the stream does not end when the server drains. On the thread of
+/// `peregrine::tower::spawn_tower`, comments are sent, but the stream does not end when the server
+/// drains.
 #[must_use = "a response does nothing unless it is returned"]
 pub struct Sse {
     source: Pin<Box<dyn EventSource>>,
@@ -107,7 +108,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> IntoEvent for Result<Event, E> {
     }
 }
 
-/// A source of serialised events.
+/// A source of serialized events.
 trait EventSource {
     fn poll_event(
         self: Pin<&mut Self>,
@@ -202,7 +203,7 @@ struct EventBody {
 enum KeepAliveState {
     /// The body has not been polled yet.
     New,
-    /// The thread has no clock, or the stream has ended.
+    /// The thread has no timers, or the stream has ended.
     NoTimer,
     /// The last poll produced an event or a comment.
     Active(Box<dyn Timer>),
@@ -229,7 +230,7 @@ impl EventBody {
         }
     }
 
-    /// For a silent producer: ready when a comment must be sent.
+    /// Called while the producer is silent. Ready when a comment must be sent.
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
             KeepAliveState::Active(mut timer) => {

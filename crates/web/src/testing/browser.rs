@@ -8,7 +8,7 @@ use std::time::SystemTime;
 /// The cookies of a client, following RFC 6265.
 ///
 /// Cookies do not expire during a test. A response removes one with a `Max-Age` of zero or less, or
-/// an `Expires` that is already past. As browsers do for `localhost`, the client keeps and sends
+/// an `Expires` that is already past. As browsers do for `localhost`, the client stores and sends
 /// `Secure` cookies without TLS too.
 #[derive(Debug, Default)]
 pub(super) struct CookieJar {
@@ -22,6 +22,7 @@ struct StoredCookie {
     path: String,
     /// The value of the `Domain` attribute, or else the host that set the cookie.
     domain: String,
+    /// Whether there is a `Domain` attribute, so that subdomains receive the cookie too.
     has_domain: bool,
 }
 
@@ -170,7 +171,8 @@ fn parse_cookie_date(date: &str) -> Option<i64> {
         }
     }
     let (time, day, year) = (time?, day?, year.filter(|year| (1601..=9999).contains(year))?);
-    // Counting years from March puts the leap day last.
+    // Counting years from March puts the leap day last. March 1 of the year 0 is 719,468 days
+    // before 1970, and the days of a month count from 1.
     let month = i64::try_from(month?).ok()?;
     let (year, month) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
     let days =
@@ -231,8 +233,8 @@ pub(super) fn redirect_target(
         None if after_scheme.is_some() => "/".to_owned(),
         None => target.to_owned(),
         Some(_) => {
-            let folder = &path[..path.rfind('/').map_or(0, |end| end + 1)];
-            remove_dot_segments(&format!("{folder}{reference}"))
+            let directory = &path[..path.rfind('/').map_or(0, |end| end + 1)];
+            remove_dot_segments(&format!("{directory}{reference}"))
         }
     };
     Some(RedirectTarget { method, target, keeps_body })

@@ -7,9 +7,9 @@ use std::time::Duration;
 /// A received event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestEvent {
-    /// Its name; `message` if the server gave none.
+    /// The event's name; `message` if the server sent none.
     pub name: String,
-    /// Its data, with lines separated by LF.
+    /// The event's data, with lines separated by LF.
     pub data: String,
     /// The ID of this event, or of the last event before it that had one.
     pub id: String,
@@ -32,7 +32,7 @@ pub struct TestEventReader {
 }
 
 impl TestEventReader {
-    /// Parses further bytes.
+    /// Parses the next bytes of the stream.
     pub fn feed(&mut self, bytes: &[u8]) {
         for byte in bytes {
             let was_after_cr = take(&mut self.is_after_cr);
@@ -53,7 +53,7 @@ impl TestEventReader {
         self.events.pop_front()
     }
 
-    /// How long the client should wait before it reconnects, if the server sent a time.
+    /// How long the client should wait before it reconnects, if the server sent a `retry` field.
     #[must_use]
     pub fn retry(&self) -> Option<Duration> {
         self.retry
@@ -88,6 +88,7 @@ impl TestEventReader {
         }
     }
 
+    /// Completes the current event. An event without data is dropped.
     fn dispatch(&mut self) {
         let (name, mut data) = (take(&mut self.name), take(&mut self.data));
         if data.pop().is_none() {

@@ -22,7 +22,7 @@ pub struct TestForm {
 }
 
 impl TestForm {
-    /// A form without fields.
+    /// Creates a form without fields.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -55,7 +55,7 @@ pub use response::TestResponse;
 pub use websocket::{TestMessage, TestWebSocket};
 
 impl App {
-    /// Builds the application and makes a client that calls it without a network.
+    /// Builds the application and creates a client that calls it without a network.
     ///
     /// # Panics
     /// If the application has errors; the message lists all that [`App::build`] found.
@@ -73,14 +73,14 @@ impl App {
 }
 
 impl BuiltApp {
-    /// Makes a client that calls this application without a network.
+    /// Creates a client that calls this application without a network.
     #[must_use]
     pub fn test(self) -> TestClient {
         TestClient::new(Rc::new(self), ConnectionInfo::default())
     }
 }
 
-/// A client that calls an application directly. [`App::test`] makes one.
+/// A client that calls an application directly. [`App::test`] creates one.
 #[derive(Clone)]
 pub struct TestClient {
     app: Rc<BuiltApp>,
@@ -132,7 +132,7 @@ impl TestClient {
 
     /// Sets the timer for timeouts of routes, deadlines of gRPC calls to mounts, and keep-alive
     /// comments in event streams. In a test where Tokio controls the time, use
-    /// `.timer(tokio::time::sleep)`.
+    /// `.with_timer(tokio::time::sleep)`.
     ///
     /// The default is real time, measured by a thread for each wait: for a request that has a
     /// timeout and whose response is not ready immediately, and for each awaited event.
@@ -145,7 +145,7 @@ impl TestClient {
     }
 
     /// Stores the cookies that responses set and sends them, as browsers do (RFC 6265): by host,
-    /// domain and path. `Secure` cookies are kept without TLS too, as for `localhost`. A response
+    /// domain and path. `Secure` cookies are stored without TLS too, as for `localhost`. A response
     /// removes a cookie with a `Max-Age` of zero, or an `Expires` that is already past; otherwise
     /// cookies do not expire. Clones of the client share them. A request with its own `Cookie`
     /// field sends only that.
@@ -167,9 +167,10 @@ impl TestClient {
     }
 
     /// Follows redirects to the same host, as browsers do. After a 303, and after a 301 or 302 in
-    /// response to a POST, the client sends a GET without the body; after others, it repeats the
-    /// request. It returns the redirect itself if it leads to another host, or if the request's
-    /// body is a stream, which cannot be repeated. [`TestResponse::redirects`] lists the targets.
+    /// response to a POST, the client sends a GET without the body; after other redirects, it
+    /// repeats the request. The client returns the redirect itself if the target is on another
+    /// host, or if the request's body is a stream, which cannot be repeated.
+    /// [`TestResponse::redirects`] lists the targets.
     ///
     /// A request that is redirected more than 20 times panics.
     #[must_use]
@@ -183,43 +184,43 @@ impl TestClient {
         &self.app
     }
 
-    /// Makes a request. `target` is written to the request line unchanged: a path with an optional
-    /// query, or one of the other forms.
+    /// Creates a request, which is not sent yet. `target` is written to the request line unchanged:
+    /// a path with an optional query, or one of the other forms.
     pub fn request(&self, method: Method, target: &str) -> TestRequest {
         TestRequest::new(self.clone(), method, target.to_owned())
     }
 
-    /// Makes a GET request.
+    /// Creates a GET request.
     pub fn get(&self, target: &str) -> TestRequest {
         self.request(Method::GET, target)
     }
 
-    /// Makes a HEAD request.
+    /// Creates a HEAD request.
     pub fn head(&self, target: &str) -> TestRequest {
         self.request(Method::HEAD, target)
     }
 
-    /// Makes a POST request.
+    /// Creates a POST request.
     pub fn post(&self, target: &str) -> TestRequest {
         self.request(Method::POST, target)
     }
 
-    /// Makes a PUT request.
+    /// Creates a PUT request.
     pub fn put(&self, target: &str) -> TestRequest {
         self.request(Method::PUT, target)
     }
 
-    /// Makes a PATCH request.
+    /// Creates a PATCH request.
     pub fn patch(&self, target: &str) -> TestRequest {
         self.request(Method::PATCH, target)
     }
 
-    /// Makes a DELETE request.
+    /// Creates a DELETE request.
     pub fn delete(&self, target: &str) -> TestRequest {
         self.request(Method::DELETE, target)
     }
 
-    /// Makes an OPTIONS request.
+    /// Creates an OPTIONS request.
     pub fn options(&self, target: &str) -> TestRequest {
         self.request(Method::OPTIONS, target)
     }
@@ -251,8 +252,8 @@ peregrine: a test has blocked its thread for 5 s, in `send_blocking`, `event_blo
 a similar method. If the handler waits for something that this thread's own runtime drives, as in \
 `#[tokio::test]`, it will wait forever: await `send()` instead, and `collect()` before `text()`\n";
 
-/// Polls `future` to completion on this thread. Calls `report` once if nothing wakes the thread
-/// within `timeout`.
+/// Polls `future` to completion on this thread. Calls `report` the first time that nothing wakes
+/// the thread within `timeout`.
 fn block_on_with<F: Future>(future: F, timeout: Duration, report: impl FnOnce()) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! A request of a test, from its parts to its response.
+//! Builds a test's request and sends it to the application.
 
 use super::response::{PendingUpload, UploadFuture, poll_upload};
 use super::{TestClient, TestResponse, block_on, browser, timer};
@@ -41,7 +41,7 @@ pub struct TestRequest {
 enum RequestBody {
     None,
     Whole(Bytes),
-    /// Starts the task that writes the chunks into a pipe.
+    /// Returns the future that writes the chunks into a pipe.
     Stream(Box<dyn FnOnce(PipeWriter) -> UploadFuture>),
 }
 
@@ -111,9 +111,9 @@ impl TestRequest {
     pub async fn send(mut self) -> TestResponse {
         let mut targets = Vec::new();
         loop {
-            let copy = self.client.follows_redirects.then(|| self.try_clone()).flatten();
+            let repeatable = self.client.follows_redirects.then(|| self.try_clone()).flatten();
             let mut response = self.send_once().await;
-            let next_request = copy.and_then(|copy| copy.redirect_target(&response));
+            let next_request = repeatable.and_then(|request| request.redirect_target(&response));
             let Some(next) = next_request else {
                 response.set_redirects(targets);
                 return response;
@@ -121,7 +121,7 @@ impl TestRequest {
             targets.push(next.target.clone());
             assert!(
                 targets.len() <= REDIRECTS_MAX,
-                "redirected in a circle: {}",
+                "redirected more than {REDIRECTS_MAX} times: {}",
                 targets.join(" -> ")
             );
             self = next;
@@ -160,11 +160,12 @@ impl TestRequest {
         host_field.map_or(Cow::Borrowed(HOST), |(_, value)| String::from_utf8_lossy(value))
     }
 
+    /// Sends the request without following redirects.
     async fn send_once(self) -> TestResponse {
         let jar = self.client.jar.clone().map(|jar| {
             (jar, self.host().into_owned(), browser::target_path(&self.target).to_owned())
         });
-        let mut head = self.head();
+        let mut head = self.build_head();
         let Self { client, method, body: request_body, .. } = self;
         let app = &client.app;
         let target = app.find(&mut head, &client.connection);
@@ -213,7 +214,7 @@ impl TestRequest {
         TestResponse::new(response, interims, upload, clock)
     }
 
-    /// As [`TestRequest::send`], but blocks this thread, for tests without a runtime.
+    /// Like [`TestRequest::send`], but blocks this thread, for tests without a runtime.
     #[doc(alias = "blocking")]
     #[doc(alias = "send_now")]
     pub fn send_blocking(self) -> TestResponse {
@@ -221,7 +222,7 @@ impl TestRequest {
     }
 
     /// The request's head, as the server's parser reads it.
-    fn head(&self) -> RequestHead {
+    fn build_head(&self) -> RequestHead {
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
         if !self.has_header("host") {
             bytes.extend_from_slice(format!("host: {HOST}\r\n").as_bytes());

@@ -16,7 +16,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Context;
 
-/// Sends a request's body while the response is polled.
+/// Sends a request's body. It is polled together with the response.
 pub(super) type UploadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The unfinished part of the request's body; `None` once it is sent.
@@ -33,8 +33,8 @@ pub struct TestResponse {
 
 struct BodyState {
     body: Body,
-    /// Still sending the request's body, although the response has begun.
-    sender: PendingUpload,
+    /// The rest of the request's body, if the response began before all of it was sent.
+    upload: PendingUpload,
     clock: Rc<dyn TimerSource>,
     events: TestEventReader,
 }
@@ -43,11 +43,11 @@ impl TestResponse {
     pub(super) fn new(
         mut response: Response,
         interims: Vec<(StatusCode, HeaderMap)>,
-        sender: PendingUpload,
+        upload: PendingUpload,
         clock: Rc<dyn TimerSource>,
     ) -> Self {
         let body = std::mem::take(&mut response.body);
-        let state = BodyState { body, sender, clock, events: TestEventReader::default() };
+        let state = BodyState { body, upload, clock, events: TestEventReader::default() };
         Self { response, interims, redirects: Vec::new(), body: RefCell::new(state) }
     }
 
@@ -60,7 +60,7 @@ impl TestResponse {
         interims: Vec<(StatusCode, HeaderMap)>,
         rest: Option<Pin<Box<dyn Future<Output = ()>>>>,
     ) -> Self {
-        // Only bodies made by the application use the clock.
+        // Only bodies created by an application use the clock.
         let clock = super::timer::TestClock(Rc::new(|duration| Box::pin(sleep(duration))));
         Self::new(response, interims, rest, Rc::new(clock))
     }
@@ -116,7 +116,7 @@ impl TestResponse {
     /// The next chunk of the body; `None` at its end.
     ///
     /// # Errors
-    /// If the body broke off.
+    /// If the body is incomplete.
     pub async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         self.body.get_mut().chunk().await
     }
@@ -124,7 +124,7 @@ impl TestResponse {
     /// The next server-sent event; `None` at the end of the body. Comments are skipped.
     ///
     /// # Errors
-    /// If the body broke off.
+    /// If the body is incomplete.
     pub async fn event(&mut self) -> Option<Result<TestEvent, BodyError>> {
         let state = self.body.get_mut();
         loop {
@@ -138,21 +138,22 @@ impl TestResponse {
         }
     }
 
-    /// As [`TestResponse::event`], but blocks this thread, for tests without a runtime.
+    /// Like [`TestResponse::event`], but blocks this thread, for tests without a runtime.
     ///
     /// # Panics
-    /// If the body broke off.
+    /// If the body is incomplete.
     pub fn event_blocking(&mut self) -> Option<TestEvent> {
         block_on(self.event()).map(|event| match event {
             Ok(event) => event,
-            Err(error) => panic!("the response's body broke off: {error}"),
+            Err(error) => panic!("the response body is incomplete: {error}"),
         })
     }
 
-    /// Waits for the whole body, so that the methods below do not have to.
+    /// Waits for the whole body, so that [`bytes`](Self::bytes), [`text`](Self::text) and
+    /// [`json`](Self::json) do not block.
     ///
     /// # Errors
-    /// If the body broke off.
+    /// If the body is incomplete.
     pub async fn collect(&mut self) -> Result<Bytes, BodyError> {
         self.body.get_mut().collect().await
     }
@@ -162,20 +163,20 @@ impl TestResponse {
     /// first.
     ///
     /// # Panics
-    /// If the body broke off.
+    /// If the body is incomplete.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         let mut state = self.body.borrow_mut();
         match block_on(state.collect()) {
             Ok(bytes) => bytes,
-            Err(error) => panic!("the response's body broke off: {error}"),
+            Err(error) => panic!("the response body is incomplete: {error}"),
         }
     }
 
     /// The body as text, otherwise like [`TestResponse::bytes`].
     ///
     /// # Panics
-    /// If the body broke off or is not UTF-8.
+    /// If the body is incomplete or not UTF-8.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8(self.bytes().into()).expect("the response's body is UTF-8")
@@ -184,7 +185,7 @@ impl TestResponse {
     /// The body parsed as JSON, otherwise like [`TestResponse::bytes`].
     ///
     /// # Panics
-    /// If the body broke off or is not JSON for a `T`.
+    /// If the body is incomplete, or is not JSON for a `T`.
     #[must_use]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         let bytes = self.bytes();
@@ -199,7 +200,7 @@ impl TestResponse {
         Rc::clone(&self.body.borrow().clock)
     }
 
-    /// The response as the application made it, with the unread part of its body.
+    /// The response that the application created, with the unread part of its body.
     #[must_use]
     pub fn into_response(mut self) -> Response {
         self.response.body = self.body.into_inner().body;
@@ -209,10 +210,10 @@ impl TestResponse {
 
 impl BodyState {
     async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let Self { body, sender, clock, .. } = self;
+        let Self { body, upload, clock, .. } = self;
         let mut next = pin!(body.next());
         poll_fn(|cx| {
-            poll_upload(sender, cx);
+            poll_upload(upload, cx);
             timer::with_current(clock, || next.as_mut().poll(cx))
         })
         .await

@@ -1,4 +1,4 @@
-//! The test client's clock, which uses its timer.
+//! The timers of the test client, which use the client's sleep function.
 
 use super::SleepFn;
 use crate::http::timer::{Timer, TimerSource};

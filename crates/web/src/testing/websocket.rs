@@ -57,8 +57,8 @@ impl From<Vec<u8>> for TestMessage {
 }
 
 impl TestClient {
-    /// Makes a WebSocket request. [`TestRequest::connect`] opens the WebSocket; `send` returns the
-    /// response to the handshake instead.
+    /// Creates a WebSocket request. [`TestRequest::connect`] opens the WebSocket; `send` returns
+    /// the response to the handshake instead.
     pub fn websocket(&self, target: &str) -> TestRequest {
         self.get(target)
             .header("connection", "upgrade")
@@ -76,27 +76,31 @@ impl TestRequest {
     pub async fn connect(self) -> TestWebSocket {
         let response = self.send().await;
         let status = response.status();
-        assert!(status == 101, "the application answered {status}: {}", response.text());
+        assert!(
+            status == 101,
+            "the application responded with status {status}: {}",
+            response.text()
+        );
         let subprotocol = response.header("sec-websocket-protocol").map(str::to_owned);
         let clock = response.clock();
         let upgrade = response.into_response().take_upgrade();
         let upgrade = upgrade.expect("a response with status 101 carries an upgrade");
-        let (incoming, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
-        let outgoing = SendBuffer::default();
-        let connection =
-            timer::with_current(&clock, || upgrade.run(Upgraded::new(reader, outgoing.clone())));
+        let (to_application, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
+        let from_application = SendBuffer::default();
+        let upgraded = Upgraded::new(reader, from_application.clone());
+        let application = timer::with_current(&clock, || upgrade.run(upgraded));
         TestWebSocket {
             subprotocol,
-            protocol: Connection::new(&CLIENT_LIMITS, Role::Client(|| *b"mask"), None),
-            connection: Some(connection),
-            incoming: Some(incoming),
-            outgoing,
+            codec: Connection::new(&CLIENT_LIMITS, Role::Client(|| *b"mask"), None),
+            application: Some(application),
+            to_application: Some(to_application),
+            from_application,
             clock,
             unread: Vec::new(),
         }
     }
 
-    /// As [`TestRequest::connect`], but blocks this thread, for tests without a runtime.
+    /// Like [`TestRequest::connect`], but blocks this thread, for tests without a runtime.
     ///
     /// # Panics
     /// As [`TestRequest::connect`].
@@ -109,11 +113,14 @@ impl TestRequest {
 /// receives.
 pub struct TestWebSocket {
     subprotocol: Option<String>,
-    protocol: Connection,
-    connection: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    incoming: Option<PipeWriter>,
-    outgoing: SendBuffer,
+    codec: Connection,
+    /// Runs the application's end; `None` when it has finished.
+    application: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// `None` when the client's stream has ended.
+    to_application: Option<PipeWriter>,
+    from_application: SendBuffer,
     clock: Rc<dyn TimerSource>,
+    /// Bytes from the application that are not parsed yet.
     unread: Vec<u8>,
 }
 
@@ -132,21 +139,21 @@ impl TestWebSocket {
         let mut bytes = Vec::new();
         let result = match message.into() {
             TestMessage::Text(text) => {
-                self.protocol.send(&CLIENT_LIMITS, MessagePayload::Text(&text), &mut bytes)
+                self.codec.send(&CLIENT_LIMITS, MessagePayload::Text(&text), &mut bytes)
             }
             TestMessage::Binary(content) => {
-                self.protocol.send(&CLIENT_LIMITS, MessagePayload::Binary(&content), &mut bytes)
+                self.codec.send(&CLIENT_LIMITS, MessagePayload::Binary(&content), &mut bytes)
             }
             TestMessage::Close(close) => {
                 let close = close.as_ref().map(|(code, reason)| (CloseCode(*code), &**reason));
-                self.protocol.close(close, &mut bytes)
+                self.codec.close(close, &mut bytes)
             }
         };
         result.unwrap_or_else(|error| panic!("{error}"));
         self.send_raw(bytes.into()).await;
     }
 
-    /// As [`TestWebSocket::send`], but blocks this thread.
+    /// Like [`TestWebSocket::send`], but blocks this thread.
     ///
     /// # Panics
     /// If the WebSocket is closed.
@@ -159,12 +166,12 @@ impl TestWebSocket {
         let mut bytes = Some(bytes);
         poll_fn(|cx| {
             self.run(cx);
-            let Some(incoming) = &self.incoming else { return Poll::Ready(()) };
-            let capacity = incoming.poll_capacity(cx).map(drop);
+            let Some(to_application) = &self.to_application else { return Poll::Ready(()) };
+            let capacity = to_application.poll_capacity(cx).map(drop);
             if capacity.is_ready()
                 && let Some(bytes) = bytes.take()
             {
-                incoming.send(bytes);
+                to_application.send(bytes);
                 self.run(cx);
             }
             capacity
@@ -180,7 +187,7 @@ impl TestWebSocket {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// As [`TestWebSocket::recv`], but blocks this thread.
+    /// Like [`TestWebSocket::recv`], but blocks this thread.
     ///
     /// # Panics
     /// As [`TestWebSocket::recv`].
@@ -190,15 +197,16 @@ impl TestWebSocket {
 
     /// Ends the client's stream without a Close frame.
     pub fn abort(&mut self) {
-        if let Some(incoming) = self.incoming.take() {
-            incoming.finish(HeaderMap::new());
+        if let Some(to_application) = self.to_application.take() {
+            to_application.finish(HeaderMap::new());
         }
     }
 
+    /// Polls the application's end.
     fn run(&mut self, cx: &mut Context<'_>) {
-        let Some(connection) = &mut self.connection else { return };
-        if timer::with_current(&self.clock, || connection.as_mut().poll(cx)).is_ready() {
-            self.connection = None;
+        let Some(application) = &mut self.application else { return };
+        if timer::with_current(&self.clock, || application.as_mut().poll(cx)).is_ready() {
+            self.application = None;
         }
     }
 
@@ -209,24 +217,25 @@ impl TestWebSocket {
                 return Poll::Ready(Some(message));
             }
             let mut bytes = Vec::new();
-            if self.outgoing.poll_drain(cx, &mut bytes).is_pending() {
+            if self.from_application.poll_drain(cx, &mut bytes).is_pending() {
                 break;
             }
             self.unread.append(&mut bytes);
-            // Draining the output has made room for more.
+            // Draining has made room, so the application can write more.
             self.run(cx);
         }
-        if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
+        if self.application.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }
 
+    /// Parses the next message from the unread bytes, and replies to control frames.
     fn take_message(&mut self) -> Option<TestMessage> {
         loop {
-            if self.protocol.next_action() != NextAction::Receive {
+            if self.codec.next_action() != NextAction::Receive {
                 return None;
             }
             let mut output = Vec::new();
             let (consumed, event) =
-                self.protocol.receive(&CLIENT_LIMITS, &mut self.unread, &mut output);
+                self.codec.receive(&CLIENT_LIMITS, &mut self.unread, &mut output);
             let (message, needs_input) = match event {
                 Event::NeedInput => (None, true),
                 Event::Text(text) => (Some(TestMessage::Text(text.into())), false),
@@ -242,8 +251,8 @@ impl TestWebSocket {
                 _ => (None, false),
             };
             self.unread.drain(..consumed);
-            if let (false, Some(incoming)) = (output.is_empty(), &self.incoming) {
-                incoming.send(output.into());
+            if let (false, Some(to_application)) = (output.is_empty(), &self.to_application) {
+                to_application.send(output.into());
             }
             if message.is_some() || needs_input {
                 return message;

@@ -33,14 +33,14 @@ fn rejects_an_invalid_traceparent() {
         (&format!("0g{}", &VALID[2..]), "no digit in the version"),
         (&VALID.to_uppercase(), "upper-case digits"),
         (&VALID.replace("4bf9", "4Bf9"), "an upper-case digit"),
-        (&VALID.replace("4bf9", "4bg9"), "no digit in the trace's id"),
-        (&VALID.replace("00f0", "00x0"), "no digit in the span's id"),
+        (&VALID.replace("4bf9", "4bg9"), "no digit in the trace's ID"),
+        (&VALID.replace("00f0", "00x0"), "no digit in the span's ID"),
         (&VALID.replace("-01", "-0x"), "no digit in the flags"),
         (&VALID.replace("-01", "_01"), "another separator"),
         (&VALID.replacen('-', "_", 1), "another separator after the version"),
         ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", "no trace"),
         ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", "no span"),
-        ("00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-011", "ids of other lengths"),
+        ("00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-011", "IDs of other lengths"),
     ] {
         assert_eq!(parse(text), None, "{reason}: {text}");
     }
@@ -127,7 +127,7 @@ fn injects_the_trace_into_outgoing_requests() {
     let expected = "00-4bf92f3577b34da6a3ce929d0e0e4736-0707070707070707-00";
     assert_eq!(headers.get_all(TRACEPARENT).iter().collect::<Vec<_>>(), [expected]);
     assert_eq!(headers.get(TRACESTATE).map(|value| value.as_bytes()), Some(&b"a=1"[..]));
-    let root = TraceContext::root([1; 16], [2; 8], true).expect("ids are not zero");
+    let root = TraceContext::root([1; 16], [2; 8], true).expect("the IDs are not zero");
     root.inject(&mut headers);
     assert_eq!(headers.get(TRACESTATE), None);
     assert_eq!(TraceContext::root([0; 16], [2; 8], true), None);

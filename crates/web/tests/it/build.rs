@@ -52,11 +52,11 @@ fn reports_all_errors_at_once() {
         .fallback(async |_: State<i8>| ());
     let error = app.build().expect_err("an application with errors");
     let expected = "\
-the application has 10 faults:
+the application has 10 errors:
   `x` in the scope `/s` (+8): a pattern begins with `/`: put one in front
-  GET /users/{id} (+2) and GET /users/{name} (+3) match the same paths and both answer GET, HEAD; \
+  GET /users/{id} (+2) and GET /users/{name} (+3) match the same paths and both handle GET, HEAD; \
   remove one, or give them different methods
-  any method /any (+4) and any method /any (+5) match the same paths and both answer any method; \
+  any method /any (+4) and any method /any (+5) match the same paths and both handle any method; \
   remove one, or give them different methods
   POST /files/{*path}/x (+6): at byte 15: a catch-all takes the rest of the path: move it to the \
   end, or write `{name}` for one segment
@@ -82,7 +82,7 @@ fn checks_the_path_parameters_of_middleware_around_merged_routes() {
     let other = App::new().get("/a", || "a").get("/{b}", || "b");
     let error = App::new().wrap(guard).merge(other).build().expect_err("no parameter");
     let expected = "\
-the application has 1 fault:
+the application has 1 error:
   GET /a (+1) takes 1 parameter from the path, but its pattern has none; make the Path argument and \
   the pattern agree
 ";
@@ -100,7 +100,7 @@ fn reports_states_that_merged_applications_lack_or_do_not_share() {
         .build()
         .expect_err("two routes lack the state");
     let expected = "\
-the application has 2 faults:
+the application has 2 errors:
   GET /ours (+2) needs State<u64>; add .state(...) to the App
   GET /b/x (+4) needs State<u64>; add .state(...) to the App
 ";
@@ -128,7 +128,7 @@ fn reports_options_that_would_have_no_effect() {
         .expect_err("options would be lost");
     let found = relative_text(&error, base);
     let lines: Vec<_> = found.lines().collect();
-    assert_eq!(lines[0], "the application has 4 faults:", "{found}");
+    assert_eq!(lines[0], "the application has 4 errors:", "{found}");
     for (line, (route, option, outer)) in lines[1..].iter().zip([
         ("GET /slow ", "timeout", "any method /lost (+2)"),
         ("POST /pay ", "run_to_completion", "any method /lost (+2)"),
@@ -153,9 +153,9 @@ fn reports_two_fallbacks_for_the_same_paths() {
         .build()
         .expect_err("two fallbacks conflict");
     let found = relative_text(&error, base);
-    assert!(found.starts_with("the application has 2 faults:\n"), "{found}");
-    let expected = "the fallback of `/a/{b}/` (+2) and the fallback of `/a/{c}/` (+3) answer for \
-                    the same paths; remove one";
+    assert!(found.starts_with("the application has 2 errors:\n"), "{found}");
+    let expected = "the fallback of `/a/{b}/` (+2) and the fallback of `/a/{c}/` (+3) handle the \
+                    same paths; remove one";
     assert!(found.contains(expected), "{found}");
     assert!(found.contains("the fallback of `/{/` (+4): at byte 1"), "{found}");
 }

@@ -236,7 +236,7 @@ fn reports_invalid_patterns_guards_and_names_at_build() {
         (App::new().scope("/{a?}", |scope| scope.get("/b", handler)), "follows an optional"),
         (
             App::new().fallback(handler.guard(guard::secure())),
-            "has a guard, but answers every request without a route",
+            "has a guard, but handles every request without a route",
         ),
         (
             App::new().scope("/a", |scope| scope.guard(guard::secure()).fallback(handler)),
@@ -454,15 +454,15 @@ fn reports_a_merged_fallback_behind_a_guard() {
     let inner = || App::new().scope("/secret", |scope| scope.fallback(|| "secret"));
     let guarded = App::new().scope("", |scope| scope.guard(guard::host("a.org")).merge(inner()));
     let error = guarded.build().expect_err("a guard has no effect here").to_string();
-    assert!(error.contains("with a guard, but answers every request"), "{error}");
+    assert!(error.contains("with a guard, but handles every request"), "{error}");
     let result = App::new().guard(guard::secure()).merge(inner()).build();
     assert!(result.is_err());
-    // At the root, the fallback answers requests that the guard rejects. Merged into another
-    // application, it would also answer for that one.
+    // At the root, the fallback handles requests that the guard rejects. Merged into another
+    // application, it would also handle that application's requests without a route.
     let app =
         || App::new().guard(guard::host("a.org")).get("/", || "a").fallback(|| "nothing at a");
     assert!(app().build().is_ok());
     let error =
         App::new().get("/", || "").merge(app()).build().expect_err("a guard has no effect here");
-    assert!(error.to_string().contains("with a guard, but answers every request"), "{error}");
+    assert!(error.to_string().contains("with a guard, but handles every request"), "{error}");
 }

@@ -84,7 +84,7 @@ fn routes_by_method_and_path_or_responds_automatically() {
             // `any` gets the methods that other routes of the same shape lack. Names do not matter.
             ("GET", "/mixed/1", 200, "GET /mixed/{a}"),
             ("PUT", "/mixed/1", 200, "PUT /mixed/{b}"),
-            ("GET", "/nowhere", 404, "GET cannot be answered"),
+            ("GET", "/nowhere", 404, "No route matches GET /nowhere"),
             ("GET", "/users/", 404, "/users/"),
             ("GET", "http://example.com", 200, "GET /"),
             ("GET", "http://example.com/users", 200, "GET /users"),
@@ -421,7 +421,7 @@ fn problems_are_rendered_as_problem_json_by_default() {
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
     let json: serde_json::Value = response.json();
     assert_eq!(json["type"], "/problems/method-not-allowed");
-    assert_eq!(json["detail"], "/x does not answer POST. It answers GET, HEAD, OPTIONS.");
+    assert_eq!(json["detail"], "/x does not support POST. It supports GET, HEAD, OPTIONS.");
     assert_eq!(json["allow"], serde_json::json!(["GET", "HEAD", "OPTIONS"]));
     assert_eq!(response.field("allow"), Some("GET, HEAD, OPTIONS"));
 }

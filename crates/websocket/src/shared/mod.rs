@@ -28,8 +28,8 @@ pub(crate) struct SharedSocket(Rc<RefCell<SocketState>>);
 /// The protocol and the queues on both sides of it.
 ///
 /// `repr(C)` keeps the field order: the fields used for every message come first. With thousands of
-/// WebSockets, the state of each is out of the CPU cache when it is polled, and every cache line of
-/// it costs a fetch.
+/// WebSockets, the state of each is out of the CPU cache when it is polled, and each of its cache
+/// lines must be fetched.
 #[repr(C)]
 pub(crate) struct SocketState {
     dispatcher_waker: Waker,
@@ -49,21 +49,21 @@ pub(crate) struct SocketState {
     recv_waker: Option<Waker>,
     senders: usize,
     receivers: usize,
-    /// The dispatcher is being polled and will notice all changes.
-    dispatcher_polling: bool,
-    /// The dispatcher must check the state once more.
+    /// Whether the dispatcher is being polled, and will thus notice all changes.
+    is_dispatcher_polled: bool,
+    /// Whether the dispatcher must check the state once more.
     has_changed: bool,
-    /// Nothing more will be received.
-    receive_finished: bool,
-    /// The server is draining.
+    /// Whether no more messages will be received.
+    has_receive_finished: bool,
+    /// Whether the server is draining.
     pub(crate) is_draining: bool,
-    /// The receiver has returned `None`; later messages are discarded.
-    end_delivered: bool,
+    /// Whether the receiver has returned `None`. Later messages are then discarded.
+    has_delivered_end: bool,
     /// Senders that wait for room.
     send_waiters: WakerList,
     protocol: Connection<Codec>,
     limits: Rc<CachedLimits>,
-    /// Pings sent by the handler whose pong was not received yet.
+    /// The number of pings sent by the handler whose pong was not received yet.
     pings: u32,
     /// Tasks that wait for the server to drain or the WebSocket to close.
     close_waiters: WakerList,
@@ -88,9 +88,9 @@ impl SharedSocket {
             reassembly: MemoryReservation::empty(),
             reserved_bytes: 0,
             budget,
-            receive_finished: false,
+            has_receive_finished: false,
             is_draining: false,
-            end_delivered: false,
+            has_delivered_end: false,
             output: Vec::new(),
             backlog,
             pings: 0,
@@ -101,13 +101,13 @@ impl SharedSocket {
             close_waiters: WakerList::default(),
             last_waiter_id: 0,
             dispatcher_waker: Waker::noop().clone(),
-            dispatcher_polling: false,
+            is_dispatcher_polled: false,
             has_changed: false,
             to_wake: Vec::new(),
         })))
     }
 
-    /// Runs `work` on the state. Wakers are called afterwards, because they may run arbitrary code.
+    /// Runs `work` on the state. Wakers are called afterwards, because they can run arbitrary code.
     ///
     /// The waker of the dispatcher, which also wakes the handler, is skipped while the dispatcher
     /// is polled: it will notice all changes anyway.
@@ -116,7 +116,7 @@ impl SharedSocket {
         let result = work(&mut state);
         if !state.to_wake.is_empty() {
             let mut wakers = take(&mut state.to_wake);
-            if state.dispatcher_polling {
+            if state.is_dispatcher_polled {
                 let count = wakers.len();
                 wakers.retain(|waker| !waker.will_wake(&state.dispatcher_waker));
                 state.has_changed |= wakers.len() < count;
@@ -152,15 +152,15 @@ impl SocketState {
             }
             return Poll::Ready(Some(next));
         }
-        if self.receive_finished || self.is_draining {
-            self.end_delivered = true;
+        if self.has_receive_finished || self.is_draining {
+            self.has_delivered_end = true;
             return Poll::Ready(None);
         }
         store_waker(&mut self.recv_waker, cx);
         Poll::Pending
     }
 
-    /// Ready when the WebSocket closes or is about to.
+    /// Is ready when the WebSocket closes or is about to.
     pub(crate) fn poll_close_started(&mut self, waiter_id: u64, cx: &Context<'_>) -> Poll<()> {
         if self.is_closing() {
             return Poll::Ready(());
@@ -170,12 +170,12 @@ impl SocketState {
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_draining || self.receive_finished || !self.can_send()
+        self.is_draining || self.has_receive_finished || !self.can_send()
     }
 
-    /// Ready when nothing more will be received.
+    /// Is ready when no more messages will be received.
     pub(crate) fn poll_closed(&mut self, waiter_id: u64, cx: &Context<'_>) -> Poll<()> {
-        if self.receive_finished {
+        if self.has_receive_finished {
             return Poll::Ready(());
         }
         self.close_waiters.register(waiter_id, cx);
@@ -209,7 +209,7 @@ impl SocketState {
         self.receivers += 1;
     }
 
-    /// The receiver was dropped: discard all further messages.
+    /// Called when the receiver is dropped. Discards all further messages.
     pub(crate) fn drop_receiver(&mut self) {
         self.receivers -= 1;
         self.receive_queue.clear();
@@ -223,7 +223,7 @@ impl SocketState {
     }
 
     fn wake_dispatcher(&mut self) {
-        if !self.dispatcher_polling {
+        if !self.is_dispatcher_polled {
             self.to_wake.push(self.dispatcher_waker.clone());
         }
     }
@@ -236,12 +236,12 @@ impl SocketState {
         if !self.dispatcher_waker.will_wake(cx.waker()) {
             self.dispatcher_waker.clone_from(cx.waker());
         }
-        self.dispatcher_polling = true;
+        self.is_dispatcher_polled = true;
         self.budget.reset()
     }
 
     pub(crate) fn end_poll(&mut self) {
-        self.dispatcher_polling = false;
+        self.is_dispatcher_polled = false;
     }
 
     /// Returns whether something has changed since the last call.
@@ -277,12 +277,12 @@ impl SocketState {
         self.receive_queue.memory_bytes() >= self.limits.limits.receive_queue_bytes_max.max(1)
     }
 
-    /// Returns whether the WebSocket must yield. A few received bytes may decompress to many.
+    /// Returns whether the WebSocket must yield. A few received bytes can decompress to many.
     pub(crate) fn is_budget_exhausted(&self) -> bool {
         self.budget.is_exhausted()
     }
 
-    pub(crate) fn tick(&mut self, now_ms: u64) {
+    pub(crate) fn refill_abuse_budget(&mut self, now_ms: u64) {
         self.protocol.refill_budget(&self.limits.protocol, now_ms);
     }
 
@@ -297,7 +297,7 @@ impl SocketState {
                 std::borrow::Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
                 std::borrow::Cow::Owned(bytes) => bytes.into(),
             }),
-            Event::Chunk { .. } => unreachable!("messages are received whole"),
+            Event::Chunk { .. } => unreachable!("the protocol returns complete messages"),
             Event::Ping(_) => return (used, ReceivedKind::Control),
             Event::Pong(payload) => {
                 let is_keep_alive = payload == KEEP_ALIVE_PAYLOAD || self.pings == 0;
@@ -326,7 +326,7 @@ impl SocketState {
     }
 
     fn deliver(&mut self, message: Result<Message, RecvError>) {
-        if self.receivers == 0 || self.receive_finished || self.end_delivered {
+        if self.receivers == 0 || self.has_receive_finished || self.has_delivered_end {
             return;
         }
         self.budget.charge_received(self.receive_queue.push(message));
@@ -348,7 +348,7 @@ impl SocketState {
     }
 
     fn finish_receiving(&mut self) {
-        self.receive_finished = true;
+        self.has_receive_finished = true;
         self.to_wake.extend(self.recv_waker.take());
         self.wake_send_waiters();
     }
@@ -368,17 +368,17 @@ impl SocketState {
         }
     }
 
-    /// Ends the WebSocket because the connection is gone.
+    /// Ends the WebSocket because the connection was lost.
     pub(crate) fn on_connection_lost(&mut self) {
-        if !self.receive_finished {
+        if !self.has_receive_finished {
             self.fail(RecvError::ConnectionLost);
         }
         let _ = self.protocol.receive_eof();
         self.update_reservation(0);
-        self.dispatcher_polling = true;
+        self.is_dispatcher_polled = true;
     }
 
-    /// The server is draining: wakes all waiters.
+    /// Called when the server starts draining. Wakes all waiters.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
         self.to_wake.extend(self.recv_waker.take());

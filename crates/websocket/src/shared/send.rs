@@ -31,7 +31,7 @@ impl SocketState {
         }
     }
 
-    /// Ready when a message may be sent immediately.
+    /// Is ready when a message can be sent immediately.
     pub(crate) fn poll_ready(
         &mut self,
         waiter_id: u64,

@@ -1,13 +1,13 @@
 //! The worker's tasks: a slab of futures, a queue of the ready ones, and wakers that other threads
 //! may hold.
 //!
-//! A task can be woken in three ways. An operation of the driver knows the task's number (see
+//! A task can be woken in three ways. An operation of the driver stores the task's index (see
 //! [`Waiter`]) and pushes it to the queue. A waker used on the worker's thread finds the queue
-//! through a thread-local. A waker used elsewhere adds the number to a locked list and, if the
-//! worker sleeps, wakes it: through an eventfd that the ring polls, or through tokio.
+//! through a thread-local. A waker used on another thread adds itself to a locked list and, if the
+//! worker sleeps, wakes the worker: through an eventfd that the ring polls, or through tokio.
 //!
-//! A worker that sleeps in tokio is not woken through the ring. In that case one eventfd would have
-//! to wake another from within its own wake-up, and on Linux 6.18 workers were observed to stay
+//! A worker that sleeps in tokio is not woken through the ring, because one eventfd would then have
+//! to signal another from within its own wake-up, and on Linux 6.18 workers were observed to stay
 //! asleep.
 
 mod waiter;
@@ -31,15 +31,15 @@ use peregrine_slot::Slab;
 
 use crate::poll_clock::PollClock;
 
-/// The number of the future passed to `poll_main`.
+/// The index that stands for the future passed to `poll_main`.
 const MAIN_TASK: u32 = u32::MAX;
-/// A number that no task has.
+/// An index that no task has.
 const NO_TASK: u32 = u32::MAX - 1;
 /// The maximum number of tasks polled in one iteration before the kernel is entered.
 const POLLS_PER_ITERATION: usize = 1024;
 
 thread_local! {
-    /// The tasks of the worker on this thread.
+    /// The executor of the worker on this thread.
     static CURRENT: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
 }
 
@@ -73,24 +73,26 @@ pub(crate) struct Executor {
     /// The number of the iteration, modulo 2^32.
     iteration: Cell<u32>,
     main_waker: Waker,
-    /// The future passed to `poll_main` is ready to be polled.
+    /// Whether the future passed to `poll_main` is ready to be polled.
     main_ready: Cell<bool>,
     /// Wakes the future that the thread blocks on, which polls the one passed to `poll_main`.
     block_on_waker: RefCell<Option<Waker>>,
-    /// The task that is being polled, and the header of its waker.
+    /// The index of the task that is being polled.
     current: Cell<u32>,
+    /// The data pointer of that task's waker.
     current_data: Cell<*const ()>,
+    /// The vtable of all wakers of this executor.
     vtable: &'static RawWakerVTable,
-    /// The thread is about to run, or runs, in tokio and outside of the worker's loop.
+    /// Whether the worker's loop sleeps in tokio, so that only tokio can make it run again.
     parked: Cell<bool>,
     closed: Cell<bool>,
 }
 
 struct TaskSlot {
-    /// `None` while it is being polled.
+    /// `None` while the task is being polled.
     task: Option<BoxedTask>,
     queued: bool,
-    /// The iteration in which it was last polled.
+    /// The iteration in which the task was last polled.
     last_iteration: u32,
 }
 
@@ -100,7 +102,7 @@ pub(crate) struct RemoteHandle {
     inject_queue: Mutex<InjectQueue>,
     any_injected: AtomicBool,
     /// One of the constants below.
-    parked: AtomicU8,
+    park_state: AtomicU8,
 }
 
 const AWAKE: u8 = 0;
@@ -115,16 +117,17 @@ pub(crate) enum ParkTarget<'waker> {
 }
 
 struct InjectQueue {
-    /// `None` once the worker has ended: each waker holds this queue's handle, so a waker left here
-    /// would never be freed.
+    /// `None` once the worker has ended: each waker refers to this queue through its
+    /// `RemoteHandle`, so a waker left in the queue would never be freed.
     injected: Option<Vec<Arc<TaskWaker>>>,
-    root: Option<Waker>,
+    event_loop_waker: Option<Waker>,
 }
 
-/// The target of a waker.
+/// The data behind a waker: a task of an executor.
 struct TaskWaker {
     remote: Arc<RemoteHandle>,
     index: u32,
+    /// Whether the waker is in the [`InjectQueue`].
     injected: AtomicBool,
 }
 
@@ -133,9 +136,12 @@ impl Executor {
     pub(crate) fn new(event: File) -> Rc<Self> {
         let remote = Arc::new(RemoteHandle {
             event,
-            inject_queue: Mutex::new(InjectQueue { injected: Some(Vec::new()), root: None }),
+            inject_queue: Mutex::new(InjectQueue {
+                injected: Some(Vec::new()),
+                event_loop_waker: None,
+            }),
             any_injected: AtomicBool::new(false),
-            parked: AtomicU8::new(AWAKE),
+            park_state: AtomicU8::new(AWAKE),
         });
         let main_waker = TaskWaker::new_waker(&remote, MAIN_TASK);
         Rc::new(Self {
@@ -156,7 +162,7 @@ impl Executor {
         })
     }
 
-    /// Makes these the tasks of this thread until [`Executor::leave`].
+    /// Makes this the executor of the current thread until [`Executor::leave`].
     pub(crate) fn enter(self: &Rc<Self>) {
         CURRENT.with(|current| current.replace(Some(Rc::clone(self))));
     }
@@ -240,7 +246,7 @@ impl Executor {
         !self.ready.borrow().is_empty()
     }
 
-    /// Queues the tasks that other threads have woken.
+    /// Queues the tasks that were woken on other threads.
     pub(crate) fn take_injected(&self) {
         if !self.remote.any_injected.load(Ordering::Acquire) {
             return;
@@ -251,16 +257,17 @@ impl Executor {
             queue.injected.as_mut().map(std::mem::take).unwrap_or_default()
         };
         for waker in injected {
-            // The poll below may miss a wake-up that happens after this line, so such a wake-up
-            // must inject the task again. Data written before the swap is visible to that poll.
+            // The poll of the task may miss a wake-up that happens after this line, so such a
+            // wake-up must inject the waker again. Data that the waking thread wrote before it is
+            // visible to the poll.
             waker.injected.swap(false, Ordering::AcqRel);
             self.wake(waker.index);
         }
     }
 
-    /// Polls ready tasks, and tasks that become ready meanwhile, up to a limit. The iteration ends
-    /// before a task would be polled a second time: a task that wakes itself because it has more
-    /// work lets the kernel and all other tasks run in between.
+    /// Polls ready tasks, and tasks that become ready meanwhile, up to a limit. Returns before it
+    /// would poll a task for the second time: between two polls of a task that wakes itself because
+    /// it has more work, the kernel and all other tasks run.
     pub(crate) fn run_ready(&self) {
         self.polls.set(0);
         self.iteration.set(self.iteration.get().wrapping_add(1));
@@ -273,7 +280,7 @@ impl Executor {
         }
     }
 
-    /// The driver is about to poll for completions.
+    /// Called when the driver is about to poll for completions.
     pub(crate) fn record_poll(&self, now: Duration) {
         self.poll_clock.record_poll(now, self.ready.borrow().len());
     }
@@ -288,7 +295,7 @@ impl Executor {
         self.polls.get()
     }
 
-    /// Returns false if the task was already polled in this iteration.
+    /// Polls a task. Returns false, without polling it, if it was already polled in this iteration.
     fn poll_task(&self, index: u32) -> bool {
         let mut task = {
             let mut slots = self.slots.borrow_mut();
@@ -330,13 +337,13 @@ impl Executor {
         // These may be the last wakers of tasks in other runtimes.
         let injected = self.remote.lock().injected.take();
         drop(injected);
-        let root = self.remote.lock().root.take();
-        drop(root);
+        let event_loop_waker = self.remote.lock().event_loop_waker.take();
+        drop(event_loop_waker);
         let waker = self.block_on_waker.take();
         drop(waker);
     }
 
-    /// The thread will wait inside tokio.
+    /// Called when the worker's loop is about to sleep in tokio.
     pub(crate) fn park(&self) {
         self.parked.set(true);
     }
@@ -349,7 +356,7 @@ impl Executor {
     /// tokio, other code of the thread runs and may use the driver.
     pub(crate) fn wake_loop(&self) {
         if self.parked.replace(false) {
-            self.remote.wake_root();
+            self.remote.wake_event_loop();
         }
     }
 }
@@ -357,7 +364,7 @@ impl Executor {
 /// Drops a value without letting a panic of its destructor, which is user code, end the worker.
 fn drop_catching_panic<T>(value: T) {
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(value)));
-    // The panic payload has a destructor too. A payload thrown by that one is leaked.
+    // The panic payload has a destructor too. If that one panics as well, its payload is leaked.
     if let Err(payload) = dropped
         && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
     {
@@ -365,7 +372,7 @@ fn drop_catching_panic<T>(value: T) {
     }
 }
 
-/// Marks a task as the one being polled, while this lives.
+/// While this exists, a task is marked as the one being polled.
 struct CurrentTaskGuard<'executor>(&'executor Executor);
 
 impl<'executor> CurrentTaskGuard<'executor> {
@@ -390,17 +397,18 @@ impl RemoteHandle {
 
     /// Announces that the thread will sleep. Returns false if there is work to do first.
     ///
-    /// Pairs with `inject`: one side writes `parked` and then reads `any_injected`, the other the
-    /// reverse, all sequentially consistent, so that at least one sees the other's write.
+    /// Pairs with `inject`: this side writes `park_state` and then reads `any_injected`, the other
+    /// side does the reverse. All accesses are sequentially consistent, so at least one side sees
+    /// the other's write.
     pub(crate) fn try_park(&self, target: ParkTarget<'_>) -> bool {
-        let parked = match target {
+        let park_state = match target {
             ParkTarget::Ring => PARKED_IN_RING,
-            ParkTarget::Tokio(root) => {
-                self.set_root(root);
+            ParkTarget::Tokio(event_loop_waker) => {
+                self.set_event_loop_waker(event_loop_waker);
                 PARKED_IN_TOKIO
             }
         };
-        self.parked.store(parked, Ordering::SeqCst);
+        self.park_state.store(park_state, Ordering::SeqCst);
         if self.any_injected.load(Ordering::SeqCst) {
             self.unpark();
             return false;
@@ -408,20 +416,20 @@ impl RemoteHandle {
         true
     }
 
-    fn set_root(&self, root: &Waker) {
+    fn set_event_loop_waker(&self, waker: &Waker) {
         let mut queue = self.lock();
-        let old = match &queue.root {
-            Some(current) if current.will_wake(root) => None,
-            _ => queue.root.replace(root.clone()),
+        let old = match &queue.event_loop_waker {
+            Some(current) if current.will_wake(waker) => None,
+            _ => queue.event_loop_waker.replace(waker.clone()),
         };
         drop(queue);
         drop(old);
     }
 
-    fn wake_root(&self) {
-        let root = self.lock().root.clone();
-        if let Some(root) = root {
-            root.wake();
+    fn wake_event_loop(&self) {
+        let waker = self.lock().event_loop_waker.clone();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
@@ -431,11 +439,11 @@ impl RemoteHandle {
 
     pub(crate) fn unpark(&self) {
         // A thread that misses this wakes the worker unnecessarily.
-        self.parked.store(AWAKE, Ordering::Relaxed);
+        self.park_state.store(AWAKE, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, InjectQueue> {
-        // Nothing panics while the lock is held, and the list is consistent at any time.
+        // Nothing panics while the lock is held, and the queue is consistent at any time.
         self.inject_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -448,12 +456,12 @@ impl RemoteHandle {
             None => return,
         }
         self.any_injected.store(true, Ordering::SeqCst);
-        match self.parked.swap(AWAKE, Ordering::SeqCst) {
+        match self.park_state.swap(AWAKE, Ordering::SeqCst) {
             PARKED_IN_RING => {
-                // The counter overflows at 2^64 - 1; a full one has already woken the worker.
+                // The write fails only if the counter is full, and then the worker was woken.
                 let _ = (&self.event).write(&1u64.to_ne_bytes());
             }
-            PARKED_IN_TOKIO => self.wake_root(),
+            PARKED_IN_TOKIO => self.wake_event_loop(),
             _ => {}
         }
     }
@@ -479,7 +487,7 @@ impl Wake for TaskWaker {
             }
             _ => false,
         });
-        // A thread that is ending may have no current worker.
+        // The thread-local may already be destroyed on a thread that is ending.
         if !woken_locally.unwrap_or(false) {
             self.remote.inject(Arc::clone(self));
         }

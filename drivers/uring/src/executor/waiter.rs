@@ -5,12 +5,13 @@ use std::task::{Context, Waker};
 
 /// The task that waits for an operation.
 ///
-/// A task of this worker is stored as its number: no reference count to raise, no indirect call to
-/// wake it. Combinators and tasks of other executors have different wakers, which are stored.
+/// A task of this worker is stored as its index: there is no reference count to raise, and waking
+/// the task takes no indirect call. Combinators and tasks of other executors have wakers of their
+/// own, which are cloned and stored.
 #[derive(Debug)]
 pub(crate) enum Waiter {
-    /// A task's number, or `NO_TASK` if no task waits. That is not a separate variant, because two
-    /// variants fit into the two words of a waker.
+    /// A task's index, or `NO_TASK` if no task waits. There is no separate variant for the latter,
+    /// because only two variants fit into the two words of a waker.
     Task(u32),
     Waker(Waker),
 }
@@ -28,8 +29,8 @@ impl Waiter {
         matches!(self, Self::Task(NO_TASK))
     }
 
-    /// Registers the polling task. Returns the previous one, to be dropped after all borrows have
-    /// ended: the destructor of a foreign waker may run any code.
+    /// Registers the task that is polling. Returns the previous waiter, which must be dropped after
+    /// all borrows have ended: the destructor of its waker may run any code.
     pub(crate) fn register(&mut self, context: &Context<'_>, executor: &Executor) -> Self {
         let waker = context.waker();
         let new = if std::ptr::eq(waker.data(), executor.current_data.get())

@@ -76,7 +76,11 @@ fn many_workers_start_with_the_limit_that_systems_have(program: &Program) {
 fn where_not_all_rings_can_be_had_all_workers_run_on_tokio(program: &Program) {
     // The limit allows one ring, or three of the smallest, but not eight.
     let server = program.start(80, 8, "auto");
-    assert!(server.line.contains("driver tokio, because io_uring is refused"), "{}", server.line);
+    assert!(
+        server.line.contains("driver tokio, because io_uring is not available"),
+        "{}",
+        server.line
+    );
     assert!(server.line.contains("`ulimit -l 1344`"), "{}", server.line);
     assert_eq!(server.rings(), 0);
     server.answers();

@@ -145,7 +145,7 @@ fn what_is_in_flight_ends_and_the_process_with_it_and_the_report_names_who_was_c
     report = program.says("during");
     let peer = endless.local_addr().expect("the socket is connected").to_string();
     assert!(
-        report.contains(&peer) && report.contains("GET /endless: its handler had not answered"),
+        report.contains(&peer) && report.contains("GET /endless: its handler had not responded"),
         "{report}"
     );
     assert!(!crate::restart::program::is_running(process));

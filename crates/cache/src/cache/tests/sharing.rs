@@ -1,7 +1,7 @@
 //! Clients neither see nor affect each other's responses.
 
 use super::*;
-use crate::compact::testing::piece;
+use crate::compact::testing::slice_of_large_buffer;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::CACHE_CONTROL;
@@ -210,7 +210,7 @@ fn stored_responses_do_not_retain_their_source_buffers() {
     let buffers = Rc::new(RefCell::new(Vec::new()));
     let recorder = Rc::clone(&buffers);
     let (client, _) = page_of(cached, move |_, _| {
-        let ((content, one), (value, other)) = (piece(), piece());
+        let ((content, one), (value, other)) = (slice_of_large_buffer(), slice_of_large_buffer());
         recorder.borrow_mut().extend([one, other]);
         let mut response = Response::new(StatusCode::OK).with_body(Body::from(content));
         let value = HeaderValue::from_maybe_shared(value).expect("a value");

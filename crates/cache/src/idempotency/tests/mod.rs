@@ -276,7 +276,7 @@ fn nested_middleware_executes_a_request_once() {
 
 #[test]
 fn stored_outcomes_do_not_retain_their_source_buffers() {
-    let (piece, buffer) = crate::compact::testing::piece();
+    let (piece, buffer) = crate::compact::testing::slice_of_large_buffer();
     let body = Cell::new(Some(piece));
     let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));
     let client = app.post("/", move || Body::from(body.take().unwrap_or_default())).test();

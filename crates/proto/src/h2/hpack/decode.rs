@@ -148,8 +148,8 @@ pub struct Decoder {
     table: Table,
     /// The maximum size that the peer may choose: the acknowledged setting.
     size_limit: u32,
-    /// Whether the setting was reduced below the table's size, and the peer has not yet signalled a
-    /// size update.
+    /// Whether the setting was reduced below the table's size, and the peer has not yet sent a size
+    /// update.
     needs_size_update: bool,
     scratch: Vec<u8>,
 }
@@ -175,8 +175,8 @@ impl Decoder {
         self.needs_size_update |= self.size_limit < self.table.size_max();
     }
 
-    /// Passes all fields of a block to `sink`, until it rejects them. Returns their size as defined
-    /// by RFC 9113 §6.5.2, which must not exceed `bytes_max`.
+    /// Passes the fields of a block to `sink` until the sink accepts no more. Returns the size of
+    /// all fields as defined by RFC 9113 §6.5.2, which must not exceed `bytes_max`.
     ///
     /// # Errors
     /// The block cannot be decoded completely. The table is then out of sync with the peer's, so

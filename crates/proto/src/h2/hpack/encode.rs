@@ -19,7 +19,8 @@ pub const TABLE_BYTES_DEFAULT: u32 = 4096;
 pub struct Encoder {
     table: Table,
     /// Pairs of slots that store the hashes of fields seen before; empty before the first field.
-    /// Few, because they are read for each field, and other connections evict them from the cache.
+    /// There are few of them, because they are read for each field, and the work of other
+    /// connections evicts them from the CPU's cache.
     seen: Vec<Seen>,
     /// The maximum size that this side chooses.
     own_size_limit: u32,
@@ -106,7 +107,7 @@ impl Encoder {
             0 => {
                 let digit = |number: u16| b'0' + u8::try_from(number % 10).unwrap_or(0);
                 let digits = [digit(status / 100), digit(status / 10), digit(status)];
-                literal(0x00, 4, STATUS_INDEX, b"", &digits, out);
+                write_literal(0x00, 4, STATUS_INDEX, b"", &digits, out);
             }
             index => out.push(0x80 | index),
         }
@@ -133,7 +134,7 @@ impl Encoder {
             FieldLookup::NeverIndexed => (0x10, 4),
             FieldLookup::New | FieldLookup::Indexed(_) => (0x00, 4),
         };
-        literal(pattern, bits, static_table::find_name(known, name), name, value, out);
+        write_literal(pattern, bits, static_table::find_name(known, name), name, value, out);
         if let FieldLookup::SeenBefore = lookup {
             self.table.insert(Name::Bytes(name), value, FieldInfo { known, ..UNUSED });
         }
@@ -169,7 +170,7 @@ impl Encoder {
             // The older entry is replaced, for example the date of a past second.
             _ => usize::from(age(&pair[1]) > age(&pair[0])),
         };
-        // Alternates between the slots, so that a field seen once survives one other new field.
+        // Fills the slots alternately, so that a field seen once survives one other new field.
         pair[index] = Seen { hash, insertion_tag: 0 };
         if index == 0 && !is_live(&pair[1]) {
             pair.swap(0, 1);
@@ -234,8 +235,16 @@ const fn is_sensitive(known: KnownField) -> bool {
     )
 }
 
+/// Writes a literal field. `index` is the index of its name in the static table, or 0.
 #[inline]
-fn literal(pattern: u8, bits: u32, index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+fn write_literal(
+    pattern: u8,
+    bits: u32,
+    index: usize,
+    name: &[u8],
+    value: &[u8],
+    out: &mut Vec<u8>,
+) {
     integer::write(index, bits, pattern, out);
     if index == 0 {
         integer::write(name.len(), 7, 0, out);
@@ -271,8 +280,8 @@ fn hash(known: KnownField, name: &[u8], value: &[u8]) -> u16 {
     (mixed >> 48) as u16
 }
 
-/// The number of an insertion, as stored in [`Seen`]. A slot that is older than 2^16 insertions
-/// may be mistaken for a newer one, so the entry is compared.
+/// The number of an insertion, as stored in [`Seen`]. After 2^16 insertions, an old slot can be
+/// mistaken for a newer one, so the caller also compares the entry.
 #[inline]
 const fn insertion_tag(inserted: u32) -> u16 {
     (inserted & 0xffff) as u16

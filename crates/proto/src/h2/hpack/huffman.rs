@@ -1,8 +1,8 @@
 //! The Huffman code of HPACK. RFC 7541 §5.2 and Appendix B.
 //!
-//! The code is canonical: the lengths of its codes define it. A table that maps the next ten bits
-//! to a symbol is built from them at compile time, which is enough for all ordinary text; longer
-//! codes are found by the ranges of the codes of each length.
+//! The code is canonical: the lengths of its codes define it. From these lengths, a table that maps
+//! the next ten bits to a symbol is built at compile time; it covers all ordinary text. Longer
+//! codes are found by the range of codes of each length.
 
 use crate::h2::Http2Error;
 
@@ -87,7 +87,7 @@ fn find_long_code(bits: u64) -> (u8, u32) {
 
 /// The symbol that ends a string, which is never sent.
 const EOS: u16 = 256;
-/// A length greater than that of any code, so that the symbol is never found in the input.
+/// A length that no code has, which marks EOS: the input must not contain it.
 const EOS_LENGTH: u32 = 31;
 
 #[derive(Clone, Copy)]

@@ -6,7 +6,8 @@ use crate::h2::Http2Error;
 /// have far lower limits.
 const INTEGER_MAX: u32 = 1 << 28;
 
-/// Reads the integer at `at` with a prefix of `bits` bits (1 to 8). Also returns the end of it.
+/// Reads the integer at `at` with a prefix of `bits` bits (1 to 8). Returns it, and the offset
+/// after it.
 #[inline]
 pub(super) fn read(block: &[u8], at: usize, bits: u32) -> Result<(u32, usize), Http2Error> {
     let first = *block.get(at).ok_or(Http2Error::HeaderBlockTruncated)?;

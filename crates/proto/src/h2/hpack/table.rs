@@ -11,8 +11,8 @@ pub(super) const SIZE_CEILING: u32 = u16::MAX as u32;
 
 /// Entries in the order of insertion, their bytes stored consecutively in one buffer. Evicted
 /// entries leave a gap at the start of the buffer; when the gap is as long as the rest, the rest is
-/// moved to the start. So each inserted byte is moved at most once on average, and the bytes of an
-/// entry stay contiguous.
+/// moved to the start of the buffer. So each inserted byte is moved at most once on average, and
+/// the bytes of an entry stay contiguous.
 ///
 /// `size <= size_max`, and `size` is the sum of all entries' bytes and overheads.
 #[derive(Debug)]
@@ -30,7 +30,8 @@ pub(super) struct Table {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The position of the entry's first byte, counted as the base is, modulo 2^32.
+    /// The position of the entry's first byte, counted from the first byte ever inserted, modulo
+    /// 2^32.
     start: u32,
     name_bytes: u16,
     value_bytes: u16,

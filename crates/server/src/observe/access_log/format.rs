@@ -3,7 +3,7 @@
 //! Everything that a peer sends is escaped, so that a peer can neither end a line nor end a field
 //! within a line.
 
-use crate::observe::metrics::{RequestKey, method_name};
+use crate::observe::metrics::{RequestAttributes, method_name};
 use crate::observe::span::split_host_port;
 use peregrine_proto::{Date, Version};
 use peregrine_web::client::ClientInfo;
@@ -33,7 +33,7 @@ pub enum AccessLogFormat {
     Json,
 }
 
-/// A second as text, in both date formats.
+/// A whole second as text, in the date formats of the CLF and of JSON.
 #[derive(Clone, Copy)]
 pub(super) struct LogTimestamp {
     second: u64,
@@ -64,12 +64,14 @@ impl LogTimestamp {
         Self { second, clf, iso }
     }
 
+    /// Returns whether `unix_time` is in this second.
     pub(super) fn covers(&self, unix_time: Duration) -> bool {
         self.second == unix_time.as_secs()
     }
 }
 
-/// Data about a request for the access log, in addition to those that are counted.
+/// Data about a request for the access log, in addition to its [`RequestAttributes`]. Metrics use
+/// the body sizes too.
 #[derive(Default)]
 pub(crate) struct AccessLogRecord {
     /// The request's head, if it was valid and there is an access log.
@@ -80,15 +82,15 @@ pub(crate) struct AccessLogRecord {
     pub(crate) invalid_request_line: Vec<u8>,
     /// The request's span context.
     pub(crate) trace_context: Option<LazyTraceContext>,
-    /// Bytes of the request's content that were received.
+    /// How many bytes of the request's body were received.
     pub(crate) request_body_bytes: u64,
-    /// Bytes of the response's content that were written.
+    /// How many bytes of the response's body were written.
     pub(crate) response_body_bytes: u64,
 }
 
-/// The data of a line.
+/// A line of the access log before it is formatted.
 pub(super) struct AccessLogLine<'e> {
-    pub(super) key: &'e RequestKey,
+    pub(super) attributes: &'e RequestAttributes,
     pub(super) record: &'e AccessLogRecord,
     /// The time since the Unix epoch when the request's head was complete.
     pub(super) started_at: Duration,
@@ -154,7 +156,7 @@ impl AccessLogLine<'_> {
         out.extend_from_slice(b"] \"");
         self.write_request_line(out);
         out.extend_from_slice(b"\" ");
-        match self.key.status {
+        match self.attributes.status {
             0 => out.push(b'-'),
             status => push_decimal(u64::from(status), out),
         }
@@ -165,8 +167,8 @@ impl AccessLogLine<'_> {
         }
     }
 
-    /// The part of a field that a line shows. If queries are omitted, the query of the URL in
-    /// `Referer` is omitted too, because that URL often belongs to this site.
+    /// The part of a field that the line contains. If queries are omitted, the query of the URL in
+    /// `Referer` is omitted too, because that URL often belongs to the same site.
     fn redacted<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
         if name == "referer" { self.without_query(value) } else { value }
     }
@@ -209,14 +211,14 @@ impl AccessLogLine<'_> {
         if let Some(route) = self.route {
             push_json_string("http.route", route.as_bytes(), out);
         }
-        if self.key.status != 0 {
-            push_json_number("http.response.status_code", u64::from(self.key.status), out);
+        if self.attributes.status != 0 {
+            push_json_number("http.response.status_code", u64::from(self.attributes.status), out);
         }
         push_json_number("http.request.body.size", self.record.request_body_bytes, out);
         push_json_number("http.response.body.size", self.record.response_body_bytes, out);
         let (seconds, micros) = (self.duration.as_secs(), self.duration.subsec_micros());
         push_fmt(out, format_args!(",\"http.server.request.duration\":{seconds}.{micros:06}"));
-        let error = self.key.error_type();
+        let error = self.attributes.error_type();
         if !error.is_empty() {
             push_json_string("error.type", error.as_bytes(), out);
         }
@@ -228,7 +230,7 @@ impl AccessLogLine<'_> {
         out.push(b'}');
     }
 
-    /// Writes the data that the request itself contains.
+    /// Writes the members that come from the request's head.
     fn write_json_request(&self, out: &mut Vec<u8>) {
         let Some(head) = self.head() else {
             if !self.record.invalid_request_line.is_empty() {
@@ -242,7 +244,7 @@ impl AccessLogLine<'_> {
         };
         push_json_string(
             "http.request.method",
-            method_name(self.key.method as usize).as_bytes(),
+            method_name(self.attributes.method as usize).as_bytes(),
             out,
         );
         if head.index().method.name().is_none() {
@@ -263,7 +265,11 @@ impl AccessLogLine<'_> {
         if let Some(query) = head.query().filter(|_| !self.omit_query) {
             push_json_string("url.query", query.as_bytes(), out);
         }
-        push_json_string("network.protocol.version", self.key.version_name().as_bytes(), out);
+        push_json_string(
+            "network.protocol.version",
+            self.attributes.version_name().as_bytes(),
+            out,
+        );
         for (name, field) in
             [("user_agent.original", "user-agent"), ("http.request.header.referer", "referer")]
         {
@@ -274,7 +280,8 @@ impl AccessLogLine<'_> {
     }
 }
 
-/// The request target as over HTTP/1.1. A target of HTTP/2 is stored with scheme and authority.
+/// The request target as an HTTP/1.1 client sends it. An HTTP/2 target is stored with its scheme
+/// and authority, which are left out here.
 fn origin_form(head: &RequestHead) -> &[u8] {
     let target = head.slice(head.index().target);
     if head.index().version != Version::Http2 {
@@ -282,8 +289,8 @@ fn origin_form(head: &RequestHead) -> &[u8] {
     }
     let path = head.path().as_bytes();
     let length = path.len() + head.query().map_or(0, |query| 1 + query.len());
-    let origin = target.len().checked_sub(length).map(|start| &target[start..]);
-    origin.filter(|origin| !path.is_empty() && origin.starts_with(path)).unwrap_or(target)
+    let suffix = target.len().checked_sub(length).map(|start| &target[start..]);
+    suffix.filter(|suffix| !path.is_empty() && suffix.starts_with(path)).unwrap_or(target)
 }
 
 fn push_fmt(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
@@ -309,8 +316,8 @@ fn truncated(value: &[u8]) -> &[u8] {
     &value[..value.len().min(FIELD_BYTES_MAX)]
 }
 
-/// Escapes like Apache's `ap_escape_logitem`: `\"` and `\\`, C escapes for control characters that
-/// have one, and `\xhh` for all other bytes except printable ASCII.
+/// Escapes a value as Apache's `ap_escape_logitem` does: `\"` and `\\`, C escapes for control
+/// characters that have one, and `\xhh` for all other bytes except printable ASCII.
 fn escape(value: &[u8], out: &mut Vec<u8>) {
     for byte in truncated(value) {
         let letter = match *byte {
@@ -390,13 +397,13 @@ mod tests {
         }
     }
 
-    fn key(status: u16, version: Version) -> RequestKey {
-        RequestKey { method: Method::Get, status, version, ..RequestKey::default() }
+    fn attributes(status: u16, version: Version) -> RequestAttributes {
+        RequestAttributes { method: Method::Get, status, version, ..RequestAttributes::default() }
     }
 
     fn line(
         format: AccessLogFormat,
-        key: &RequestKey,
+        attributes: &RequestAttributes,
         record: &AccessLogRecord,
         omit_query: bool,
     ) -> String {
@@ -404,7 +411,7 @@ mod tests {
         let time = LogTimestamp::from_unix(STARTED_AT);
         let route = Some("/birds/{id}");
         let entry = AccessLogLine {
-            key,
+            attributes,
             record,
             started_at: STARTED_AT,
             duration,
@@ -425,7 +432,7 @@ mod tests {
                 "{peer} - - [10/Oct/2000:13:55:36 +0000] \"GET /apache_pb.gif HTTP/1.0\" 200 2326\n"
             )
         };
-        let key = key(200, Version::Http10);
+        let attributes = attributes(200, Version::Http10);
         for (peer, expected) in [
             ("127.0.0.1:99", "127.0.0.1"),
             ("[2001:db8::1]:99", "2001:db8::1"),
@@ -434,11 +441,12 @@ mod tests {
             ("", "-"),
         ] {
             assert_eq!(
-                line(AccessLogFormat::Common, &key, &request(peer), false),
+                line(AccessLogFormat::Common, &attributes, &request(peer), false),
                 common(expected)
             );
         }
-        let combined = line(AccessLogFormat::Combined, &key, &request("127.0.0.1:99"), false);
+        let combined =
+            line(AccessLogFormat::Combined, &attributes, &request("127.0.0.1:99"), false);
         assert_eq!(combined, format!("{} \"-\" \"-\"\n", common("127.0.0.1").trim_end()));
     }
 
@@ -446,7 +454,7 @@ mod tests {
     fn missing_values_are_written_as_dashes() {
         let mut record = record(None, "192.0.2.1:9");
         record.response_body_bytes = 0;
-        let nothing = key(0, Version::Http11);
+        let nothing = attributes(0, Version::Http11);
         let common = line(AccessLogFormat::Common, &nothing, &record, false);
         assert_eq!(common, "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"-\" - -\n");
         let combined = line(AccessLogFormat::Combined, &nothing, &record, false);
@@ -460,7 +468,7 @@ mod tests {
             ("/a", Version::Http2, "GET /a HTTP/2.0"),
         ] {
             let request = record(Some(head(target, version, &[])), "192.0.2.1:9");
-            let text = line(AccessLogFormat::Common, &key(404, version), &request, false);
+            let text = line(AccessLogFormat::Common, &attributes(404, version), &request, false);
             assert!(text.contains(&format!("] \"{expected}\" 404 2326\n")), "{text}");
         }
     }
@@ -474,9 +482,9 @@ mod tests {
             AccessLogRecord { invalid_request_line: invalid, ..record(None, "192.0.2.1:9") };
         for format in [AccessLogFormat::Common, AccessLogFormat::Combined, AccessLogFormat::Json] {
             for record in [&valid, &invalid] {
-                let full = line(format, &key(200, Version::Http11), record, false);
+                let full = line(format, &attributes(200, Version::Http11), record, false);
                 assert!(full.contains("secret"), "{full}");
-                let text = line(format, &key(200, Version::Http11), record, true);
+                let text = line(format, &attributes(200, Version::Http11), record, true);
                 assert!(!text.contains("secret") && text.contains("/a"), "{text}");
             }
         }
@@ -508,10 +516,12 @@ mod tests {
                 invalid_request_line: input.to_vec(),
                 ..record(None, "192.0.2.1:9")
             };
-            let common = line(AccessLogFormat::Common, &key(400, Version::Http11), &record, false);
+            let common =
+                line(AccessLogFormat::Common, &attributes(400, Version::Http11), &record, false);
             assert!(common.contains(&format!("] \"{expected}\" 400 ")), "{common}");
             assert_eq!(common.matches('\n').count(), 1, "{common}");
-            let json = line(AccessLogFormat::Json, &key(400, Version::Http11), &record, false);
+            let json =
+                line(AccessLogFormat::Json, &attributes(400, Version::Http11), &record, false);
             assert!(json.strip_suffix('\n').is_some_and(|json| {
                 json.chars().all(|character| !character.is_control() && character != '\u{2028}')
             }));
@@ -555,7 +565,8 @@ mod tests {
         ] {
             let fields = [("user-agent", agent), ("referer", b"http://a/\"")];
             let request = record(Some(head("/", Version::Http11, &fields)), "192.0.2.1:9");
-            let text = line(AccessLogFormat::Combined, &key(200, Version::Http11), &request, false);
+            let text =
+                line(AccessLogFormat::Combined, &attributes(200, Version::Http11), &request, false);
             assert!(text.ends_with(&format!(" \"http://a/\\\"\" \"{expected}\"\n")), "{text}");
         }
     }
@@ -570,9 +581,10 @@ mod tests {
             trace_context: trace,
             ..record(Some(head("/birds/7?a='b", Version::Http2, &fields)), "192.0.2.1:9")
         };
-        let key = RequestKey { error: ErrorType::Aborted, ..key(200, Version::Http2) };
+        let attributes =
+            RequestAttributes { error: ErrorType::Aborted, ..attributes(200, Version::Http2) };
         assert_eq!(
-            line(AccessLogFormat::Json, &key, &record, false),
+            line(AccessLogFormat::Json, &attributes, &record, false),
             concat!(
                 "{\"time\":\"2000-10-10T13:55:36.250000Z\",\"client.address\":\"192.0.2.1\",",
                 "\"http.request.method\":\"GET\",\"url.scheme\":\"http\",",
@@ -599,7 +611,7 @@ mod tests {
             connection: Some(Rc::new(connection)),
             ..record(Some(head("/", Version::Http11, &fields)), "")
         };
-        let line = line(AccessLogFormat::Common, &key(200, Version::Http11), &record, false);
+        let line = line(AccessLogFormat::Common, &attributes(200, Version::Http11), &record, false);
         assert!(line.starts_with("198.51.100.7 - - ["), "{line}");
     }
 

@@ -10,7 +10,7 @@ pub use self::format::AccessLogFormat;
 pub(crate) use self::format::AccessLogRecord;
 
 use self::format::{AccessLogLine, LogTimestamp};
-use super::metrics::RequestKey;
+use super::metrics::RequestAttributes;
 use peregrine_web::built::BuiltApp;
 use peregrine_web::route::display_pattern;
 use std::cell::{Cell, RefCell};
@@ -19,18 +19,18 @@ use std::fmt;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Larger line buffers are freed after use.
-const LINE_BUFFER_BYTES_MAX: usize = 16 * 1024;
+/// The line buffer is reused if its capacity is at most this. A larger one is freed after use.
+const RETAINED_LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// Receives the lines of one worker.
 pub trait AccessLogSink: Send {
-    /// Takes a line, which ends with a line feed. If there is no room, drops the line and counts
-    /// it. Never blocks.
+    /// Accepts a line, which ends with a line feed. Must never block: if there is no room, drops
+    /// the line and counts it as dropped.
     fn write_line(&self, line: &[u8]);
 }
 
-/// The format of the access log, and which requests are logged. The style may change while the
-/// server runs.
+/// The format of the access log, and which requests are logged. The style can change while the
+/// server is running.
 #[doc(alias = "log_format")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessLogStyle {
@@ -43,7 +43,7 @@ pub struct AccessLogStyle {
 }
 
 impl AccessLogStyle {
-    /// Checks that all routes are among these patterns of the application.
+    /// Checks that all routes are among the application's patterns, `known_patterns`.
     ///
     /// # Errors
     /// The text describes the mistake and how to fix it.
@@ -59,7 +59,7 @@ impl AccessLogStyle {
     }
 }
 
-/// The route patterns of an application in readable form, by route number.
+/// The route patterns of an application as they are displayed, by route number.
 #[must_use]
 pub fn route_patterns(application: &BuiltApp) -> Vec<String> {
     application.routes().map(|route| display_pattern(route.pattern).into_owned()).collect()
@@ -67,7 +67,7 @@ pub fn route_patterns(application: &BuiltApp) -> Vec<String> {
 
 /// The access log of one worker.
 pub struct WorkerAccessLog {
-    /// The current format.
+    /// The current style.
     pub style: watch::Receiver<AccessLogStyle>,
     /// Receives the lines.
     pub sink: Box<dyn AccessLogSink>,
@@ -87,14 +87,15 @@ pub(crate) struct AccessLogger {
     style: RefCell<watch::Receiver<AccessLogStyle>>,
     format: Cell<AccessLogFormat>,
     omit_query: Cell<bool>,
-    /// Whether the requests of a route are not logged, by route number. Empty if all requests are
-    /// logged.
+    /// Which routes are excluded from the log, by route number. Empty if no route is excluded.
     excluded: RefCell<Vec<bool>>,
-    /// Time since the Unix epoch.
+    /// Returns the time since the Unix epoch.
     unix_time: Box<dyn Fn() -> Duration>,
     /// The route patterns, by route number.
     routes: Vec<String>,
+    /// The buffer for the current line.
     line: RefCell<Vec<u8>>,
+    /// The timestamp of the last line. Lines with the same second reuse it.
     time: Cell<LogTimestamp>,
 }
 
@@ -119,7 +120,7 @@ impl AccessLogger {
         logger
     }
 
-    /// Applies the current style.
+    /// Applies the latest style.
     fn reload(&self) {
         let mut style = self.style.borrow_mut();
         let style = style.borrow_and_update();
@@ -132,13 +133,18 @@ impl AccessLogger {
     }
 
     /// Writes the line of a request that ended after `duration`.
-    pub(crate) fn write(&self, key: &RequestKey, record: &AccessLogRecord, duration: Duration) {
-        // An error means that the style cannot change any more.
+    pub(crate) fn write(
+        &self,
+        attributes: &RequestAttributes,
+        record: &AccessLogRecord,
+        duration: Duration,
+    ) {
+        // An error means that the sender is gone, so the style no longer changes.
         if self.style.borrow().has_changed().unwrap_or(false) {
             self.reload();
         }
         let excluded = self.excluded.borrow();
-        let is_excluded = key.route.and_then(|route| excluded.get(route as usize));
+        let is_excluded = attributes.route.and_then(|route| excluded.get(route as usize));
         if is_excluded.copied().unwrap_or(false) {
             return;
         }
@@ -148,19 +154,22 @@ impl AccessLogger {
             self.time.set(LogTimestamp::from_unix(started_at));
         }
         let entry = AccessLogLine {
-            key,
+            attributes,
             record,
             started_at,
             duration,
             time: self.time.get(),
-            route: key.route.and_then(|route| self.routes.get(route as usize)).map(String::as_str),
+            route: attributes
+                .route
+                .and_then(|route| self.routes.get(route as usize))
+                .map(String::as_str),
             omit_query: self.omit_query.get(),
         };
         let mut line = self.line.borrow_mut();
         line.clear();
         entry.write(self.format.get(), &mut line);
         self.sink.write_line(&line);
-        if line.capacity() > LINE_BUFFER_BYTES_MAX {
+        if line.capacity() > RETAINED_LINE_BYTES_MAX {
             *line = Vec::new();
         }
     }

@@ -85,15 +85,15 @@ impl BuiltApp {
         Self { method_override, ..self }
     }
 
-    /// Makes a service handle the requests for which `filter` returns an [`Intercept`], before all
-    /// routes and without the application's middleware. `service` receives this application, so
-    /// that it can pass on requests that it does not handle.
+    /// Passes the requests for which `filter` returns an [`Intercept`] to a service, before all
+    /// routes and without the application's middleware. `new_service` receives this application, so
+    /// that the service can pass on requests that it does not handle.
     #[doc(hidden)]
     #[must_use]
     pub fn intercept<S: Service + 'static>(
         mut self,
         filter: impl Fn(&RequestHead) -> Option<Intercept> + 'static,
-        service: impl FnOnce(Self) -> S,
+        new_service: impl FnOnce(Self) -> S,
     ) -> Self {
         let inner = Self {
             table: Rc::clone(&self.table),
@@ -105,7 +105,7 @@ impl BuiltApp {
             method_override: self.method_override.clone(),
             routing_panic: self.routing_panic.clone(),
         };
-        let endpoint = Rc::new(service(inner));
+        let endpoint = Rc::new(new_service(inner));
         self.interceptor = Some(Box::new(Interceptor { filter: Box::new(filter), endpoint }));
         self
     }
@@ -152,10 +152,10 @@ impl BuiltApp {
         self.reject_ambiguous(head, connection, target)
     }
 
-    /// The router's result, ignoring guards and parameter types.
+    /// Finds the route without checking guards and parameter types, and stores it in `head`.
     #[inline]
     fn resolve(&self, head: &mut RequestHead) -> Match {
-        let method = self.table.method_id(head);
+        let method = self.table.method_number(head);
         let router = &self.table.router;
         head.resolve(|path, parameters| match router.find(path, method, parameters) {
             Match::Found { route } => (Some(route), Match::Found { route }),
@@ -183,6 +183,7 @@ impl BuiltApp {
         target.unwrap_or_else(|panic_target| panic_target)
     }
 
+    /// Like `find_preflight`. If a guard panics, returns the target that panics.
     fn preflight(
         &self,
         head: &mut RequestHead,
@@ -212,7 +213,7 @@ impl BuiltApp {
         connection: &ConnectionInfo,
     ) -> Option<MatchedEndpoint<'_>> {
         let announced = self.table.find_preflighted(head, connection)?;
-        let method = self.table.method_id(head);
+        let method = self.table.method_number(head);
         if let Match::Found { route } =
             self.table.find(head, connection, method, &mut Parameters::default())
             && (route == announced || self.routes[route as usize].methods == "OPTIONS")
@@ -236,7 +237,8 @@ impl BuiltApp {
             return self.routes[route as usize].target();
         }
         let mut parameters = Parameters::default();
-        let found = self.table.find(head, connection, self.table.method_id(head), &mut parameters);
+        let found =
+            self.table.find(head, connection, self.table.method_number(head), &mut parameters);
         let route = match found {
             Match::Found { route } => Some(route),
             _ => None,
@@ -249,6 +251,7 @@ impl BuiltApp {
         self.routes[route as usize].target()
     }
 
+    /// Finds the target of a request without a route: a default response or a fallback.
     #[cold]
     fn find_default(
         &self,
@@ -262,7 +265,7 @@ impl BuiltApp {
         // The allowed methods and the redirect target depend on the routes whose conditions hold.
         let found = match found {
             Match::MethodNotAllowed { .. } | Match::Redirect { .. } => {
-                self.table.find(head, connection, self.table.method_id(head), &mut parameters)
+                self.table.find(head, connection, self.table.method_number(head), &mut parameters)
             }
             other => other,
         };
@@ -288,7 +291,7 @@ impl BuiltApp {
     }
 
     /// Handles one request with this application's routes and states, even if another application
-    /// has already seen the request. The body limits of routes apply. The other server options of
+    /// has already routed the request. The body limits of routes apply. The other server options of
     /// routes do not apply, because no server is involved.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
@@ -325,9 +328,9 @@ impl BuiltApp {
 
 impl Signature<ViaBuiltApp> for BuiltApp {}
 
-/// An application used as a handler of another one. It uses its own routes and states. The
-/// server applies only the options of the whole handler. So if a route inside sets a `timeout` or
-/// `run_to_completion` that the handler does not have, building the outer application fails.
+/// An application used as a handler of another one. It uses its own routes and states. The server
+/// applies only the options of the whole handler. So if an inner route sets an option such as
+/// `timeout` or `run_to_completion` that the handler lacks, building the outer application fails.
 impl Handler<ViaBuiltApp, ()> for BuiltApp {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         BuiltApp::call(self, request)

@@ -27,10 +27,10 @@ impl<'a> MatchedEndpoint<'a> {
         self.options
     }
 
-    /// The outermost limit of the request's body, in bytes: the route's own limit, or
-    /// `server_limit` if the route has none. Middleware may set other limits. `call` sets the
-    /// route's limit again inside the middleware. The limit is checked while the body is read, so a
-    /// server need not reject a request with a larger `Content-Length`.
+    /// The limit on the size of the request body outside all middleware, in bytes: the route's own
+    /// limit, or `server_limit` if the route has none. Middleware can replace it, so `call` sets
+    /// the route's limit again inside the middleware. The limit is checked while the body is read,
+    /// so a server need not reject a request with a larger `Content-Length`.
     ///
     /// If a handler lifts the server's limit for itself ([`RouteOptions::lifts_body_limit`]),
     /// `call` removes the limit. The limit still applies to middleware that reads the whole body
@@ -62,7 +62,7 @@ impl<'a> MatchedEndpoint<'a> {
     #[must_use]
     pub fn lift_limit(self, mut request: Request) -> Request {
         if self.options.lifts_body_limit && self.options.body_bytes_max.is_none() {
-            request.body = request.body.lifted();
+            request.body = request.body.with_lifted_limit();
         }
         request
     }
@@ -82,12 +82,12 @@ pub struct RouteInfo<'a> {
     pub methods: &'a str,
     /// The full pattern.
     pub pattern: &'a str,
-    /// Conditions besides the method and the pattern, such as `id is u32, the host is example.org`;
-    /// empty if there are none.
+    /// Conditions other than the method and the pattern, such as `id is u32, the host is
+    /// example.org`; empty if there are none.
     pub conditions: &'a str,
-    /// Where it was added in the source.
+    /// Where the route was added in the source.
     pub location: &'static Location<'static>,
-    /// Its server options.
+    /// The route's server options.
     pub options: &'a RouteOptions,
     details: &'a RouteDetails,
 }
@@ -100,8 +100,8 @@ impl<'a> RouteInfo<'a> {
     }
 
     /// The metadata of type `T` on the route, outermost first: that of the scopes and middleware
-    /// around it ([`Scope::with_metadata`](crate::Scope::with_metadata)), then that of its handler
-    /// ([`HandlerExt::with_metadata`](crate::HandlerExt::with_metadata)).
+    /// around the route ([`Scope::with_metadata`](crate::Scope::with_metadata)), then that of its
+    /// handler ([`HandlerExt::with_metadata`](crate::HandlerExt::with_metadata)).
     ///
     /// ```
     /// use peregrine::prelude::*;
@@ -148,7 +148,7 @@ pub(crate) struct BuiltRoute {
     /// they also read every path that matches it the same way, and no such path needs the check for
     /// ambiguous paths.
     pub(crate) is_literal: bool,
-    /// A description of its conditions.
+    /// A description of the route's conditions.
     pub(crate) conditions: String,
     /// The shared part of the application that the route belongs to.
     pub(crate) shared: Rc<AppContext>,
@@ -179,7 +179,7 @@ impl BuiltRoute {
         }
     }
 
-    /// The target for the route's path when the method has no handler.
+    /// The target for requests for the route's path whose method has no handler.
     pub(super) fn default_response(&self) -> MatchedEndpoint<'_> {
         let options = match self.options.allows_ambiguous_paths {
             true => &UNMATCHED_AMBIGUOUS_OPTIONS,

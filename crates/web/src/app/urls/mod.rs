@@ -61,8 +61,8 @@ impl Urls {
         Ok(format!("{}{path}", self.prefix))
     }
 
-    /// The full URL, with the scheme and host that the client used. Use it in emails and other
-    /// places outside the page.
+    /// The full URL, with the scheme and host that the client used. Use it in emails and in other
+    /// places where a path is not enough.
     ///
     /// # Errors
     /// As for [`Urls::path`].
@@ -160,7 +160,7 @@ impl std::error::Error for UrlError {}
 
 impl crate::http::response::IntoResponse for UrlError {
     fn into_response(self) -> crate::http::response::Response {
-        crate::extract::misconfigured("no-url", &self.0).into_response()
+        crate::extract::misconfiguration_problem("no-url", &self.0).into_response()
     }
 }
 
@@ -174,7 +174,7 @@ fn expand_pattern(patterns: &[String], values: &ParameterValues) -> Result<Strin
         }
         names
     };
-    // The last one has all optional parameters.
+    // The last pattern has all optional parameters.
     for pattern in patterns.iter().rev() {
         let names = names(pattern);
         if let Some(values) = values.ordered(&names) {
@@ -217,7 +217,7 @@ fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
     let is_dot_segment = |segment: &str| matches!(segment, "." | "..");
     if path.starts_with("//") || path.split('/').any(is_dot_segment) {
         return Err(UrlError(format!(
-            "with these values, `{pattern}` becomes `{path}`, which leads elsewhere"
+            "with these values, `{pattern}` becomes `{path}`, which resolves to another URL"
         )));
     }
     Ok(path)

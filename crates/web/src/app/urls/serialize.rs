@@ -55,7 +55,7 @@ fn not_scalar(found: &str) -> UrlError {
     UrlError(format!("the value of a parameter is {found}: give each parameter one simple value"))
 }
 
-/// Serializes all values: one value, a list, or named values.
+/// Serializes the values of all parameters: a single value, a list, or named values.
 struct ValuesSerializer;
 
 /// Collects values in order.

@@ -1,6 +1,8 @@
 //! CBOR (RFC 8949).
 
-use super::shared::{DEPTH_MAX, check, empty_body, has_no_body, invalid, is_one_of, respond};
+use super::shared::{
+    DEPTH_MAX, check_content_type, empty_body, has_no_body, is_one_of, respond, syntax_problem,
+};
 use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
@@ -37,7 +39,9 @@ const MEDIA_TYPE: &str = "application/cbor";
 
 impl<T: DeserializeOwned> FromRequest for Cbor<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        check(&request, MEDIA_TYPE, |essence| is_one_of(essence, &[MEDIA_TYPE], "+cbor"))?;
+        check_content_type(&request, MEDIA_TYPE, |essence| {
+            is_one_of(essence, &[MEDIA_TYPE], "+cbor")
+        })?;
         read_body(request.body, parse).await?.map(Self)
     }
 
@@ -74,7 +78,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 
 #[cold]
 fn invalid_cbor(reason: &str) -> Problem {
-    invalid("invalid-cbor", format!("the body is not valid CBOR: {reason}"))
+    syntax_problem("invalid-cbor", format!("the body is not valid CBOR: {reason}"))
 }
 
 impl<T: Serialize> IntoResponse for Cbor<T> {

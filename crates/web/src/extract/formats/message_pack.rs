@@ -1,7 +1,9 @@
 //! MessagePack.
 
 use super::message_pack_depth::exceeds_depth;
-use super::shared::{DEPTH_MAX, check, empty_body, has_no_body, invalid, is_one_of, respond};
+use super::shared::{
+    DEPTH_MAX, check_content_type, empty_body, has_no_body, is_one_of, respond, syntax_problem,
+};
 use crate::extract::{FromRequest, field_problem, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
@@ -45,7 +47,9 @@ const EXPECTED: &str = "application/vnd.msgpack (or application/msgpack)";
 
 impl<T: DeserializeOwned> FromRequest for MessagePack<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        check(&request, EXPECTED, |essence| is_one_of(essence, &MEDIA_TYPES, "+msgpack"))?;
+        check_content_type(&request, EXPECTED, |essence| {
+            is_one_of(essence, &MEDIA_TYPES, "+msgpack")
+        })?;
         read_body(request.body, parse).await?.map(Self)
     }
 
@@ -61,8 +65,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
         return Err(empty_body(EXPECTED));
     }
-    // The library's depth limit counts lists and maps, but not enum variants, each of which is a
-    // map of one pair.
+    // The library's depth limit does not count enum variants. A variant is encoded as a map with
+    // one pair, so its nesting would be unlimited.
     if exceeds_depth(bytes, DEPTH_MAX) {
         return Err(decode_problem(&Error::DepthLimitExceeded));
     }
@@ -72,7 +76,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let end = deserializer.position();
     if end < bytes.len() as u64 {
         let detail = format!("extra bytes follow the body's value, which ends at byte {end}");
-        return Err(invalid("invalid-message-pack", detail));
+        return Err(syntax_problem("invalid-message-pack", detail));
     }
     Ok(value)
 }
@@ -83,14 +87,14 @@ fn decode_problem(error: &Error) -> Problem {
         Error::InvalidMarkerRead(_) | Error::InvalidDataRead(_) => "it ends too early",
         Error::DepthLimitExceeded => "it is nested too deeply",
         Error::Utf8Error(_) => "a string in it is not UTF-8",
-        Error::TypeMismatch(_) => return field_problem(".", "a value is of another type"),
+        Error::TypeMismatch(_) => return field_problem(".", "a value has the wrong type"),
         Error::OutOfRange => return field_problem(".", "a number is out of range"),
         Error::LengthMismatch(length) => {
             return field_problem(".", &format!("a list does not have {length} elements"));
         }
         Error::Uncategorized(reason) | Error::Syntax(reason) => return field_problem(".", reason),
     };
-    invalid("invalid-message-pack", format!("the body is not valid MessagePack: {reason}"))
+    syntax_problem("invalid-message-pack", format!("the body is not valid MessagePack: {reason}"))
 }
 
 impl<T: Serialize> IntoResponse for MessagePack<T> {

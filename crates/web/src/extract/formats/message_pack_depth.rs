@@ -26,10 +26,12 @@ pub(super) fn exceeds_depth(bytes: &[u8], depth_max: usize) -> bool {
     false
 }
 
-/// Skips one scalar value, or the header of a list or map. Returns the number of values inside;
-/// `None` at the end of the input.
+/// Skips one scalar value, or the header of a list or map. Returns the number of values inside the
+/// list or map; `None` if the input is incomplete.
 fn skip_value(input: &mut &[u8]) -> Option<u64> {
     let marker = read_uint(input, 1)?;
+    // By the format's table of markers: the number of bytes that follow the marker and the length,
+    // and the number of values inside. An extension has one more byte, its type.
     let (bytes, values) = match marker {
         0x80..=0x8f => (0, 2 * (marker & 0x0f)),
         0x90..=0x9f => (0, marker & 0x0f),

@@ -35,7 +35,7 @@ mod shared {
     pub(super) const DEPTH_MAX: usize = 128;
 
     /// Rejects a request without a body, or with a `Content-Type` that `accepts` rejects.
-    pub(super) fn check(
+    pub(super) fn check_content_type(
         request: &Request,
         expected: &'static str,
         accepts: fn(&[u8]) -> bool,
@@ -43,7 +43,7 @@ mod shared {
         if has_no_body(request) {
             return Err(empty_body(expected));
         }
-        content_type::check(&request.parts.head, expected, accepts)
+        content_type::check_content_type(&request.parts.head, expected, accepts)
     }
 
     pub(super) fn has_no_body(request: &Request) -> bool {
@@ -57,7 +57,7 @@ mod shared {
     }
 
     /// The problem for content with invalid syntax.
-    pub(super) fn invalid(kind: &'static str, detail: String) -> Problem {
+    pub(super) fn syntax_problem(kind: &'static str, detail: String) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, kind, detail)
     }
 
@@ -67,7 +67,7 @@ mod shared {
         response
     }
 
-    /// Whether the type is one of `names`, or has this suffix (RFC 6838 §4.2.8).
+    /// Whether a media type is one of `names`, or has this suffix (RFC 6838 §4.2.8).
     pub(super) fn is_one_of(essence: &[u8], names: &[&str], suffix: &str) -> bool {
         let tail = &essence[essence.len().saturating_sub(suffix.len())..];
         names.iter().any(|name| essence.eq_ignore_ascii_case(name.as_bytes()))

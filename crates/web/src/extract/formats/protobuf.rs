@@ -1,6 +1,6 @@
 //! Protocol Buffers.
 
-use super::shared::{check, invalid, is_one_of, respond};
+use super::shared::{check_content_type, is_one_of, respond, syntax_problem};
 use crate::extract::{FromRequest, read_body};
 use crate::http::body::pool;
 use crate::http::problem::Problem;
@@ -43,10 +43,12 @@ const MEDIA_TYPES: [&str; 3] =
 
 impl<T: Message + Default> FromRequest for Protobuf<T> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        check(&request, MEDIA_TYPES[0], |essence| is_one_of(essence, &MEDIA_TYPES, "+protobuf"))?;
+        check_content_type(&request, MEDIA_TYPES[0], |essence| {
+            is_one_of(essence, &MEDIA_TYPES, "+protobuf")
+        })?;
         let message = read_body(request.body, |bytes| T::decode(bytes)).await?;
         message.map(Self).map_err(|error| {
-            invalid("invalid-protobuf", format!("the body is not a valid message: {error}"))
+            syntax_problem("invalid-protobuf", format!("the body is not a valid message: {error}"))
         })
     }
 }

@@ -42,8 +42,8 @@ pub struct SimdJson<T>(pub T);
 
 /// The maximum nesting depth, the same as in `serde_json`.
 const DEPTH_MAX: usize = 127;
-/// Buffers used for longer documents are dropped.
-const RETAINED_BYTES_MAX: usize = 256 * 1024;
+/// The buffers are stored for the next document unless the document was longer than this.
+const RETAINED_DOCUMENT_BYTES_MAX: usize = 256 * 1024;
 
 thread_local! {
     static BUFFERS: RefCell<Option<Buffers>> = const { RefCell::new(None) };
@@ -64,7 +64,7 @@ impl<T: DeserializeOwned> FromRequest for SimdJson<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    if has_negative_zero(bytes) {
+    if may_have_negative_zero(bytes) {
         return None;
     }
     // `T::deserialize` may itself extract JSON, so the buffers are taken, not borrowed.
@@ -75,15 +75,15 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     copy.extend_from_slice(bytes);
     let value = simd_json::serde::from_slice_with_buffers(&mut copy, &mut buffers).ok();
     pool::put(copy);
-    if bytes.len() <= RETAINED_BYTES_MAX {
+    if bytes.len() <= RETAINED_DOCUMENT_BYTES_MAX {
         BUFFERS.set(Some(buffers));
     }
     value
 }
 
-/// Whether the document may contain `-0`: `serde_json` reads it as the float -0.0, `simd-json` as
-/// the integer 0.
-fn has_negative_zero(bytes: &[u8]) -> bool {
+/// Whether the document may contain the number `-0`, which `serde_json` reads as the float -0.0,
+/// but `simd-json` as the integer 0.
+fn may_have_negative_zero(bytes: &[u8]) -> bool {
     memchr::memchr_iter(b'-', bytes).any(|index| {
         bytes.get(index + 1) == Some(&b'0')
             && !matches!(bytes.get(index + 2), Some(b'.' | b'e' | b'E'))

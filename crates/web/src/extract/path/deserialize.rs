@@ -22,7 +22,8 @@ impl<'p> PathDeserializer<'p> {
         Self { all, omitted }
     }
 
-    fn single(self) -> Result<ValueDeserializer<'p>, PathError> {
+    /// The deserializer for the only parameter of the path.
+    fn only_parameter(self) -> Result<ValueDeserializer<'p>, PathError> {
         match self.all {
             [parameter] => Ok(ValueDeserializer(parameter)),
             all => Err(PathError::count_mismatch(all.len(), 1)),
@@ -30,11 +31,11 @@ impl<'p> PathDeserializer<'p> {
     }
 }
 
-macro_rules! delegate_to_single {
+macro_rules! delegate_to_only_parameter {
     ($($method:ident)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-                self.single()?.$method(visitor)
+                self.only_parameter()?.$method(visitor)
             }
         )*
     };
@@ -43,7 +44,7 @@ macro_rules! delegate_to_single {
 impl<'de> Deserializer<'de> for PathDeserializer<'_> {
     type Error = PathError;
 
-    delegate_to_single! {
+    delegate_to_only_parameter! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
         deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char deserialize_str
@@ -96,8 +97,8 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
         }
         let omitted = OmittedParameter { available: count, expected: length };
         visitor.visit_seq(TupleAccess {
-            given: RemainingParameters(self.all),
-            left: length - count,
+            present: RemainingParameters(self.all),
+            omitted_left: length - count,
             omitted,
         })
     }
@@ -130,7 +131,7 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, PathError> {
-        self.single()?.deserialize_enum(name, variants, visitor)
+        self.only_parameter()?.deserialize_enum(name, variants, visitor)
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -160,8 +161,9 @@ impl<'de> SeqAccess<'de> for RemainingParameters<'_> {
 
 /// The elements of a tuple, the last of which may be parameters that the pattern omits.
 struct TupleAccess<'p> {
-    given: RemainingParameters<'p>,
-    left: usize,
+    present: RemainingParameters<'p>,
+    /// The number of omitted parameters that are not yet read.
+    omitted_left: usize,
     omitted: OmittedParameter,
 }
 
@@ -172,15 +174,15 @@ impl<'de> SeqAccess<'de> for TupleAccess<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, PathError> {
-        if self.given.0.is_empty() && self.left > 0 {
-            self.left -= 1;
+        if self.present.0.is_empty() && self.omitted_left > 0 {
+            self.omitted_left -= 1;
             return seed.deserialize(self.omitted).map(Some);
         }
-        self.given.next_element_seed(seed)
+        self.present.next_element_seed(seed)
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.given.0.len() + self.left)
+        Some(self.present.0.len() + self.omitted_left)
     }
 }
 
@@ -247,8 +249,9 @@ impl ValueDeserializer<'_> {
         result.map_err(|error| error.for_parameter(self.0))
     }
 
+    /// The error for a type that expects `what` where the path has one value.
     #[cold]
-    fn nested(self, what: &str) -> PathError {
+    fn not_one_value(self, what: &str) -> PathError {
         PathError::Mismatch(format!("parameter `{}` is one value, not {what}", self.0.name))
     }
 }
@@ -268,7 +271,7 @@ macro_rules! parsed_values {
 
 /// Rejects infinite numbers and NaN, because NaN defeats range checks: each comparison with it is
 /// false.
-macro_rules! finite {
+macro_rules! finite_values {
     ($($method:ident $visit:ident $type:ident;)*) => {
         $(
             fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -308,7 +311,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         deserialize_u128 visit_u128 u128;
     }
 
-    finite! {
+    finite_values! {
         deserialize_f32 visit_f32 f32;
         deserialize_f64 visit_f64 f64;
     }
@@ -355,7 +358,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
-        Err(self.nested("a list"))
+        Err(self.not_one_value("a list"))
     }
 
     /// A tuple of two is the parameter's name and value.
@@ -365,7 +368,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, PathError> {
         if length != 2 {
-            return Err(self.nested("a tuple"));
+            return Err(self.not_one_value("a tuple"));
         }
         visitor.visit_seq(KeyValue { parameter: self.0, read: 0 })
     }
@@ -380,7 +383,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, _: V) -> Result<V::Value, PathError> {
-        Err(self.nested("a map"))
+        Err(self.not_one_value("a map"))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -389,7 +392,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         _: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, PathError> {
-        Err(self.nested("a struct"))
+        Err(self.not_one_value("a struct"))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -422,11 +425,11 @@ impl<'de> VariantAccess<'de> for ValueDeserializer<'_> {
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, PathError> {
-        Err(self.nested("a variant with a value"))
+        Err(self.not_one_value("a variant with a value"))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, PathError> {
-        Err(self.nested("a variant with values"))
+        Err(self.not_one_value("a variant with values"))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -434,7 +437,7 @@ impl<'de> VariantAccess<'de> for ValueDeserializer<'_> {
         _: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, PathError> {
-        Err(self.nested("a variant with values"))
+        Err(self.not_one_value("a variant with values"))
     }
 }
 

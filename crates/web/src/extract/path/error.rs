@@ -13,7 +13,7 @@ pub(super) struct PathParameter<'p> {
 /// Why parameters could not be read as a type.
 #[derive(Debug)]
 pub(super) enum PathError {
-    /// A value is not of its type.
+    /// A value cannot be parsed as its type.
     Value { name: String, value: String, expected: String },
     /// A type rejected a value. The reason is the type's own error message.
     Custom { name: String, value: String, reason: String },
@@ -46,7 +46,7 @@ impl PathError {
         ))
     }
 
-    /// Adds `parameter` to an error that a type returned for its value.
+    /// Adds `parameter` to an error that a type returned for the parameter's value.
     pub(super) fn for_parameter(self, parameter: &PathParameter<'_>) -> Self {
         match self {
             Self::Mismatch(reason) => Self::Custom {

@@ -4,7 +4,7 @@ mod deserialize;
 mod error;
 mod shape;
 
-use super::{FromRequestParts, misconfigured, truncate};
+use super::{FromRequestParts, misconfiguration_problem, truncate};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
@@ -23,8 +23,9 @@ use smallvec::SmallVec;
 /// - a map, or a `Vec` of pairs, of all parameters
 ///
 /// If a value cannot be read as its type, the problem has status 400 and names the parameter, the
-/// value and the expected type. If the pattern's parameters do not fit `T`, the application has a
-/// mistake. Building it reports most of these mistakes. For the others, the extractor responds 500.
+/// value and the expected type. If `T` does not fit the pattern's parameters, this is a mistake in
+/// the application: building it usually reports the mistake, and otherwise the extractor responds
+/// 500.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
@@ -113,7 +114,7 @@ fn path_error(parts: &Parts, error: PathError) -> Problem {
             let pattern = parts.pattern().unwrap_or("(no route)");
             let cause =
                 format!("the handler's `Path` does not fit the route `{pattern}`: {reason}");
-            misconfigured("path-mismatch", &cause)
+            misconfiguration_problem("path-mismatch", &cause)
         }
     }
 }
@@ -261,6 +262,7 @@ mod tests {
         ] {
             let problem = problem.expect_err("a type that does not fit");
             assert_eq!((problem.status.as_u16(), problem.kind.as_ref()), (500, "path-mismatch"));
+            // The cause is for the log, not for the client.
             assert!(!problem.detail.contains(cause), "{}", problem.detail);
             assert!(!problem.detail.contains("users"), "{}", problem.detail);
         }

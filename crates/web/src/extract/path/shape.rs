@@ -1,5 +1,5 @@
-//! Finds the parameters that a type takes, without a request, by letting the type deserialize
-//! itself from a probe.
+//! Finds the path parameters that a type expects, without a request, by letting the type
+//! deserialize itself from a probe.
 
 use crate::http::requirements::{PathShape, Requirements};
 use serde::de::value::StrDeserializer;
@@ -156,8 +156,8 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 }
 
 /// A struct with every field except one. If the type reports that the field is missing, it requires
-/// that field. Each other field gets a value that most types accept. If its type rejects the value,
-/// this check finds nothing, and the first request shows the mismatch.
+/// that field. Each other field gets a value that most types accept. If the type of another field
+/// rejects that value, the probe finds nothing, and only a request reveals a mismatch.
 struct MissingFieldProbe {
     field: &'static str,
 }
@@ -192,6 +192,7 @@ impl<'de> Deserializer<'de> for MissingFieldProbe {
     }
 }
 
+/// The fields of a struct except `without`, with sample values.
 struct OtherFields {
     fields: &'static [&'static str],
     without: &'static str,
@@ -219,7 +220,7 @@ impl<'de> MapAccess<'de> for OtherFields {
     }
 }
 
-/// A sample value of any type that is requested.
+/// Deserializes as a sample value of whichever type is requested.
 struct AnyValue;
 
 macro_rules! sample_values {

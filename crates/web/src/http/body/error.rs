@@ -4,7 +4,7 @@ use peregrine_proto::RequestError;
 use std::error::Error;
 use std::fmt;
 
-/// Why a body could not be read or sent to its end.
+/// Why a body could not be read or sent completely.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BodyError {
@@ -17,8 +17,8 @@ pub enum BodyError {
     },
     /// The peer sent the body slower than the minimum rate.
     TooSlow,
-    /// The worker holds as much memory for its peers as `memory_max` allows, so the body cannot
-    /// grow.
+    /// The memory that the worker holds for its peers is close to its limit (`memory_max`), so no
+    /// more of the body can be buffered.
     Overloaded,
     /// The body violates the protocol or exceeds one of its limits.
     Protocol(RequestError),
@@ -32,7 +32,7 @@ pub enum BodyError {
         /// The coding, such as `gzip`.
         coding: &'static str,
     },
-    /// A stream of the application failed.
+    /// The stream or body that the application supplied returned this error.
     Stream(Box<dyn Error + Send + Sync>),
 }
 
@@ -63,7 +63,8 @@ impl Error for BodyError {
 }
 
 impl BodyError {
-    /// Recovers a [`BodyError`] that passed through a body of another crate.
+    /// Recovers a [`BodyError`] that passed through a body of another crate. Any other error
+    /// becomes [`BodyError::Stream`].
     pub(super) fn downcast(error: Box<dyn Error + Send + Sync>) -> Self {
         match error.downcast::<Self>() {
             Ok(body_error) => *body_error,

@@ -5,17 +5,18 @@ use super::{Body, BodyError};
 /// The limit, in bytes, for reading a streamed body into memory if no limit was set for it: 2 MiB.
 ///
 /// The server sets a limit for every request body ([`Body::limit`]), which then applies instead. A
-/// complete body without a limit was made by a middleware, so it is not limited.
+/// complete body without a limit was created by middleware and is already in memory, so it is not
+/// limited.
 #[doc(alias = "DefaultBodyLimit")]
 #[doc(alias = "client_max_body_size")]
 pub const DEFAULT_BODY_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// The limits of a [`Body`], for another body that is made from it.
+/// The limits of a [`Body`], to be set on another body that is derived from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BodyLimits {
     /// Reading more bytes than this is an error.
     pub(super) max: Option<u64>,
-    /// Whether `max` applies only to readers that keep the whole body in memory.
+    /// Whether `max` applies only to code that reads the whole body into memory.
     pub(super) is_lifted: bool,
 }
 
@@ -24,17 +25,17 @@ impl BodyLimits {
 }
 
 impl Body {
-    /// The limit in force, in bytes. The server sets one on the body of a request; bodies made by
-    /// the application have none. It is `u64::MAX` if the handler has lifted it.
+    /// The limit in force, in bytes. The server sets one on the body of a request; bodies created
+    /// by the application have none. It is `u64::MAX` if the handler has lifted the limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         if self.limits.is_lifted { Some(u64::MAX) } else { self.limits.max }
     }
 
-    /// The limit for reading the whole body into memory. It still applies if a handler has lifted
-    /// the limit for itself, as mounted services do, so that middleware does not buffer more
-    /// because of that. If no limit was set, it is 2 MiB for a stream, and a complete body is not
-    /// limited.
+    /// The limit for reading the whole body into memory. It still applies after a handler has
+    /// lifted the limit for itself, as mounted services do, so that middleware does not buffer more
+    /// than before. If no limit was set, it is 2 MiB for a stream and unlimited for a complete
+    /// body.
     #[must_use]
     pub fn buffer_limit(&self) -> u64 {
         match self.limits.max {
@@ -44,8 +45,8 @@ impl Body {
         }
     }
 
-    /// Sets the limit, in bytes, which may be lower or higher than before. Bytes already read count
-    /// towards it.
+    /// Sets the limit, in bytes. It may be lower or higher than the previous one. Bytes already
+    /// read count towards it.
     #[doc(alias = "with_limit")]
     #[doc(alias = "Limited")]
     #[must_use]
@@ -53,22 +54,22 @@ impl Body {
         self.with_limits(BodyLimits { max: Some(limit), is_lifted: false })
     }
 
-    /// Lifts the limit, except for readers that keep the whole body in memory
+    /// Lifts the limit, except for code that reads the whole body into memory
     /// ([`Body::buffer_limit`]).
     #[must_use]
-    pub(crate) fn lifted(mut self) -> Self {
+    pub(crate) fn with_lifted_limit(mut self) -> Self {
         self.limits.is_lifted = self.limits.max.is_some();
         self
     }
 
-    /// The limits, for a body that a middleware makes from this one.
+    /// The limits, to be set with [`Body::with_limits`] on a body that is derived from this one.
     #[must_use]
     pub fn limits(&self) -> BodyLimits {
         self.limits
     }
 
-    /// Sets the limits of the body from which this one was made. Bytes already read count towards
-    /// them.
+    /// Sets the limits of the body from which this one is derived. Bytes already read from this one
+    /// count towards them.
     #[must_use]
     pub fn with_limits(mut self, limits: BodyLimits) -> Self {
         self.limits = limits;
@@ -78,6 +79,7 @@ impl Body {
     /// The error for reading `additional` bytes, if they exceed the limit.
     pub(super) fn limit_error(&self, additional: u64) -> Option<BodyError> {
         let limit = self.limits.max.filter(|_| !self.limits.is_lifted)?;
-        (self.read.saturating_add(additional) > limit).then_some(BodyError::TooLarge { limit })
+        (self.bytes_read.saturating_add(additional) > limit)
+            .then_some(BodyError::TooLarge { limit })
     }
 }

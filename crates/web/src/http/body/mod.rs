@@ -35,19 +35,19 @@ use std::task::{Context, Poll, ready};
 /// whether the body is complete or still arriving. Therefore the innermost of several limits
 /// applies, even if it is larger than the others: the route's
 /// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost
-/// middleware that called [`Body::limited`], else the server's. When a middleware reads a body,
-/// limits further in are not set yet.
+/// middleware that called [`Body::limited`], else the server's. When middleware reads a body, the
+/// inner limits are not set yet.
 ///
 /// A body that is known to be too large fails at the first attempt to read it, before the server
-/// requests it from the client. A body of unknown length fails once it exceeds its limit. After
-/// that the body is empty, and the rest is not received.
+/// sends 100 (Continue) to a client that waits for it. A body of unknown length fails once it
+/// exceeds its limit. After that the body is empty, and the rest is not received.
 #[doc(alias = "Payload")]
 #[derive(Default)]
 pub struct Body {
     kind: BodyKind,
     limits: BodyLimits,
-    /// Bytes read so far.
-    read: u64,
+    /// The number of bytes read so far.
+    bytes_read: u64,
 }
 
 #[derive(Default)]
@@ -65,13 +65,13 @@ enum BodyKind {
 
 type BoxFileBody = Pin<Box<dyn FileBody>>;
 
-/// A complete [`Body`], in a form that can move to another thread. It keeps its limit.
+/// A complete [`Body`] with its limit, in a form that can move to another thread.
 #[doc(alias = "Full")]
 #[derive(Debug, Default)]
 pub struct FullBody {
     kind: FullKind,
     limits: BodyLimits,
-    read: u64,
+    bytes_read: u64,
 }
 
 #[derive(Debug, Default)]
@@ -104,20 +104,20 @@ impl FullBody {
 
 impl From<FullBody> for Body {
     fn from(body: FullBody) -> Self {
-        let FullBody { kind, limits, read } = body;
+        let FullBody { kind, limits, bytes_read } = body;
         let kind = match kind {
             FullKind::Empty => BodyKind::Empty,
             FullKind::Static(bytes) => BodyKind::Static(bytes),
             FullKind::Bytes(bytes) => BodyKind::Bytes(bytes),
             FullKind::Buffer(buffer) => BodyKind::Buffer(buffer),
         };
-        Self { kind, limits, read }
+        Self { kind, limits, bytes_read }
     }
 }
 
 impl Body {
     const fn from_kind(kind: BodyKind) -> Self {
-        Self { kind, limits: BodyLimits::NONE, read: 0 }
+        Self { kind, limits: BodyLimits::NONE, bytes_read: 0 }
     }
 
     /// An empty body.
@@ -126,24 +126,25 @@ impl Body {
         Self::from_kind(BodyKind::Empty)
     }
 
-    /// A body in a buffer of the thread's pool ([`crate::pool`]).
+    /// A body in `buffer`, which goes to the thread's pool ([`crate::pool`]) when the body is
+    /// dropped.
     #[must_use]
     pub fn from_pooled(buffer: Vec<u8>) -> Self {
         Self::from_kind(BodyKind::Buffer(buffer))
     }
 
-    /// A body that a connection writes into a pipe. Reading more than `limit` bytes is an error,
-    /// unless [`Body::limited`] sets another limit.
+    /// A body that a connection receives and passes on through a pipe. Reading more than `limit`
+    /// bytes is an error, unless [`Body::limited`] sets another limit.
     #[must_use]
     pub fn incoming(reader: PipeReader, limit: u64) -> Self {
         Self::from_kind(BodyKind::Incoming(reader)).limited(limit)
     }
 
-    /// Converts any [`http_body::Body`], which need not be `Send`. An error that is a [`BodyError`]
-    /// is kept unchanged.
+    /// Converts any [`http_body::Body`], which need not be `Send`. A [`BodyError`] that the body
+    /// yields is passed on unchanged.
     ///
-    /// If its `size_hint` panics, its length counts as unknown. If its destructor panics, the panic
-    /// is only logged. A panic while it is polled propagates to the reader.
+    /// If `size_hint` panics, the length counts as unknown. If the destructor panics, the panic is
+    /// only logged. A panic while the body is polled propagates to the reader.
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + 'static,
@@ -160,7 +161,7 @@ impl Body {
     }
 
     /// Converts a stream, whose items are sent as they arrive. The length is unknown, so HTTP/1.1
-    /// sends the body chunked. An error that is a [`BodyError`] is kept unchanged.
+    /// sends the body chunked. A [`BodyError`] that the stream yields is passed on unchanged.
     #[doc(alias = "wrap_stream")]
     #[doc(alias = "StreamBody")]
     pub fn from_stream<S, T, E>(stream: S) -> Self
@@ -215,7 +216,7 @@ impl Body {
                 return Err(self);
             }
         };
-        Ok(FullBody { kind, limits: self.limits, read: self.read })
+        Ok(FullBody { kind, limits: self.limits, bytes_read: self.bytes_read })
     }
 
     /// The number of bytes still to be read, if known.
@@ -230,7 +231,7 @@ impl Body {
         }
     }
 
-    /// The next piece of data; `None` at the end. Trailers are skipped; to see them, use
+    /// The next chunk of data; `None` at the end. Trailers are skipped; to see them, use
     /// [`http_body::Body::poll_frame`].
     #[doc(alias = "chunk")]
     #[doc(alias = "frame")]
@@ -243,7 +244,7 @@ impl Body {
     /// [`crate::pool::put`] when done, or keep it.
     ///
     /// # Errors
-    /// The body could not be read to its end, it is larger than `limit` bytes or its own limit, or
+    /// The body could not be read completely, it is larger than `limit` bytes or its own limit, or
     /// the worker has reached its memory limit.
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
         if let Some(error) = self.length().and_then(|length| self.limit_error(length)) {
@@ -256,12 +257,12 @@ impl Body {
             return Ok(std::mem::take(buffer));
         }
         let (mut collected, mut reservation) = (pool::get(), MemoryReservation::empty());
-        while let Some(piece) = self.next().await {
-            let piece = piece?;
-            if collected.len() as u64 + piece.len() as u64 > limit {
+        while let Some(chunk) = self.next().await {
+            let chunk = chunk?;
+            if collected.len() as u64 + chunk.len() as u64 > limit {
                 return Err(BodyError::TooLarge { limit });
             }
-            collected.extend_from_slice(&piece);
+            collected.extend_from_slice(&chunk);
             reservation.resize(collected.capacity());
             if pressure() >= MemoryPressure::Critical {
                 return Err(BodyError::Overloaded);
@@ -297,7 +298,7 @@ impl Body {
 
     /// The whole body as shared bytes, without a copy, if it is complete and within its limit.
     ///
-    /// A buffer of the thread's pool then does not return there.
+    /// A buffer from the thread's pool then does not return to the pool.
     ///
     /// # Errors
     /// The body is not complete or exceeds its limit; it is returned unchanged.
@@ -322,6 +323,7 @@ impl Body {
         self.poll_frame(cx).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 
+    /// Takes the content of a complete body. `None` if it is empty or the body is a stream.
     fn take_full(&mut self) -> Option<Bytes> {
         let bytes = match std::mem::take(&mut self.kind) {
             BodyKind::Static(bytes) => Bytes::from_static(bytes),
@@ -333,9 +335,9 @@ impl Body {
     }
 }
 
-/// The length that the application's stream announces.
+/// The size hint of a stream that the application supplied.
 fn size_hint_of(stream: &BoxFileBody) -> SizeHint {
-    catch_panic("the size hint of a stream", || stream.size_hint()).unwrap_or_default()
+    catch_panic("`size_hint` of a stream", || stream.size_hint()).unwrap_or_default()
 }
 
 impl Drop for Body {
@@ -365,8 +367,8 @@ impl HttpBody for Body {
             return Poll::Ready(Some(Err(error)));
         }
         let frame = match &mut self.kind {
-            BodyKind::Incoming(reader) => ready!(reader.poll_frame(cx)).map(|piece| {
-                piece.map(|piece| match piece {
+            BodyKind::Incoming(reader) => ready!(reader.poll_frame(cx)).map(|frame| {
+                frame.map(|frame| match frame {
                     PipeFrame::Data(bytes) => Frame::data(bytes),
                     PipeFrame::Trailers(trailers) => Frame::trailers(trailers),
                 })
@@ -374,13 +376,13 @@ impl HttpBody for Body {
             BodyKind::Stream(stream) => ready!(stream.as_mut().poll_frame(cx)),
             _ => self.take_full().map(|bytes| Ok(Frame::data(bytes))),
         };
-        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-        let bytes = bytes.map_or(0, |bytes| bytes.len() as u64);
-        if let Some(error) = self.limit_error(bytes) {
+        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let data_bytes = data.map_or(0, |data| data.len() as u64);
+        if let Some(error) = self.limit_error(data_bytes) {
             *self = Self::empty();
             return Poll::Ready(Some(Err(error)));
         }
-        self.read += bytes;
+        self.bytes_read += data_bytes;
         Poll::Ready(frame)
     }
 
@@ -388,7 +390,7 @@ impl HttpBody for Body {
         match &self.kind {
             BodyKind::Incoming(reader) => reader.is_end_stream(),
             BodyKind::Stream(stream) => {
-                catch_panic("the end check of a stream", || stream.is_end_stream())
+                catch_panic("`is_end_stream` of a stream", || stream.is_end_stream())
                     .unwrap_or_default()
             }
             _ => self.as_full().is_none_or(<[u8]>::is_empty),
@@ -403,7 +405,7 @@ impl HttpBody for Body {
     }
 }
 
-/// Yields the pieces of data, for code that only handles streams. Trailers are skipped.
+/// Yields the data in chunks, for code that only handles streams. Trailers are skipped.
 impl Stream for Body {
     type Item = Result<Bytes, BodyError>;
 
@@ -478,7 +480,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let next = ready!(self.0.as_mut().poll_next(cx));
-        Poll::Ready(next.map(|piece| match piece {
+        Poll::Ready(next.map(|item| match item {
             Ok(bytes) => Ok(Frame::data(bytes.into())),
             Err(error) => Err(BodyError::downcast(error.into())),
         }))
@@ -603,7 +605,7 @@ mod tests {
         let (writer, reader) = pipe(100, None);
         let mut body = Body::incoming(reader, 3);
         writer.send(Bytes::from_static(b"ab"));
-        assert_eq!(assert_ready(body.next()).expect("a piece").expect("within the limit"), "ab");
+        assert_eq!(assert_ready(body.next()).expect("a chunk").expect("within the limit"), "ab");
         writer.send(Bytes::from_static(b"cd"));
         let error = assert_ready(body.next()).expect("an error").expect_err("one byte too many");
         assert!(matches!(error, BodyError::TooLarge { limit: 3 }));
@@ -651,7 +653,7 @@ mod tests {
         }
         let mut body = Body::from_stream(TwoItems(0));
         assert_eq!(body.length(), None);
-        assert_eq!(assert_ready(body.next()).expect("a piece").expect("no error"), "a");
+        assert_eq!(assert_ready(body.next()).expect("a chunk").expect("no error"), "a");
         let error = assert_ready(body.next()).expect("an error").expect_err("an error");
         assert_eq!(error.to_string(), "the body's source failed: broke");
         assert!(assert_ready(body.next()).is_none());

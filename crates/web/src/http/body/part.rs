@@ -29,7 +29,7 @@ pub enum BodyPart {
 /// contain the bytes of the files.
 pub trait FileBody: HttpBody<Data = Bytes, Error = BodyError> {
     /// The next part, for a connection that can send files without reading them. The default
-    /// implementation yields only frames.
+    /// implementation yields frames only.
     ///
     /// Parts of files have a bounded length, so that other connections can be served between them.
     fn poll_part(

@@ -17,15 +17,15 @@ use std::task::{Context, Poll, Waker};
 /// The default number of unread bytes at which the writer of a pipe must pause.
 pub const DEFAULT_PIPE_BYTES_MAX: usize = 64 * 1024;
 
-/// The overhead that is counted for each piece, in bytes.
-const FRAME_OVERHEAD_BYTES: usize = 64;
+/// The overhead that is counted for each chunk, in bytes.
+const CHUNK_OVERHEAD_BYTES: usize = 64;
 
-/// Creates a pipe that holds up to `bytes_max` unread bytes, plus one piece at most. `length` is
-/// the body's length if it is known in advance.
+/// Creates a pipe whose writer must pause once `bytes_max` bytes are unread; the last chunk may
+/// exceed that number. `length` is the body's length if it is known in advance.
 #[must_use]
 pub fn pipe(bytes_max: usize, length: Option<u64>) -> (PipeWriter, PipeReader) {
     let state = Rc::new(RefCell::new(PipeState {
-        frames: VecDeque::new(),
+        chunks: VecDeque::new(),
         unread_bytes: 0,
         reservation: MemoryReservation::empty(),
         consumed: 0,
@@ -34,25 +34,27 @@ pub fn pipe(bytes_max: usize, length: Option<u64>) -> (PipeWriter, PipeReader) {
         end: PipeEnd::Open,
         is_polled: false,
         reader_closed: false,
-        reader: None,
-        writer: None,
+        reader_waker: None,
+        writer_waker: None,
     }));
     (PipeWriter(Rc::clone(&state)), PipeReader(state))
 }
 
-/// `repr(C)` keeps the order of the fields; those that every piece accesses are first.
+/// `repr(C)` keeps the order of the fields: those that every chunk accesses come first, so that
+/// they share cache lines.
 #[repr(C)]
 struct PipeState {
-    frames: VecDeque<Bytes>,
+    chunks: VecDeque<Bytes>,
+    /// The size of `chunks`, including their overhead.
     unread_bytes: usize,
     bytes_max: usize,
-    reader: Option<Waker>,
+    reader_waker: Option<Waker>,
     reservation: MemoryReservation,
     /// Bytes that the reader has taken.
     consumed: u64,
     /// Bytes that the reader has not taken yet, if known.
     remaining: Option<u64>,
-    writer: Option<Waker>,
+    writer_waker: Option<Waker>,
     reader_closed: bool,
     /// Whether the reader has polled at least once.
     is_polled: bool,
@@ -72,16 +74,16 @@ pub struct PipeWriter(Rc<RefCell<PipeState>>);
 /// The receiving half, which the handler's body holds.
 pub struct PipeReader(Rc<RefCell<PipeState>>);
 
-/// Reports how many bytes the reader of a pipe has taken. It can outlive the [`PipeWriter`], with
-/// which it shares a waker.
+/// Reports how many bytes the reader of a pipe has taken. It can outlive the [`PipeWriter`]. The
+/// two share one waker slot, so the same task must poll both.
 pub struct ConsumedBytes(Rc<RefCell<PipeState>>);
 
-/// The reader was dropped, so the rest of the body is not needed.
+/// The error of a writer whose reader was dropped: the rest of the body is not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReaderClosed;
 
 impl PipeWriter {
-    /// Ready when there is room, or when the reader was dropped.
+    /// Ready when there is room, or with an error when the reader was dropped.
     pub fn poll_capacity(&self, cx: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
         let mut state = self.0.borrow_mut();
         if state.reader_closed {
@@ -90,11 +92,12 @@ impl PipeWriter {
         if state.unread_bytes < state.bytes_max {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut state.writer, cx);
+        register_waker(&mut state.writer_waker, cx);
         Poll::Pending
     }
 
-    /// Ready when the reader has polled for the body at least once, or was dropped.
+    /// Ready when the reader has polled at least once, or with an error when it was dropped. For a
+    /// server that sends 100 (Continue) only if the handler reads the body.
     pub fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Result<(), ReaderClosed>> {
         let mut state = self.0.borrow_mut();
         if state.reader_closed {
@@ -103,18 +106,18 @@ impl PipeWriter {
         if state.is_polled {
             return Poll::Ready(Ok(()));
         }
-        register_waker(&mut state.writer, cx);
+        register_waker(&mut state.writer_waker, cx);
         Poll::Pending
     }
 
-    /// The number of bytes that the reader has taken. A protocol with flow-control windows may open
-    /// them by this much.
+    /// The number of bytes that the reader has taken. A protocol with flow-control windows can open
+    /// them by this number.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.0.borrow().consumed
     }
 
-    /// Returns a handle that reports how many bytes the reader takes, even after the writer has
+    /// Returns a handle that reports how many bytes the reader has taken, even after the writer has
     /// finished.
     #[must_use]
     pub fn consumed_bytes(&self) -> ConsumedBytes {
@@ -127,35 +130,35 @@ impl PipeWriter {
         self.0.borrow().reader_closed
     }
 
-    /// Adds a piece of the body.
-    pub fn send(&self, piece: Bytes) {
-        self.push_frame(piece, None);
+    /// Appends a chunk of the body.
+    pub fn send(&self, chunk: Bytes) {
+        self.push_chunk(chunk, None);
     }
 
-    /// As [`PipeWriter::send`], for a task that polls the reader next. If the reader's registered
-    /// waker is that of this task, it is not woken, and the result is true.
-    pub fn send_without_wake(&self, piece: Bytes, context: &Context<'_>) -> bool {
-        self.push_frame(piece, Some(context))
+    /// As [`PipeWriter::send`], for a caller whose own task polls the reader next. If the reader's
+    /// registered waker belongs to that task, the waker is not called and the result is true.
+    pub fn send_without_wake(&self, chunk: Bytes, context: &Context<'_>) -> bool {
+        self.push_chunk(chunk, Some(context))
     }
 
-    fn push_frame(&self, piece: Bytes, next_reader: Option<&Context<'_>>) -> bool {
+    fn push_chunk(&self, chunk: Bytes, caller: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
-        if state.reader_closed || piece.is_empty() {
-            // As in the reader's `Drop`, the piece must be dropped while nothing is borrowed.
+        if state.reader_closed || chunk.is_empty() {
+            // As in the reader's `Drop`, the chunk must be dropped while nothing is borrowed.
             drop(state);
             return false;
         }
-        state.unread_bytes += frame_cost(&piece);
-        state.frames.push_back(piece);
+        state.unread_bytes += chunk_cost(&chunk);
+        state.chunks.push_back(chunk);
         let unread = state.unread_bytes;
         state.reservation.resize(unread);
-        let wakes_next_reader =
-            |waker: &Waker| next_reader.is_some_and(|context| waker.will_wake(context.waker()));
-        let polls_next = state.reader.as_ref().is_some_and(wakes_next_reader);
-        if !polls_next {
-            wake(&mut state.reader);
+        let belongs_to_caller =
+            |waker: &Waker| caller.is_some_and(|context| waker.will_wake(context.waker()));
+        let skips_wake = state.reader_waker.as_ref().is_some_and(belongs_to_caller);
+        if !skips_wake {
+            wake(&mut state.reader_waker);
         }
-        polls_next
+        skips_wake
     }
 
     /// Completes the body. Empty `trailers` are not passed to the reader.
@@ -164,7 +167,7 @@ impl PipeWriter {
         self.set_end(end);
     }
 
-    /// Ends the body early. The reader gets the pieces written before, then `error`.
+    /// Ends the body early. The reader receives the chunks sent before, then `error`.
     pub fn send_error(self, error: BodyError) {
         self.set_end(PipeEnd::Failed(error));
     }
@@ -172,7 +175,7 @@ impl PipeWriter {
     fn set_end(&self, end: PipeEnd) {
         let mut state = self.0.borrow_mut();
         state.end = end;
-        wake(&mut state.reader);
+        wake(&mut state.reader_waker);
     }
 }
 
@@ -187,13 +190,13 @@ impl ConsumedBytes {
         if state.consumed > known {
             return Poll::Ready(state.consumed);
         }
-        register_waker(&mut state.writer, cx);
+        register_waker(&mut state.writer_waker, cx);
         Poll::Pending
     }
 
-    /// Clears the waker of the writing half, for a caller that polls again without being woken.
+    /// Removes the registered waker, for a caller that polls again without being woken.
     pub fn clear_waker(&self) {
-        self.0.borrow_mut().writer = None;
+        self.0.borrow_mut().writer_waker = None;
     }
 }
 
@@ -202,7 +205,7 @@ impl Drop for PipeWriter {
         let mut state = self.0.borrow_mut();
         if matches!(state.end, PipeEnd::Open) {
             state.end = PipeEnd::Failed(BodyError::Disconnected);
-            wake(&mut state.reader);
+            wake(&mut state.reader_waker);
         }
     }
 }
@@ -217,7 +220,7 @@ pub enum PipeFrame {
 }
 
 impl PipeReader {
-    /// The next piece; `None` at the end and from then on.
+    /// The next frame; `None` at the end and from then on.
     pub fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -225,29 +228,30 @@ impl PipeReader {
         let mut state = self.0.borrow_mut();
         if !state.is_polled {
             state.is_polled = true;
-            wake(&mut state.writer);
+            wake(&mut state.writer_waker);
         }
-        if let Some(piece) = state.frames.pop_front() {
-            if state.frames.is_empty() {
-                // Free the queue's memory, because the next piece may not arrive for a long time,
+        if let Some(chunk) = state.chunks.pop_front() {
+            if state.chunks.is_empty() {
+                // Free the queue's memory, because the next chunk may not arrive for a long time,
                 // for example on a WebSocket.
-                state.frames = VecDeque::new();
+                state.chunks = VecDeque::new();
             }
-            state.unread_bytes -= frame_cost(&piece);
+            state.unread_bytes -= chunk_cost(&chunk);
             let unread = state.unread_bytes;
             state.reservation.resize(unread);
-            state.consumed += piece.len() as u64;
+            state.consumed += chunk.len() as u64;
             if let Some(remaining) = &mut state.remaining {
-                *remaining = remaining.saturating_sub(piece.len() as u64);
+                *remaining = remaining.saturating_sub(chunk.len() as u64);
             }
-            // A writer is registered only if the pipe was full, or if it counts every piece.
-            wake(&mut state.writer);
-            return Poll::Ready(Some(Ok(PipeFrame::Data(piece))));
+            // A waker is registered only if the pipe was full, or by a [`ConsumedBytes`] that
+            // follows every chunk.
+            wake(&mut state.writer_waker);
+            return Poll::Ready(Some(Ok(PipeFrame::Data(chunk))));
         }
         match std::mem::replace(&mut state.end, PipeEnd::Done) {
             PipeEnd::Open => {
                 state.end = PipeEnd::Open;
-                register_waker(&mut state.reader, cx);
+                register_waker(&mut state.reader_waker, cx);
                 Poll::Pending
             }
             PipeEnd::Trailers(trailers) => Poll::Ready(Some(Ok(PipeFrame::Trailers(trailers)))),
@@ -262,11 +266,11 @@ impl PipeReader {
         self.0.borrow().remaining
     }
 
-    /// Whether it is certain that nothing follows.
+    /// Whether the body was read completely and has no trailers or error left to report.
     #[must_use]
     pub fn is_end_stream(&self) -> bool {
         let state = self.0.borrow();
-        state.frames.is_empty() && matches!(state.end, PipeEnd::Done)
+        state.chunks.is_empty() && matches!(state.end, PipeEnd::Done)
     }
 }
 
@@ -274,21 +278,21 @@ impl Drop for PipeReader {
     fn drop(&mut self) {
         let mut state = self.0.borrow_mut();
         state.reader_closed = true;
-        let pieces = std::mem::take(&mut state.frames);
+        let chunks = std::mem::take(&mut state.chunks);
         state.unread_bytes = 0;
         state.reservation.resize(0);
-        wake(&mut state.writer);
+        wake(&mut state.writer_waker);
         drop(state);
-        // The owner of a piece's memory may have a destructor, which must find the state consistent
-        // and not borrowed.
-        drop(pieces);
+        // The owner of a chunk's memory may have a destructor that uses this pipe, so the state
+        // must be consistent and not borrowed.
+        drop(chunks);
     }
 }
 
-/// The cost of a waiting piece: its bytes and its entry in the queue. Without the latter, a pipe
-/// full of one-byte pieces would use many times its limit.
-fn frame_cost(piece: &Bytes) -> usize {
-    piece.len() + FRAME_OVERHEAD_BYTES
+/// The cost of an unread chunk: its bytes and its entry in the queue. Without the latter, a pipe
+/// full of one-byte chunks would use many times its limit.
+fn chunk_cost(chunk: &Bytes) -> usize {
+    chunk.len() + CHUNK_OVERHEAD_BYTES
 }
 
 /// Registers the caller's waker, unless it is already registered.
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_the_pieces_in_order_then_the_trailers_then_none() {
+    fn yields_the_chunks_in_order_then_the_trailers_then_none() {
         let (writer, mut reader) = pipe(100, Some(5));
         writer.send(Bytes::from_static(b"abc"));
         writer.send(Bytes::from_static(b"de"));
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_has_no_capacity_until_the_reader_takes_a_piece() {
+    fn a_full_pipe_has_no_capacity_until_the_reader_takes_a_chunk() {
         let (writer, mut reader) = pipe(3, None);
         assert!(writer.poll_capacity(&mut context()).is_ready());
         writer.send(Bytes::from_static(b"abcd"));
@@ -370,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn the_overhead_of_small_pieces_counts_towards_the_limit() {
+    fn the_overhead_of_small_chunks_counts_towards_the_limit() {
         let (writer, mut reader) = pipe(1000, None);
-        let mut pieces = 0;
+        let mut chunks = 0;
         while writer.poll_capacity(&mut context()).is_ready() {
             writer.send(Bytes::from_static(b"x"));
-            pieces += 1;
+            chunks += 1;
         }
-        assert!(pieces < 100, "{pieces} pieces wait in a pipe of 1,000 bytes");
+        assert!(chunks < 100, "{chunks} chunks wait in a pipe of 1,000 bytes");
         data(reader.poll_frame(&mut context()));
         assert!(writer.poll_capacity(&mut context()).is_ready());
     }

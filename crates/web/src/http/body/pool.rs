@@ -12,7 +12,8 @@ pub fn get() -> Vec<u8> {
     Pool::get_local(&BUFFERS)
 }
 
-/// Returns a buffer to this thread's pool, whichever thread it came from. Its content is discarded.
+/// Puts a buffer into this thread's pool, even if it came from another thread. Its content is
+/// discarded.
 pub fn put(buffer: Vec<u8>) {
     Pool::put_local(&BUFFERS, buffer);
 }

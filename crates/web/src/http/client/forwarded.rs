@@ -1,4 +1,4 @@
-//! Parsers for the lists to which proxies append, which are read from the right.
+//! Parses the header fields to which proxies append entries. The lists are read from the right.
 
 use crate::http::head::RequestHead;
 use std::borrow::Cow;
@@ -15,13 +15,13 @@ pub(super) fn list_values_rev<'r>(
         .map(<[u8]>::trim_ascii)
 }
 
-/// The entry at `number` from the right, or the leftmost if there are fewer.
+/// The entry at `index` from the right, starting at 0, or the leftmost entry if there are fewer.
 pub(super) fn nth_list_value_rev<'r>(
     head: &'r RequestHead,
     name: &'r str,
-    number: usize,
+    index: usize,
 ) -> Option<&'r [u8]> {
-    list_values_rev(head, name).take(number.saturating_add(1)).last()
+    list_values_rev(head, name).take(index.saturating_add(1)).last()
 }
 
 /// The fields called `name`, the last one first.
@@ -34,7 +34,7 @@ fn header_lines_rev<'r>(head: &'r RequestHead, name: &'r str) -> impl Iterator<I
         .filter_map(move |index| Some(head.peek_headers().filter(is_named).nth(index)?.1))
 }
 
-/// Parses an address of `X-Forwarded-For`, with or without a port, which some proxies add.
+/// Parses an address in `X-Forwarded-For`. Some proxies add a port.
 pub(super) fn parse_x_forwarded_for(entry: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(entry).ok()?;
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -74,10 +74,10 @@ fn is_obfuscated(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }
 
-/// The element of one proxy in `Forwarded`.
+/// The element that one proxy appended to `Forwarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ForwardedElement<'r> {
-    /// `None` if the proxy does not report it, or hides it.
+    /// `None` if the proxy does not report the address or reports an obfuscated identifier instead.
     pub(super) address: Option<SocketAddr>,
     pub(super) scheme: Option<&'r str>,
     pub(super) host: Option<ForwardedValue<'r>>,
@@ -91,6 +91,7 @@ pub(super) struct ForwardedValue<'r> {
 }
 
 impl<'r> ForwardedValue<'r> {
+    /// The value without the escapes of a quoted string.
     pub(super) fn unquoted(self) -> Cow<'r, str> {
         if !self.has_escapes {
             return Cow::Borrowed(self.raw);
@@ -155,7 +156,7 @@ fn parse_element(text: &str) -> Option<ForwardedElement<'_>> {
         if name.is_empty() || !name.bytes().all(is_token) {
             return None;
         }
-        let is_new = match () {
+        let is_valid = match () {
             () if name.eq_ignore_ascii_case("for") => {
                 address_count += 1;
                 element.address = parse_node(&value.unquoted());
@@ -167,7 +168,7 @@ fn parse_element(text: &str) -> Option<ForwardedElement<'_>> {
             () if name.eq_ignore_ascii_case("host") => element.host.replace(value).is_none(),
             () => true,
         };
-        if !is_new {
+        if !is_valid {
             return None;
         }
         let remaining = remaining.trim_ascii();

@@ -98,7 +98,8 @@ impl<'r> ClientInfo<'r> {
         self
     }
 
-    /// Whether the current hop is a trusted proxy. The connection's peer was checked before.
+    /// Whether the current hop is a trusted proxy. The connection's peer (hop 0) was checked when
+    /// the connection was accepted.
     fn is_trusted_hop(&self, proxies: &TrustedProxies) -> bool {
         let is_within_max = proxies.hops_max.is_none_or(|hops_max| self.hops < hops_max);
         let is_trusted = |address: SocketAddr| proxies.trusts_ip(address.ip());
@@ -143,7 +144,7 @@ impl<'r> ClientInfo<'r> {
         match scheme {
             Some(scheme) if equals_any(scheme, ["https", "wss"]) => true,
             Some(scheme) if equals_any(scheme, ["http", "ws"]) => false,
-            // HAProxy and Envoy report it in the `:scheme` of HTTP/2.
+            // Over HTTP/2, HAProxy and Envoy report the scheme in `:scheme`.
             _ => self.connection.is_secure() || self.head.index().scheme == Some(Scheme::Https),
         }
     }
@@ -226,8 +227,8 @@ fn equals_any(value: &[u8], expected: [&str; 2]) -> bool {
     expected.iter().any(|expected| value.eq_ignore_ascii_case(expected.as_bytes()))
 }
 
-/// Parses a path that can be put before other paths. Two slashes would start a host name, and
-/// browsers treat a backslash as a slash.
+/// Returns the prefix without its trailing slash, if it is safe to put before other paths. Two
+/// slashes would start a host name, and browsers treat a backslash as a slash.
 fn parse_prefix(prefix: &str) -> Option<&str> {
     let path = prefix.trim_end_matches('/');
     let is_plain =

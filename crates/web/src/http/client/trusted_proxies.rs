@@ -4,7 +4,7 @@ use crate::http::connection::ConnectionAddr;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// A set of IP networks, with or without Unix domain sockets.
+/// A set of IP networks, which may also include all Unix domain sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     all: Vec<IpNet>,
@@ -139,8 +139,9 @@ pub(super) enum ForwardedHeader {
 }
 
 impl TrustedProxies {
-    /// Proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:` stands for
-    /// every peer on a Unix domain socket. Any other text is an error when the server starts.
+    /// Trusts the proxies at these addresses (`10.0.0.7`) and networks (`10.0.0.0/8`); `unix:`
+    /// stands for every peer on a Unix domain socket. Any other text is an error when the server
+    /// starts.
     #[doc(alias = "set_real_ip_from")]
     pub fn from_networks(networks: impl IntoIterator<Item: AsRef<str>>) -> Self {
         Self {
@@ -150,14 +151,14 @@ impl TrustedProxies {
         }
     }
 
-    /// Exactly `count` proxies, at any addresses: the connection's peer and `count - 1` before it.
-    /// Only for a server that clients cannot reach except through the proxies.
+    /// Trusts `count` proxies, at any addresses: the connection's peer and the `count - 1` proxies
+    /// before it. Use it only if clients can reach the server solely through these proxies.
     #[must_use]
     pub fn hops(count: usize) -> Self {
         Self { networks: None, hops_max: Some(count), header: ForwardedHeader::DEFAULT }
     }
 
-    /// Trusts at most `count` proxies, even if more addresses are those of trusted proxies.
+    /// Trusts at most `count` proxies, even if further addresses belong to trusted proxies.
     #[doc(alias = "max_hops")]
     #[doc(alias = "trust proxy")]
     #[must_use]
@@ -173,8 +174,8 @@ impl TrustedProxies {
         self
     }
 
-    /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove them;
-    /// otherwise each client can choose the host.
+    /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove these
+    /// fields; otherwise any client can choose the host.
     #[must_use]
     pub fn x_forwarded_host(mut self) -> Self {
         if let ForwardedHeader::XForwarded { host, .. } = &mut self.header {
@@ -184,7 +185,7 @@ impl TrustedProxies {
     }
 
     /// Also reads `X-Forwarded-Prefix`, the prefix that a proxy removed from the path. The proxies
-    /// must set it or remove it.
+    /// must set or remove the field; otherwise any client can choose the prefix.
     #[must_use]
     pub fn x_forwarded_prefix(mut self) -> Self {
         if let ForwardedHeader::XForwarded { prefix, .. } = &mut self.header {

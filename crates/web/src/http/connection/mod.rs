@@ -23,7 +23,7 @@ pub struct ConnectionInfo {
     #[doc(alias = "remote_addr")]
     #[doc(alias = "peer_addr")]
     pub peer: ConnectionAddr,
-    /// The address to which the peer connected, shared by connections with the same one.
+    /// The address to which the peer connected. Connections to the same address share the value.
     pub local: Arc<ConnectionAddr>,
     /// The result of the TLS handshake; `None` on a plaintext connection.
     pub tls: Option<Arc<TlsInfo>>,
@@ -34,14 +34,14 @@ pub struct ConnectionInfo {
     /// The content of the PROXY header; `None` without one.
     #[doc(alias = "PROXY")]
     pub proxy_protocol: Option<Arc<ProxyProtocolInfo>>,
-    /// The trusted proxies, if the peer is one of them. The information about clients in its
-    /// requests is then used. See [`ClientInfo`](crate::ClientInfo).
+    /// The trusted proxies, if the peer is one of them. What its requests report about the client
+    /// is then used. See [`ClientInfo`](crate::ClientInfo).
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
     /// Space for a value that a mounted service stores with the connection.
     #[doc(hidden)]
     pub data: ConnectionData,
-    /// The number of the worker that counts the connection's requests
-    /// ([`crate::request_in_progress`]); 0 if there is none.
+    /// The ID of the worker that counts the connection's requests ([`crate::in_flight`]);
+    /// 0 if there is none.
     #[doc(hidden)]
     pub worker_id: u64,
 }
@@ -64,8 +64,8 @@ impl ConnectionInfo {
 }
 
 /// Space for one value that lives as long as this [`ConnectionInfo`]: from the request that stores
-/// it until the connection closes, or until the last handler drops its `Rc`. Copies start without a
-/// value. The bridge to tower services uses it.
+/// the value until the connection closes, or until the last handler drops its `Rc`. A clone starts
+/// without a value. The bridge to tower services uses this.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct ConnectionData(OnceLock<Box<dyn Any + Send + Sync>>);
@@ -77,7 +77,7 @@ impl ConnectionData {
         self.0.get()?.downcast_ref()
     }
 
-    /// The value, created if there is none; `None` if there is one of another type.
+    /// The value, created with `init` if there is none; `None` if there is a value of another type.
     pub fn get_or_init<T: Any + Send + Sync>(&self, init: impl FnOnce() -> T) -> Option<&T> {
         self.0.get_or_init(|| Box::new(init())).downcast_ref()
     }

@@ -20,12 +20,12 @@ pub struct ProxyProtocolInfo {
     pub alpn: Option<Vec<u8>>,
     /// The host that the client requested, usually by SNI.
     pub authority: Option<String>,
-    /// The proxy's identifier of the connection.
+    /// The proxy's identifier for the connection.
     pub unique_id: Option<Vec<u8>>,
     /// The TLS between the client and the proxy, as the proxy reports it.
     pub tls: Option<ProxyProtocolTls>,
-    /// Values of other types, in order: the type and the bytes. Cloud providers define some: 0xEA
-    /// is AWS's VPC endpoint, 0xEE Azure's private link, 0xE0 Google's.
+    /// Values (TLVs) of other types, in order: the type and the bytes. Cloud providers define some:
+    /// 0xEA is AWS's VPC endpoint, 0xEE Azure's private link, 0xE0 Google's.
     pub tlvs: Vec<(u8, Vec<u8>)>,
 }
 

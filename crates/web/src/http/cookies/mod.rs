@@ -88,7 +88,8 @@ impl FromRequestParts for Cookies {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         let mut jar = CookieJar::new();
         for (name, value) in parts.head.cookies() {
-            // Names are not decoded: a decoded name could pass for one that begins with `__Host-`.
+            // Names are not decoded, because a decoded name could begin with `__Host-` although the
+            // name that the browser checked did not.
             let name = String::from_utf8_lossy(name);
             // RFC 6265 §5.4: cookies with a longer path come first, then those that were set
             // earlier.
@@ -106,7 +107,7 @@ impl FromRequestParts for Cookies {
 impl IntoResponseParts for Cookies {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         for cookie in self.jar.delta() {
-            let value = set_cookie(cookie).ok_or_else(|| {
+            let value = encode_set_cookie(cookie).ok_or_else(|| {
                 let name = cookie.name();
                 catch_log_panic(|| {
                     tracing::error!(
@@ -117,7 +118,7 @@ impl IntoResponseParts for Cookies {
                 Problem::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "invalid-cookie",
-                    "the server made an invalid cookie; its log says which",
+                    "the server created an invalid cookie; its log says which",
                 )
             })?;
             response.headers.append(SET_COOKIE, value);
@@ -126,8 +127,9 @@ impl IntoResponseParts for Cookies {
     }
 }
 
-/// The `Set-Cookie` value for `cookie`, with its value encoded and its name unchanged.
-fn set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
+/// Encodes `cookie` as a `Set-Cookie` value. The value of the cookie is percent-encoded; the name
+/// is not. `None` if the name or an attribute is invalid.
+fn encode_set_cookie(cookie: &Cookie<'_>) -> Option<HeaderValue> {
     // RFC 6265 §4.1.1: a cookie's name is a token, as a field's is.
     HeaderName::from_bytes(cookie.name().as_bytes()).ok()?;
     // A semicolon would start another attribute.

@@ -16,8 +16,9 @@ use std::fmt;
 /// The minimum length of a secret, in bytes.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// The keys that seal cookies: the first key seals, and every key opens. Add them to the
-/// application as a state, the same for all workers and instances.
+/// The keys that sign or encrypt cookies. The first key seals new cookies, and cookies sealed with
+/// any of the keys are accepted. Add the keys to the application as a state. All workers and
+/// instances need the same keys.
 ///
 /// To replace a secret, put the new one first and accept the old one until its cookies have
 /// expired: `CookieKeys::new(new).with_previous(old)`.
@@ -26,7 +27,7 @@ const SECRET_BYTES_MIN: usize = 32;
 pub struct CookieKeys(Vec<Key>);
 
 impl CookieKeys {
-    /// Keys that are derived from a secret of at least 32 random bytes.
+    /// Derives the keys from a secret of at least 32 random bytes.
     ///
     /// # Panics
     /// The secret is shorter.
@@ -52,7 +53,8 @@ impl CookieKeys {
         self.0.first().expect("`new` sets the first key")
     }
 
-    /// Encrypts the value of a cookie called `name`. It can be opened only under the same name.
+    /// Encrypts the value of a cookie called `name`. [`CookieKeys::open`] accepts it only with the
+    /// same name.
     #[cfg(feature = "cookies-private")]
     #[must_use]
     pub fn seal(&self, name: &str, value: &str) -> String {
@@ -111,8 +113,8 @@ macro_rules! sealed_cookies {
         /// As an argument it fails only if the application has no [`CookieKeys`], which is detected
         /// when the application is built. A cookie that was not sealed with one of the keys, or was
         /// sealed under another name, is ignored. Returned before the body of a response, it sets
-        /// and removes the changed cookies, as [`Cookies`] does. A client may send an old cookie
-        /// again, so a value that must expire needs to contain a time.
+        /// and removes the changed cookies, as [`Cookies`] does. A client can send an old cookie
+        /// again, so include a time in any value that must expire.
         #[cfg(feature = $feature)]
         #[derive(Clone, Debug)]
         pub struct $Type {

@@ -1,4 +1,4 @@
-//! A request's head: one pooled block with its bytes, their index, and the matched route.
+//! The head of a request: one pooled block with its bytes, an index of them, and the matched route.
 
 mod convert;
 mod cookies;
@@ -20,8 +20,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-/// A block whose bytes grew beyond this is freed instead of pooled.
-const BLOCK_BYTES_MAX: usize = 16 * 1024;
+/// A block whose buffer has a larger capacity than this is freed instead of pooled.
+const POOLED_BLOCK_BYTES_MAX: usize = 16 * 1024;
 
 thread_local! {
     static BLOCKS: Pool<SharedBlock> = const { Pool::new(64) };
@@ -43,14 +43,14 @@ struct HeadBlock {
     index: HeadIndex,
     parameters: Parameters,
     route: Option<u32>,
-    /// The route that the server found, if an application that is used as a handler has set `route`
-    /// to one of its routes since.
+    /// The `route` that the server's application matched. It is set only after a nested
+    /// application, which is used as a handler, has replaced `route` with a route of its own.
     outer_route: Option<Option<u32>>,
     /// Shared by all copies of the head, so that interim responses sent through any copy reach the
     /// server.
     pending_interims: Rc<PendingInterims>,
-    /// Also shared by all copies, so that a mark on any of them takes effect wherever the response
-    /// is stored or sent.
+    /// Also shared by all copies, so that the code that stores or sends the response sees a mark
+    /// that was set on any of them.
     identity_reads: IdentityReads,
     selection: Selection,
 }
@@ -61,7 +61,7 @@ struct HeadBlock {
 pub(crate) struct IdentityReads(Rc<Cell<u8>>);
 
 impl IdentityReads {
-    /// The marks, which [`private_response`](crate::http::private_response) defines.
+    /// The marks. [`private_response`](crate::http::private_response) defines the bits.
     pub(crate) fn bits(&self) -> u8 {
         self.0.get()
     }
@@ -70,7 +70,7 @@ impl IdentityReads {
         self.0.set(self.0.get() | bits);
     }
 
-    /// Clears the marks. If a watch still holds them, this starts with a new set instead.
+    /// Clears the marks. If a watch still holds this set, replaces it with a new one instead.
     fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(bits) => bits.set(0),
@@ -84,8 +84,9 @@ impl Recycle for SharedBlock {
         Self::default()
     }
 
-    /// Clears the request and keeps the memory, unless another owner still has the block. Every
-    /// field is named, so that a new field does not compile until it is cleared here too.
+    /// Clears the request and keeps the memory. Refuses to pool the block if another owner still
+    /// has it or its buffer is too large. Every field is named, so that a new field does not
+    /// compile until it is cleared here too.
     fn recycle(&mut self) -> bool {
         let Some(block) = Rc::get_mut(&mut self.0) else { return false };
         let HeadBlock {
@@ -108,7 +109,7 @@ impl Recycle for SharedBlock {
         }
         identity_reads.clear();
         selection.clear();
-        bytes.capacity() <= BLOCK_BYTES_MAX
+        bytes.capacity() <= POOLED_BLOCK_BYTES_MAX
     }
 }
 
@@ -121,7 +122,7 @@ impl RequestHead {
         Self(Some(Pool::get_local(&BLOCKS)))
     }
 
-    /// Builds a head from its parts, by the rules of the parser.
+    /// Builds a head from its parts. The parser's rules apply.
     ///
     /// # Errors
     /// A part breaks a rule or exceeds one of the `limits`.
@@ -140,7 +141,7 @@ impl RequestHead {
         Ok(head)
     }
 
-    /// The interim responses of the request's handler.
+    /// The queue of the request's interim responses.
     pub(crate) fn pending_interims(&self) -> &Rc<PendingInterims> {
         &self.block().pending_interims
     }
@@ -171,20 +172,20 @@ impl RequestHead {
         &self.0.as_ref().expect("a head has its block until it is dropped").0
     }
 
-    /// The block, for modification. A shared block is copied first, which happens only if a
-    /// middleware rewrites requests.
+    /// The block, for modification. If another head shares the block, it is copied first; that
+    /// happens only if middleware rewrites requests.
     fn block_mut(&mut self) -> &mut HeadBlock {
         Rc::make_mut(&mut self.0.as_mut().expect("a head has its block until it is dropped").0)
     }
 
     /// Another reference to the same head, without a copy. For code that reads the head after the
-    /// request is gone.
+    /// request was dropped.
     #[must_use]
     pub fn share(&self) -> Self {
         Self(self.0.clone())
     }
 
-    /// The parser's output.
+    /// The parser's output: where the parts of the head are in its bytes.
     #[must_use]
     pub fn index(&self) -> &HeadIndex {
         &self.block().index
@@ -208,7 +209,8 @@ impl RequestHead {
         block.bytes.extend_from_slice(bytes);
     }
 
-    /// The request line and the fields, as they were received over HTTP/1 or would have been.
+    /// The request line and the fields in the format of HTTP/1, into which a request received over
+    /// HTTP/2 is converted. Fields that were removed are still included.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.block().bytes
@@ -263,20 +265,20 @@ impl RequestHead {
         }
     }
 
-    /// Replaces the request's path and keeps its query. Both are written at `from`, the length of
-    /// the original head, over a path that was set before. Returns `false` if the head would exceed
-    /// 64 KiB.
-    pub(crate) fn set_path(&mut self, path: &[u8], from: usize) -> bool {
+    /// Replaces the request's path and keeps its query. Both are written after the original head,
+    /// whose length is `head_len`, so they overwrite a path that was set before. Returns `false` if
+    /// the head would exceed 64 KiB.
+    pub(crate) fn set_path(&mut self, path: &[u8], head_len: usize) -> bool {
         let query = self.query().map(str::to_owned);
         let HeadBlock { bytes, index, .. } = self.block_mut();
-        bytes.truncate(from);
+        bytes.truncate(head_len);
         bytes.extend_from_slice(path);
         let path_end = bytes.len();
         if let Some(query) = &query {
             bytes.push(b'?');
             bytes.extend_from_slice(query.as_bytes());
         }
-        let offsets = (from.try_into(), path_end.try_into(), bytes.len().try_into());
+        let offsets = (head_len.try_into(), path_end.try_into(), bytes.len().try_into());
         let (Ok(start), Ok(path_end), Ok(end)) = offsets else { return false };
         index.path = Span { start, end: path_end };
         index.target = Span { start, end };
@@ -312,15 +314,16 @@ impl RequestHead {
         self.text(self.index().authority)
     }
 
-    /// The request target as a [`Uri`]. Each call builds it again.
+    /// The request target as a [`Uri`], which each call parses again.
     #[must_use]
     pub fn uri(&self) -> Uri {
         uri_of(Bytes::copy_from_slice(self.slice(self.index().target)))
     }
 
-    /// As [`RequestHead::header_bytes`], but does not mark the response. For code whose result does
-    /// not affect the response, such as logs, and for code that separates clients itself, such as
-    /// caches. The tests of [`PrivateResponse`] list its callers.
+    /// As [`RequestHead::header_bytes`], but does not mark the response. For code that does not use
+    /// the value for the response, such as logs, and for code that keeps the responses of different
+    /// clients apart itself, such as caches. A test of [`PrivateResponse`] lists the files that may
+    /// call it.
     #[doc(hidden)]
     #[must_use]
     pub fn peek_header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
@@ -336,7 +339,7 @@ impl RequestHead {
         Some(self.slice(field.value))
     }
 
-    /// The content type, if it is `application/grpc` or begins with that.
+    /// The content type, if it begins with `application/grpc`.
     #[must_use]
     pub fn grpc_content_type(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
@@ -344,7 +347,7 @@ impl RequestHead {
         value.get(..GRPC.len()).filter(|prefix| prefix.eq_ignore_ascii_case(GRPC)).map(|_| value)
     }
 
-    /// The value of the first field called `name`, in any case, if it is text.
+    /// The value of the first field called `name` (case-insensitive), if it is text.
     #[doc(alias = "field")]
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -379,11 +382,12 @@ impl RequestHead {
         });
     }
 
-    /// Appends a field, as if it had been sent. Returns `false`, and adds nothing, if the head
-    /// would exceed 64 KiB.
+    /// Appends a field, as if it had been sent. If the head would exceed 64 KiB, adds nothing and
+    /// returns `false`.
     ///
-    /// If the client named the field in `Connection`, the name is removed from there. The client
-    /// meant its own field, and a proxy must forward this one.
+    /// If the client named the field in `Connection`, the name is removed from there. Otherwise a
+    /// proxy that obeys `Connection` would drop this field too, although the client meant only its
+    /// own.
     pub fn append_header(&mut self, field: &str, content: &[u8]) -> bool {
         if self.index().contains(KnownField::Connection) {
             self.remove_connection_options(&[field]);
@@ -398,7 +402,7 @@ impl RequestHead {
         let (name, value) = (Span { start, end: name_end }, Span { start: name_end, end });
         let known = KnownField::from_name(field.as_bytes());
         index.fields.push(FieldIndex { name, value, known });
-        // Updates the set of known names that are present.
+        // `retain` also updates the set of known names that are present.
         index.retain(|_| true);
         true
     }
@@ -417,28 +421,29 @@ impl RequestHead {
         &self.block().parameters
     }
 
-    /// The route that the router found.
+    /// The ID of the route that the router found.
     #[must_use]
     pub fn route_id(&self) -> Option<u32> {
         self.block().route
     }
 
-    /// The route that the server found, even inside an application that is used as a handler.
+    /// The ID of the route that the server's application matched, even inside a nested application
+    /// that is used as a handler.
     #[doc(hidden)]
     #[must_use]
     pub fn outer_route_id(&self) -> Option<u32> {
         self.block().outer_route.unwrap_or_else(|| self.route_id())
     }
 
-    /// Copies the outer route and the selection from `origin`, a head of the same request.
-    pub(crate) fn copy_outer_route(&mut self, origin: &Self) {
-        let HeadBlock { outer_route, selection, .. } = origin.block();
+    /// Copies the outer route and the selection from `original`, a head of the same request.
+    pub(crate) fn copy_outer_route(&mut self, original: &Self) {
+        let HeadBlock { outer_route, selection, .. } = original.block();
         let block = self.block_mut();
         (block.outer_route, block.selection) = (*outer_route, selection.clone());
     }
 
-    /// Saves the current route as the server's, before an application that is used as a handler
-    /// sets its own.
+    /// Saves the current route as the outer route, before a nested application that is used as a
+    /// handler sets a route of its own.
     #[doc(hidden)]
     pub fn enter_nested_app(&mut self) {
         let block = self.block_mut();
@@ -446,7 +451,8 @@ impl RequestHead {
         block.selection.enter(block.route);
     }
 
-    /// Calls `find` with the path's bytes. `find` writes the parameters and returns the route.
+    /// Matches the path: calls `find`, which gets the path's bytes, writes the parameters and
+    /// returns the route's ID and a value for the caller.
     pub fn resolve<T>(
         &mut self,
         find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T),

@@ -1,4 +1,4 @@
-//! Fields that the client names in `Connection`, which concern only that connection.
+//! Fields that the client names in `Connection`, because they concern only that connection.
 //!
 //! RFC 9110 §7.6.1: a proxy removes them. A client must not be able to remove a field that this
 //! server sets, so setting a field removes its name from `Connection`.
@@ -14,13 +14,13 @@ impl RequestHead {
     #[doc(hidden)]
     pub fn remove_nominated_headers(&mut self) -> bool {
         let names = self.nominated_names(|_| true);
-        let is_any = !names.is_empty();
-        if is_any {
+        let has_names = !names.is_empty();
+        if has_names {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.remove_fields(&names);
             self.remove_connection_options(&names);
         }
-        is_any
+        has_names
     }
 
     /// Keeps the fields that `Connection` names, and removes their names from `Connection`. The
@@ -77,7 +77,7 @@ impl RequestHead {
             }
         }
         index.fields = retained;
-        // Updates the set of known names that are present.
+        // `retain` also updates the set of known names that are present.
         index.retain(|_| true);
     }
 }

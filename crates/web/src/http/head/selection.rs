@@ -17,7 +17,7 @@ pub(crate) struct GuardReads(Rc<RefCell<ExaminedHeaders>>);
 #[derive(Debug, Default)]
 struct ExaminedHeaders {
     names: Vec<HeaderName>,
-    /// A guard does not declare which fields it examines.
+    /// Whether a guard does not declare which fields it examines.
     is_unknown: bool,
 }
 
@@ -37,7 +37,8 @@ impl GuardReads {
         }
     }
 
-    /// Clears the record. If another owner still holds it, this starts with a new one instead.
+    /// Clears the record. If another owner still holds this one, replaces it with a new one
+    /// instead.
     pub(crate) fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(examined) => {
@@ -67,7 +68,7 @@ impl Selection {
         (*outer_routes_hash, *mount) = (0, None);
     }
 
-    /// Enters the application that is the handler of `route`.
+    /// Adds `route`, whose handler is a nested application, to the outer routes.
     pub(crate) fn enter(&mut self, route: Option<u32>) {
         self.outer_routes_hash = self.routes_hash(route);
     }
@@ -122,8 +123,8 @@ impl RequestHead {
         }
     }
 
-    /// Whether the same target may lead to another route or application, because guards examined
-    /// the request or because its application is mounted.
+    /// Whether a request with the same target may be handled by another route or application,
+    /// because guards examined the request or because its application is mounted.
     #[doc(hidden)]
     #[must_use]
     pub fn depends_on_selection(&self) -> bool {
@@ -146,8 +147,8 @@ impl RequestHead {
         (selection.outer_routes_hash, selection.mount) = (mount.routes_hash, Some(mount));
     }
 
-    /// A hash of the matched route and of the routes of the enclosing applications. It is equal for
-    /// equal applications, also on other workers.
+    /// A hash of the matched route and of the routes of the enclosing applications. It is the same
+    /// on all workers, whose applications are equal.
     #[doc(hidden)]
     #[must_use]
     pub fn routes_hash(&self) -> u64 {

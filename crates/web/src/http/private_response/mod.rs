@@ -1,4 +1,9 @@
 //! Tracks which responses depend on the identity of the client.
+//!
+//! Each request carries a set of marks: one bit for each [`IdentitySource`] on which its response
+//! depends so far, and one bit for a response that must be sent as private. Code that reads an
+//! identity sets the marks. `Cache` uses them to decide for which clients a stored response is
+//! valid. All copies of a request's head share the marks.
 
 use crate::http::connection::{ConnectionInfo, ProxyProtocolTls};
 use crate::http::head::{IdentityReads, RequestHead};
@@ -11,13 +16,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Marks responses that depend on the identity of the client.
 ///
-/// Framework code that reads an identity marks the request: the accessors of [`RequestHead`], for
-/// the fields `Cookie`, `Authorization` and `X-Api-Key`, and the extractors and middleware that
-/// identify the client by a session, an API key or a client certificate. A request with an identity
-/// that is passed to a mounted tower service is marked too. The response to a marked request is
-/// sent with `Cache-Control: private`, and `Cache` does not store it, unless the handler sends
-/// `public` or `s-maxage`. If your code identifies clients by another field, it must mark the
-/// request:
+/// A mark records, on the request, that its response depends on the client. Framework code that
+/// reads an identity sets it: the accessors of [`RequestHead`], for the fields `Cookie`,
+/// `Authorization` and `X-Api-Key`, and the extractors and middleware that identify the client by a
+/// session, an API key or a client certificate. A request with an identity that is passed to a
+/// mounted tower service is marked too. The response to a marked request is sent with
+/// `Cache-Control: private`, and `Cache` does not store it, unless the handler sends `public` or
+/// `s-maxage`. If your code identifies clients by another field, it must set the mark itself:
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -55,11 +60,12 @@ pub enum IdentitySource {
     Other,
 }
 
-/// The client was identified by its credentials, in whichever part of the request they are.
+/// The client was identified by its credentials, wherever in the request they are.
 const IDENTIFIED: u8 = 1 << 4;
 /// The response must be sent as private, so that shared caches downstream do not store it.
 const SENT_AS_PRIVATE: u8 = 1 << 5;
-/// The sources that code outside this project can read without marking the request.
+/// The sources that code outside this project, such as a tower layer, can read without setting a
+/// mark.
 const UNMARKED_SOURCES: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
 const UNMARKED_SOURCE_BITS: u8 = IdentitySource::Cookie.bit()
@@ -68,15 +74,16 @@ const UNMARKED_SOURCE_BITS: u8 = IdentitySource::Cookie.bit()
 const API_KEY: &[u8] = b"x-api-key";
 const IDENTITY_FIELDS: [&str; 3] = ["cookie", "authorization", "x-api-key"];
 
-/// The marks of the request outside the mounted service, and a hash of its client's identity.
+/// The marks of a request before it is passed to a mounted service, and the hash of its client's
+/// identity at that point.
 #[derive(Clone, Copy, Debug)]
 struct ExportedMarks {
     marks: u8,
-    identity: Option<u64>,
+    identity_hash: Option<u64>,
 }
 
-/// A hash of every value that may identify the client; `None` if the request has no such value.
-fn identity_of(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64> {
+/// Hashes every value that may identify the client; `None` if the request has no such value.
+fn hash_identity(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     let mut has_identity = false;
     let mut add = |name: &str, value: &[u8]| {
@@ -110,7 +117,7 @@ impl IdentitySource {
         }
     }
 
-    /// Whether the request carries this identity.
+    /// Whether the request carries an identity from this source.
     fn is_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
         match self {
             Self::Connection => identifies_client(connection),
@@ -118,8 +125,8 @@ impl IdentitySource {
         }
     }
 
-    /// Whether a field of the request carries this identity. Costs a few bit tests unless the
-    /// request has fields that the parser does not know by name.
+    /// Whether a header field of the request carries an identity from this source. Costs a few bit
+    /// tests unless the request has fields that the parser does not know by name.
     fn is_in_headers(self, head: &RequestHead) -> bool {
         let index = head.index();
         let is_api_key = |field: &FieldIndex| {
@@ -151,21 +158,22 @@ impl PrivateResponse {
         Self::mark_source(&parts.head, IdentitySource::Other);
     }
 
-    /// Marks the response as dependent on `Authorization`, `X-Api-Key` or the query, by which
-    /// caches and idempotency keys distinguish clients.
+    /// Marks the response as specific to the client that was identified by its credentials:
+    /// `Authorization`, `X-Api-Key` or the query. Caches and idempotency keys distinguish clients
+    /// by these values.
     pub fn mark_credentials(parts: &Parts) {
         Self::mark_source(&parts.head, IdentitySource::Credentials);
         parts.head.identity_reads().mark(IDENTIFIED);
     }
 
-    /// Marks the response to the request with this head as dependent on an identity.
+    /// Marks the response to the request with this head as dependent on `source`.
     pub fn mark_source(head: &RequestHead, source: IdentitySource) {
         head.identity_reads().mark(source.bit() | SENT_AS_PRIVATE);
     }
 
-    /// Marks the response as dependent on all fields of the request. Most code that lists the
-    /// fields does not use those that identify the client, so the response is sent as private only
-    /// if the request has such a field.
+    /// Marks the response as dependent on all fields of the request. The response is sent as
+    /// private only if the request has a field that identifies the client, because most code that
+    /// lists the fields does not use such a field.
     pub(crate) fn mark_all_headers(head: &RequestHead) {
         for source in [IdentitySource::Cookie, IdentitySource::Credentials] {
             if source.is_in_headers(head) {
@@ -176,9 +184,9 @@ impl PrivateResponse {
         }
     }
 
-    /// Marks the response as dependent on the client identity of the connection. Most code that
-    /// reads the connection uses only its address, so the response is sent as private only if the
-    /// connection identifies the client.
+    /// Marks the response as dependent on the client identity of the connection. The response is
+    /// sent as private only if the connection identifies the client, because most code that reads
+    /// the connection uses only its address.
     pub(crate) fn mark_connection(head: &RequestHead, connection: &ConnectionInfo) {
         if identifies_client(connection) {
             Self::mark_source(head, IdentitySource::Connection);
@@ -187,16 +195,16 @@ impl PrivateResponse {
         }
     }
 
-    /// Marks a request that is passed to code that reads identities without marking them, such as a
-    /// tower layer or an upstream server. `Cache` then stores its response only for clients without
-    /// an identity. The fields of the response do not change.
+    /// Marks a request that is forwarded to code that may read any identity but sets no marks, such
+    /// as an upstream server. `Cache` then stores the response only if the request has no identity.
+    /// `Cache-Control` does not change, because that code determines it.
     pub fn mark_forwarded(parts: &Parts) {
         parts.head.identity_reads().mark(UNMARKED_SOURCE_BITS);
     }
 
-    /// As [`PrivateResponse::mark_forwarded`], for a service that produces the response instead of
-    /// a handler, such as an axum `Router`. If the request carries an identity, the response is
-    /// also sent as private.
+    /// As [`PrivateResponse::mark_forwarded`], for a request that is delegated to code in this
+    /// process that does not use this crate's accessors, such as a tower layer or an axum `Router`.
+    /// If the request carries an identity, the response is also sent as private.
     pub fn mark_delegated(parts: &Parts) {
         Self::mark_forwarded(parts);
         if Self::carries_identity(parts) {
@@ -204,19 +212,21 @@ impl PrivateResponse {
         }
     }
 
-    /// Passes the marks of a request, and a hash of its client's identity, to the applications
-    /// inside a mounted service.
+    /// Stores the marks of a request and a hash of its client's identity in the extensions. If the
+    /// mounted service contains an application of this crate, that application reads them with
+    /// [`PrivateResponse::import_marks`].
     #[doc(hidden)]
     pub fn export_marks(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
-        let identity = identity_of(&parts.head, parts.peek_connection());
-        parts.extensions_mut().insert(ExportedMarks { marks, identity });
+        let identity_hash = hash_identity(&parts.head, parts.peek_connection());
+        parts.extensions_mut().insert(ExportedMarks { marks, identity_hash });
     }
 
-    /// Marks the request of an application inside a mounted service. The enclosing code may have
-    /// read an identity, and may have removed or replaced it afterwards. Without exported marks,
-    /// because the server is another one or middleware has dropped the extensions, nothing is known
-    /// about that, and the response counts as specific to the client. Its fields do not change.
+    /// Marks a request that an application received through a mounted service. The code around the
+    /// application may have read an identity and then removed or replaced it; the marks that
+    /// [`PrivateResponse::export_marks`] stored in the extensions show that. If they are missing,
+    /// because the outer server is not Peregrine or because middleware dropped the extensions, the
+    /// response counts as specific to the client, but its `Cache-Control` does not change.
     #[doc(hidden)]
     pub fn import_marks(
         head: &RequestHead,
@@ -226,7 +236,9 @@ impl PrivateResponse {
         head.identity_reads().mark(UNMARKED_SOURCE_BITS);
         if let Some(outer) = extensions.get::<ExportedMarks>() {
             head.identity_reads().mark(outer.marks);
-            if outer.identity.is_some() && outer.identity != identity_of(head, connection) {
+            if outer.identity_hash.is_some()
+                && outer.identity_hash != hash_identity(head, connection)
+            {
                 Self::mark_source(head, IdentitySource::Other);
             }
         } else {
@@ -234,22 +246,22 @@ impl PrivateResponse {
         }
     }
 
-    /// Marks a request whose head was changed by code that reads identities without marking them.
-    /// That code may have read a value before it removed or replaced it.
+    /// Marks a request if code that sets no marks has changed or removed an identity in its head,
+    /// compared with `original`. That code may have read the value before.
     #[doc(hidden)]
-    pub fn mark_changed(head: &RequestHead, origin: &RequestHead) {
+    pub fn mark_changed(head: &RequestHead, original: &RequestHead) {
         let is_changed = |name: &&str| {
-            let mut original = origin.peek_header_values(name).peekable();
-            original.peek().is_some() && !original.eq(head.peek_header_values(name))
+            let mut values = original.peek_header_values(name).peekable();
+            values.peek().is_some() && !values.eq(head.peek_header_values(name))
         };
-        let has_other_query = origin.query().is_some() && origin.query() != head.query();
+        let has_other_query = original.query().is_some() && original.query() != head.query();
         if has_other_query || IDENTITY_FIELDS.iter().any(is_changed) {
             Self::mark_source(head, IdentitySource::Other);
         }
     }
 
-    /// Whether the request carries cookies, credentials or a client certificate, valid or not. This
-    /// does not mark the request.
+    /// Whether the request carries cookies, credentials or a client certificate, whether or not
+    /// they are valid. Does not set a mark.
     #[must_use]
     pub fn carries_identity(parts: &Parts) -> bool {
         UNMARKED_SOURCES
@@ -257,13 +269,14 @@ impl PrivateResponse {
             .any(|source| source.is_present(&parts.head, parts.peek_connection()))
     }
 
-    /// Whether the response is marked, so far, as dependent on an identity of the request.
+    /// Whether the marks so far make the response specific to the client of this request.
     #[must_use]
     pub fn is_marked(parts: &Parts) -> bool {
         Self::watch(parts).sources().are_client_specific(&parts.head, parts.peek_connection())
     }
 
-    /// Returns a watch that also sees later marks, even if the request was moved or replaced.
+    /// Returns a handle to the marks of this request. It also sees marks that are set later, after
+    /// the request was moved or its head replaced.
     #[must_use]
     pub fn watch(parts: &Parts) -> PrivateResponseWatch {
         Self::watch_head(&parts.head)
@@ -275,9 +288,9 @@ impl PrivateResponse {
         PrivateResponseWatch(head.identity_reads().clone())
     }
 
-    /// Completes the fields of a response for caches: adds `Vary` for the guards by which the route
-    /// was selected, and sends a response that depends on an identity as private, unless the
-    /// handler has set a directive about storage.
+    /// Completes the header fields of a response for caches: adds `Vary` for the guards by which
+    /// the route was selected and, if the response depends on an identity, `Cache-Control:
+    /// private`, unless the handler has set a directive about storage.
     #[doc(hidden)]
     pub fn finish_response(head: &RequestHead, response: &mut Response) {
         head.vary_by_guards(response);
@@ -288,8 +301,8 @@ impl PrivateResponse {
     }
 }
 
-/// RFC 9111 §5.2.2.7: a shared cache must not store a private response. If the handler has set a
-/// directive that determines which caches may store the response, the fields do not change.
+/// RFC 9111 §5.2.2.7: a shared cache must not store a private response. Nothing is added if the
+/// handler has set a directive that determines which caches may store the response.
 #[cold]
 fn send_as_private(response: &mut Response) {
     let is_storage_directive = |directive: &[u8]| {
@@ -306,7 +319,8 @@ fn send_as_private(response: &mut Response) {
     }
 }
 
-/// Observes which identities the response to a request depends on.
+/// A handle to the marks of one request: the identities that its response depends on. It can
+/// outlive the request.
 #[derive(Clone, Debug)]
 pub struct PrivateResponseWatch(IdentityReads);
 
@@ -317,7 +331,8 @@ impl PrivateResponseWatch {
         IdentitySources(self.0.bits())
     }
 
-    /// Adds the marks of a response that was made elsewhere.
+    /// Adds `sources` to the marks of this request. For a response from an application inside a
+    /// mounted service, whose request has marks of its own.
     pub fn mark(&self, sources: IdentitySources) {
         self.0.mark(sources.0);
     }
@@ -328,9 +343,9 @@ impl PrivateResponseWatch {
 pub struct IdentitySources(u8);
 
 impl IdentitySources {
-    /// Whether the response is specific to the client of this request. It is if the client was
-    /// identified by its credentials or by an [`IdentitySource::Other`], or if the request carries
-    /// an identity that was read.
+    /// Whether the response is specific to the client of this request: whether the client was
+    /// identified by its credentials or by an [`IdentitySource::Other`], or the request carries an
+    /// identity that was read.
     #[must_use]
     pub fn are_client_specific(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
         self.0 & IDENTIFIED > 0
@@ -338,8 +353,8 @@ impl IdentitySources {
             || self.are_present(head, connection)
     }
 
-    /// Whether the request carries an identity in one of these sources. If so, a response that was
-    /// made for a client without an identity is not valid for this request.
+    /// Whether the request carries an identity in one of these sources. If so, a response to a
+    /// client without an identity is not valid for this request.
     #[must_use]
     pub fn are_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
         UNMARKED_SOURCES
@@ -347,7 +362,8 @@ impl IdentitySources {
             .any(|source| self.has(*source) && source.is_present(head, connection))
     }
 
-    /// Applies these marks to another request, to which a cache sends the same response.
+    /// Adds these marks to another request, with this head, to which a cache sends the same
+    /// response.
     pub fn mark(self, head: &RequestHead) {
         head.identity_reads().mark(self.0);
     }
@@ -359,10 +375,11 @@ impl IdentitySources {
     }
 }
 
-/// Accessors of fields that mark identity reads.
+/// Accessors of header fields that set a mark if the field identifies the client.
 impl RequestHead {
-    /// The value of the first field called `name`, in any case. Reading `Cookie`, `Authorization`
-    /// or `X-Api-Key` marks the response as specific to this client ([`PrivateResponse`]).
+    /// The value of the first field called `name` (case-insensitive). Reading `Cookie`,
+    /// `Authorization` or `X-Api-Key` marks the response as specific to this client
+    /// ([`PrivateResponse`]).
     #[doc(alias = "field")]
     #[doc(alias = "get")]
     #[must_use]
@@ -371,8 +388,9 @@ impl RequestHead {
         self.peek_header_bytes(name)
     }
 
-    /// All values of fields called `name`, in any case, in order. Reading `Cookie`, `Authorization`
-    /// or `X-Api-Key` marks the response as specific to this client ([`PrivateResponse`]).
+    /// All values of fields called `name` (case-insensitive), in order. Reading `Cookie`,
+    /// `Authorization` or `X-Api-Key` marks the response as specific to this client
+    /// ([`PrivateResponse`]).
     #[doc(alias = "get_all")]
     pub fn header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         self.mark_identity(name);
@@ -394,8 +412,8 @@ impl RequestHead {
         self.peek_header_map()
     }
 
-    /// Removes all fields with one of these names, in any case, as if they had not been sent; only
-    /// [`RequestHead::as_bytes`] still contains them. If an identity in such a field was read
+    /// Removes all fields with one of these names (case-insensitive), as if they had not been sent;
+    /// only [`RequestHead::as_bytes`] still contains them. If an identity in such a field was read
     /// before, the response stays specific to this client ([`PrivateResponse`]).
     pub fn remove_fields(&mut self, names: &[&str]) {
         for name in names {
@@ -420,13 +438,14 @@ impl RequestHead {
         self.identity_reads().bits() & source.bit() > 0
     }
 
-    /// Shares the marks of `origin`, a head of the same request.
-    pub(crate) fn share_identity_reads(&mut self, origin: &Self) {
-        self.set_identity_reads(origin.identity_reads().clone());
+    /// Replaces the marks of this head with those of `original`, a head of the same request. The
+    /// two heads then share them.
+    pub(crate) fn share_identity_reads(&mut self, original: &Self) {
+        self.set_identity_reads(original.identity_reads().clone());
     }
 }
 
-/// The identity source that corresponds to the field with this name.
+/// The identity source to which the field with this name belongs, if any.
 #[inline]
 fn source_of(name: &str) -> Option<IdentitySource> {
     match KnownField::from_name(name.as_bytes()) {

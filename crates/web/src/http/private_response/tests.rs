@@ -11,7 +11,7 @@ fn parts() -> Parts {
     get("/").parts
 }
 
-fn is_marked(parts: &Parts) -> bool {
+fn has_marks(parts: &Parts) -> bool {
     parts.head.identity_reads().bits() > 0
 }
 
@@ -42,7 +42,7 @@ fn a_recycled_head_has_no_marks_of_the_previous_request() {
         PrivateResponse::mark(&first.parts);
         let watch = keeps_watch.then(|| PrivateResponse::watch(&first.parts));
         drop(first);
-        assert!(!is_marked(
+        assert!(!has_marks(
             &Request::new(RequestHead::from_pool(), Body::empty(), Rc::default(), Rc::default())
                 .parts
         ));
@@ -50,7 +50,7 @@ fn a_recycled_head_has_no_marks_of_the_previous_request() {
     }
 }
 
-/// Reads an identity of a request in one way.
+/// Reads an identity from a request.
 type Read = fn(&Parts);
 
 #[test]
@@ -90,7 +90,7 @@ fn every_accessor_of_an_identity_marks_its_source() {
         other.peek_connection(),
     );
     let _ = (other.head.peek_headers().next(), other.head.peek_header_values("cookie").next());
-    assert!(!is_marked(&other));
+    assert!(!has_marks(&other));
 }
 
 fn with_certificate() -> ConnectionInfo {

@@ -19,8 +19,8 @@ const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
-/// JSON. As a handler's last argument it reads the request body; as a result it writes the response
-/// body.
+/// JSON. As a handler's last argument it is the deserialized request body; as a return value it
+/// becomes the response body.
 ///
 /// The request's `Content-Type` must be `application/json` or end in `+json`. The response's is
 /// `application/json`. A value that cannot be serialised produces a problem with status 500.
@@ -43,7 +43,8 @@ const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlen
 #[must_use]
 pub struct Json<T>(pub T);
 
-/// A URL-encoded form. As a handler's last argument it reads a form; as a result it writes one.
+/// A URL-encoded form. As a handler's last argument it is the deserialized form of the request; as
+/// a return value it becomes the response body.
 ///
 /// With GET and HEAD the form is the query; with other methods it is the body, whose `Content-Type`
 /// must be `application/x-www-form-urlencoded`. Repeated keys fill a `Vec`.
@@ -80,8 +81,8 @@ pub struct Form<T>(pub T);
 #[must_use]
 pub struct Html<T>(pub T);
 
-/// A response with status 200, one `Content-Type` and a body.
-fn content(media_type: HeaderValue, body: impl Into<Body>) -> Response {
+/// Creates a response with status 200, a `Content-Type` and a body.
+fn content_response(media_type: HeaderValue, body: impl Into<Body>) -> Response {
     let mut response = Response::new(StatusCode::OK).with_body(body);
     response.headers.append(CONTENT_TYPE, media_type);
     response
@@ -91,7 +92,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         let mut buffer = pool::get();
         match serde_json::to_writer(&mut buffer, &self.0) {
-            Ok(()) => content(JSON, buffer),
+            Ok(()) => content_response(JSON, buffer),
             Err(error) => {
                 pool::put(buffer);
                 response_error("unserializable-json", &error)
@@ -103,7 +104,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 impl<T: Serialize> IntoResponse for Form<T> {
     fn into_response(self) -> Response {
         match serde_html_form::to_string(&self.0) {
-            Ok(text) => content(FORM, text),
+            Ok(text) => content_response(FORM, text),
             Err(error) => response_error("unserializable-form", &error),
         }
     }
@@ -111,25 +112,25 @@ impl<T: Serialize> IntoResponse for Form<T> {
 
 impl<T: Into<Body>> IntoResponse for Html<T> {
     fn into_response(self) -> Response {
-        content(HTML, self.0)
+        content_response(HTML, self.0)
     }
 }
 
 impl IntoResponse for &'static str {
     fn into_response(self) -> Response {
-        content(TEXT, self)
+        content_response(TEXT, self)
     }
 }
 
 impl IntoResponse for String {
     fn into_response(self) -> Response {
-        content(TEXT, self)
+        content_response(TEXT, self)
     }
 }
 
 impl IntoResponse for Box<str> {
     fn into_response(self) -> Response {
-        content(TEXT, String::from(self))
+        content_response(TEXT, String::from(self))
     }
 }
 
@@ -144,25 +145,25 @@ impl IntoResponse for Cow<'static, str> {
 
 impl IntoResponse for Bytes {
     fn into_response(self) -> Response {
-        content(BYTES, self)
+        content_response(BYTES, self)
     }
 }
 
 impl IntoResponse for Vec<u8> {
     fn into_response(self) -> Response {
-        content(BYTES, self)
+        content_response(BYTES, self)
     }
 }
 
 impl IntoResponse for &'static [u8] {
     fn into_response(self) -> Response {
-        content(BYTES, self)
+        content_response(BYTES, self)
     }
 }
 
 impl<const N: usize> IntoResponse for &'static [u8; N] {
     fn into_response(self) -> Response {
-        content(BYTES, self.as_slice())
+        content_response(BYTES, self.as_slice())
     }
 }
 
@@ -223,7 +224,8 @@ impl IntoResponse for BodyError {
     }
 }
 
-/// A response of the `http` crate, as other libraries produce. Its version is ignored.
+/// A response in the type of the `http` crate, which other libraries return. Its version is
+/// ignored.
 impl<B> IntoResponse for http::Response<B>
 where
     B: http_body::Body<Data = Bytes> + 'static,

@@ -1,4 +1,4 @@
-//! Header fields as parts of a response, and a marker that prevents compression.
+//! Header fields as parts of a response, and [`NoCompression`].
 
 use super::into_response::{
     IntoResponse, IntoResponseParts, is_response_error, response_error_from,
@@ -35,22 +35,25 @@ pub(super) fn flatten_header_map(
     })
 }
 
-/// Converts a name and a value from a handler into a field, or into a problem if one is not valid.
+/// Converts a name and a value from a handler into a header field. If one of them is invalid, logs
+/// it and returns a problem.
 fn parse_header<K, V>(name: K, value: V) -> Result<(HeaderName, HeaderValue), Problem>
 where
     K: TryInto<HeaderName, Error: Display>,
     V: TryInto<HeaderValue, Error: Display>,
 {
-    let invalid = |what: &str, error: &dyn Display| {
-        catch_log_panic(|| tracing::error!(what, %error, "a handler made an invalid header field"));
+    let report_invalid = |what: &str, error: &dyn Display| {
+        catch_log_panic(
+            || tracing::error!(what, %error, "a handler returned an invalid header field"),
+        );
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "invalid-response-header",
-            "the server made an invalid header field; its log says which",
+            "the server created an invalid header field; its log says which",
         )
     };
-    let name = name.try_into().map_err(|error| invalid("name", &error))?;
-    let value = value.try_into().map_err(|error| invalid(name.as_str(), &error))?;
+    let name = name.try_into().map_err(|error| report_invalid("name", &error))?;
+    let value = value.try_into().map_err(|error| report_invalid(name.as_str(), &error))?;
     Ok((name, value))
 }
 
@@ -128,7 +131,7 @@ impl IntoResponseParts for () {
     }
 }
 
-/// A response that consists of these parts only.
+/// Creates a response that consists of these parts only.
 pub(crate) fn response_from_parts(parts: impl IntoResponseParts) -> Response {
     let mut response = Response::new(StatusCode::OK);
     match parts.into_response_parts(&mut response) {
@@ -167,9 +170,10 @@ where
     }
 }
 
-/// Keeps a response from being compressed. Use it for a response that contains both a secret and
-/// data from the request, because its compressed length would leak the secret (BREACH). In a tuple
-/// it comes before the body, as header fields do. Middleware that stores responses stores it too.
+/// Exempts a response from compression. Use it for a response that contains both a secret and data
+/// from the request, because the compressed length would reveal the secret (BREACH). In a tuple it
+/// comes before the body, as header fields do. Middleware that stores responses, such as `Cache`,
+/// stores the exemption too.
 #[doc(alias = "BREACH")]
 #[doc(alias = "uncompressed")]
 #[derive(Clone, Copy, Debug, Default)]
@@ -182,7 +186,7 @@ impl NoCompression {
         response.extensions().is_some_and(|extensions| extensions.get::<Self>().is_some())
     }
 
-    /// Keeps `response` from being compressed.
+    /// Exempts `response` from compression.
     pub fn apply_to(self, response: &mut Response) {
         response.extensions_mut().insert(self);
     }

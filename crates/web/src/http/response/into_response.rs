@@ -45,17 +45,17 @@ pub trait IntoResponseParts {
     /// Changes `response`.
     ///
     /// # Errors
-    /// The value cannot be part of a response, for example because a header value has a line break.
-    /// The problem is sent instead of the response.
+    /// The value cannot be part of a response, for example because a header value contains a line
+    /// break. The problem is sent instead of the response.
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem>;
 }
 
 /// Marks a response that the framework sends because it could not build the intended one. A status
-/// before it in a tuple must not replace its status.
+/// code before such a response in a tuple must not replace its status.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseFailed;
 
-/// The response in place of one that could not be built. `error` is logged.
+/// Logs `error` and creates the response that is sent instead of one that could not be built.
 pub(crate) fn response_error(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
     catch_log_panic(|| tracing::error!(kind, %error, "a response could not be built"));
     response_error_from(Problem::new(
@@ -65,17 +65,20 @@ pub(crate) fn response_error(kind: &'static str, error: &dyn std::fmt::Display) 
     ))
 }
 
+/// Converts `problem` to a response that is marked with [`ResponseFailed`].
 pub(crate) fn response_error_from(problem: Problem) -> Response {
     let mut response = problem.into_response();
     response.extensions_mut().insert(ResponseFailed);
     response
 }
 
+/// Whether `response` is marked with [`ResponseFailed`].
 pub(crate) fn is_response_error(response: &Response) -> bool {
     response.extensions().is_some_and(|extensions| extensions.get::<ResponseFailed>().is_some())
 }
 
-/// Tuples: applies the parts from left to right to the response of the last element.
+/// Implements [`IntoResponse`] for tuples: applies the parts from left to right to the response of
+/// the last element.
 macro_rules! tuples {
     ($($part:ident),+) => {
         impl<$($part: IntoResponseParts,)+ R: IntoResponse> IntoResponse for ($($part,)+ R) {

@@ -44,8 +44,8 @@ struct RareParts {
 #[doc(alias = "BackgroundTask")]
 pub type AfterResponse = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The application's values may panic in their destructors. Such a panic must not reach the code
-/// that drops the response.
+/// The values are the application's, so their destructors may panic. Such a panic must not reach
+/// the code that drops the response.
 impl Drop for RareParts {
     fn drop(&mut self) {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
@@ -83,7 +83,7 @@ impl Response {
         self.with_header(name, value)
     }
 
-    /// The value of the first header field called `name`, in any case, if it is text.
+    /// The value of the first header field called `name` (case-insensitive), if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get_str(name)
@@ -111,17 +111,16 @@ impl Response {
         &mut self.rare.get_or_insert_default().extensions
     }
 
-    /// Sets the code that takes over the connection after this response (status 101).
+    /// Sets the code that takes over the connection once this response (status 101) is sent.
     #[must_use]
     pub fn with_upgrade(mut self, upgrade: UpgradeHandler) -> Self {
         self.rare.get_or_insert_default().upgrade = Some(upgrade);
         self
     }
 
-    /// Sets the future that moves the request's body to a reader outside the handler. The server
-    /// keeps polling it after the response is complete, until the body or its reader has ended, and
-    /// then drops it. For bridges to other frameworks; a handler that spawns a task does not need
-    /// it.
+    /// Sets a future that the server continues to poll after the response is complete. It forwards
+    /// the request's body to a reader outside the handler, until the body ends or the reader is
+    /// dropped. For bridges to other frameworks; a handler that spawns a task does not need it.
     #[doc(hidden)]
     #[must_use]
     pub fn with_after_response(mut self, after_response: AfterResponse) -> Self {
@@ -129,13 +128,13 @@ impl Response {
         self
     }
 
-    /// Takes out the future set by [`Response::with_after_response`].
+    /// Removes and returns the future set by [`Response::with_after_response`].
     #[doc(hidden)]
     pub fn take_after_response(&mut self) -> Option<AfterResponse> {
         self.rare.as_deref_mut()?.after_response.take()
     }
 
-    /// Takes out the upgrade set by [`Response::with_upgrade`].
+    /// Removes and returns the upgrade handler set by [`Response::with_upgrade`].
     pub fn take_upgrade(&mut self) -> Option<UpgradeHandler> {
         self.rare.as_deref_mut()?.upgrade.take()
     }
@@ -152,20 +151,21 @@ impl fmt::Debug for Response {
 type Header = (HeaderName, HeaderValue);
 
 thread_local! {
-    static LISTS: Pool<Vec<Header>> = const { Pool::new(64) };
+    static HEADER_LISTS: Pool<Vec<Header>> = const { Pool::new(64) };
 }
 
 /// The header fields of a response, in the order they are sent.
 ///
-/// The list is taken from the thread's pool and returns there, so it costs no allocation. A
-/// `Response` stays small, so that middleware can return it cheaply.
+/// The list comes from the thread's pool and returns to it, so it usually costs no allocation. It
+/// is a `Vec` rather than an inline array, so that a `Response` is small and cheap for middleware
+/// to move.
 #[doc(alias = "HeaderMap")]
 #[doc(alias = "Fields")]
 #[derive(Default)]
 pub struct Headers(Vec<Header>);
 
 impl Headers {
-    /// No fields.
+    /// An empty list.
     #[must_use]
     pub fn new() -> Self {
         Self(Vec::new())
@@ -173,12 +173,12 @@ impl Headers {
 
     fn push(&mut self, field: Header) {
         if self.0.capacity() == 0 {
-            self.0 = Pool::get_local(&LISTS);
+            self.0 = Pool::get_local(&HEADER_LISTS);
         }
         self.0.push(field);
     }
 
-    /// Sets the field `name`, replacing every field of that name.
+    /// Sets the field `name` and removes all earlier fields of that name.
     #[doc(alias = "set")]
     pub fn insert(&mut self, name: HeaderName, value: HeaderValue) {
         let mut matching = self.0.iter_mut().filter(|(other, _)| *other == name);
@@ -193,7 +193,7 @@ impl Headers {
         }
     }
 
-    /// Sets the field `name` unless the response already has it.
+    /// Sets the field `name` unless the list already has such a field.
     #[doc(alias = "if_not_present")]
     #[doc(alias = "or_insert")]
     pub fn insert_if_not_present(&mut self, name: HeaderName, value: HeaderValue) {
@@ -202,7 +202,8 @@ impl Headers {
         }
     }
 
-    /// Sets each of these fields, whose names must all differ, unless the response already has it.
+    /// Sets each of these fields unless the list already has a field of that name. The names in
+    /// `fields` must all differ.
     pub fn insert_all_if_not_present<'f>(
         &mut self,
         fields: impl IntoIterator<Item = &'f (HeaderName, HeaderValue)>,
@@ -215,7 +216,7 @@ impl Headers {
         }
     }
 
-    /// Adds a field, and keeps those of the same name.
+    /// Adds a field and keeps existing fields of the same name.
     pub fn append(&mut self, name: HeaderName, value: HeaderValue) {
         self.push((name, value));
     }
@@ -226,7 +227,7 @@ impl Headers {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value)
     }
 
-    /// The first value of the field `name`, in any case, if it is text.
+    /// The first value of the field `name` (case-insensitive), if it is text.
     #[must_use]
     pub fn get_str(&self, name: &str) -> Option<&str> {
         let mut fields = self.iter();
@@ -234,13 +235,13 @@ impl Headers {
         value.to_str().ok()
     }
 
-    /// Adds the request field `name` (lower case) to `Vary`, unless it is listed there already: the
-    /// response depends on that field.
+    /// Declares that the response depends on the request field `name`: adds the name, which must be
+    /// in lower case, to `Vary` unless `Vary` already lists it.
     pub fn add_vary(&mut self, name: &'static str) {
         self.add_vary_name(&HeaderName::from_static(name));
     }
 
-    /// As [`Headers::add_vary`], for a name that is not known at compile time.
+    /// As [`Headers::add_vary`], for a name that is only known at run time.
     pub(crate) fn add_vary_name(&mut self, name: &HeaderName) {
         let lists_name = |value: &HeaderValue| {
             let mut names = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
@@ -295,7 +296,7 @@ impl Clone for Headers {
 impl Drop for Headers {
     fn drop(&mut self) {
         if self.0.capacity() > 0 {
-            Pool::put_local(&LISTS, std::mem::take(&mut self.0));
+            Pool::put_local(&HEADER_LISTS, std::mem::take(&mut self.0));
         }
     }
 }

@@ -21,16 +21,18 @@ use http::{HeaderValue, StatusCode};
 #[must_use]
 pub struct Redirect {
     status: StatusCode,
+    /// `None` if the target is not a valid header value.
     location: Option<HeaderValue>,
 }
 
 impl Redirect {
-    /// 303 (See Other): the client fetches the target with GET. The usual response to a form.
+    /// 303 (See Other): the client fetches the target with GET. The usual response to a submitted
+    /// form.
     pub fn to(target: &str) -> Self {
         Self::new(StatusCode::SEE_OTHER, target)
     }
 
-    /// 307 (Temporary Redirect): the client sends the same request to the target, this time.
+    /// 307 (Temporary Redirect): the client sends the same request to the target, this time only.
     pub fn temporary(target: &str) -> Self {
         Self::new(StatusCode::TEMPORARY_REDIRECT, target)
     }
