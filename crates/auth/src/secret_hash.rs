@@ -40,7 +40,9 @@ impl SecretHash {
     #[doc(alias = "verify_password")]
     #[must_use]
     pub fn verify(&self, candidate: impl AsRef<[u8]>) -> bool {
-        digest_words(&self.0).ct_eq(&digest_words(&Sha256::digest(candidate.as_ref()).into())).into()
+        digest_words(&self.0)
+            .ct_eq(&digest_words(&Sha256::digest(candidate.as_ref()).into()))
+            .into()
     }
 }
 

@@ -87,8 +87,7 @@ fn each_layer_overrides_the_previous_one() {
         ("APP_RATIO", "0.5"),
         ("OTHER_COUNT", "9"),
     ];
-    let tree: Tree =
-        ConfigLoader::new("APP_").file(path).env_vars(variables).load(&code).unwrap();
+    let tree: Tree = ConfigLoader::new("APP_").file(path).env_vars(variables).load(&code).unwrap();
     let limits = Limits {
         idle_timeout: Duration::from_secs(120),
         age_max: Some(Duration::from_secs(3600)),

@@ -115,7 +115,10 @@ impl Cors {
     /// Other properties of the head that `predicate` uses are not in `Vary`.
     #[doc(alias = "allowed_origin_fn")]
     #[doc(alias = "predicate")]
-    pub fn allow_origin_fn(mut self, predicate: impl Fn(&str, &RequestHead) -> bool + 'static) -> Self {
+    pub fn allow_origin_fn(
+        mut self,
+        predicate: impl Fn(&str, &RequestHead) -> bool + 'static,
+    ) -> Self {
         self.origins.add_predicate(predicate);
         self
     }

@@ -105,7 +105,11 @@ fn a_layer_applies_to_later_routes_and_to_the_fallback() {
 
 #[test]
 fn a_layer_preserves_path_parameters_state_and_target() {
-    async fn describe(Path(id): Path<u8>, State(state): State<Rc<str>>, request: Request) -> String {
+    async fn describe(
+        Path(id): Path<u8>,
+        State(state): State<Rc<str>>,
+        request: Request,
+    ) -> String {
         let parts = &request.parts;
         let pattern = parts.pattern().unwrap_or("none").to_owned();
         format!("{id} {state} {pattern} {} {:?}", parts.head.path(), parts.head.query())

@@ -218,7 +218,7 @@ impl Random {
         (self.state >> 16) % limit
     }
 
-    fn one_of<'a>(&mut self, items: &[&'a str]) -> &'a str {
+    fn choose<'a>(&mut self, items: &[&'a str]) -> &'a str {
         items[self.below(items.len() as u64) as usize]
     }
 

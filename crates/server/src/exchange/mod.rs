@@ -6,9 +6,9 @@
 //! upgraded protocols) runs here, inside the request's span, and panics of that code are caught
 //! here. The exchange reuses the memory of a handler's future for the next request.
 
-pub(crate) mod request_body;
 pub(crate) mod fields;
 pub(crate) mod in_flight;
+pub(crate) mod request_body;
 
 use self::in_flight::{InFlightRequest, RequestName, UpgradedTask};
 use crate::admission::AdmissionPermit;

@@ -3,8 +3,8 @@
 use super::streams::{Stream, StreamDeadlines, StreamState};
 use super::{Http2, protocol};
 use crate::admission::ShedReason;
-use crate::exchange::request_body::{BodyCapacity, RequestBodySender};
 use crate::exchange::fields;
+use crate::exchange::request_body::{BodyCapacity, RequestBodySender};
 use crate::io::context::{Action, ConnectionContext};
 use crate::io::timeouts::TimeoutKind;
 use crate::io::transfer_rate::TransferRate;

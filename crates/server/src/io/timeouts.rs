@@ -65,12 +65,12 @@ const TIMEOUTS: [TimeoutKind; 13] = [
 pub(crate) struct Deadlines {
     /// Which deadlines are set: one bit for each [`TimeoutKind`].
     set: u16,
-    deadline: [Duration; TIMEOUTS.len()],
+    deadlines: [Duration; TIMEOUTS.len()],
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { set: 0, at: [Duration::MAX; TIMEOUTS.len()] }
+        Self { set: 0, deadlines: [Duration::MAX; TIMEOUTS.len()] }
     }
 }
 
@@ -81,7 +81,7 @@ impl Deadlines {
             return self.clear(kind);
         }
         self.set |= bit(kind);
-        self.at[kind as usize] = deadline;
+        self.deadlines[kind as usize] = deadline;
     }
 
     /// Sets a deadline, unless one of this kind is set.
@@ -100,7 +100,7 @@ impl Deadlines {
 
     /// The deadline of this kind; `None` if it is not set.
     pub(crate) fn get(&self, kind: TimeoutKind) -> Option<Duration> {
-        (self.set & bit(kind) != 0).then(|| self.at[kind as usize])
+        (self.set & bit(kind) != 0).then(|| self.deadlines[kind as usize])
     }
 
     pub(crate) fn clear(&mut self, kind: TimeoutKind) {
@@ -113,12 +113,12 @@ impl Deadlines {
 
     /// The earliest deadline.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.iter().map(|kind| self.at[kind as usize]).min()
+        self.iter().map(|kind| self.deadlines[kind as usize]).min()
     }
 
     /// Returns the kind of an expired deadline, and clears that deadline.
     pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<TimeoutKind> {
-        let expired = self.iter().find(|kind| self.at[*kind as usize] <= now)?;
+        let expired = self.iter().find(|kind| self.deadlines[*kind as usize] <= now)?;
         self.clear(expired);
         Some(expired)
     }
