@@ -41,9 +41,9 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 /// - **HEAD**: same fields as GET if the content is generated, which GET routes do. Without
 ///   content, as from a proxy, the response keeps its length and gets no tag.
 /// - **Ranges** are left to the handler. If a handler without tags sends a part, it may be of
-/// another version than the client's. If the request has a tag (`If-Range`, `If-None-Match`,
-/// `If-Match`) or a date that differs from the part's, the handler is therefore called again
-/// without `Range`, and the client gets the whole content.
+///   another version than the client's. If the request has a tag (`If-Range`, `If-None-Match`,
+///   `If-Match`) or a date that differs from the part's, the handler is therefore called again
+///   without `Range`, and the client gets the whole content.
 /// - **A 304** has the fields of the response except those that describe the omitted content.
 ///
 /// # With compression
