@@ -23,7 +23,7 @@ const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs a worker until its shutdown. At the end, it waits for tasks that outlive their requests,
 /// for at most [`Limits::background_task_timeout`](crate::Limits::background_task_timeout). After
-/// that, [`Driver::run_worker`] also waits for blocking functions, and records in `instrumentation`
+/// that, [`Driver::run`] also waits for blocking functions, and records in `instrumentation`
 /// how many are left. If there are several workers, `balancer` balances connections between them.
 ///
 /// # Errors

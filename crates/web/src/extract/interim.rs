@@ -15,7 +15,7 @@ use std::fmt;
 /// the handler then awaits an operation, such as a database query. An HTTP/1.0 client receives
 /// none, and intermediaries may drop them. An application that is served as a tower service
 /// (`into_tower`) cannot send them. The test client collects them in
-/// [`TestResponse::interim`](crate::test::TestResponse::interim).
+/// [`TestResponse::interim`](crate::testing::TestResponse::interim).
 ///
 /// ```
 /// use peregrine::prelude::*;

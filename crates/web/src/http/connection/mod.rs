@@ -41,7 +41,7 @@ pub struct ConnectionInfo {
     #[doc(hidden)]
     pub data: ConnectionData,
     /// The number of the worker that counts the connection's requests
-    /// ([`crate::request_in_progress`]); 0 if there is none.
+    /// ([`crate::in_flight`]); 0 if there is none.
     #[doc(hidden)]
     pub worker_id: u64,
 }
