@@ -44,9 +44,9 @@ pub fn body(data: &[u8]) {
     let Some((options, rest)) = data.split_first() else { return };
     let limits = if options & 1 == 0 { Limits::DEFAULT } else { SMALL_LIMITS };
     let timing = [
-        ResponseTiming::AfterRequest,
-        ResponseTiming::AfterHead,
-        ResponseTiming::AfterHeadDiscardingBody,
+        ResponseTiming::RequestComplete,
+        ResponseTiming::Early,
+        ResponseTiming::EarlyDiscardingBody,
     ][usize::from(options >> 1 & 3) % 3];
     let server = Server { timing, is_secure: options & 4 == 0 };
     let prefix: &[u8] = match options >> 2 & 3 {
@@ -69,7 +69,7 @@ fn assert_same_when_split(limits: &Limits, bytes: &[u8], server: Server, cuts: &
     assert_eq!(expected, actual, "the events do not depend on the cuts");
 }
 
-const TLS_SERVER: Server = Server { timing: ResponseTiming::AfterRequest, is_secure: true };
+const TLS_SERVER: Server = Server { timing: ResponseTiming::RequestComplete, is_secure: true };
 
 const FIELDS_MAX: usize = 64;
 

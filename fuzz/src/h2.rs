@@ -18,7 +18,7 @@ pub fn h2(data: &[u8]) {
         unpack(rest, &mut bytes);
     }
     let limits = if options & 2 == 0 { Limits::DEFAULT } else { small_limits() };
-    let timing = [ResponseTiming::AfterRequest, ResponseTiming::AfterHead, ResponseTiming::Never]
+    let timing = [ResponseTiming::RequestComplete, ResponseTiming::Early, ResponseTiming::Never]
         [usize::from(options >> 2 & 3) % 3];
     let expected = play(&limits, &bytes, &[], timing);
     let single: Vec<_> = (0..bytes.len()).collect();

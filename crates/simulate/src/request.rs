@@ -115,8 +115,8 @@ impl SimRequest {
     pub async fn send_streaming(self) -> Result<TestResponse, SimRequestError> {
         self.record_outcome(async |request| {
             let (reader, mut head) = request.send_head().await?;
-            let (writer, reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
-            let response = head.build_response(Body::incoming(reader, u64::MAX));
+            let (writer, body_reader) = pipe(DEFAULT_PIPE_BYTES_MAX, None);
+            let response = head.build_response(Body::incoming(body_reader, u64::MAX));
             let interim_responses = std::mem::take(&mut head.interim_responses);
             let client = request.client.clone();
             let body_forwarder = Box::pin(forward_body(client, reader, head, writer));

@@ -109,7 +109,6 @@ thread_local! {
 }
 
 impl CachedLimits {
-    /// Returns the last created value of this thread if it has the same limits, or else a new one.
     /// Returns the last value that this thread created if it has the same limits, or else a new
     /// one.
 pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {

@@ -283,7 +283,7 @@ impl<W: Wire> Client<W> {
                 continue;
             }
             let response = self.so_far(id);
-            assert!(self.last().is_some(), "{:?} {id:?} is not complete: {answer:?}", self.way);
+            assert!(self.last().is_some(), "{:?} {id:?} is not complete: {response:?}", self.way);
             return response;
         }
     }

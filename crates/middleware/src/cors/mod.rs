@@ -108,8 +108,8 @@ impl Cors {
         origins.into_iter().fold(self, Self::allow_origin)
     }
 
-    /// Allows the origins for which `predicate` returns true; it gets the origin as sent by the browser,
-    /// which may be `null`.
+    /// Allows the origins for which `predicate` returns true. It gets the origin as sent by the
+    /// browser, which may be `null`.
     ///
     /// Compare whole origins: searching for a part of one allows `https://example.com.evil.test`.
     /// Other properties of the head that `predicate` uses are not in `Vary`.

@@ -86,11 +86,11 @@ impl ResolvedOwner {
     /// until it does, all connections are refused, whatever the file's mode is.
     pub(crate) fn apply(self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{PermissionsExt, lchown};
-        let path = path.display();
+        let display = path.display();
         if self.user.is_some() || self.group.is_some() {
             lchown(path, self.user, self.group).map_err(|cause| {
                 Error::Config(format!(
-                    "cannot set the owner or group of unix:{path}: {cause}; only root may change \
+                    "cannot set the owner or group of unix:{display}: {cause}; only root may change \
                      owners, and other users may only choose a group that they are in"
                 ))
             })?;
@@ -98,7 +98,7 @@ impl ResolvedOwner {
         let Some(mode) = self.mode else { return Ok(()) };
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(|cause| {
-            Error::Config(format!("the mode of unix:{path} cannot be set: {cause}"))
+            Error::Config(format!("the mode of unix:{display} cannot be set: {cause}"))
         })
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use peregrine_web::cookies::Cookies;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tracing::field::{Field, Visit};
+use tracing::subscriber::NoSubscriber;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 /// `/page` does not read an identity, `/mine` does; each responds with as many bytes as its request
@@ -238,6 +239,9 @@ impl Subscriber for Log {
 #[test]
 fn a_full_store_is_logged_once() {
     static LOGGED: AtomicUsize = AtomicUsize::new(0);
+    // With only one subscriber in the process, tracing would ask whether the message is enabled on
+    // the thread that logs it first, which may be that of a test without a subscriber.
+    let _second = tracing::Dispatch::new(NoSubscriber::default());
     tracing::subscriber::with_default(Log(&LOGGED), || {
         let store = MemoryIdempotencyStore::new().bytes_max(4_000);
         let client = pages(&store);

@@ -57,10 +57,10 @@ pub(crate) fn limits(case: &Case) -> Limits {
 /// The server of a case.
 pub(crate) fn server(case: &Case) -> Server {
     let timing = match case.text("answer") {
-        Some("early") => ResponseTiming::AfterHead,
-        Some("unwanted") => ResponseTiming::AfterHeadDiscardingBody,
+        Some("early") => ResponseTiming::Early,
+        Some("unwanted") => ResponseTiming::EarlyDiscardingBody,
         Some(other) => panic!("no such answer: {other}"),
-        None => ResponseTiming::AfterRequest,
+        None => ResponseTiming::RequestComplete,
     };
     let is_secure = match case.text("connection") {
         Some("plain") => false,

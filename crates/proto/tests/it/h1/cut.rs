@@ -58,9 +58,9 @@ proptest! {
         bytes in prop_oneof![pipeline(), mutated()],
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
         timing in prop_oneof![
-            Just(ResponseTiming::AfterRequest),
-            Just(ResponseTiming::AfterHead),
-            Just(ResponseTiming::AfterHeadDiscardingBody),
+            Just(ResponseTiming::RequestComplete),
+            Just(ResponseTiming::Early),
+            Just(ResponseTiming::EarlyDiscardingBody),
         ],
         is_secure: bool,
         small: bool,
@@ -84,8 +84,8 @@ fn splitting_a_case_anywhere_gives_the_same_events() {
             continue;
         }
         let default_server = server(&case);
-        let early = Server { timing: ResponseTiming::AfterHead, ..default_server };
-        let unwanted = Server { timing: ResponseTiming::AfterHeadDiscardingBody, ..default_server };
+        let early = Server { timing: ResponseTiming::Early, ..default_server };
+        let unwanted = Server { timing: ResponseTiming::EarlyDiscardingBody, ..default_server };
         for server in [default_server, early, unwanted] {
             let expected = play(&limits, &bytes, &[], server);
             for cut in 0..=bytes.len() {

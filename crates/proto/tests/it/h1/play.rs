@@ -16,11 +16,11 @@ pub(crate) struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseTiming {
     /// When the request is complete.
-    AfterRequest,
+    RequestComplete,
     /// As soon as the head is complete. The content is still read.
-    AfterHead,
+    Early,
     /// As soon as the head is complete. The content is discarded.
-    AfterHeadDiscardingBody,
+    EarlyDiscardingBody,
 }
 
 /// Feeds `bytes` split at `cuts` (ascending), then the end of the stream. Returns the events as
@@ -99,7 +99,7 @@ impl Player<'_> {
                     for (name, value) in self.connection.trailers() {
                         self.lines.push(format!("trailer {}: {}", escape(name), escape(value)));
                     }
-                    if self.server.timing == ResponseTiming::AfterRequest {
+                    if self.server.timing == ResponseTiming::RequestComplete {
                         self.respond(200);
                     }
                 }
@@ -122,10 +122,11 @@ impl Player<'_> {
             self.connection.discard_body();
             return self.record_error(error);
         }
-        if self.server.timing == ResponseTiming::AfterHeadDiscardingBody {
+        if self.server.timing == ResponseTiming::EarlyDiscardingBody {
             self.connection.discard_body();
         }
-        if self.server.timing != ResponseTiming::AfterRequest || framing.body == BodyLength::None {
+        if self.server.timing != ResponseTiming::RequestComplete || framing.body == BodyLength::None
+        {
             self.respond(200);
         }
     }

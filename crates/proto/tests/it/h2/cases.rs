@@ -61,10 +61,10 @@ pub(crate) fn limits(case: &Case) -> Limits {
 
 pub(crate) fn timing(case: &Case) -> ResponseTiming {
     match case.text("answer") {
-        Some("early") => ResponseTiming::AfterHead,
+        Some("early") => ResponseTiming::Early,
         Some("never") => ResponseTiming::Never,
         Some(other) => panic!("no such answer: {other}"),
-        None => ResponseTiming::AfterRequest,
+        None => ResponseTiming::RequestComplete,
     }
 }
 
@@ -144,7 +144,7 @@ fn splitting_a_case_anywhere_gives_the_same_events() {
             continue;
         }
         for timing in
-            [ResponseTiming::AfterRequest, ResponseTiming::AfterHead, ResponseTiming::Never]
+            [ResponseTiming::RequestComplete, ResponseTiming::Early, ResponseTiming::Never]
         {
             let expected = play(&limits, &bytes, &[], timing);
             for cut in 0..=bytes.len() {
@@ -193,8 +193,8 @@ proptest! {
         bytes in streams_of_frames(),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
         timing in prop_oneof![
-            Just(ResponseTiming::AfterRequest),
-            Just(ResponseTiming::AfterHead),
+            Just(ResponseTiming::RequestComplete),
+            Just(ResponseTiming::Early),
             Just(ResponseTiming::Never),
         ],
     ) {

@@ -12,9 +12,9 @@ use peregrine_proto::{BodyLength, Date, HeadIndex};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseTiming {
     /// When the request is complete.
-    AfterRequest,
+    RequestComplete,
     /// As soon as the head is complete.
-    AfterHead,
+    Early,
     /// Never.
     Never,
 }
@@ -132,14 +132,14 @@ impl Player<'_> {
                 let trailers = self.connection.trailers();
                 let trailers = trailers.map(|(n, v)| format!(" {}={}", escape(n), escape(v)));
                 self.lines.push(format!("end {}{}", stream.id(), trailers.collect::<String>()));
-                if self.timing == ResponseTiming::AfterRequest {
+                if self.timing == ResponseTiming::RequestComplete {
                     self.respond(stream, 200);
                 }
             }
             Event::RequestError { stream, error } => {
                 self.lines.push(format!("refuse {} {error:?}", stream.id()));
                 if !self.offered.iter().any(|(other, _)| *other == stream)
-                    && self.timing != ResponseTiming::AfterHead
+                    && self.timing != ResponseTiming::Early
                 {
                     self.respond(stream, error.status());
                 }
@@ -173,7 +173,7 @@ impl Player<'_> {
         };
         line += if request.expect_continue { " expects" } else { "" };
         self.lines.push(line);
-        if self.timing == ResponseTiming::AfterHead || request.body == BodyLength::None {
+        if self.timing == ResponseTiming::Early || request.body == BodyLength::None {
             if self.timing != ResponseTiming::Never {
                 self.respond(request.stream, 200);
             }
