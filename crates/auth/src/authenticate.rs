@@ -177,32 +177,24 @@ impl<C, F> Authenticate<C, F> {
     }
 }
 
-impl<C: Credentials, F> Authenticate<C, F> {
-    /// Reads the request's credentials. `Ok(None)` means that it has none and they are optional.
-    fn read_credentials(&self, request: &mut Request) -> Result<Option<C>, Problem> {
-        let result = C::read(&request.parts, &self.location);
-        let credentials = result.map_err(|reason| {
-            malformed_credentials(C::SCHEME, &self.location, &self.realm, reason)
-        })?;
-        if credentials.is_some() {
-            return Ok(credentials);
-        }
-        if !self.is_optional {
-            return Err(with_pending_challenges(
-                request,
-                missing_credentials(C::SCHEME, &self.location, &self.realm),
-            ));
-        }
-        let challenge = www_authenticate(
-            C::SCHEME,
-            self.location.scheme_name(),
-            &self.realm,
-            BearerError::None,
-        );
-        let extensions = request.parts.extensions_mut();
-        extensions.get_or_insert_default::<PendingChallenges>().0.push(challenge);
-        Ok(None)
+/// Reads the request's credentials. `Ok(None)` means that it has none and they are optional.
+fn read_credentials<C: Credentials, F>(
+    authenticate: &Authenticate<C, F>,
+    request: &mut Request,
+) -> Result<Option<C>, Problem> {
+    let Authenticate { location, realm, .. } = authenticate;
+    let credentials = C::read(&request.parts, location)
+        .map_err(|reason| malformed_credentials(C::SCHEME, location, realm, reason))?;
+    if credentials.is_some() {
+        return Ok(credentials);
     }
+    if !authenticate.is_optional {
+        let problem = missing_credentials(C::SCHEME, location, realm);
+        return Err(with_pending_challenges(request, problem));
+    }
+    let challenge = www_authenticate(C::SCHEME, location.scheme_name(), realm, BearerError::None);
+    request.parts.extensions_mut().get_or_insert_default::<PendingChallenges>().0.push(challenge);
+    Ok(None)
 }
 
 /// The response to credentials that the verify function did not accept.
@@ -238,7 +230,7 @@ where
     V: IntoUser,
 {
     async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
-        let credentials = match self.read_credentials(&mut request) {
+        let credentials = match read_credentials(self, &mut request) {
             Ok(Some(credentials)) => credentials,
             Ok(None) => return next.call(request).await,
             Err(problem) => return problem.into_response(),

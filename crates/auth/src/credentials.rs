@@ -116,8 +116,9 @@ impl ApiKeyLocation {
 pub(crate) trait Credentials: Sized {
     const SCHEME: Scheme;
 
-    /// Reads the credentials; `None` if the request has none of this kind. The error is the reason
-    /// why the credentials are malformed.
+    /// Reads the credentials; `None` if the request has none of this kind.
+    ///
+    /// The error is the reason why the credentials are malformed.
     fn read(parts: &Parts, location: &CredentialLocation) -> Result<Option<Self>, &'static str>;
 }
 

@@ -181,9 +181,9 @@ mod tests {
     use peregrine_web::testing::block_on;
 
     /// A body of this many chunks, without a length.
-    fn body(pieces: usize, piece: &'static [u8]) -> Body {
-        struct Pieces(usize, &'static [u8]);
-        impl HttpBody for Pieces {
+    fn body(chunk_count: usize, chunk: &'static [u8]) -> Body {
+        struct Chunks(usize, &'static [u8]);
+        impl HttpBody for Chunks {
             type Data = Bytes;
             type Error = BodyError;
 
@@ -196,23 +196,23 @@ mod tests {
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(self.1)))))
             }
         }
-        Body::new(Pieces(pieces, piece))
+        Body::new(Chunks(chunk_count, chunk))
     }
 
     #[test]
     fn small_frames_are_merged_without_excess_memory() {
         let before = reserved();
-        for (pieces, piece) in [(10_000, &b"x"[..]), (10_000, b""), (1, b"only"), (0, b"")] {
-            let content = piece.repeat(pieces);
-            let collected = block_on(collect_body(body(pieces, piece), 10_000, None));
+        for (chunk_count, chunk) in [(10_000, &b"x"[..]), (10_000, b""), (1, b"only"), (0, b"")] {
+            let content = chunk.repeat(chunk_count);
+            let collected = block_on(collect_body(body(chunk_count, chunk), 10_000, None));
             assert!(
                 matches!(&collected, Collected::Complete(read) if *read == content),
-                "{pieces}"
+                "{chunk_count}"
             );
             // Longer content is sent unchanged.
             let bytes_max = content.len().saturating_sub(1) as u64;
             let Collected::Incomplete(unchanged) =
-                block_on(collect_body(body(pieces, piece), bytes_max, None))
+                block_on(collect_body(body(chunk_count, chunk), bytes_max, None))
             else {
                 assert_eq!(bytes_max, content.len() as u64, "empty content is never too long");
                 continue;

@@ -1,4 +1,4 @@
-//! Copies data into buffers of its own size before it is stored.
+//! Copies data into buffers of exactly its size before it is stored.
 //!
 //! Data from a socket is often a small slice of a large buffer. A stored slice would keep the whole
 //! buffer alive.

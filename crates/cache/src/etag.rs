@@ -91,9 +91,9 @@ impl Etag {
             .iter()
             .filter(|(name, _)| **name == CACHE_CONTROL)
             .all(|(_, value)| permits_storing(value));
-        // Content of unknown length may take forever: it may be an event stream.
+        // Content of unknown length can take forever: it could be an event stream.
         let is_short = response.body.length().is_some_and(|length| length <= self.bytes_max);
-        // A handler that answers HEAD itself has generated no content.
+        // A handler that responds to HEAD itself has generated no content.
         let has_content = !is_head || response.body.length() != Some(0);
         if has_tag || !is_storable || !is_short || !has_content || response.status != StatusCode::OK
         {
@@ -298,14 +298,14 @@ mod tests {
         );
     }
 
-    /// Pieces of known or unknown total length, and how many were polled.
-    struct Pieces {
+    /// Chunks of known or unknown total length, and how many were polled.
+    struct Chunks {
         remaining: u64,
         is_known: bool,
         polls: Rc<Cell<u64>>,
     }
 
-    impl http_body::Body for Pieces {
+    impl http_body::Body for Chunks {
         type Data = bytes::Bytes;
         type Error = std::convert::Infallible;
 
@@ -333,12 +333,12 @@ mod tests {
     fn only_short_streams_of_known_length_are_hashed() {
         let polls = Rc::new(Cell::new(0));
         let counter = Rc::clone(&polls);
-        let stream = move |Path((pieces, is_known)): Path<(u64, bool)>| {
+        let stream = move |Path((chunks, is_known)): Path<(u64, bool)>| {
             let polls = Rc::clone(&counter);
-            Body::new(Pieces { remaining: pieces, is_known, polls })
+            Body::new(Chunks { remaining: chunks, is_known, polls })
         };
         let client =
-            App::new().wrap(Etag::new().bytes_max(50)).get("/{pieces}/{known}", stream).test();
+            App::new().wrap(Etag::new().bytes_max(50)).get("/{chunks}/{known}", stream).test();
         let short = client.get("/5/true").send_blocking();
         let tag = short.header("etag").expect("a tag").to_owned();
         assert_eq!(short.text().len(), 50);
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!((part("if-none-match", "\"own\""), part("if-range", "\"old\"")), (304, 200));
     }
 
-    /// An empty body with the length of the GET response, as a proxy answers HEAD.
+    /// An empty body with the length of the GET response, like a proxy's response to HEAD.
     struct Promised;
 
     impl http_body::Body for Promised {

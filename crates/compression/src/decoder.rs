@@ -100,7 +100,7 @@ impl Decoder {
         let is_first = std::mem::take(&mut self.is_new);
         let result = match &mut self.kind {
             // RFC 7932 §9.1: these bits are not a valid window size. The library treats them as its
-            // own extension with windows of up to 1 GiB, which it would allocate immediately.
+            // own extension with windows of up to 1 GiB, which it would allocate at once.
             #[cfg(feature = "br")]
             DecoderKind::Br(_)
                 if is_first && input.first().is_some_and(|byte| byte & 0x7f == 0x11) =>

@@ -107,7 +107,7 @@ impl BlockingTasks {
     /// Waits until all spawned functions have started, because tokio drops functions that have not
     /// started when it shuts down. Functions start in order, so `spawn_last` spawns one more: when
     /// that one has run, all others have started. The driver must still be running.
-    pub async fn start_queued<F: Future>(
+    pub async fn wait_for_queued<F: Future>(
         &self,
         driver: &impl Driver,
         spawn_last: impl FnOnce() -> F,

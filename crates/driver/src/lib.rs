@@ -352,7 +352,7 @@ pub trait Stream: 'static {
     }
 
     /// Makes dropping the stream reset the connection instead of closing it: data that the peer has
-    /// not received by that time is discarded, and the kernel keeps none of it.
+    /// not received by that time is discarded, and the kernel retains none of it.
     fn reset_on_drop(&self);
 
     /// The peer's address.
@@ -396,7 +396,7 @@ pub struct Options {
     pub large_receive_bytes: usize,
     /// How long to poll for completions, in microseconds, before sleeping in the kernel. Spends
     /// idle CPU time to lower latency. Default 0: sleep immediately.
-    pub spin_us: u32,
+    pub busy_poll_us: u32,
     /// The CPU to pin the worker's thread to, as an index into those that the process may use,
     /// modulo their number. They are ordered by NUMA node ([`order_by_numa_node`]), so that
     /// consecutive workers are near each other. Default none.
@@ -417,7 +417,7 @@ impl Default for Options {
             receive_buffer_bytes: 4096,
             read_ahead_buffers_max: 8,
             large_receive_bytes: 128 * 1024,
-            spin_us: 0,
+            busy_poll_us: 0,
             cpu: None,
             socket_options: SocketOptions::default(),
             metrics: None,

@@ -25,7 +25,7 @@ pub const ACCESS_LOG_TARGET: &str = "peregrine::access";
 /// | `route` | the pattern, such as `/birds/{id}`; missing without a route |
 /// | `path` | as sent, without the query, which may contain secrets |
 /// | `status` | the response's; 500 if the handler panicked; missing if the peer disconnected |
-/// | `duration_us` | microseconds until this middleware gets the response's head; its body takes longer |
+/// | `duration_us` | microseconds until the response head; the body takes longer |
 /// | `bytes` | the length of the response's body; missing if unknown |
 /// | `problem` | the kind of the problem that became the response, such as `invalid-json` |
 /// | `peer` | the address of the connection's other end |
@@ -113,7 +113,7 @@ impl LogRecord {
             client: client.ip().filter(|_| client.hops() > 0),
             started_at: Instant::now(),
             request: RequestSnapshot::new(parts),
-            connection: Rc::clone(parts.peek_connection()),
+            connection: Rc::clone(parts.connection_untracked()),
             request_id: request_id::from_parts(parts),
             response: None,
         }

@@ -83,7 +83,7 @@ impl CatchPanic {
         match &self.hook {
             Some(hook) => hook(info),
             None => {
-                let detail = "the server failed while it worked on this request";
+                let detail = "the server failed while handling this request";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panic", detail).into_response()
             }
         }

@@ -23,9 +23,9 @@ use crate::runtime::running::RunningServer;
 use crate::server::Server;
 use crate::server::serve_until;
 use peregrine_driver::Socket;
-pub use peregrine_mount::*;
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
+pub use peregrine_tower::*;
 use peregrine_web::built::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::fmt;

@@ -68,7 +68,7 @@ fn turn(name: &str, fields: &[(&str, &str)]) {
                 event => assert_eq!(event, Event::Settings),
             }
         }
-        connection.close_answered_streams(&mut out, |_| {});
+        connection.reset_unfinished(&mut out, |_| {});
         best_ns = best_ns.min(start.elapsed().as_nanos());
         assert_eq!(count, STREAMS);
         black_box(&out);

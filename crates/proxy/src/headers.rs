@@ -79,9 +79,9 @@ pub(crate) fn upstream_headers(
 ) -> HeaderMap {
     let head = &parts.head;
     let nominated = connection_options(head.header_values("connection"));
-    let is_trusted = parts.peek_connection().trusted_proxies.is_some();
+    let is_trusted = parts.connection_untracked().trusted_proxies.is_some();
     let mut fields = HeaderMap::with_capacity(16);
-    for (name, value) in head.peek_headers() {
+    for (name, value) in head.headers_untracked() {
         let Ok(name) = HeaderName::from_bytes(name) else { continue };
         let Ok(value) = HeaderValue::from_bytes(value) else { continue };
         let is_forwarding = is_forwarding_field(&name);
@@ -263,7 +263,7 @@ fn set_forwarding_fields(
 ) {
     let (client, peer) = (
         parts.client(),
-        parts.peek_connection().peer.socket_addr().map(|peer| peer.ip().to_canonical()),
+        parts.connection_untracked().peer.socket_addr().map(|peer| peer.ip().to_canonical()),
     );
     let host = client.host();
     // If a trusted proxy reported the client in another field, the client is added to this one.

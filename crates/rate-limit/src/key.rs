@@ -113,10 +113,10 @@ impl KeyExtractor {
             Self::ClientIp => client(),
             Self::Global => ResolvedKey::Global,
             Self::Header(name) => {
-                parts.head.peek_header_bytes(name).map_or_else(client, ResolvedKey::Header)
+                parts.head.header_bytes_untracked(name).map_or_else(client, ResolvedKey::Header)
             }
             Self::Cookie(name) => {
-                parts.head.peek_cookie(name).map_or_else(client, ResolvedKey::Cookie)
+                parts.head.cookie_untracked(name).map_or_else(client, ResolvedKey::Cookie)
             }
             Self::Function(function) => match function(parts).0 {
                 KeyKind::ClientIp => client(),

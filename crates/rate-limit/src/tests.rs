@@ -350,7 +350,7 @@ mod unavailable_redis {
 
     #[test]
     fn on_failure_decides_and_requests_do_not_wait_long() {
-        // A server that accepts connections but never answers.
+        // A server that accepts connections but never responds.
         let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
         let silent_url = format!("redis://{}", silent.local_addr().expect("the listener is bound"));
         let closed = TcpListener::bind("127.0.0.1:0").expect("a port");

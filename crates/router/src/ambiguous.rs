@@ -270,16 +270,16 @@ mod tests {
     #[test]
     fn yields_every_combination_of_normalization_steps() {
         let readings = |path: &str| {
-            let mut readings_found = Vec::new();
+            let mut unique = Vec::new();
             any_reading(path.as_bytes(), |reading| {
                 let reading = String::from_utf8(reading.to_vec()).expect("the path is ASCII");
-                if !readings_found.contains(&reading) {
-                    readings_found.push(reading);
+                if !unique.contains(&reading) {
+                    unique.push(reading);
                 }
                 false
             });
-            readings_found.sort();
-            readings_found
+            unique.sort();
+            unique
         };
         for (path, expected) in [
             ("/", &[][..]),

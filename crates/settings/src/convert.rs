@@ -20,7 +20,7 @@ impl ServerConfig {
             receive_buffer_bytes: driver.receive_buffer_bytes,
             read_ahead_buffers_max: driver.read_ahead_buffers_max,
             large_receive_bytes: driver.large_receive_bytes,
-            spin_us: u32::try_from(driver.busy_poll.as_micros()).unwrap_or(u32::MAX),
+            busy_poll_us: u32::try_from(driver.busy_poll.as_micros()).unwrap_or(u32::MAX),
             socket_options: self.socket_options(),
             ..Options::default()
         }

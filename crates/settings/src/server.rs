@@ -293,7 +293,7 @@ impl Default for DriverConfig {
             receive_buffer_bytes,
             read_ahead_buffers_max,
             large_receive_bytes,
-            spin_us,
+            busy_poll_us,
             cpu: _,
             socket_options: _,
             metrics: _,
@@ -304,7 +304,7 @@ impl Default for DriverConfig {
             receive_buffer_bytes,
             read_ahead_buffers_max,
             large_receive_bytes,
-            busy_poll: Duration::from_micros(spin_us.into()),
+            busy_poll: Duration::from_micros(busy_poll_us.into()),
         }
     }
 }

@@ -73,7 +73,7 @@ impl ResponseReader {
                 interim_responses.push((status, headers));
                 continue;
             }
-            // RFC 9112 §6.3: these have no body, regardless of their fields.
+            // RFC 9112 §6.3: these have no body, whatever their fields say.
             let has_no_body = is_head_request
                 || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
             let remaining =

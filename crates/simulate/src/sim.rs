@@ -55,7 +55,9 @@ impl Sim {
 
     /// Serves an application like [`Server::serve`], with two workers and default limits, until the
     /// test ends. `make` is called once for each worker, and can be `async`. Clients can connect
-    /// immediately. A test can start several servers, one after the other or at the same time.
+    /// immediately.
+    ///
+    /// A test can start several servers, one after the other or at the same time.
     pub fn serve<Via, M: MakeApp<Via>>(&self, make: M) -> SimServer {
         self.serve_with(|server| server, make)
     }

@@ -310,7 +310,6 @@ fn build_certified_key(
     }
 }
 
-///
 // RFC 9110 §4.3.4: a reference identity is matched against subjectAltName; the common name is not
 // used.
 fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {

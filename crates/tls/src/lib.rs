@@ -6,6 +6,7 @@
 //!
 //! ```
 //! use peregrine::tls::{TlsReadState, TlsConfig};
+//!
 //! let self_signed = TlsConfig::self_signed(&["localhost"])?;
 //! let mut connection = self_signed.tls.new_connection();
 //! let (mut plain, mut out) = (Vec::new(), Vec::new());

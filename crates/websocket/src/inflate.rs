@@ -70,7 +70,7 @@ impl Inflater {
                 TINFLStatus::NeedsMoreInput => return Ok(consumed),
                 TINFLStatus::HasMoreOutput if produced == out_bytes_max => return Ok(consumed),
                 TINFLStatus::HasMoreOutput => {}
-                // RFC 7692 §7.2.3.4: a block with BFINAL can be followed by other blocks, which can
+                // RFC 7692 §7.2.3.4: a block with BFINAL may be followed by other blocks, which may
                 // refer to it.
                 TINFLStatus::Done => {
                     self.state.init();

@@ -111,7 +111,7 @@ thread_local! {
 impl CachedLimits {
     /// Returns the last value that this thread created if it has the same limits, or else a new
     /// one.
-pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
+    pub(crate) fn for_limits(limits: WebSocketLimits) -> Rc<Self> {
         LAST_LIMITS.with_borrow_mut(|last| match last {
             Some(cached) if cached.limits == limits => Rc::clone(cached),
             _ => {

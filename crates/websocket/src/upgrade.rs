@@ -88,7 +88,7 @@ impl WebSocketUpgrade {
         Ok(Self {
             key,
             head: head.share(),
-            connection: Rc::clone(parts.peek_connection()),
+            connection: Rc::clone(parts.connection_untracked()),
             protocol: None,
             limits: WebSocketLimits::default(),
             timeouts: WebSocketTimeouts::default(),
@@ -206,10 +206,12 @@ impl WebSocketUpgrade {
         }
     }
 
-    /// Accepts the WebSocket and runs `handler` with it. The handler can wait for anything. In the
-    /// meantime, pongs are sent and timeouts are enforced. After the WebSocket has closed, the
-    /// handler can finish within [`WebSocketUpgrade::close_timeout`] and is then dropped. If the
-    /// connection breaks, it is dropped immediately, like the handler of any request.
+    /// Accepts the WebSocket and runs `handler` with it.
+    ///
+    /// The handler can wait for anything. In the meantime, pongs are sent and timeouts are
+    /// enforced. After the WebSocket has closed, the handler can finish within
+    /// [`WebSocketUpgrade::close_timeout`] and is then dropped. If the connection breaks, it is
+    /// dropped immediately, like the handler of any request.
     #[must_use = "a response does nothing unless it is returned"]
     pub fn on_upgrade<F>(self, handler: F) -> Response
     where

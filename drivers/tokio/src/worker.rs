@@ -257,7 +257,7 @@ impl RuntimeGuard {
         let blocking_tasks = &driver.worker.blocking_tasks;
         self.runtime().block_on(async move {
             main.await;
-            blocking_tasks.start_queued(driver, || tokio::task::spawn_blocking(|| ())).await;
+            blocking_tasks.wait_for_queued(driver, || tokio::task::spawn_blocking(|| ())).await;
         });
         blocking_tasks.shut_down(|timeout| {
             self.blocking_timeout = timeout;

@@ -14,7 +14,7 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<UnixCredent
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `ucred` has room for `length` bytes, and any bytes are a valid `ucred`; both live
-    // until the call returns, and the kernel keeps neither.
+    // until the call returns, and the kernel retains neither.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

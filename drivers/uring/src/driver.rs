@@ -181,14 +181,14 @@ where
     let mut guard =
         WorkerGuard { worker, runtime: Some(runtime), blocking_timeout: Duration::ZERO };
     guard.worker.executor.enter();
-    let spin = Duration::from_micros(u64::from(options.spin_us));
+    let spin = Duration::from_micros(u64::from(options.busy_poll_us));
     let root = async {
         let driver = Uring { worker: Rc::clone(&guard.worker) };
         let main = main(driver.clone());
         let main_then_queued_blocking = async {
             let output = main.await;
             let blocking_tasks = &driver.worker.blocking_tasks;
-            blocking_tasks.start_queued(&driver, || tokio::task::spawn_blocking(|| ())).await;
+            blocking_tasks.wait_for_queued(&driver, || tokio::task::spawn_blocking(|| ())).await;
             output
         };
         event_loop::run(Rc::clone(&guard.worker), main_then_queued_blocking, spin).await

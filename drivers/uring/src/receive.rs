@@ -174,7 +174,7 @@ impl UringWorker {
             ReceiveMode::Poll => opcode::PollAdd::new(connection.fd(), libc::POLLIN as u32).build(),
         };
         // SAFETY: the kernel writes only to memory of the registered buffers, which `UringWorker`
-        // keeps until the ring is closed, and lends out only while the kernel does not own it. A
+        // owns until the ring is closed, and lends out only while the kernel does not own it. A
         // poll writes nothing.
         let submitted = unsafe { self.submit(entry, connection.token(OpKind::Receive, index)) };
         connection.track_receive_submission(submitted);

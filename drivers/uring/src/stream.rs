@@ -73,7 +73,7 @@ pub(crate) struct SendQueue {
 /// | from | to | when |
 /// |---|---|---|
 /// | Idle | Inline | few bytes are sent |
-/// | Idle | Armed | many bytes are sent, and the socket did not accept all of them at once |
+/// | Idle | Armed | many bytes are sent, and the socket did not accept all of them immediately |
 /// | Inline | Armed | the socket did not accept all of them, or more bytes were sent |
 /// | Inline, Armed | Idle | everything is sent, or sending failed |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

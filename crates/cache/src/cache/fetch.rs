@@ -40,7 +40,7 @@ impl<S: Service> Fetch<S> {
         let Self { settings, service, leader, stale, is_background } = self;
         let (head, states) = (parts.head.share(), Rc::clone(parts.states()));
         let (watch, connection) =
-            (PrivateResponse::watch(&parts), Rc::clone(parts.peek_connection()));
+            (PrivateResponse::watch(&parts), Rc::clone(parts.connection_untracked()));
         let outer = OuterCache::enter(&mut parts, &settings.store);
         if CONDITIONS.iter().any(|name| head.header_bytes(name).is_some()) {
             parts.head.remove_fields(&CONDITIONS);
@@ -120,7 +120,7 @@ fn request_without_body(parts: Parts) -> Request {
 /// Creates a request without a body, with `head` and the extensions that outer middleware added to
 /// the original request.
 pub(crate) fn request_like(parts: &Parts, head: RequestHead) -> Request {
-    let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.peek_connection()));
+    let (states, connection) = (Rc::clone(parts.states()), Rc::clone(parts.connection_untracked()));
     let mut request = Request::new(head, Body::empty(), states, connection);
     *request.parts.extensions_mut() = parts.extensions().clone();
     request

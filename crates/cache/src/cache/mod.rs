@@ -289,7 +289,7 @@ impl<S: Service + 'static> Service for CacheService<S> {
 impl<S: Service + 'static> CacheService<S> {
     async fn serve(&self, key: String, request: Request) -> Response {
         let (settings, head) = (&self.settings, request.parts.head.share());
-        let connection = Rc::clone(request.parts.peek_connection());
+        let connection = Rc::clone(request.parts.connection_untracked());
         let requester = Requester {
             head: &head,
             connection: &connection,

@@ -17,7 +17,7 @@ pub(crate) struct Requester<'h> {
 impl<'h> Requester<'h> {
     pub(crate) fn from_parts(parts: &'h Parts) -> Self {
         let sources = PrivateResponse::watch(parts).sources();
-        Self { head: &parts.head, connection: parts.peek_connection(), sources }
+        Self { head: &parts.head, connection: parts.connection_untracked(), sources }
     }
 
     /// Whether the client was identified, or sent an identity that some code has read.
@@ -29,13 +29,13 @@ impl<'h> Requester<'h> {
     /// applies to similar fields. The usual field for API keys counts even before a handler reads
     /// it, so that no stored response is sent to its client.
     pub(crate) fn has_credentials(&self) -> bool {
-        let has = |name: &&str| self.head.peek_header_bytes(name).is_some();
+        let has = |name: &&str| self.head.header_bytes_untracked(name).is_some();
         self.is_identified() || ["authorization", "x-api-key"].iter().any(has)
     }
 
     /// Whether the response may be specific to the client.
     pub(crate) fn is_private(&self) -> bool {
-        self.has_credentials() || self.head.peek_header_bytes("cookie").is_some()
+        self.has_credentials() || self.head.header_bytes_untracked("cookie").is_some()
     }
 
     /// Identifies the route of the request and, inside a mounted application, the path below the
@@ -64,7 +64,7 @@ impl<'h> Requester<'h> {
         // RFC 9111 §4.1: in fields known to be lists, whitespace between elements is insignificant.
         let is_list = name.starts_with("accept");
         let mut encoded = Vec::new();
-        for value in self.head.peek_header_values(name) {
+        for value in self.head.header_values_untracked(name) {
             if is_list && !value.contains(&b'"') {
                 for (index, element) in value.split(|byte| *byte == b',').enumerate() {
                     encoded.extend_from_slice(if index > 0 { b"," } else { b"" });

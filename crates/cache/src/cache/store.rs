@@ -44,7 +44,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Requests answered with a stored response.
+    /// Requests whose response came from the store.
     pub hits: u64,
     /// Hits whose response was stale.
     pub stale_hits: u64,

@@ -80,7 +80,7 @@ pub(crate) fn fingerprint(parts: &Parts, content: &[u8], covers_client: bool) ->
     // of the program, so it is used only if the fields that the guards read are unknown.
     for name in &*head.guard_header_names() {
         hash_part(&mut hash, name.as_str().as_bytes());
-        head.peek_header_values(name.as_str()).for_each(|value| hash_part(&mut hash, value));
+        head.header_values_untracked(name.as_str()).for_each(|value| hash_part(&mut hash, value));
     }
     if head.has_opaque_guards() {
         hash_part(&mut hash, &head.routes_hash().to_be_bytes());
@@ -106,9 +106,9 @@ pub(crate) fn is_same_client(first: &Fingerprint, second: &Fingerprint) -> bool 
 /// Computes a hash of the client's identity, apart from its credentials, which already scope its
 /// keys.
 fn client_fingerprint(parts: &Parts) -> Fingerprint {
-    let (connection, mut hash) = (parts.peek_connection(), Sha256::new());
+    let (connection, mut hash) = (parts.connection_untracked(), Sha256::new());
     // RFC 9113 §8.2.3: HTTP/2 may split the field; joined, it is the same again.
-    let cookies: Vec<_> = parts.head.peek_header_values("cookie").collect();
+    let cookies: Vec<_> = parts.head.header_values_untracked("cookie").collect();
     hash_part(&mut hash, &cookies.join(&b"; "[..]));
     let certificate = connection.client_identity().map(|client| client.fingerprint);
     hash_part(&mut hash, certificate.as_ref().map_or(&[], |fingerprint| &fingerprint[..]));

@@ -338,7 +338,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         match completion.await {
             Ok(response) => response,
             Err(panic) => {
-                let response = Problem::handler_panicked().into_response();
+                let response = Problem::internal_error().into_response();
                 drop(
                     self.complete(&key, claim, states.render_problem(response, &head), None).await,
                 );
@@ -426,7 +426,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
 /// Returns the credentials of a request, which are its scope by default.
 fn credential_scope(head: &RequestHead) -> String {
     let [token, key] =
-        CREDENTIALS.map(|name| head.peek_header_bytes(name).map(String::from_utf8_lossy));
+        CREDENTIALS.map(|name| head.header_bytes_untracked(name).map(String::from_utf8_lossy));
     let token = token.unwrap_or_default().into_owned();
     match key {
         // No value contains a newline.
@@ -445,7 +445,7 @@ struct SharedScope {
 impl SharedScope {
     fn from_parts(parts: &Parts) -> Self {
         let has_credentials =
-            CREDENTIALS.iter().any(|name| parts.head.peek_header_bytes(name).is_some());
+            CREDENTIALS.iter().any(|name| parts.head.header_bytes_untracked(name).is_some());
         Self { has_credentials, watch: PrivateResponse::watch(parts) }
     }
 
@@ -479,7 +479,7 @@ async fn collect_request_body(body: Body, parts: &Parts) -> Result<Bytes, Proble
         parts.head.share(),
         body,
         Rc::clone(parts.states()),
-        Rc::clone(parts.peek_connection()),
+        Rc::clone(parts.connection_untracked()),
     );
     Bytes::from_request(request).await
 }

@@ -88,10 +88,10 @@ pub enum ClaimResult {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdempotentOutcome {
-    /// The request was answered with this response.
+    /// The request got this response.
     Stored(StoredResponse),
-    /// The request was answered, but the response was not stored, for example because it was too
-    /// long or streamed for too long.
+    /// The request got a response that was not stored, for example because it was too long or
+    /// streamed for too long.
     NotStored,
 }
 

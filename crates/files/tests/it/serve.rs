@@ -480,7 +480,7 @@ fn serves_an_embedded_tree() {
 }
 
 #[test]
-fn a_large_file_modified_in_place_is_noticed_at_once() {
+fn a_large_file_modified_in_place_is_noticed_immediately() {
     let folder = folder();
     let cached = client(Files::dir(folder.path()).memory_cache(1 << 20, Duration::from_secs(3600)));
     let before = get(&cached, "/f/large.bin", &[]);

@@ -26,7 +26,7 @@ use crate::trailers::Trailers;
 ///   [`send_response`](Self::send_response), then content and its end, by
 ///   [`send_data`](Self::send_data) and [`finish`](Self::finish); or [`reset`](Self::reset) instead
 ///   of the rest;
-/// - the end of a turn: [`close_answered_streams`](Self::close_answered_streams);
+/// - the end of a turn: [`reset_unfinished`](Self::reset_unfinished);
 /// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`is_stream_window_exhausted`](Self::is_stream_window_exhausted),
 ///   [`trailers`](Self::trailers);
@@ -70,7 +70,7 @@ use crate::trailers::Trailers;
 /// connection.send_response(&limits, request.stream, 200, [], length, &date, &mut out);
 /// assert!(connection.send_capacity(&limits, request.stream) >= 2);
 /// connection.send_data(&limits, request.stream, b"hi", MoreData::End, &mut out);
-/// connection.close_answered_streams(&mut out, |_| {});
+/// connection.reset_unfinished(&mut out, |_| {});
 /// ```
 #[derive(Debug)]
 pub struct Connection {
@@ -298,11 +298,7 @@ impl Connection {
     /// received content, this does nothing.
     // RFC 9113 §8.1: after a complete response, the server may ask the client to stop sending the
     // request, by RST_STREAM with NO_ERROR.
-    pub fn close_answered_streams(
-        &mut self,
-        out: &mut Vec<u8>,
-        mut on_close: impl FnMut(StreamKey),
-    ) {
+    pub fn reset_unfinished(&mut self, out: &mut Vec<u8>, mut on_close: impl FnMut(StreamKey)) {
         if self.unfinished_requests == 0
             || self.responses_seen_ping_pending
             || self.receive.step == FrameReadState::Closed
@@ -414,7 +410,7 @@ impl Connection {
 
     /// Like [`trim`](Self::trim), and also frees memory of the HPACK tables: call it after a long
     /// time without requests. The encoder's table is emptied, which the next response signals; the
-    /// decoder's table keeps its entries, but no spare memory.
+    /// decoder's table retains its entries, but no spare memory.
     pub fn shrink(&mut self) {
         self.trim();
         self.decoder.shrink();

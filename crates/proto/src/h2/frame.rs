@@ -364,11 +364,11 @@ mod tests {
     #[test]
     fn headers_round_trip_and_the_reserved_bit_is_ignored() {
         for number in 0..=255_u8 {
-            let kind = FrameType::from_u8(number);
-            assert_eq!(kind.as_u8(), number);
+            let frame_type = FrameType::from_u8(number);
+            assert_eq!(frame_type.as_u8(), number);
             let header = FrameHeader {
                 length: 0x01_02_03,
-                frame_type: kind,
+                frame_type,
                 flags: number,
                 stream_id: 0x7fff_fffe,
             };

@@ -133,7 +133,7 @@ pub(super) struct Stream {
     pub(super) is_tunnel: bool,
     /// Whether the rest of the request's content is discarded.
     pub(super) discarding: bool,
-    /// Whether `close_answered_streams` has reported the stream to the caller, so that no more
+    /// Whether `reset_unfinished` has reported the stream to the caller, so that no more
     /// events are yielded for it.
     pub(super) is_closing: bool,
     /// Whether the request was refused. Its response then earns no credit in the abuse budget.
@@ -166,7 +166,7 @@ impl Stream {
     }
 
     /// Returns whether the response is complete and the request is not, and the stream is not a
-    /// tunnel. Such a stream is closed by [`super::Connection::close_answered_streams`].
+    /// tunnel. Such a stream is closed by [`super::Connection::reset_unfinished`].
     #[inline]
     pub(super) const fn has_unfinished_request(&self) -> bool {
         matches!(self.state, State::HalfClosedLocal) && !self.is_tunnel

@@ -355,7 +355,7 @@ impl ReverseProxy {
             let progress = Rc::<RequestProgress>::default();
             let (pool, timeouts) = (&self.pools[index], self.timeouts);
             let attempt = UpstreamAttempt {
-                client: parts.peek_connection(),
+                client: parts.connection_untracked(),
                 set,
                 index,
                 pool,

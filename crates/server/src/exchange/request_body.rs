@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 pub(crate) enum RequestBodySender {
     /// The request has no body, or its body was received completely or failed.
     #[default]
-    Complete,
+    Finished,
     /// Received content is sent through a pipe.
     Open {
         pipe: PipeWriter,

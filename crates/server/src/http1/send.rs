@@ -80,7 +80,7 @@ impl Http1 {
             self.exchange.metrics.set_error(ErrorType::Panic);
             conn.protocol.drain();
             self.exchange.log_panic("a handler", &panic, &conn.info.peer);
-            self.render_problem(Problem::handler_panicked(), conn)
+            self.render_problem(Problem::internal_error(), conn)
         });
         self.set_persistence(conn);
         let mut response = CatchDropPanic::new(response);
@@ -98,7 +98,7 @@ impl Http1 {
             });
             let rejected = std::mem::replace(
                 &mut *response,
-                self.render_problem(Problem::handler_panicked(), conn),
+                self.render_problem(Problem::internal_error(), conn),
             );
             catch_panic("the destructor of an upgrade", || drop((upgrade_handler, rejected)));
         }

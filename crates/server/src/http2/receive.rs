@@ -427,7 +427,7 @@ impl Http2 {
         // so that the peer has received its response.
         let bytes_max = u64::from(conn.listener.limits.drain_bytes_max);
         if self.streams.exceeds_drain_limit(bytes_max) && !self.streams.has_receiving() {
-            protocol(&mut self.core).close_answered_streams(&mut conn.io.output.plaintext, |_| {});
+            protocol(&mut self.core).reset_unfinished(&mut conn.io.output.plaintext, |_| {});
         }
         let is_draining = conn.worker.lifecycle() >= Lifecycle::Draining;
         for slot in self.streams.slots() {

@@ -46,7 +46,7 @@ impl Http2 {
             let exchange = &mut self.streams.at(slot).exchange;
             exchange.metrics.set_error(ErrorType::Panic);
             exchange.log_panic("a handler", &panic, &conn.info.peer);
-            self.render_problem(slot, Problem::handler_panicked(), conn)
+            self.render_problem(slot, Problem::internal_error(), conn)
         });
         let stream = self.streams.at(slot);
         let Some(key) = stream.key else { return };
@@ -63,7 +63,7 @@ impl Http2 {
                 "a handler responded with an upgrade to a request that did not request one; the \
                  peer got a 500")
             });
-            let problem_response = self.render_problem(slot, Problem::handler_panicked(), conn);
+            let problem_response = self.render_problem(slot, Problem::internal_error(), conn);
             let rejected = std::mem::replace(&mut response, problem_response);
             catch_panic("the destructor of an upgrade", || drop((upgrade_handler, rejected)));
         }

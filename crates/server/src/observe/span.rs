@@ -69,7 +69,7 @@ fn catch_subscriber_panic(call_subscriber: impl FnOnce()) {
 /// Creates the span of a sampled request, with the attributes of OpenTelemetry's conventions for
 /// HTTP servers. [`record_end`] fills in the empty fields, and middleware fills in `request_id`.
 pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
-    let (head, connection) = (&request.parts.head, request.parts.peek_connection());
+    let (head, connection) = (&request.parts.head, request.parts.connection_untracked());
     let method = head.index().method.name();
     let pattern = pattern.map(display_pattern);
     let name = || {

@@ -201,7 +201,8 @@ impl Service for DefaultResponses {
         }
         // Repeats the lookup, because its result does not pass through the middleware. The lookup
         // is cheap, and this path is rare.
-        let (method, connection) = (table.method_number(head), request.parts.peek_connection());
+        let (method, connection) =
+            (table.method_number(head), request.parts.connection_untracked());
         let found = table.find(head, connection, method, &mut Parameters::default());
         match found {
             Match::MethodNotAllowed { allow } => {

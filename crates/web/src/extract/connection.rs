@@ -28,7 +28,7 @@ pub struct PeerAddr(pub SocketAddr);
 
 impl FromRequestParts for PeerAddr {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        parts.peek_connection().peer.socket_addr().map(Self).ok_or_else(|| {
+        parts.connection_untracked().peer.socket_addr().map(Self).ok_or_else(|| {
             misconfiguration_problem(
                 "no-peer-address",
                 "the handler needs the peer's address, but the connection is not TCP; take \
@@ -38,7 +38,7 @@ impl FromRequestParts for PeerAddr {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        Ok(parts.peek_connection().peer.socket_addr().map(Self))
+        Ok(parts.connection_untracked().peer.socket_addr().map(Self))
     }
 }
 

@@ -80,7 +80,7 @@ impl InFlightHandle {
     /// A handle for the request with these parts.
     #[must_use]
     pub fn new(parts: &Parts) -> Self {
-        Self { head: parts.head.share(), connection: Rc::clone(parts.peek_connection()) }
+        Self { head: parts.head.share(), connection: Rc::clone(parts.connection_untracked()) }
     }
 
     /// Counts the request as still in progress, regardless of the limit.

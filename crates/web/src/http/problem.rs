@@ -73,8 +73,8 @@ impl Problem {
     /// handler panicked or upgraded the connection although the client had not requested that:
     /// status 500, kind `internal-error`. It does not reveal the cause.
     #[must_use]
-    pub fn handler_panicked() -> Self {
-        let detail = "The server failed while it worked on this request.";
+    pub fn internal_error() -> Self {
+        let detail = "The server failed while handling this request.";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal-error", detail)
     }
 

@@ -149,10 +149,10 @@ impl Parts {
 
     /// As [`Parts::connection`], but does not mark the response as specific to this client. For
     /// code that does not use the identity of the client for the response, such as logs, and for
-    /// code that sets the mark itself; see [`RequestHead::peek_header_bytes`].
+    /// code that sets the mark itself; see [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     #[must_use]
-    pub fn peek_connection(&self) -> &Rc<ConnectionInfo> {
+    pub fn connection_untracked(&self) -> &Rc<ConnectionInfo> {
         &self.connection
     }
 

@@ -376,12 +376,7 @@ fn the_servers_own_responses_are_rendered_by_the_application() {
     let rejected =
         || Problem::from(peregrine_proto::RequestError::ContentLengthWithTransferEncoding);
     for (problem, head, status, text) in [
-        (
-            Problem::handler_panicked(),
-            routed("/x"),
-            500,
-            "ours: internal-error at GET/x".to_owned(),
-        ),
+        (Problem::internal_error(), routed("/x"), 500, "ours: internal-error at GET/x".to_owned()),
         (
             Problem::handler_timeout(),
             routed("/m/x"),

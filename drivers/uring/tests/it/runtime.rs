@@ -502,7 +502,7 @@ fn sleeping_until_the_maximum_time_is_allowed() {
 #[test]
 fn a_spinning_worker_serves_connections_and_wake_ups() {
     let (socket, address) = tcp();
-    let options = Options { spin_us: 200, cpu: Some(0), ..Options::default() };
+    let options = Options { busy_poll_us: 200, cpu: Some(0), ..Options::default() };
     let worker = worker(options, move |driver: Uring| async move {
         let stream = driver.listen(socket).unwrap().accept().await.unwrap();
         wait_for_wakes_from_threads(3).await;

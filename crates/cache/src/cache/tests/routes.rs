@@ -95,7 +95,7 @@ fn responses_name_guard_fields_in_vary_without_a_cache() {
 }
 
 #[test]
-fn a_response_to_get_does_not_answer_a_guarded_head_route() {
+fn a_response_to_get_is_not_used_for_a_guarded_head_route() {
     let by = |name: &'static str| move || ([("x-by", name)], "");
     let opaque = |context: &GuardContext<'_>| is_two(context);
     for app in [
@@ -160,7 +160,7 @@ fn an_unsafe_request_removes_responses_of_all_routes_of_its_target() {
 }
 
 #[test]
-fn an_idempotency_key_of_one_route_is_not_answered_by_another() {
+fn an_idempotency_key_of_one_route_does_not_replay_on_another() {
     let opaque = |context: &GuardContext<'_>| is_two(context);
     for is_opaque in [false, true] {
         let app = App::new().wrap(Idempotency::new(MemoryIdempotencyStore::new()));

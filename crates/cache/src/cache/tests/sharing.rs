@@ -331,7 +331,7 @@ impl http_body::Body for Slow {
 }
 
 #[test]
-fn the_age_counts_from_the_start_of_the_response() {
+fn the_age_is_measured_from_the_start_of_the_response() {
     run(async {
         let (client, _) = page_of(cached, |_, _| {
             let body = Body::new(Slow(Some(Box::pin(sleep(3 * SECOND)))));

@@ -82,7 +82,7 @@ impl Server {
                 _ => {}
             }
         }
-        self.connection.close_answered_streams(&mut self.out, |_| {});
+        self.connection.reset_unfinished(&mut self.out, |_| {});
         self.connection.assert_invariants();
     }
 

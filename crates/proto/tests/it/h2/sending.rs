@@ -400,11 +400,11 @@ fn streams_answered_before_the_request_ends_are_closed_with_the_turn() {
     // Frames in the same turn still count.
     assert_eq!(pair.send(&["data 1 +end a"]), [Event::End { stream: first }]);
     // If no content arrives, there is nothing to stop.
-    pair.connection.close_answered_streams(&mut pair.out, |_| panic!("no content arrived"));
+    pair.connection.reset_unfinished(&mut pair.out, |_| panic!("no content arrived"));
     pair.send(&["data 3 some"]);
     let mut closed = Vec::new();
-    pair.connection.close_answered_streams(&mut pair.out, |stream| closed.push(stream));
-    pair.connection.close_answered_streams(&mut pair.out, |_| panic!("reported only once"));
+    pair.connection.reset_unfinished(&mut pair.out, |stream| closed.push(stream));
+    pair.connection.reset_unfinished(&mut pair.out, |_| panic!("reported only once"));
     pair.connection.assert_invariants();
     assert_eq!(closed, [second]);
     assert_eq!(pair.take_output(), ["ping answered"]);
@@ -422,7 +422,7 @@ fn streams_answered_before_the_request_ends_are_closed_with_the_turn() {
         let stream = pair.request(id, POST);
         pair.send(&[&format!("data {id} some")]);
         pair.respond(stream, ResponseLength::Exact(0));
-        pair.connection.close_answered_streams(&mut pair.out, |_| {});
+        pair.connection.reset_unfinished(&mut pair.out, |_| {});
         assert_eq!(pair.take_output().last().map(String::as_str), Some("ping answered"));
         assert_eq!(pair.send(&[&line.replace('#', &id.to_string()), "ping-ack answered"]), []);
         assert!(pair.take_output().is_empty());
@@ -514,7 +514,7 @@ fn the_directions_of_a_tunnel_end_independently() {
     assert_eq!(pair.head.path.slice(&pair.bytes), b"/chat");
     assert_eq!(pair.respond(stream, ResponseLength::Unknown), BodyFraming::Chunked);
     pair.send_data(stream, b"hello", MoreData::End);
-    pair.connection.close_answered_streams(&mut pair.out, |_| panic!("a tunnel stays open"));
+    pair.connection.reset_unfinished(&mut pair.out, |_| panic!("a tunnel stays open"));
     let expected = ["headers 1 :status=200", "data 1 +end hello"];
     assert_eq!(pair.take_output(), expected);
     assert_eq!(pair.send(&["data 1 +end bye"]), [Event::End { stream }]);

@@ -295,7 +295,7 @@ impl BuiltApp {
     /// routes do not apply, because no server is involved.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
-        let connection = Rc::clone(request.parts.peek_connection());
+        let connection = Rc::clone(request.parts.connection_untracked());
         request.parts.head.enter_nested_app();
         let target = self.find(&mut request.parts.head, &connection);
         crate::http::service::call_pooled(&**target.endpoint, request).await

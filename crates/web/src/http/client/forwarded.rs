@@ -28,10 +28,10 @@ pub(super) fn nth_list_value_rev<'r>(
 fn header_lines_rev<'r>(head: &'r RequestHead, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
     let is_named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
     // Searches for each field again, which avoids allocating a list of them.
-    let count = head.peek_headers().filter(is_named).count();
+    let count = head.headers_untracked().filter(is_named).count();
     (0..count)
         .rev()
-        .filter_map(move |index| Some(head.peek_headers().filter(is_named).nth(index)?.1))
+        .filter_map(move |index| Some(head.headers_untracked().filter(is_named).nth(index)?.1))
 }
 
 /// Parses an address in `X-Forwarded-For`. Some proxies add a port.

@@ -38,10 +38,10 @@ impl RequestHead {
     }
 
     /// As [`RequestHead::to_header_map`], but does not mark the response; see
-    /// [`RequestHead::peek_header_bytes`].
+    /// [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     #[must_use]
-    pub fn peek_header_map(&self) -> HeaderMap {
+    pub fn header_map_untracked(&self) -> HeaderMap {
         self.header_map_of(&Bytes::copy_from_slice(self.as_bytes()))
     }
 

@@ -23,11 +23,11 @@ impl RequestHead {
     }
 
     /// As [`RequestHead::cookie`], but does not mark the response; see
-    /// [`RequestHead::peek_header_bytes`].
+    /// [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
     #[must_use]
-    pub fn peek_cookie(&self, name: &str) -> Option<&[u8]> {
-        let mut cookies = cookies_in(self.peek_header_values("cookie"));
+    pub fn cookie_untracked(&self, name: &str) -> Option<&[u8]> {
+        let mut cookies = cookies_in(self.header_values_untracked("cookie"));
         cookies.find(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value)
     }
 }

@@ -326,7 +326,7 @@ impl RequestHead {
     /// call it.
     #[doc(hidden)]
     #[must_use]
-    pub fn peek_header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
+    pub fn header_bytes_untracked<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         let known = KnownField::from_name(name.as_bytes());
         if known != KnownField::Other {
             return Some(self.slice(self.index().get(known)?));
@@ -355,9 +355,12 @@ impl RequestHead {
     }
 
     /// As [`RequestHead::header_values`], but does not mark the response; see
-    /// [`RequestHead::peek_header_bytes`].
+    /// [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
-    pub fn peek_header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
+    pub fn header_values_untracked<'h>(
+        &'h self,
+        name: &'h str,
+    ) -> impl Iterator<Item = &'h [u8]> + 'h {
         let known = KnownField::from_name(name.as_bytes());
         let index = self.index();
         // Most lookups are for absent fields; for known names, one bit of the index shows that.
@@ -408,9 +411,9 @@ impl RequestHead {
     }
 
     /// As [`RequestHead::headers`], but does not mark the response; see
-    /// [`RequestHead::peek_header_bytes`].
+    /// [`RequestHead::header_bytes_untracked`].
     #[doc(hidden)]
-    pub fn peek_headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn headers_untracked(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = self.index().fields.iter();
         fields.map(|field| (self.slice(field.name), self.slice(field.value)))
     }
@@ -480,7 +483,7 @@ impl fmt::Debug for RequestHead {
         debug.field("target", &self.text(self.index().target));
         // Values may be secrets, so only names are shown.
         let names: Vec<_> =
-            self.peek_headers().map(|(name, _)| String::from_utf8_lossy(name)).collect();
+            self.headers_untracked().map(|(name, _)| String::from_utf8_lossy(name)).collect();
         debug.field("fields", &names).finish()
     }
 }

@@ -91,7 +91,7 @@ fn hash_identity(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64>
         (name, value).hash(&mut hasher);
     };
     for name in IDENTITY_FIELDS {
-        head.peek_header_values(name).for_each(|value| add(name, value));
+        head.header_values_untracked(name).for_each(|value| add(name, value));
     }
     if let Some(query) = head.query() {
         add("query", query.as_bytes());
@@ -218,7 +218,7 @@ impl PrivateResponse {
     #[doc(hidden)]
     pub fn export_marks(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
-        let identity_hash = hash_identity(&parts.head, parts.peek_connection());
+        let identity_hash = hash_identity(&parts.head, parts.connection_untracked());
         parts.extensions_mut().insert(ExportedMarks { marks, identity_hash });
     }
 
@@ -251,8 +251,8 @@ impl PrivateResponse {
     #[doc(hidden)]
     pub fn mark_changed(head: &RequestHead, original: &RequestHead) {
         let is_changed = |name: &&str| {
-            let mut values = original.peek_header_values(name).peekable();
-            values.peek().is_some() && !values.eq(head.peek_header_values(name))
+            let mut values = original.header_values_untracked(name).peekable();
+            values.peek().is_some() && !values.eq(head.header_values_untracked(name))
         };
         let has_other_query = original.query().is_some() && original.query() != head.query();
         if has_other_query || IDENTITY_FIELDS.iter().any(is_changed) {
@@ -266,13 +266,13 @@ impl PrivateResponse {
     pub fn carries_identity(parts: &Parts) -> bool {
         UNMARKED_SOURCES
             .iter()
-            .any(|source| source.is_present(&parts.head, parts.peek_connection()))
+            .any(|source| source.is_present(&parts.head, parts.connection_untracked()))
     }
 
     /// Whether the marks so far make the response specific to the client of this request.
     #[must_use]
     pub fn is_marked(parts: &Parts) -> bool {
-        Self::watch(parts).sources().are_client_specific(&parts.head, parts.peek_connection())
+        Self::watch(parts).sources().are_client_specific(&parts.head, parts.connection_untracked())
     }
 
     /// Returns a handle to the marks of this request. It also sees marks that are set later, after
@@ -385,7 +385,7 @@ impl RequestHead {
     #[must_use]
     pub fn header_bytes<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
         self.mark_identity(name);
-        self.peek_header_bytes(name)
+        self.header_bytes_untracked(name)
     }
 
     /// All values of fields called `name` (case-insensitive), in order. Reading `Cookie`,
@@ -394,14 +394,14 @@ impl RequestHead {
     #[doc(alias = "get_all")]
     pub fn header_values<'h>(&'h self, name: &'h str) -> impl Iterator<Item = &'h [u8]> + 'h {
         self.mark_identity(name);
-        self.peek_header_values(name)
+        self.header_values_untracked(name)
     }
 
     /// All fields in order, with names as they were sent. If the request has an identity field,
     /// this marks the response as specific to this client ([`PrivateResponse`]).
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         PrivateResponse::mark_all_headers(self);
-        self.peek_headers()
+        self.headers_untracked()
     }
 
     /// All fields as a [`HeaderMap`]. Allocates; the other accessors do not. Marks the response as
@@ -409,7 +409,7 @@ impl RequestHead {
     #[must_use]
     pub fn to_header_map(&self) -> HeaderMap {
         PrivateResponse::mark_all_headers(self);
-        self.peek_header_map()
+        self.header_map_untracked()
     }
 
     /// Removes all fields with one of these names (case-insensitive), as if they had not been sent;
@@ -418,7 +418,7 @@ impl RequestHead {
     pub fn remove_fields(&mut self, names: &[&str]) {
         for name in names {
             if source_of(name).is_some_and(|source| self.is_identity_read(source))
-                && self.peek_header_bytes(name).is_some()
+                && self.header_bytes_untracked(name).is_some()
             {
                 PrivateResponse::mark_source(self, IdentitySource::Other);
             }

@@ -86,10 +86,13 @@ fn every_accessor_of_an_identity_marks_its_source() {
     let other = parts();
     let _ = (
         other.head.header_bytes("accept"),
-        other.head.peek_header_bytes("cookie"),
-        other.peek_connection(),
+        other.head.header_bytes_untracked("cookie"),
+        other.connection_untracked(),
     );
-    let _ = (other.head.peek_headers().next(), other.head.peek_header_values("cookie").next());
+    let _ = (
+        other.head.headers_untracked().next(),
+        other.head.header_values_untracked("cookie").next(),
+    );
     assert!(!has_marks(&other));
 }
 
@@ -147,27 +150,27 @@ fn sends_private_unless_the_handler_sets_a_directive_about_storage() {
 /// them. In those files no response depends on the value, or the caller sets the mark itself.
 const UNMARKED: [(&str, &[&str]); 5] = [
     (
-        "peek_header_bytes(",
+        "header_bytes_untracked(",
         // The keys of the cache and of idempotency include these values; rate limits only count
         // them.
         &["cache/src/cache/requester.rs", "cache/src/idempotency/mod.rs", "rate-limit/src/key.rs"],
     ),
     (
-        "peek_header_values(",
+        "header_values_untracked(",
         &[
             "cache/src/cache/requester.rs",
             "cache/src/idempotency/key.rs",
             "web/src/http/head/cookies.rs",
         ],
     ),
-    ("peek_cookie(", &["rate-limit/src/key.rs"]),
+    ("cookie_untracked(", &["rate-limit/src/key.rs"]),
     // Mounts and the proxy mark the requests that they forward.
     (
-        "peek_headers(",
-        &["mount/src/restore.rs", "proxy/src/headers.rs", "web/src/http/client/forwarded.rs"],
+        "headers_untracked(",
+        &["tower/src/restore.rs", "proxy/src/headers.rs", "web/src/http/client/forwarded.rs"],
     ),
     (
-        "peek_connection(",
+        "connection_untracked(",
         &[
             "cache/src/cache/mod.rs",
             "cache/src/cache/requester.rs",
@@ -175,10 +178,10 @@ const UNMARKED: [(&str, &[&str]); 5] = [
             "cache/src/idempotency/mod.rs",
             "cache/src/idempotency/key.rs",
             "middleware/src/access_log.rs",
-            "mount/src/extensions.rs",
-            "mount/src/layer.rs",
-            "mount/src/restore.rs",
-            "mount/src/handler.rs",
+            "tower/src/extensions.rs",
+            "tower/src/layer.rs",
+            "tower/src/restore.rs",
+            "tower/src/handler.rs",
             "proxy/src/headers.rs",
             "proxy/src/proxy/mod.rs",
             "server/src/observe/span.rs",

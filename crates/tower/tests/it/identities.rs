@@ -7,7 +7,7 @@ use axum::{Extension, Router};
 use http::HeaderMap;
 use http_body_util::BodyExt;
 use peregrine::cache::{Cache, CacheStore, Idempotency, MemoryIdempotencyStore};
-use peregrine_mount::{Mount, into_tower, layer, spawn_tower, tower};
+use peregrine_tower::{Mount, into_tower, layer, spawn_tower, tower};
 use peregrine_web::App;
 use peregrine_web::connection::{ClientIdentity, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::Extension as Ours;

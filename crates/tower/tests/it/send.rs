@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
-use peregrine_mount::{LayerMiddleware, NextService, SendBody, layer};
+use peregrine_tower::{LayerMiddleware, NextService, SendBody, layer};
 use peregrine_web::extract::Extension;
 use peregrine_web::testing::TestClient;
 use peregrine_web::{App, Body, Handler, IntoResponse, Middleware, Request, Response, Service};

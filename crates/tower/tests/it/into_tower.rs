@@ -4,7 +4,7 @@ use axum::Router;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use peregrine_mount::{Mount, into_make_service, into_tower, spawn_tower};
+use peregrine_tower::{Mount, into_make_service, into_tower, spawn_tower};
 use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::extract::Path;
 use peregrine_web::sse::{Event, Sse};

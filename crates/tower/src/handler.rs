@@ -357,7 +357,7 @@ impl<D: Dispatch> TowerHandler<D> {
         on_upgrade: Option<OnUpgrade>,
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let (connection, client_addr) =
-            (Rc::clone(parts.peek_connection()), ClientAddr::from_parts(&parts));
+            (Rc::clone(parts.connection_untracked()), ClientAddr::from_parts(&parts));
         // The service may read cookies or credentials without marking the request.
         PrivateResponse::mark_delegated(&parts);
         if extensions::is_nested() {

@@ -6,7 +6,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use hyper::rt::{Read, ReadBuf, Write};
-use peregrine_mount::tower;
+use peregrine_tower::tower;
 use peregrine_web::App;
 use peregrine_web::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
 use peregrine_web::upgrade::{SendBuffer, UpgradeHandler, Upgraded};

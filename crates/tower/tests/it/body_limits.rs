@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use peregrine::cache::{Idempotency, MemoryIdempotencyStore};
 use peregrine::compression::Decompression;
 use peregrine::middleware::BodyLimit;
-use peregrine_mount::{Mount, into_tower, tower};
+use peregrine_tower::{Mount, into_tower, tower};
 use peregrine_web::testing::{TestClient, TestResponse};
 use peregrine_web::{App, Body, IntoResponse, Next, Request, Response};
 use std::pin::Pin;

@@ -56,7 +56,7 @@ pub(crate) fn restore(
             rebuilt,
             Body::empty(),
             request.parts.states().clone(),
-            request.parts.peek_connection().clone(),
+            request.parts.connection_untracked().clone(),
         );
     }
     request.body = body;
@@ -84,7 +84,7 @@ fn invalid_request(error: RequestError) -> Problem {
 /// Returns a copy of the original request without its body. The head is shared, because a layer
 /// that retries calls its inner service more than once.
 fn clone_without_body(parts: &Parts) -> Request {
-    let (states, connection) = (parts.states().clone(), parts.peek_connection().clone());
+    let (states, connection) = (parts.states().clone(), parts.connection_untracked().clone());
     Request::new(parts.head.share(), Body::empty(), states, connection)
 }
 
@@ -105,14 +105,14 @@ fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
     }
     // A `HeaderMap` groups the fields of one name, so its order may differ from the order on the
     // wire.
-    let mut original_fields = head.peek_headers();
+    let mut original_fields = head.headers_untracked();
     let is_unchanged = parts.headers.iter().all(|(name, value)| {
         original_fields.next().is_some_and(|(wire_name, wire_value)| {
             let has_same_name = name.as_str().as_bytes().eq_ignore_ascii_case(wire_name);
             has_same_name && value.as_bytes() == wire_value
         })
     });
-    !is_unchanged && parts.headers != head.peek_header_map()
+    !is_unchanged && parts.headers != head.header_map_untracked()
 }
 
 /// Sets the route of the original request on `head`. Parameters are stored as positions in the

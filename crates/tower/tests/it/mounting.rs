@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use http_body::Frame;
-use peregrine_mount::{Mount, OriginalUri, SendBody, into_tower, tower};
+use peregrine_tower::{Mount, OriginalUri, SendBody, into_tower, tower};
 use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::{App, Body, BodyError, HandlerExt, Next, Request, TrailingSlash};
 use std::convert::Infallible;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
-use peregrine_mount::{NextService, SendBody, layer};
+use peregrine_tower::{NextService, SendBody, layer};
 use peregrine_web::connection::{ConnectionAddr, ConnectionInfo, TlsInfo};
 use peregrine_web::extract::{Extension, Interim, Path, State};
 use peregrine_web::middleware::{Next, optional};

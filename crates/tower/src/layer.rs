@@ -230,7 +230,7 @@ where
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = take(parts.extensions_mut());
     extensions.insert_into(
-        parts.peek_connection(),
+        parts.connection_untracked(),
         ClientAddr::from_parts(&parts),
         request.extensions_mut(),
     );

@@ -38,7 +38,7 @@ pub(crate) struct ClientAddr {
 impl ClientAddr {
     #[inline]
     pub(crate) fn from_parts(parts: &Parts) -> Self {
-        let connection = parts.peek_connection();
+        let connection = parts.connection_untracked();
         if connection.trusted_proxies.is_none() {
             return Self { address: connection.peer.socket_addr(), is_forwarded: false };
         }
