@@ -121,6 +121,7 @@ fn write_orders(page: &mut Exposition, tls_configs: &[TlsConfig]) {
     // Several listeners may share one ACME client.
     let statuses = peregrine_acme::statuses(tls_configs.iter());
     let (mut issued, mut adopted, mut failed, mut panics) = (0, 0, 0, 0);
+    // The most failures and the earliest next order of each name.
     let mut names: BTreeMap<&str, (u64, Option<f64>)> = BTreeMap::new();
     for status in &statuses {
         issued += status.issued;

@@ -27,9 +27,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The number of connection slots that are reserved for new connections when all other slots are in
-/// use. If no reserved slot is free either, the server closes the oldest of their connections that
-/// has not sent a request. Probes can therefore always connect, even if idle clients hold all other
-/// slots.
+/// use. If no reserved slot is free either, the server closes the oldest connection in these slots
+/// that has not sent a request. Probes can therefore always connect, even if idle clients hold all
+/// other slots.
 const RESERVED_CONNECTIONS: usize = 64;
 
 /// How long [`RunningAdmin::shutdown`] waits for the thread.
@@ -54,11 +54,12 @@ pub fn app() -> App {
     pages::app(&state::current())
 }
 
-/// Serves the pages on the calling thread until a shutdown is requested.
+/// Serves the pages on the calling thread until a shutdown is requested through `own_lifecycle`,
+/// the lifecycle of the admin listener. That of the server is in `state`.
 fn run(
     listeners: Vec<BoundListener<Socket>>,
     state: &Arc<AdminState>,
-    lifecycle: watch::Sender<Lifecycle>,
+    own_lifecycle: watch::Sender<Lifecycle>,
     sharing: SocketSharing,
     on_ready: impl FnOnce(),
 ) -> io::Result<()> {
@@ -67,10 +68,10 @@ fn run(
     Tokio::run(&Options::default(), |driver| async move {
         on_ready();
         driver.spawn_boxed(Box::pin(state::watch_blocking(driver.clone(), Arc::downgrade(state))));
-        let lifecycle_updates = lifecycle.subscribe();
+        let lifecycle_updates = own_lifecycle.subscribe();
         driver.spawn_boxed(Box::pin(follow_handover(
             state.lifecycle_updates(),
-            lifecycle,
+            own_lifecycle,
             sharing,
         )));
         let instrumentation = Rc::new(instrumentation());
@@ -134,13 +135,13 @@ fn instrumentation() -> Instrumentation {
 /// listener.
 async fn follow_handover(
     mut server_lifecycle: watch::Receiver<Lifecycle>,
-    lifecycle: watch::Sender<Lifecycle>,
+    own_lifecycle: watch::Sender<Lifecycle>,
     sharing: SocketSharing,
 ) {
     let is_handing_over =
         server_lifecycle.wait_for(|state| *state == Lifecycle::HandingOver).await.is_ok();
     if is_handing_over && sharing.is_shared() {
-        lifecycle.send_modify(|state| *state = Lifecycle::HandingOver.max(*state));
+        own_lifecycle.send_modify(|state| *state = Lifecycle::HandingOver.max(*state));
     }
 }
 
@@ -171,6 +172,7 @@ fn limits() -> Limits {
 /// A running admin listener. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct RunningAdmin {
+    /// The lifecycle of the admin listener, which ends after that of the server.
     lifecycle: watch::Sender<Lifecycle>,
     /// Receives `Ok` when the thread starts serving, or the thread's error. Disconnected when the
     /// thread has ended.
@@ -178,7 +180,8 @@ pub struct RunningAdmin {
 }
 
 impl RunningAdmin {
-    /// Starts a thread that serves the pages on `listeners`.
+    /// Starts a thread that serves the pages on `listeners`. If `is_inherited`, it accepts no
+    /// connections until [`start_serving`](Self::start_serving) is called.
     ///
     /// # Errors
     /// The process cannot start the thread, or has no free descriptors.
@@ -216,6 +219,7 @@ impl RunningAdmin {
     /// Shuts the listener down and waits for its thread.
     pub fn shutdown(self) {
         self.lifecycle.send_modify(|state| *state = Lifecycle::Draining.max(*state));
+        // The end of the thread disconnects the channel.
         if let Err(mpsc::RecvTimeoutError::Timeout) =
             self.thread_events.recv_timeout(SHUTDOWN_TIMEOUT)
         {

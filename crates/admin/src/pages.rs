@@ -78,7 +78,8 @@ fn startupz(state: StateParam) -> PageResponse {
     probe_response(is_serving, if is_serving { "started" } else { "starting" })
 }
 
-/// Lists the routes of any worker that has them, because all workers build the same application.
+/// Lists the routes of the first worker that has built its application. All workers build the same
+/// one.
 fn routes(state: StateParam) -> PageResponse {
     let routes = state.workers.iter().find_map(|worker| worker.routes()).unwrap_or_default();
     let to_json = |(methods, pattern): &(String, String)| {
@@ -157,8 +158,9 @@ fn metrics(state: StateParam, headers: HeaderMap) -> PageResponse {
 
 /// Writes all metrics.
 fn write(page: &mut Exposition, state: &AdminState) {
-    let counts: Vec<&WorkerMetrics> = state.workers.iter().map(|worker| &*worker.metrics).collect();
-    peregrine_server::write_metrics(page, &counts);
+    let worker_metrics: Vec<&WorkerMetrics> =
+        state.workers.iter().map(|worker| &*worker.metrics).collect();
+    peregrine_server::write_metrics(page, &worker_metrics);
     for WorkerFamily { family, value: value_of } in WORKER_FAMILIES {
         page.begin_family(family);
         for (id, worker) in state.workers.iter().enumerate() {
@@ -167,10 +169,11 @@ fn write(page: &mut Exposition, state: &AdminState) {
             }
         }
     }
-    page.begin_family(&LOOP_ITERATIONS);
+    page.begin_family(&ITERATION_DURATIONS);
     for (id, worker) in state.workers.iter().enumerate() {
-        let times = worker.driver_metrics.iteration_durations();
-        page.histogram(&[("worker", &id.to_string())], &ITERATION_BOUNDS, &times, 1e9);
+        // Measured in nanoseconds, and shown in seconds.
+        let durations = worker.driver_metrics.iteration_durations();
+        page.histogram(&[("worker", &id.to_string())], &ITERATION_BOUNDS, &durations, 1e9);
     }
     page.begin_family(&BUILD_INFO);
     page.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -193,7 +196,7 @@ const BUILD_INFO: MetricFamily<'_> = MetricFamily {
     help: "The server's version.",
 };
 
-const LOOP_ITERATIONS: MetricFamily<'_> = MetricFamily {
+const ITERATION_DURATIONS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_worker_iteration_duration_seconds",
     metric_type: MetricType::Histogram,
     unit: "seconds",
@@ -288,7 +291,7 @@ fn families() -> impl Iterator<Item = MetricFamily<'static>> {
     let families = peregrine_server::METRIC_FAMILIES.iter().copied();
     let log_and_process = log::FAMILIES.iter().chain(process::FAMILIES).copied();
     let families =
-        families.chain(workers).chain([LOOP_ITERATIONS, BUILD_INFO]).chain(log_and_process);
+        families.chain(workers).chain([ITERATION_DURATIONS, BUILD_INFO]).chain(log_and_process);
     #[cfg(feature = "tls")]
     let families = families.chain(crate::certificates::families());
     #[cfg(feature = "config")]

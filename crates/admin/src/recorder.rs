@@ -80,7 +80,8 @@ struct AppMetrics {
     described: RwLock<HashMap<String, (Option<Unit>, SharedString)>>,
 }
 
-/// The cells of all metrics of one kind.
+/// The cells of all metrics of one kind. A cell holds the value of one metric with one set of
+/// labels.
 struct MetricCells<C>(RwLock<HashMap<Key, Arc<C>>>);
 
 impl<C> Default for MetricCells<C> {
@@ -134,14 +135,14 @@ struct HistogramCell {
 #[derive(Default)]
 #[repr(align(64))]
 struct HistogramShard {
-    /// The last count is of values above all bounds.
+    /// One count per bound, and a last one for values above all bounds.
     counts: [AtomicU64; 20],
     /// The bits of an `f64`.
     sum: AtomicU64,
 }
 
-/// A thread's handle to a cell. Each thread has its own handle, because threads would contend for
-/// the reference count of a shared one.
+/// A thread's handle to a cell, and the shard of it that the thread updates. Each thread has its
+/// own handle, because threads would contend for the reference count of a shared one.
 struct ThreadHandle<C> {
     cell: Arc<C>,
     shard: usize,
@@ -330,6 +331,7 @@ impl AppMetrics {
         let described = self.described.read().unwrap_or_else(PoisonError::into_inner);
         let help = described.get(name).map_or("Recorded by the application.", |(_, help)| help);
         let mut name = sanitize(name, true);
+        // The page appends `_total` to the names of counters.
         if kind == MetricType::Counter
             && let Some(short) = name.strip_suffix("_total")
         {
@@ -360,10 +362,11 @@ fn with_labels(key: &Key, write: impl FnOnce(&peregrine_metrics::Labels<'_>)) {
     write(&labels);
 }
 
-/// Replaces characters that Prometheus does not allow in names.
-fn sanitize(name: &str, is_metric: bool) -> String {
+/// Replaces characters that Prometheus does not allow in names. `is_metric_name` allows colons,
+/// which names of metrics may contain and names of labels may not.
+fn sanitize(name: &str, is_metric_name: bool) -> String {
     let is_allowed = |character: char| {
-        character.is_ascii_alphanumeric() || character == '_' || is_metric && character == ':'
+        character.is_ascii_alphanumeric() || character == '_' || is_metric_name && character == ':'
     };
     let name: String =
         name.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect();
@@ -378,7 +381,7 @@ mod tests {
 
     #[test]
     fn invalid_names_are_sanitized() {
-        for (name, is_metric, expected) in [
+        for (name, is_metric_name, expected) in [
             ("birds.seen", true, "birds_seen"),
             ("a:b", true, "a:b"),
             ("a:b", false, "a_b"),
@@ -386,7 +389,7 @@ mod tests {
             ("", true, "_"),
             ("gr\u{fc}n", true, "gr_n"),
         ] {
-            assert_eq!(sanitize(name, is_metric), expected);
+            assert_eq!(sanitize(name, is_metric_name), expected);
         }
     }
 

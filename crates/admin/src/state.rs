@@ -111,7 +111,8 @@ pub struct AdminState {
     /// The reload metrics of the configuration.
     #[cfg(feature = "config")]
     pub reload_metrics: OnceLock<Arc<peregrine_settings::internal::ReloadMetrics>>,
-    /// The handler poll in which each worker was last seen.
+    /// The handler poll in which [`AdminState::blocked_workers`] last found each worker; `None` if
+    /// no handler was running.
     last_polls: Mutex<Vec<Option<LastPoll>>>,
     access_log: OnceLock<Arc<log::AccessLogMetrics>>,
     /// The distinct TLS settings of the listeners.
@@ -281,19 +282,22 @@ impl WorkerReporter {
         &self.state.workers[self.worker]
     }
 
-    /// Must be called on the worker's thread before the application is built.
+    /// Makes `admin::app` show this state on this thread. Must be called on the worker's thread
+    /// before the application is built.
     pub fn on_thread_start(&self) {
         CURRENT.set(Some(Arc::clone(&self.state)));
     }
 
-    /// Must be called on the worker's thread when the worker starts serving.
+    /// Publishes the routes and the thread's state. Must be called on the worker's thread when the
+    /// worker starts serving.
     pub fn on_serve(&self, application: &BuiltApp) {
         self.view().set_serving(application);
     }
 }
 
-/// Checks the heartbeats periodically. A single check only finds which poll a worker is in, so
-/// without the earlier checks a probe could not report how long the handler has been running.
+/// Checks the heartbeats periodically, and ignores the results. A single check only finds which
+/// poll a worker is in. These checks record when each poll was first seen, so that a later probe
+/// can report how long the handler has been running.
 pub(crate) async fn watch_blocking(driver: impl Driver, state: Weak<AdminState>) {
     loop {
         let Some(state) = state.upgrade() else { return };

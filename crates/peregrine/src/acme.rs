@@ -90,17 +90,20 @@ fn intercept_challenges(
     application: BuiltApp,
     challenges: Arc<[Arc<ChallengeResponses>]>,
 ) -> BuiltApp {
-    let pending = Arc::clone(&challenges);
+    let challenge_sets = Arc::clone(&challenges);
+    // Decides before any route is tried whether a request may be a validation request.
     let classify = move |head: &RequestHead| {
         let is_pending = |challenges: &Arc<ChallengeResponses>| {
             challenges.has_http01() || challenges.has_remote_http01()
         };
-        let is_validation = pending.iter().any(is_pending)
+        let is_validation = challenge_sets.iter().any(is_pending)
             && head.path().starts_with(CHALLENGE_PATH)
             && matches!(head.method(), Method::GET | Method::HEAD);
         let token = challenge_token(head.path()).filter(|_| is_validation)?;
-        let is_local = pending.iter().any(|challenges| challenges.http01(token).is_some());
-        let may_be_remote = || pending.iter().any(|challenges| challenges.has_remote_http01());
+        let is_local = challenge_sets.iter().any(|challenges| challenges.http01(token).is_some());
+        // Another instance of the server may have requested the validation.
+        let may_be_remote =
+            || challenge_sets.iter().any(|challenges| challenges.has_remote_http01());
         if is_local {
             Some(Intercept::NeverShed)
         } else {

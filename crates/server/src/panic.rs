@@ -5,7 +5,7 @@ use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs application code. If it panics, logs the panic and returns `None`.
+/// Runs application code. If it panics, logs that `source` panicked and returns `None`.
 pub(crate) fn catch_panic<T>(source: &str, run: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(run));
     let log = |panic| {

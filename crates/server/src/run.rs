@@ -55,7 +55,7 @@ pub async fn run_worker<D: Driver>(
     if let Some(balancer) = balancer.clone() {
         worker
             .instrumentation
-            .on_open_connections(move |connections| balancer.set_open_connections(connections));
+            .set_on_open_connections(move |connections| balancer.set_open_connections(connections));
     }
     for (listener_index, bound) in listeners.into_iter().enumerate() {
         let (sharing, updates) = (bound.sharing.clone(), bound.updates.clone());

@@ -38,6 +38,8 @@ struct WheelInner {
     queued: usize,
     /// No timer fires before this tick, because the worker was blocked.
     grace_until: u32,
+    /// Whether the last call of [`TimerWheel::advance`] delayed the timers for that reason. The
+    /// next call then fires them.
     is_in_grace: bool,
     /// The tick that the wheel's task waits for, and the task's waker.
     sleeping_until: u32,
@@ -198,6 +200,8 @@ impl WheelInner {
         // The timer may have been dropped or moved to another slot, or a new timer may have the
         // same key.
         let Some(entry) = self.timers.get_mut(key as usize) else { return };
+        // Slots are compared, not ticks: if the wheel advances late, `tick` may be one of a later
+        // round.
         let is_in_slot =
             entry.slot_tick != NEVER && entry.slot_tick as usize % SLOTS == tick as usize % SLOTS;
         if !is_in_slot {

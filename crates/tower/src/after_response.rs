@@ -1,10 +1,11 @@
 //! Runs the work that nested applications leave to be done after their response.
 //!
-//! This work is a future that is not `Send`, so an `http::Response` cannot carry it. A nested
-//! application stores the future in a thread-local, and the mount or layer that polls the
-//! application collects it from there.
+//! Such work exists, for example, while a task that a service inside the nested application has
+//! spawned still reads the request's body. It is a future that is not `Send`, so an
+//! `http::Response` cannot carry it. The nested application stores the future in a thread-local,
+//! and the mount or layer that polls the application collects it from there.
 
-use crate::body_channel::{LocalTask, poll_with_task};
+use crate::body_channel::{LocalProvider, poll_with_provider};
 use peregrine_web::response::AfterResponse;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -21,6 +22,7 @@ thread_local! {
 pub(crate) fn collect<T>(deferred: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T) -> T {
     struct Collecting<'l> {
         deferred: &'l mut Vec<AfterResponse>,
+        /// The futures of the mount or layer that is being polled around this one, if there is one.
         outer: Option<Vec<AfterResponse>>,
     }
     impl Drop for Collecting<'_> {
@@ -42,20 +44,20 @@ pub(crate) fn defer(work: AfterResponse) {
     }
 }
 
-/// Runs `after_response` to completion, and polls `task` meanwhile, because `after_response` may
-/// wait for it. Then runs `task` to completion.
-pub(crate) async fn run_after_response(
-    mut task: Option<impl LocalTask>,
-    mut after_response: Vec<AfterResponse>,
+/// Runs `nested_work` to completion, and polls `provider` meanwhile, because `nested_work` may wait
+/// for it. Then runs `provider` to completion.
+pub(crate) async fn run(
+    mut provider: Option<impl LocalProvider>,
+    mut nested_work: Vec<AfterResponse>,
 ) {
     poll_fn(|cx| {
-        poll_with_task(&mut task, cx, |cx| {
-            after_response.retain_mut(|work| work.as_mut().poll(cx).is_pending());
-            if after_response.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        poll_with_provider(&mut provider, cx, |cx| {
+            nested_work.retain_mut(|work| work.as_mut().poll(cx).is_pending());
+            if nested_work.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
     })
     .await;
-    if let Some(task) = task {
-        task.run_to_completion().await;
+    if let Some(provider) = provider {
+        provider.run_to_completion().await;
     }
 }

@@ -106,7 +106,7 @@ impl AppService {
     /// Creates a service from an application that is already built.
     #[must_use]
     pub fn new(application: BuiltApp) -> Self {
-        extensions::enable_nested();
+        extensions::expect_nested_app();
         Self { app: Rc::new(application), body_bytes_max: DEFAULT_BODY_BYTES_MAX }
     }
 
@@ -136,7 +136,8 @@ impl AppService {
         head.keep_nominated_headers();
         // Saves the route of the surrounding server before this application sets its own.
         head.enter_nested_app();
-        // The surrounding code may already have identified the client.
+        // The surrounding code may already have identified the client. The response then depends on
+        // the client's identity, even if this application does not read it.
         PrivateResponse::import_marks(&head, &connection, &parts.extensions);
         if let Some(mounted) = parts.extensions.get::<MountInfo>() {
             head.set_mount(mounted.clone());

@@ -7,7 +7,7 @@
 //! request stays in a thread-local table (`request_table`), and passes through a channel only if
 //! another thread reads it.
 
-use crate::body_channel::{BodyForwarder, ForwardedBody, FrameResult};
+use crate::body_channel::{BodyForwarder, ForwardedBody, PolledFrame};
 use crate::error::{BoxError, to_tower_error};
 use crate::request_table::{LocalHandle, LocalLookup, LocalValue, RequestRef};
 use bytes::{Buf, Bytes};
@@ -51,11 +51,13 @@ enum SendBodyKind {
     Bytes(Bytes),
     /// A complete body in Peregrine's own type, with its pooled buffer or size limit.
     Full(FullBody),
+    /// An incomplete body of a layer's request or response.
     Local(LocalBody),
+    /// An incomplete body of a mounted service's request, or one that is read on another thread.
     Forwarded(ForwardedBody),
 }
 
-/// A reference to a body that stays on its thread.
+/// A reference to a body in the thread-local table of its thread.
 struct LocalBody {
     handle: LocalHandle,
     /// The number of remaining bytes, if known.
@@ -75,7 +77,8 @@ impl SendBody {
         (Self(SendBodyKind::Forwarded(forwarded)), Some(BodyForwarder::new(body, channel)))
     }
 
-    /// Stores `body` in the row of the request that `request_ref` refers to.
+    /// Converts `body` into a `SendBody`. If `body` is incomplete, it is stored in the row of the
+    /// request that `request_ref` refers to, and the result refers to it.
     pub(crate) fn new_local(body: Body, request_ref: &Arc<RequestRef>) -> Self {
         let body = match body.try_into_full() {
             Ok(full) if full.is_empty() => return Self(SendBodyKind::Empty),
@@ -94,10 +97,11 @@ impl SendBody {
         }
     }
 
-    /// Returns Peregrine's own body, if it is on this thread.
+    /// Returns the body as Peregrine's own type, if it is on this thread.
     ///
     /// # Errors
-    /// The body is on another thread. It is returned unchanged.
+    /// The body is on another thread, is forwarded from one, or belongs to a request that is over.
+    /// It is returned unchanged.
     pub(crate) fn try_into_body(self) -> Result<Body, Self> {
         match self.0 {
             SendBodyKind::Empty => Ok(Body::empty()),
@@ -155,16 +159,19 @@ fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
 }
 
 impl SendBody {
-    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<FrameResult> {
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame<BodyError>> {
+        // Leaves `Empty`, which is right after the single frame of `Bytes` and `Full`.
         match std::mem::take(&mut self.0) {
             SendBodyKind::Empty => Poll::Ready(None),
             SendBodyKind::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            // A full body yields its single frame, or an error, at once.
             SendBodyKind::Full(full) => Pin::new(&mut Body::from(full)).poll_frame(cx),
             SendBodyKind::Local(mut local) => match local.poll_frame(cx) {
                 Some(polled) => {
                     self.0 = SendBodyKind::Local(local);
                     polled
                 }
+                // This poll is on another thread, and the body is forwarded from now on.
                 None => {
                     let (mut forwarded, channel) = ForwardedBody::new(local.remaining);
                     local.handle.forward_body(channel);
@@ -218,7 +225,7 @@ impl HttpBody for SendBody {
 
 impl LocalBody {
     /// Polls the next frame. Returns `None` if the body is on another thread.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Option<Poll<FrameResult>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Option<Poll<PolledFrame<BodyError>>> {
         if self.is_ended {
             return Some(Poll::Ready(None));
         }

@@ -1,8 +1,8 @@
 //! A body that crosses threads, one frame at a time.
 //!
 //! A [`BodyForwarder`] owns the body on the body's thread, and passes a frame to the reader's end
-//! ([`ForwardedBody`]) when the reader requests one. The forwarder is a [`LocalTask`]: work that is
-//! polled together with the code that may wait for it.
+//! ([`ForwardedBody`]) when the reader requests one. The forwarder is a [`LocalProvider`]: it is
+//! not spawned as a task, but polled together with the code that may wait for its frames.
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
@@ -13,11 +13,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The maximum number of rounds in one poll. Each round forwards at most one frame of a body.
-/// Without this limit, a body that is always ready would starve other tasks.
-const FRAMES_PER_POLL_MAX: usize = 32;
+/// The maximum number of rounds in one call of [`poll_with`]. Each round forwards at most one frame
+/// of each body. Without this limit, a body that is always ready would starve other tasks.
+const ROUNDS_PER_POLL_MAX: usize = 32;
 
-pub(crate) type FrameResult = Option<Result<Frame<Bytes>, BodyError>>;
+/// The frame that a body yields, or `None` at the end of the body.
+pub(crate) type PolledFrame<E> = Option<Result<Frame<Bytes>, E>>;
 
 /// The reader's end of a forwarded body.
 pub(crate) struct ForwardedBody {
@@ -30,7 +31,8 @@ pub(crate) struct ForwardedBody {
 /// The state that both ends share. It buffers at most one frame.
 #[derive(Default)]
 pub(crate) struct BodyChannel {
-    frame: FrameResult,
+    /// The frame that the reader has not yet taken. `None` does not mean the end: see `end`.
+    buffered: Option<Result<Frame<Bytes>, BodyError>>,
     /// The reader is waiting for a frame.
     is_frame_requested: bool,
     end: ChannelEnd,
@@ -39,7 +41,7 @@ pub(crate) struct BodyChannel {
     forwarder_waker: Option<Waker>,
 }
 
-/// The state of the body after the buffered frame.
+/// What follows the buffered frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ChannelEnd {
     /// More frames follow when the reader requests them.
@@ -47,7 +49,7 @@ enum ChannelEnd {
     Open,
     /// Nothing follows: the body is complete or has failed.
     Closed,
-    /// An error follows: the forwarder was dropped before the end of the body.
+    /// An error follows, because the forwarder was dropped before the end of the body.
     Aborted,
 }
 
@@ -58,14 +60,14 @@ impl ForwardedBody {
         (Self { channel: Arc::clone(&channel), remaining, is_ended: false }, channel)
     }
 
-    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<FrameResult> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame<BodyError>> {
         if self.is_ended {
             return Poll::Ready(None);
         }
         let mut channel = lock(&self.channel);
-        if let Some(frame) = channel.frame.take() {
+        if let Some(result) = channel.buffered.take() {
             drop(channel);
-            match &frame {
+            match &result {
                 Ok(frame) => {
                     let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
                     self.remaining =
@@ -73,7 +75,7 @@ impl ForwardedBody {
                 }
                 Err(_) => self.set_ended(),
             }
-            return Poll::Ready(Some(frame));
+            return Poll::Ready(Some(result));
         }
         if channel.end != ChannelEnd::Open {
             let is_aborted = channel.end == ChannelEnd::Aborted;
@@ -85,6 +87,7 @@ impl ForwardedBody {
         register_waker(&mut channel.reader_waker, cx);
         let waker = channel.forwarder_waker.take();
         drop(channel);
+        // A forwarder in the same task needs no wake-up: `poll_with` polls it after the reader.
         if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
             waker.wake();
         }
@@ -101,7 +104,8 @@ impl Drop for ForwardedBody {
     fn drop(&mut self) {
         let mut channel = lock(&self.channel);
         channel.is_reader_gone = true;
-        channel.frame = None;
+        channel.buffered = None;
+        // The forwarder wakes to drop the body, unless it has already done so at the body's end.
         let waker = channel.forwarder_waker.take().filter(|_| channel.end == ChannelEnd::Open);
         drop(channel);
         if let Some(waker) = waker {
@@ -118,24 +122,26 @@ pub(crate) struct BodyForwarder {
     channel: Arc<Mutex<BodyChannel>>,
 }
 
-/// The result of polling a [`LocalTask`].
+/// The result of polling a [`LocalProvider`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// No work was done: none was requested, or it must wait.
-    Idle,
-    /// Work was done, so code that waits for it should be polled again.
+    /// Nothing was provided: nothing is requested, or what is requested is not ready.
+    Unchanged,
+    /// Something was provided, so code that waits for it should be polled again.
     Advanced,
 }
 
-/// Work that must be polled on its thread for as long as another task can request it.
-pub(crate) trait LocalTask {
-    /// Does the requested work that is possible now, and registers the waker for the rest.
+/// Provides something on this thread, such as the frames of a body, when other code on any thread
+/// requests it. A provider is not spawned: code that may wait for it also polls it.
+pub(crate) trait LocalProvider {
+    /// Provides what is requested and ready now, and registers the waker for the rest and for
+    /// further requests.
     fn poll(&mut self, cx: &mut Context<'_>) -> Progress;
 
-    /// Whether work can still be requested.
+    /// Whether something can still be requested, or is being provided.
     fn is_active(&self) -> bool;
 
-    /// Does the requested work until no more can be requested.
+    /// Provides what is requested until the provider is no longer active.
     fn run_to_completion(self) -> impl Future<Output = ()>;
 }
 
@@ -147,29 +153,31 @@ impl BodyForwarder {
 
     /// Makes the reader's next read fail, because no body will arrive.
     pub(crate) fn abort(channel: Arc<Mutex<BodyChannel>>) {
+        // `drop` finds the channel open, and so marks it as aborted.
         drop(Self { body: None, channel });
     }
 }
 
-impl LocalTask for BodyForwarder {
+impl LocalProvider for BodyForwarder {
     /// Forwards a frame if the reader requested one and the body has one; otherwise registers the
     /// waker.
     fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
-        let Some(body) = &mut self.body else { return Progress::Idle };
+        let Some(body) = &mut self.body else { return Progress::Unchanged };
         let mut channel = lock(&self.channel);
         if channel.is_reader_gone {
             drop(channel);
             self.body = None;
-            return Progress::Idle;
+            return Progress::Unchanged;
         }
         register_waker(&mut channel.forwarder_waker, cx);
         if !channel.is_frame_requested {
-            return Progress::Idle;
+            return Progress::Unchanged;
         }
         drop(channel);
-        // The lock must not be held here: polling the body may wake any task.
+        // The lock must not be held here: polling the body runs foreign code, which may use or drop
+        // the reader's end.
         let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) else {
-            return Progress::Idle;
+            return Progress::Unchanged;
         };
         let mut channel = lock(&self.channel);
         channel.is_frame_requested = false;
@@ -177,10 +185,10 @@ impl LocalTask for BodyForwarder {
             channel.end = ChannelEnd::Closed;
             self.body = None;
         }
-        channel.frame = frame;
+        channel.buffered = frame;
         let waker = channel.reader_waker.take();
         drop(channel);
-        // A reader in the same task is polled again together with the forwarder.
+        // A reader in the same task needs no wake-up: `poll_with` polls it again after `Advanced`.
         if let Some(waker) = waker.filter(|waker| !waker.will_wake(cx.waker())) {
             waker.wake();
         }
@@ -195,6 +203,7 @@ impl LocalTask for BodyForwarder {
     /// Forwards frames until the body ends or the reader is dropped.
     async fn run_to_completion(mut self) {
         poll_fn(|cx| {
+            // Ends soon: a request is for one frame, and the reader must take it before the next.
             while self.poll(cx) == Progress::Advanced {}
             if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -217,32 +226,34 @@ impl Drop for BodyForwarder {
     }
 }
 
-/// Polls `work` and `task` alternately until `work` is ready or neither makes progress. `work` may
-/// wait for `task`.
-pub(crate) fn poll_with_task<T>(
-    task: &mut Option<impl LocalTask>,
+/// Polls `poll_main` and `provider` alternately until `poll_main` is ready or neither makes
+/// progress. The code in `poll_main` may wait for `provider`.
+pub(crate) fn poll_with_provider<T>(
+    provider: &mut Option<impl LocalProvider>,
     cx: &mut Context<'_>,
-    work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    poll_main: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
-    let poll_task =
-        |cx: &mut Context<'_>| task.as_mut().map_or(Progress::Idle, |task| task.poll(cx));
-    poll_with(poll_task, cx, work)
+    let poll_provider = |cx: &mut Context<'_>| {
+        provider.as_mut().map_or(Progress::Unchanged, |provider| provider.poll(cx))
+    };
+    poll_with(poll_provider, cx, poll_main)
 }
 
-/// Like [`poll_with_task`], with a function in place of the task.
+/// Like [`poll_with_provider`], with a function in place of the provider.
 pub(crate) fn poll_with<T>(
-    mut poll_task: impl FnMut(&mut Context<'_>) -> Progress,
+    mut poll_provider: impl FnMut(&mut Context<'_>) -> Progress,
     cx: &mut Context<'_>,
-    mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    mut poll_main: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Poll<T> {
-    for _ in 0..FRAMES_PER_POLL_MAX {
-        if let Poll::Ready(value) = work(cx) {
+    for _ in 0..ROUNDS_PER_POLL_MAX {
+        if let Poll::Ready(value) = poll_main(cx) {
             return Poll::Ready(value);
         }
-        if poll_task(cx) == Progress::Idle {
+        if poll_provider(cx) == Progress::Unchanged {
             return Poll::Pending;
         }
     }
+    // Wakes this task, so that it is polled again after other tasks.
     yield_now(cx);
     Poll::Pending
 }

@@ -14,7 +14,8 @@ pub(crate) type CallOutcome = std::thread::Result<http::Response<SendBody>>;
 /// A call to the layer's inner service.
 pub(crate) type LocalCall<'n> = Pin<Box<dyn Future<Output = http::Response<SendBody>> + 'n>>;
 
-/// Polls a call, and sends its outcome to `reply`. Returns whether the call must be polled again.
+/// Polls a call. When it has completed, sends its outcome to `reply`, which is `None` from then on.
+/// Returns whether the call must be polled again.
 pub(crate) fn poll_call(
     call: &mut LocalCall<'_>,
     reply: &mut Option<CallReply>,

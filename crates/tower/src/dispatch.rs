@@ -1,4 +1,5 @@
-//! Calls a tower service when it is ready. A request that must wait gets its own instance of it.
+//! Calls a tower service when it is ready. A request that must wait takes the shared instance of
+//! the service, and a clone replaces that instance.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -39,20 +40,20 @@ pub trait Dispatch: Clone + 'static + sealed::Sealed {
     /// The body of responses.
     type Body: HttpBody<Error: Into<BoxError>> + 'static;
 
-    /// A call to a service that was ready immediately.
+    /// The future of a call to a service that was ready immediately.
     type Future: Future<Output = Result<http::Response<Self::Body>, Self::Error>>;
 
     /// The error of a failed call.
     type Error: Into<BoxError>;
 
-    /// Polls whether the service is ready for a request.
+    /// Polls whether the service is ready for a request. If it is not, [`Dispatch::oneshot`] waits.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>>;
 
     /// Calls the service. The last [`Dispatch::poll_ready`] must have returned `Ready(Ok(()))`.
     fn call(&self, request: http::Request<SendBody>) -> Self::Future;
 
     /// Waits until the service is ready and calls it. `readiness` is the result of the last
-    /// [`Dispatch::poll_ready`].
+    /// [`Dispatch::poll_ready`]: pending, or an error, which is then the result of the call.
     fn oneshot(
         &self,
         readiness: Poll<Result<(), Self::Error>>,
@@ -109,6 +110,7 @@ impl<S> SharedService<S> {
         T: 'r,
         B: 'r,
     {
+        // In tower, a clone is not ready, even if the original is.
         let unpolled = self.0.borrow().clone();
         let polled = self.0.replace(unpolled);
         let error = match readiness {
@@ -180,7 +182,7 @@ struct ConnectionToken(u64);
 
 impl ConnectionToken {
     /// Returns the connection's token, which is created if there is none. Returns `None` if other
-    /// code uses the connection's data.
+    /// code has stored a value of another type as the connection's data.
     fn get_or_init(connection: &ConnectionInfo) -> Option<&Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         connection.data.get_or_init(|| Self(NEXT_ID.fetch_add(1, Ordering::Relaxed)))
@@ -224,7 +226,8 @@ impl<M> PerConnection<M> {
         service?.downcast_ref::<S>().cloned()
     }
 
-    /// Stores a service for the connection's later requests.
+    /// Stores a service for the connection's later requests, unless other code uses the
+    /// connection's data.
     fn cache<S: 'static>(&self, connection: &ConnectionInfo, service: S) {
         let Some(token) = ConnectionToken::get_or_init(connection) else { return };
         let service = Rc::new(service);
@@ -283,6 +286,7 @@ where
         request: http::Request<SendBody>,
         connection: &Rc<ConnectionInfo>,
     ) -> OneshotFuture<'_, B> {
+        // Only requests from a trusted proxy have this extension.
         let client_addr = request.extensions().get::<ClientAddr>().copied();
         if client_addr.is_none()
             && let Some(service) = self.cached::<S>(connection)

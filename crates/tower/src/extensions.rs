@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct ConnectionExtensions(Option<InsertFn>);
 
 /// True if a Peregrine application may run inside a mounted service, on any thread of the process.
-static IS_NESTED: AtomicBool = AtomicBool::new(false);
+static MAY_HAVE_NESTED_APP: AtomicBool = AtomicBool::new(false);
 
 /// Makes the extensions of each later request contain its [`ConnectionInfo`], for an application
 /// inside a mounted service. Programs without a nested application do not pay for this copy.
-pub(crate) fn enable_nested() {
-    IS_NESTED.store(true, Ordering::Relaxed);
+pub(crate) fn expect_nested_app() {
+    MAY_HAVE_NESTED_APP.store(true, Ordering::Relaxed);
 }
 
-pub(crate) fn is_nested() -> bool {
-    IS_NESTED.load(Ordering::Relaxed)
+pub(crate) fn may_have_nested_app() -> bool {
+    MAY_HAVE_NESTED_APP.load(Ordering::Relaxed)
 }
 
 type InsertFn = Arc<dyn Fn(&ConnectionInfo, ClientAddr, &mut Extensions) + Send + Sync>;
@@ -60,7 +60,7 @@ impl ConnectionExtensions {
                 extensions.insert(ClientIp(address.ip()));
             }
         }
-        if is_nested() {
+        if may_have_nested_app() {
             extensions.get_or_insert_with(|| connection.clone());
         }
         if let Some(insert) = &self.0 {

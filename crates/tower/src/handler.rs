@@ -2,7 +2,7 @@
 
 use crate::after_response;
 use crate::body::SendBody;
-use crate::body_channel::{BodyForwarder, poll_with_task};
+use crate::body_channel::{BodyForwarder, poll_with_provider};
 use crate::dispatch::{Dispatch, PerConnection, SharedService, TowerError};
 use crate::error::BoxError;
 use crate::extensions::{self, ClientAddr, ConnectionExtensions};
@@ -295,8 +295,8 @@ impl<D: Dispatch> Handler<ViaTowerHandler, ()> for TowerHandler<D> {
 }
 
 impl<D: Dispatch> TowerHandler<D> {
-    /// Passes a request to the service and converts its response. `strip_mount_prefix` removes the
-    /// mount's prefix from the path that the service sees.
+    /// Passes a request to the service and converts its response. If `strip_mount_prefix` is true,
+    /// the service sees the path without the mount's prefix.
     ///
     /// The future is moved once for each request, so its size matters: it stores each large value
     /// (the request for the service, its call, a response) only once, and no longer than necessary.
@@ -309,6 +309,7 @@ impl<D: Dispatch> TowerHandler<D> {
         async move {
             let head = &request.parts.head;
             let wants_upgrade = head.index().wants_upgrade(head.as_bytes());
+            // Polled once, without waiting: a service that is ready is called without a clone.
             let (readiness, upgrade_pair) = poll_fn(|cx| {
                 let upgrade_pair = if wants_upgrade { PendingUpgrade::new(cx) } else { None };
                 Poll::Ready((self.dispatch.poll_ready(cx), upgrade_pair))
@@ -327,7 +328,7 @@ impl<D: Dispatch> TowerHandler<D> {
                 pending_upgrade,
                 is_head,
                 deadline,
-                after_response: Vec::new(),
+                nested_work: Vec::new(),
                 watch,
             };
             if let Poll::Ready(Ok(())) = readiness {
@@ -360,7 +361,7 @@ impl<D: Dispatch> TowerHandler<D> {
             (Rc::clone(parts.connection_untracked()), ClientAddr::from_parts(&parts));
         // The service may read cookies or credentials without marking the request.
         PrivateResponse::mark_delegated(&parts);
-        if extensions::is_nested() {
+        if extensions::may_have_nested_app() {
             // An application inside the service cannot see this request's marks otherwise.
             PrivateResponse::export_marks(&mut parts);
         }
@@ -394,15 +395,18 @@ impl<D: Dispatch> TowerHandler<D> {
     }
 }
 
-/// The state of a request that is polled beside its call, or that its response needs.
+/// What is polled together with a request's call to the service, and what the conversion of the
+/// response needs.
 struct CallState {
+    /// Forwards the request's body to the service, if the body was incomplete.
     forwarder: Option<BodyForwarder>,
     pending_upgrade: Option<Box<PendingUpgrade>>,
+    /// Whether the request's method is HEAD.
     is_head: bool,
     /// The deadline of a gRPC call.
     deadline: Option<Box<GrpcDeadline>>,
     /// Work that nested applications leave to be done after the response.
-    after_response: Vec<peregrine_web::response::AfterResponse>,
+    nested_work: Vec<peregrine_web::response::AfterResponse>,
     /// Marks the request as dependent on the client's identity.
     watch: PrivateResponseWatch,
 }
@@ -420,9 +424,9 @@ impl CallState {
     {
         let mut on_error = Some(on_error);
         poll_fn(|cx| {
-            let Self { forwarder, after_response, .. } = self;
-            let polled = poll_with_task(forwarder, cx, |cx| {
-                after_response::collect(after_response, || call.as_mut().poll(cx))
+            let Self { forwarder, nested_work, .. } = self;
+            let polled = poll_with_provider(forwarder, cx, |cx| {
+                after_response::collect(nested_work, || call.as_mut().poll(cx))
             });
             match polled {
                 Poll::Ready(Ok(response)) => Poll::Ready(self.finish_response(response, cx)),
@@ -438,13 +442,14 @@ impl CallState {
         .await
     }
 
+    /// Converts the service's response.
     fn finish_response<B>(&mut self, response: http::Response<B>, cx: &mut Context<'_>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
         let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let mut response =
-            from_http(response, self.forwarder.take(), take(&mut self.after_response), cx);
+            from_http(response, self.forwarder.take(), take(&mut self.nested_work), cx);
         // The extensions of a nested application's response contain the identities that it has
         // read, such as its sessions.
         if let Some(sources) = response.extensions().and_then(|extensions| extensions.get()) {

@@ -2,7 +2,7 @@
 
 use crate::after_response;
 use crate::body::{SendBody, SendBoxBody};
-use crate::body_channel::{LocalTask, Progress, poll_with};
+use crate::body_channel::{LocalProvider, Progress, poll_with};
 use crate::call::{CallOutcome, LocalCall, poll_call};
 use crate::dispatch::{SharedService, TowerError};
 use crate::error::BoxError;
@@ -151,7 +151,8 @@ where
     /// [`Middleware::wrap_service`], which owns the inner service, creates it once for each route.
     async fn run<N: Service>(&self, request: Request, next: &N) -> Response {
         let service = SharedService::new(self.layer.layer(NextService(())));
-        // A layer may call its inner service several times, in sequence or concurrently.
+        // The calls are stored here, not in the owner, because they borrow `next`. A layer may call
+        // its inner service several times, in sequence or concurrently.
         let mut calls: Vec<(LocalCall<'_>, _)> = Vec::new();
         let poll_owner = |owner: &mut RequestOwner, cx: &mut Context<'_>| {
             let mut progress = owner.poll(cx);
@@ -205,7 +206,7 @@ where
 }
 
 /// Passes a request to a layer's service. When the layer calls its inner service, the call goes to
-/// `next`. If `next` is `None`, `poll_owner` makes these calls.
+/// `next`. If `next` is `None`, `poll_owner` makes these calls. Otherwise it only polls the owner.
 async fn call_layer<S, B>(
     service: &SharedService<S>,
     extensions: &ConnectionExtensions,
@@ -220,6 +221,7 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
+    // Polled once, without waiting: a service that is ready is called without a clone.
     let readiness = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
     let (mut parts, body) = request.into_parts();
     // Drops the fields that `Connection` names. Otherwise a client could name a field in
@@ -240,7 +242,7 @@ where
         CallStarter::Poller(Vec::new())
     };
     let owner = store_request(parts, next, call_starter, &mut request);
-    *request.body_mut() = SendBody::new_local(body, owner.request());
+    *request.body_mut() = SendBody::new_local(body, owner.request_ref());
     if let Poll::Ready(Ok(())) = readiness {
         let call = pin!(service.call_shared(request));
         drive_call(call, owner, poll_owner, |error| TowerError::Call(error.into())).await
@@ -250,7 +252,8 @@ where
     }
 }
 
-/// Polls a call to completion and converts the response.
+/// Polls a layer's call to completion, together with the owner of its request, and converts the
+/// response.
 async fn drive_call<C, B, E>(
     mut call: Pin<impl DerefMut<Target = C>>,
     owner: RequestOwner,
@@ -261,18 +264,18 @@ where
     C: Future<Output = Result<http::Response<B>, E>> + ?Sized,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    let (mut owner, mut after_response) = (Some(owner), Vec::new());
+    let (mut owner, mut nested_work) = (Some(owner), Vec::new());
     poll_fn(|cx| {
-        let poll_task = |cx: &mut Context<'_>| {
-            owner.as_mut().map_or(Progress::Idle, |owner| poll_owner(owner, cx))
+        let poll_provider = |cx: &mut Context<'_>| {
+            owner.as_mut().map_or(Progress::Unchanged, |owner| poll_owner(owner, cx))
         };
-        let result = ready!(poll_with(poll_task, cx, |cx| {
-            after_response::collect(&mut after_response, || call.as_mut().poll(cx))
+        let result = ready!(poll_with(poll_provider, cx, |cx| {
+            after_response::collect(&mut nested_work, || call.as_mut().poll(cx))
         }));
         let mut owner = owner.take().expect("a future completes only once");
         let original = owner.finish_request();
         let mut response = match result.map_err(&to_error) {
-            Ok(response) => from_http(response, Some(owner), take(&mut after_response), cx),
+            Ok(response) => from_http(response, Some(owner), take(&mut nested_work), cx),
             Err(TowerError::PollReady(error)) => {
                 internal_error(&error, StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -322,7 +325,8 @@ where
     }
 }
 
-/// Starts a call that the layer requested on another thread.
+/// Starts a call that the layer made on another thread. The request's extensions refer to the
+/// original request, and so to the inner service.
 fn start_call(request: http::Request<SendBoxBody>) -> LocalCall<'static> {
     Box::pin(async move {
         let extension = request.extensions().get::<RequestRefExtension>().cloned();
@@ -358,6 +362,7 @@ where
     to_http(response, |body| SendBody::new_local(body, &request_ref))
 }
 
+/// The response to a call whose original request cannot be found.
 #[cold]
 fn request_gone() -> http::Response<SendBody> {
     let error = "it called its inner service after its response, or without the request's \
@@ -397,6 +402,8 @@ where
         let Some(RequestRefExtension(request_ref)) = request.extensions().get().cloned() else {
             return Poll::Ready(request_gone());
         };
+        // This thread has no inner service for the request if it is another thread, or if `run` has
+        // only borrowed the service. The owner or its poller then makes the call.
         let Some(next) = request_ref.with_original(|original| original.next_service()).flatten()
         else {
             self.0 = NextState::Remote(request_ref.send_call(request.map(SendBoxBody::new)));
@@ -408,7 +415,7 @@ where
         }
         match request_ref.store(LocalValue::Call(call)) {
             Ok(handle) => self.0 = NextState::Local(handle),
-            Err(_over) => return Poll::Ready(request_gone()),
+            Err(_request_is_over) => return Poll::Ready(request_gone()),
         }
         Poll::Pending
     }
@@ -438,6 +445,7 @@ where
         match ready!(Pin::new(outcome).poll(cx)) {
             Ok(Ok(response)) => Poll::Ready(response),
             Ok(Err(panic)) => resume_unwind(panic),
+            // The owner was dropped or has rejected the call.
             Err(_) => Poll::Ready(request_gone()),
         }
     }
@@ -450,6 +458,7 @@ where
     type Output = Result<http::Response<SendBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Only `NotStarted` is moved out of `self`; the other states stay in place.
         if matches!(self.0, NextState::NotStarted(_))
             && let NextState::NotStarted(request) = std::mem::replace(&mut self.0, NextState::Done)
         {

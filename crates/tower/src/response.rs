@@ -2,7 +2,7 @@
 
 use crate::after_response;
 use crate::body::SendBody;
-use crate::body_channel::{BodyForwarder, LocalTask, poll_with_task};
+use crate::body_channel::{BodyForwarder, LocalProvider, PolledFrame, poll_with_provider};
 use crate::error::{BoxError, from_tower_error};
 use bytes::{Buf, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -15,54 +15,50 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// Converts the response and its body. `task` is polled together with the response's body. After
-/// the response, it is polled for as long as its work can be requested, because the service may
-/// have moved a reference to a body or a call of `task` into its response or into a spawned task.
-/// `after_response`, the work of nested applications, runs after the response.
+/// Converts the response and its body. `provider` is polled together with the response's body, and
+/// after the response for as long as other code can request something from it. Its users may
+/// outlive the service's future: the response or a spawned task may read a body that `provider`
+/// forwards, or wait for a call that `provider` polls. `nested_work` is what nested applications do
+/// after their response; it runs after this response.
 ///
 /// This is not an `async fn`, and no `async fn` here stores large values: a handler's future is
 /// moved for each request, and its size includes everything that it can ever store.
 pub(crate) fn from_http<B, T>(
     response: http::Response<B>,
-    task: Option<T>,
-    after_response: Vec<peregrine_web::response::AfterResponse>,
+    provider: Option<T>,
+    nested_work: Vec<peregrine_web::response::AfterResponse>,
     cx: &mut Context<'_>,
 ) -> Response
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
-    T: LocalTask + 'static,
+    T: LocalProvider + 'static,
 {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::NOT_MODIFIED && body.is_end_stream() {
         remove_zero_length(&mut parts.headers);
     }
     let mut response = Response::new(parts.status);
-    let mut pending_task = PendingTask::new(task);
-    response.body = into_body(body, &parts.headers, &mut pending_task, cx);
-    // The service may respond while a task that it spawned still reads the request.
-    match pending_task {
-        PendingTask::Own(task) if task.is_active() || !after_response.is_empty() => {
-            response = response.with_after_response(Box::pin(after_response::run_after_response(
-                Some(task),
-                after_response,
-            )));
-        }
-        PendingTask::Shared(shared) => {
-            // The server polls this future only when it no longer polls the response's body, which
-            // shares the task, so the `RefCell` is not borrowed then.
-            let future = async move {
-                after_response::run_after_response(shared.0.take(), after_response).await
-            };
+    let mut provider = ResponseProvider::new(provider);
+    response.body = into_body(body, &parts.headers, &mut provider, cx);
+    // The provider is also polled after the response if it is still needed: a task that the service
+    // has spawned may still read the request's body.
+    match provider {
+        ResponseProvider::Own(provider) if provider.is_active() || !nested_work.is_empty() => {
+            let future = after_response::run(Some(provider), nested_work);
             response = response.with_after_response(Box::pin(future));
         }
-        PendingTask::Nothing if !after_response.is_empty() => {
-            response = response.with_after_response(Box::pin(after_response::run_after_response(
-                None::<T>,
-                after_response,
-            )));
+        ResponseProvider::Shared(shared) => {
+            // The server polls this future only when it no longer polls the response's body, which
+            // shares the provider, so the `RefCell` is not borrowed then.
+            let future = async move { after_response::run(shared.0.take(), nested_work).await };
+            response = response.with_after_response(Box::pin(future));
         }
-        PendingTask::Own(_) | PendingTask::Nothing => {}
+        ResponseProvider::None if !nested_work.is_empty() => {
+            let future = after_response::run(None::<T>, nested_work);
+            response = response.with_after_response(Box::pin(future));
+        }
+        ResponseProvider::Own(_) | ResponseProvider::None => {}
     }
     for (name, value) in parts.headers {
         // `HeaderMap` yields the name only with the first of several values.
@@ -100,18 +96,18 @@ fn remove_zero_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Converts the body of a service's response. If the body may wait for the pending task, polling
-/// the result also polls the task.
+/// Converts the body of a service's response. If the body may wait for `provider`, the result
+/// shares it and polls it too.
 fn into_body<B, T>(
     body: B,
     headers: &HeaderMap,
-    pending_task: &mut PendingTask<T>,
+    provider: &mut ResponseProvider<T>,
     cx: &mut Context<'_>,
 ) -> Body
 where
     B: HttpBody + 'static,
     B::Error: Into<BoxError>,
-    T: LocalTask + 'static,
+    T: LocalProvider + 'static,
 {
     if body.is_end_stream() {
         return Body::empty();
@@ -119,15 +115,15 @@ where
     let body = match try_into_body(body) {
         Ok(body) if body.as_slice().is_some() => return body,
         Ok(body) => {
-            let task = pending_task.share();
-            if task.is_none() {
+            let provider = provider.share();
+            if provider.is_none() {
                 return body;
             }
-            return Body::new(ServiceBody {
+            return Body::new(ConvertedBody {
                 first: None,
                 body: Box::pin(body),
                 remaining: None,
-                task,
+                provider,
             });
         }
         Err(body) => body,
@@ -148,11 +144,12 @@ where
             Poll::Pending => {}
         }
     } else {
-        // A length that the body knows would take precedence over the field. The server sends no
-        // more than the announced length, and closes the connection if the body is shorter.
+        // Only here, because a length that the body itself knows takes precedence over the field.
+        // The server sends no more than the announced length, and closes the connection if the body
+        // is shorter.
         remaining = declared_length(headers);
     }
-    Body::new(ServiceBody { first, body, remaining, task: pending_task.share() })
+    Body::new(ConvertedBody { first, body, remaining, provider: provider.share() })
 }
 
 /// Returns `body` as a Peregrine [`Body`], if it is one, or if it is a [`SendBody`] whose body is
@@ -176,7 +173,7 @@ pub(crate) fn downcast<V: 'static, T: 'static>(value: V) -> Result<T, V> {
     let mut slot = Some(value);
     match (&mut slot as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take) {
         Some(value) => Ok(value),
-        None => Err(slot.expect("`take` found no value")),
+        None => Err(slot.expect("the value was not taken")),
     }
 }
 
@@ -213,18 +210,18 @@ where
         Ok(body) => body,
         Err(body) if body.is_end_stream() => Body::empty(),
         Err(body) => {
-            let task = None::<SharedTask<BodyForwarder>>;
-            let body = Box::pin(Limited(Box::pin(body)));
-            Body::new(ServiceBody { first: None, body, remaining: None, task })
+            let provider = None::<SharedProvider<BodyForwarder>>;
+            let body = Box::pin(MapLimitError(Box::pin(body)));
+            Body::new(ConvertedBody { first: None, body, remaining: None, provider })
         }
     }
 }
 
-/// A request's body on which a tower layer or another server may have set a limit. Converts the
-/// error of such a limit.
-struct Limited<B>(Pin<Box<B>>);
+/// Converts the error with which a request's body fails if it is over a limit that a tower layer or
+/// another server has set on it.
+struct MapLimitError<B>(Pin<Box<B>>);
 
-impl<B> HttpBody for Limited<B>
+impl<B> HttpBody for MapLimitError<B>
 where
     B: HttpBody<Error: Into<BoxError>>,
 {
@@ -248,63 +245,64 @@ where
     }
 }
 
-type FrameResult = Option<Result<Frame<Bytes>, BoxError>>;
-
 fn convert_frame<D: Buf, E: Into<BoxError>>(
     frame: Result<Frame<D>, E>,
 ) -> Result<Frame<Bytes>, BoxError> {
     frame.map(|frame| frame.map_data(to_bytes)).map_err(Into::into)
 }
 
-/// A service's body, as the stream inside a Peregrine [`Body`].
-struct ServiceBody<B, T> {
-    /// The result of the poll that checked whether the body is a single frame.
-    first: Option<FrameResult>,
+/// A body of another type, as the stream inside a Peregrine [`Body`].
+struct ConvertedBody<B, T> {
+    /// The frame, or the end of the body, that [`into_body`] has already polled. It is yielded
+    /// first.
+    first: Option<PolledFrame<BoxError>>,
     body: Pin<Box<B>>,
     /// The number of remaining bytes, if the service declared a length that the body does not know.
     remaining: Option<u64>,
-    task: Option<SharedTask<T>>,
+    provider: Option<SharedProvider<T>>,
 }
 
-/// A [`LocalTask`] that may have to be polled after the service has responded.
-enum PendingTask<T> {
-    Nothing,
+/// A [`LocalProvider`] that may have to be polled after the service has responded.
+enum ResponseProvider<T> {
+    /// There is none, or it is no longer needed.
+    None,
     Own(T),
     /// Also polled by the response's body.
-    Shared(SharedTask<T>),
+    Shared(SharedProvider<T>),
 }
 
-/// A task that is polled with the response's body, and may continue after that body is complete.
-struct SharedTask<T>(Rc<RefCell<Option<T>>>);
+/// A provider that is polled with the response's body, and may be needed after that body is
+/// complete.
+struct SharedProvider<T>(Rc<RefCell<Option<T>>>);
 
-impl<T: LocalTask> PendingTask<T> {
-    fn new(task: Option<T>) -> Self {
-        task.map_or(Self::Nothing, Self::Own)
+impl<T: LocalProvider> ResponseProvider<T> {
+    fn new(provider: Option<T>) -> Self {
+        provider.map_or(Self::None, Self::Own)
     }
 
-    /// Shares the task with the response's body. Returns `None` if the task is no longer needed.
-    fn share(&mut self) -> Option<SharedTask<T>> {
-        match std::mem::replace(self, Self::Nothing) {
-            Self::Own(task) if task.is_active() => {
-                let shared = Rc::new(RefCell::new(Some(task)));
-                *self = Self::Shared(SharedTask(Rc::clone(&shared)));
-                Some(SharedTask(shared))
+    /// Shares the provider with the response's body. Returns `None` if it is no longer needed.
+    fn share(&mut self) -> Option<SharedProvider<T>> {
+        match std::mem::replace(self, Self::None) {
+            Self::Own(provider) if provider.is_active() => {
+                let shared = Rc::new(RefCell::new(Some(provider)));
+                *self = Self::Shared(SharedProvider(Rc::clone(&shared)));
+                Some(SharedProvider(shared))
             }
             _ => None,
         }
     }
 }
 
-impl<B, T> HttpBody for ServiceBody<B, T>
+impl<B, T> HttpBody for ConvertedBody<B, T>
 where
     B: HttpBody,
     B::Error: Into<BoxError>,
-    T: LocalTask,
+    T: LocalProvider,
 {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FrameResult> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame<BoxError>> {
         let this = &mut *self;
         if let Some(first) = this.first.take() {
             return Poll::Ready(first);
@@ -313,9 +311,9 @@ where
         let poll = |cx: &mut Context<'_>| {
             body.as_mut().poll_frame(cx).map(|frame| frame.map(convert_frame))
         };
-        let polled = match &this.task {
-            Some(task) => poll_with_task(&mut task.0.borrow_mut(), cx, poll),
-            None => poll_with_task(&mut None::<BodyForwarder>, cx, poll),
+        let polled = match &this.provider {
+            Some(provider) => poll_with_provider(&mut provider.0.borrow_mut(), cx, poll),
+            None => poll_with_provider(&mut None::<BodyForwarder>, cx, poll),
         };
         if let (Poll::Ready(Some(Ok(frame))), Some(remaining)) = (&polled, &mut this.remaining) {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
@@ -332,12 +330,12 @@ where
         let hint_of_rest =
             self.remaining.map_or_else(|| self.body.size_hint(), SizeHint::with_exact);
         let Some(Some(Ok(frame))) = &self.first else { return hint_of_rest };
-        let first = frame.data_ref().map_or(0, |data| data.len() as u64);
+        let first_len = frame.data_ref().map_or(0, |data| data.len() as u64);
         let mut hint = SizeHint::new();
         if let Some(upper) = hint_of_rest.upper() {
-            hint.set_upper(upper + first);
+            hint.set_upper(upper + first_len);
         }
-        hint.set_lower(hint_of_rest.lower() + first);
+        hint.set_lower(hint_of_rest.lower() + first_len);
         hint
     }
 }

@@ -24,11 +24,12 @@ pub(crate) fn store_request<B>(
     request: &mut http::Request<B>,
 ) -> RequestOwner {
     let owner = RequestOwner::new(OriginalRequest::new(parts, next), call_starter);
-    request.extensions_mut().insert(RequestRefExtension(Arc::clone(owner.request())));
+    request.extensions_mut().insert(RequestRefExtension(Arc::clone(owner.request_ref())));
     owner
 }
 
 /// Returns our request with the layer's changes, and the [`RequestRef`] of the original request.
+/// `parts` are those of the request that the layer has passed on, and `body` is its body.
 ///
 /// # Errors
 /// The layer used the request after the response, removed the request's extensions, or changed the
@@ -38,6 +39,7 @@ pub(crate) fn restore(
     body: Body,
 ) -> Result<(Request, Arc<RequestRef>), Problem> {
     let extension = parts.extensions.remove::<RequestRefExtension>();
+    // A copy of the original request, which the changes are applied to below.
     let original = extension.and_then(|RequestRefExtension(request_ref)| {
         request_ref
             .with_original(|original| clone_without_body(original.parts()))
@@ -104,7 +106,7 @@ fn is_changed(parts: &http::request::Parts, head: &RequestHead) -> bool {
         return true;
     }
     // A `HeaderMap` groups the fields of one name, so its order may differ from the order on the
-    // wire.
+    // wire. Only then are the fields compared as maps, which is slower.
     let mut original_fields = head.headers_untracked();
     let is_unchanged = parts.headers.iter().all(|(name, value)| {
         original_fields.next().is_some_and(|(wire_name, wire_value)| {

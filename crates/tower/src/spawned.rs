@@ -2,7 +2,7 @@
 
 use crate::app_service::AppService;
 use crate::body::{SendBody, SendBoxBody};
-use crate::body_channel::LocalTask;
+use crate::body_channel::LocalProvider;
 use crate::error::BoxError;
 use crate::response::to_http;
 use crate::timer::TokioTimerSource;
@@ -92,6 +92,7 @@ where
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
     thread.spawn(run_thread).map_err(SpawnError::Thread)?;
+    // The thread sends the result of the build, unless `make` panics.
     let panicked =
         |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
     build_receiver.recv().map_err(panicked)??;
@@ -104,6 +105,7 @@ async fn run_app(service: AppService, mut requests: mpsc::Receiver<RemoteRequest
     let mut tasks = JoinSet::new();
     while let Some(RemoteRequest { request, reply }) = requests.recv().await {
         tasks.spawn_local(handle_request(service.clone(), request, reply));
+        // Frees the results of tasks that have ended.
         while tasks.try_join_next().is_some() {}
     }
     while tasks.join_next().await.is_some() {}
@@ -130,6 +132,7 @@ async fn handle_request(
     if reply.send(response).is_err() {
         return;
     }
+    // `forwarder` is `None` if the body was complete.
     if let Some(forwarder) = forwarder {
         forwarder.run_to_completion().await;
     }
@@ -220,7 +223,7 @@ impl Future for SpawnedFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let response = ready!(Pin::new(&mut self.0).poll(cx));
-        // The handler panicked, or the thread has ended.
+        // Receiving fails if the handler panicked or the thread has ended.
         Poll::Ready(Ok(response.unwrap_or_else(|_| {
             let mut response = http::Response::new(SendBody::default());
             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

@@ -35,7 +35,9 @@ const UPGRADE_REQUEST: &[u8] =
 
 /// An upgrade that the service may still accept. If it is dropped, the service's `OnUpgrade` fails.
 pub(crate) struct PendingUpgrade {
+    /// hyper's future that serves the in-memory connection.
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>>>>,
+    /// Makes the fixed request's handler respond with 101.
     accept: oneshot::Sender<()>,
     io: UpgradeIo,
 }
@@ -68,7 +70,7 @@ impl PendingUpgrade {
         let connection =
             http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
         let mut connection = Box::pin(connection);
-        // One poll reads the request and calls the service.
+        // One poll reads the fixed request and calls `service`, which sets `on_upgrade`.
         let _ = connection.as_mut().poll(cx);
         Some((on_upgrade.take()?, Box::new(Self { connection, accept, io: upgrade_io })))
     }
@@ -104,7 +106,7 @@ impl UpgradeIo {
             loop {
                 let capacity = upgraded.poll_capacity(cx);
                 let mut shared = lock(&self.0);
-                shared.io_waker.clone_from(cx.waker());
+                shared.run_waker.clone_from(cx.waker());
                 if shared.outgoing.is_empty() && shared.is_write_closed
                     || matches!(capacity, Poll::Ready(Err(_)))
                 {
@@ -126,11 +128,11 @@ impl UpgradeIo {
         .await;
     }
 
-    /// Receives the next bytes if the protocol has read the previous ones.
+    /// Receives the next bytes for the protocol, if it has read the previous ones.
     fn receive(&self, upgraded: &mut Upgraded, cx: &mut Context<'_>) {
         {
             let mut shared = lock(&self.0);
-            shared.io_waker.clone_from(cx.waker());
+            shared.run_waker.clone_from(cx.waker());
             if !shared.incoming.is_empty() || shared.is_read_closed || shared.is_aborted {
                 return;
             }
@@ -187,7 +189,7 @@ struct SharedIo {
     read_waker: Option<Waker>,
     write_waker: Option<Waker>,
     /// The waker of the task that polls [`UpgradeIo::run`].
-    io_waker: Waker,
+    run_waker: Waker,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +211,7 @@ impl Default for SharedIo {
             is_write_closed: false,
             read_waker: None,
             write_waker: None,
-            io_waker: Waker::noop().clone(),
+            run_waker: Waker::noop().clone(),
         }
     }
 }
@@ -243,9 +245,9 @@ impl Read for HyperIo {
         buffer.put_slice(&shared.incoming[..count]);
         shared.incoming.advance(count);
         if shared.incoming.is_empty() && shared.phase == Phase::Established {
-            let io_waker = shared.io_waker.clone();
+            let run_waker = shared.run_waker.clone();
             drop(shared);
-            io_waker.wake();
+            run_waker.wake();
         }
         Poll::Ready(Ok(()))
     }
@@ -259,8 +261,8 @@ impl Write for HyperIo {
     ) -> Poll<io::Result<usize>> {
         let mut shared = lock(&self.0);
         if shared.phase == Phase::Handshake {
-            // hyper completes the upgrade after it has written this head, and writes nothing
-            // between.
+            // This is the end of the head of the 101. hyper completes the upgrade next, and writes
+            // nothing before that.
             if bytes.ends_with(b"\r\n\r\n") {
                 shared.phase = Phase::Established;
             }
@@ -275,9 +277,9 @@ impl Write for HyperIo {
         }
         let count = bytes.len().min(SEND_BUFFER_BYTES_MAX - shared.outgoing.len());
         shared.outgoing.extend_from_slice(&bytes[..count]);
-        let io_waker = shared.io_waker.clone();
+        let run_waker = shared.run_waker.clone();
         drop(shared);
-        io_waker.wake();
+        run_waker.wake();
         Poll::Ready(Ok(count))
     }
 
@@ -289,9 +291,9 @@ impl Write for HyperIo {
         let mut shared = lock(&self.0);
         if shared.phase == Phase::Established {
             shared.is_write_closed = true;
-            let io_waker = shared.io_waker.clone();
+            let run_waker = shared.run_waker.clone();
             drop(shared);
-            io_waker.wake();
+            run_waker.wake();
         }
         Poll::Ready(Ok(()))
     }
@@ -301,9 +303,9 @@ impl Drop for HyperIo {
     fn drop(&mut self) {
         let mut shared = lock(&self.0);
         shared.is_write_closed = true;
-        let io_waker = shared.io_waker.clone();
+        let run_waker = shared.run_waker.clone();
         drop(shared);
-        io_waker.wake();
+        run_waker.wake();
     }
 }
 
@@ -348,7 +350,7 @@ pub(crate) fn spawn_upgrade(on_upgrade: hyper::upgrade::OnUpgrade, handler: Upgr
             match tunnel.poll_send(&mut io, cx) {
                 Poll::Ready(Err(_)) => Poll::Ready(()),
                 // The protocol's last bytes are sent before the connection ends.
-                Poll::Pending if tunnel.is_idle() && has_ended => Poll::Ready(()),
+                Poll::Pending if tunnel.is_all_sent() && has_ended => Poll::Ready(()),
                 _ => Poll::Pending,
             }
         })
@@ -359,17 +361,19 @@ pub(crate) fn spawn_upgrade(on_upgrade: hyper::upgrade::OnUpgrade, handler: Upgr
 
 /// Copies bytes between hyper's connection and our protocol.
 struct Tunnel {
-    /// `None` after the peer has closed its sending side or the connection has failed.
+    /// Passes received bytes to the protocol. `None` after the peer has closed its sending side or
+    /// the connection has failed.
     writer: Option<PipeWriter>,
+    /// The bytes that the protocol has written.
     outgoing: SendBuffer,
-    /// The bytes drained from `outgoing`, of which the first `sent` are sent.
+    /// The bytes taken from `outgoing`, of which the first `sent` are sent.
     unsent: Vec<u8>,
     sent: usize,
 }
 
 impl Tunnel {
-    /// Whether all drained bytes are sent.
-    fn is_idle(&self) -> bool {
+    /// Whether all bytes that were taken from `outgoing` are sent.
+    fn is_all_sent(&self) -> bool {
         self.sent == self.unsent.len()
     }
 
@@ -404,7 +408,7 @@ impl Tunnel {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            if self.is_idle() {
+            if self.is_all_sent() {
                 self.unsent.clear();
                 self.sent = 0;
                 if self.outgoing.poll_drain(cx, &mut self.unsent).is_pending() {

@@ -12,8 +12,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Converts a tower layer that requires one body type, usually axum's, into a middleware. Examples
-/// are `axum::middleware::from_fn`, `login_required!` of axum-login, and `GovernorLayer`. `body`
-/// converts a [`SendBody`] into the required type.
+/// are `axum::middleware::from_fn`, `login_required!` of axum-login, and `GovernorLayer`.
+/// `convert_body` converts a [`SendBody`] into the required type.
 ///
 /// ```
 /// use axum::body::Body;
@@ -38,28 +38,28 @@ use tower_service::Service;
 ///
 /// # Cost
 ///
-/// The cost is that of [`layer()`] plus that of `body`. `axum::body::Body::new` boxes each body
-/// that is not empty, and Peregrine reads a boxed body as a stream.
+/// The cost is that of [`layer()`] plus that of `convert_body`. `axum::body::Body::new` boxes each
+/// body that is not empty, and Peregrine reads a boxed body as a stream.
 pub fn layer_with_body<L, B, S, R>(
-    body: fn(SendBody) -> B,
+    convert_body: fn(SendBody) -> B,
     inner_layer: L,
 ) -> LayerMiddleware<LayerWithBody<L, B>>
 where
     L: Layer<NextServiceWithBody<B>, Service = S>,
     S: Service<http::Request<B>, Response = http::Response<R>>,
 {
-    layer(LayerWithBody { body, layer: inner_layer })
+    layer(LayerWithBody { convert_body, layer: inner_layer })
 }
 
 /// Adapts a layer for one body type to [`SendBody`]. Created by [`layer_with_body`].
 pub struct LayerWithBody<L, B> {
-    body: fn(SendBody) -> B,
+    convert_body: fn(SendBody) -> B,
     layer: L,
 }
 
 impl<L: Clone, B> Clone for LayerWithBody<L, B> {
     fn clone(&self) -> Self {
-        Self { body: self.body, layer: self.layer.clone() }
+        Self { convert_body: self.convert_body, layer: self.layer.clone() }
     }
 }
 
@@ -67,20 +67,21 @@ impl<L: Layer<NextServiceWithBody<B>>, B> Layer<NextService> for LayerWithBody<L
     type Service = ServiceWithBody<L::Service, B>;
 
     fn layer(&self, inner: NextService) -> Self::Service {
-        let service = self.layer.layer(NextServiceWithBody { body: self.body, inner });
-        ServiceWithBody { body: self.body, service }
+        let service =
+            self.layer.layer(NextServiceWithBody { convert_body: self.convert_body, inner });
+        ServiceWithBody { convert_body: self.convert_body, service }
     }
 }
 
 /// Adapts a service that accepts one body type to [`SendBody`].
 pub struct ServiceWithBody<S, B> {
-    body: fn(SendBody) -> B,
+    convert_body: fn(SendBody) -> B,
     service: S,
 }
 
 impl<S: Clone, B> Clone for ServiceWithBody<S, B> {
     fn clone(&self) -> Self {
-        Self { body: self.body, service: self.service.clone() }
+        Self { convert_body: self.convert_body, service: self.service.clone() }
     }
 }
 
@@ -94,19 +95,19 @@ impl<S: Service<http::Request<B>>, B> Service<http::Request<SendBody>> for Servi
     }
 
     fn call(&mut self, request: http::Request<SendBody>) -> S::Future {
-        self.service.call(request.map(self.body))
+        self.service.call(request.map(self.convert_body))
     }
 }
 
 /// [`NextService`], with its response bodies converted to `B`.
 pub struct NextServiceWithBody<B> {
-    body: fn(SendBody) -> B,
+    convert_body: fn(SendBody) -> B,
     inner: NextService,
 }
 
 impl<B> Clone for NextServiceWithBody<B> {
     fn clone(&self) -> Self {
-        Self { body: self.body, inner: self.inner.clone() }
+        Self { convert_body: self.convert_body, inner: self.inner.clone() }
     }
 }
 
@@ -123,13 +124,13 @@ where
     }
 
     fn call(&mut self, request: http::Request<T>) -> Self::Future {
-        NextFutureWithBody { body: self.body, call: self.inner.call(request) }
+        NextFutureWithBody { convert_body: self.convert_body, call: self.inner.call(request) }
     }
 }
 
 /// The future of [`NextServiceWithBody`].
 pub struct NextFutureWithBody<T, B> {
-    body: fn(SendBody) -> B,
+    convert_body: fn(SendBody) -> B,
     call: NextFuture<T>,
 }
 
@@ -141,7 +142,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.call).poll(cx);
-        polled.map(|result| result.map(|response| response.map(self.body)))
+        polled.map(|result| result.map(|response| response.map(self.convert_body)))
     }
 }
 

@@ -23,9 +23,9 @@
 /// The check costs nothing at run time, so it can stay in the code.
 #[macro_export]
 macro_rules! check_handler {
-    // The rules that begin with `@` name a type parameter for each `_`. The last one is separate,
-    // because only the last argument may be a `FromRequest`; its parameter `Via` is an inferred
-    // marker. The rules that begin with `@@` emit the check.
+    // The rules that begin with `@` name a type parameter for each `_`. The type parameter of the
+    // last argument is kept separate, because only that argument may be a `FromRequest`, whose
+    // parameter `Via` is an inferred marker. The rules that begin with `@@` emit the check.
     (async fn $handler:ident ( $($argument:tt),* $(,)? )) => {
         $crate::check_handler!(@ async $handler; ; A B C D E G H I J K L M; $($argument)*);
     };

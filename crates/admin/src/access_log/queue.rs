@@ -18,11 +18,14 @@ const LOCK_ATTEMPTS: usize = 4;
 /// The lines of one worker that wait to be written.
 #[derive(Debug)]
 pub(super) struct LineQueue {
+    /// The index of the worker.
     worker: usize,
+    /// The maximum size of the lines in each slot.
     bytes_max: usize,
-    /// The writer thread locks one slot at a time, and only to remove its contents. So one of the
-    /// two slots is always free, and a worker never waits, even if the writer thread is preempted
-    /// while it holds a lock; see [`LOCK_ATTEMPTS`].
+    /// The worker uses the second slot only while the writer thread has locked the first one. The
+    /// writer thread locks one slot at a time, and only to remove its contents. So one of the two
+    /// slots is always free, and a worker never waits, even if the writer thread is preempted while
+    /// it holds a lock; see [`LOCK_ATTEMPTS`].
     slots: [Mutex<Vec<u8>>; 2],
     signal: Arc<WriterSignal>,
     metrics: Arc<AccessLogMetrics>,
@@ -76,6 +79,7 @@ impl LineQueue {
             lines.extend_from_slice(line);
             drop(lines);
             counters.accepted.add(1);
+            // Only the line that crosses the half wakes the thread urgently.
             let half = self.bytes_max / 2;
             let becomes_half_full = len_before < half && len_before + line.len() >= half;
             return self.signal.notify(becomes_half_full);
@@ -87,9 +91,9 @@ impl LineQueue {
 /// Wakes the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct WriterSignal {
-    /// Whether the thread has been woken. A worker that reads false after queueing a line wakes the
-    /// thread. The thread clears this flag before it removes lines from a slot. The slot's lock
-    /// orders the two accesses.
+    /// Whether the thread has been woken for lines or requests that it has not begun to handle. A
+    /// worker that reads false after queueing a line wakes the thread. The thread clears this flag
+    /// before it removes lines from a slot. The slot's lock orders the two accesses.
     is_set: AtomicBool,
     /// Whether a queue has become half full, so that the thread must not wait for more lines.
     is_urgent: AtomicBool,
@@ -114,6 +118,7 @@ pub(super) enum WriterState {
 impl WriterSignal {
     pub(super) fn set_thread(&self, thread: Thread) {
         let _ = self.thread.set(thread);
+        // Earlier wake-ups had no effect, because the thread was not known.
         self.wake();
     }
 

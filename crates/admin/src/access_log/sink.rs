@@ -15,7 +15,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// The output of the access log.
 pub struct Sink {
     kind: SinkKind,
-    /// Whether the last line was written only in part.
+    /// Whether the output ends with a line that was written only in part.
     is_last_line_partial: bool,
 }
 
@@ -66,9 +66,9 @@ impl Sink {
         Ok(true)
     }
 
-    /// Writes lines. Returns how many bytes were written, up to the end of the last complete line.
-    /// While the output is full, waits and retries. Fails with `WouldBlock` if `gives_up` returns
-    /// true meanwhile.
+    /// Writes lines. Returns how many bytes were written, up to the end of the last complete line:
+    /// a line that was written in part counts as not written. While the output is full, waits and
+    /// retries. Fails with `WouldBlock` if `gives_up` returns true meanwhile.
     pub(super) fn write(
         &mut self,
         lines: &[u8],
@@ -89,6 +89,7 @@ impl Sink {
         (complete_len, result.and_then(|()| self.flush()))
     }
 
+    /// Writes all bytes, unless an error occurs. Returns how many were written.
     fn write_bytes(
         &mut self,
         bytes: &[u8],

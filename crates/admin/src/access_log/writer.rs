@@ -26,6 +26,8 @@ pub(super) struct AccessLogWriter {
 impl AccessLogWriter {
     /// Writes lines until the log is closed.
     pub(super) fn run(mut self) {
+        // `batch` is the buffer that circulates through the slots. `is_failing` is whether the last
+        // write failed: only the first failure in a row is logged.
         let (mut batch, mut is_failing) = (Vec::new(), false);
         let queues = std::mem::take(&mut self.queues);
         loop {
@@ -37,6 +39,7 @@ impl AccessLogWriter {
             // lines that were queued before the log was closed.
             let is_last = match self.signal.state() {
                 WriterState::Running => false,
+                // Each worker has one clone of its queue, and drops it when it ends.
                 WriterState::Detached => queues.iter().all(|queue| Arc::strong_count(queue) == 1),
                 WriterState::Flushing => true,
             };

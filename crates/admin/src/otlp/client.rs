@@ -23,7 +23,8 @@ const RESPONSES_MAX: usize = 8;
 /// The client that sends spans to a collector.
 #[derive(Debug)]
 pub(super) struct CollectorClient {
-    /// The timeout of a whole request, from connecting to the end of the response.
+    /// The timeout of a whole request, from connecting to the end of the response. Only the lookup
+    /// of the collector's name can exceed it; the request then fails afterwards.
     pub(super) timeout: Duration,
 }
 

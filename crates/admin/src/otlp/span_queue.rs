@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The maximum number of queued spans, by default.
+/// The maximum number of spans in a queue, by default.
 const QUEUED_SPANS_MAX: usize = 2048;
 
 /// The span counters of this process.
@@ -41,7 +41,7 @@ fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Returns the number of queued spans.
+/// Returns the number of queued spans of this process, including those that are being sent.
 pub(super) fn queued() -> u64 {
     let SpanCounters { created, exported, dropped, failed } = &COUNTERS;
     // These are read before `created`, so that the difference cannot be negative.
@@ -52,31 +52,33 @@ pub(super) fn queued() -> u64 {
 /// Passes spans to the thread that sends them, and limits the number of queued spans.
 #[derive(Debug)]
 pub(super) struct SpanQueue {
-    batches: BatchSpanProcessor,
-    queued: Arc<AtomicUsize>,
-    queued_max: usize,
+    batch_processor: BatchSpanProcessor,
+    /// The number of spans in this queue, which [`CountingExporter`] decreases. The counters of the
+    /// process include the spans of all queues.
+    queue_len: Arc<AtomicUsize>,
+    queue_len_max: usize,
 }
 
 impl SpanQueue {
     /// Creates a queue for this exporter.
     pub(super) fn new(collector: opentelemetry_otlp::SpanExporter) -> Self {
-        let queued_max = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
-        let queued_max =
-            queued_max.and_then(|queued_max| queued_max.trim().parse().ok()).filter(|n| *n > 0);
-        let queued_max = queued_max.unwrap_or(QUEUED_SPANS_MAX);
-        let queued = Arc::<AtomicUsize>::default();
-        let counting_exporter = CountingExporter { collector, queued: Arc::clone(&queued) };
+        let queue_len_max = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
+        let queue_len_max =
+            queue_len_max.and_then(|text| text.trim().parse().ok()).filter(|n| *n > 0);
+        let queue_len_max = queue_len_max.unwrap_or(QUEUED_SPANS_MAX);
+        let queue_len = Arc::<AtomicUsize>::default();
+        let counting_exporter = CountingExporter { collector, queue_len: Arc::clone(&queue_len) };
         // The SDK's queue has the same size, so it never drops a span that this queue accepts.
-        let config = BatchConfigBuilder::default().with_max_queue_size(queued_max).build();
-        let batches =
+        let config = BatchConfigBuilder::default().with_max_queue_size(queue_len_max).build();
+        let batch_processor =
             BatchSpanProcessor::builder(counting_exporter).with_batch_config(config).build();
-        Self { batches, queued, queued_max }
+        Self { batch_processor, queue_len, queue_len_max }
     }
 }
 
 impl SpanProcessor for SpanQueue {
     fn on_start(&self, span: &mut Span, context: &Context) {
-        self.batches.on_start(span, context);
+        self.batch_processor.on_start(span, context);
     }
 
     fn on_end(&self, span: SpanData) {
@@ -84,23 +86,23 @@ impl SpanProcessor for SpanQueue {
             return;
         }
         add(&COUNTERS.created, 1);
-        let increment = |queued: usize| (queued < self.queued_max).then_some(queued + 1);
-        match self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment) {
-            Ok(_) => self.batches.on_end(span),
+        let increment = |len: usize| (len < self.queue_len_max).then_some(len + 1);
+        match self.queue_len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment) {
+            Ok(_) => self.batch_processor.on_end(span),
             Err(_) => add(&COUNTERS.dropped, 1),
         }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        self.batches.force_flush()
+        self.batch_processor.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.batches.shutdown_with_timeout(timeout)
+        self.batch_processor.shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        self.batches.set_resource(resource);
+        self.batch_processor.set_resource(resource);
     }
 }
 
@@ -108,7 +110,8 @@ impl SpanProcessor for SpanQueue {
 #[derive(Debug)]
 struct CountingExporter {
     collector: opentelemetry_otlp::SpanExporter,
-    queued: Arc<AtomicUsize>,
+    /// The `queue_len` of the [`SpanQueue`].
+    queue_len: Arc<AtomicUsize>,
 }
 
 impl SpanExporter for CountingExporter {
@@ -116,7 +119,7 @@ impl SpanExporter for CountingExporter {
         let count = batch.len();
         let result = self.collector.export(batch).await;
         add(if result.is_ok() { &COUNTERS.exported } else { &COUNTERS.failed }, count);
-        self.queued.fetch_sub(count, Ordering::Relaxed);
+        self.queue_len.fetch_sub(count, Ordering::Relaxed);
         result
     }
 

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::listen::bind::ListenAddr;
 use crate::listen::listener::ListenSource;
 use crate::listen::listeners::{AdminListener, Listeners};
-use crate::listen::socket_file::SocketFileOwner;
+use crate::listen::socket_file::SocketFilePermissions;
 use peregrine_admin::internal::{AdminState, RunningAdmin};
 use peregrine_driver::Socket;
 use peregrine_restart::internal::InheritedListeners;
@@ -47,7 +47,7 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 pub struct Admin {
     /// `None` if the application serves the pages.
     source: Option<ListenSource>,
-    owner: SocketFileOwner,
+    permissions: SocketFilePermissions,
     liveness_threshold: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Admin {
     /// Uses a listener that was bound elsewhere, for example by a service manager.
     #[doc(alias = "listener")]
     pub fn from_socket(listener: impl Into<Socket>) -> Self {
-        Self::from_source(ListenSource::Bound(listener.into()))
+        Self::from_source(ListenSource::BoundElsewhere(listener.into()))
     }
 
     /// Listens on the sockets called `name` from a service manager; see
@@ -83,7 +83,7 @@ impl Admin {
     fn from_source(source: ListenSource) -> Self {
         Self {
             source: Some(source),
-            owner: SocketFileOwner::default(),
+            permissions: SocketFilePermissions::default(),
             liveness_threshold: DEFAULT_LIVENESS_THRESHOLD,
         }
     }
@@ -94,7 +94,7 @@ impl Admin {
     pub fn without_listener() -> Self {
         Self {
             source: None,
-            owner: SocketFileOwner::default(),
+            permissions: SocketFilePermissions::default(),
             liveness_threshold: DEFAULT_LIVENESS_THRESHOLD,
         }
     }
@@ -114,7 +114,7 @@ impl Admin {
     /// [`Listener::unix_mode`](crate::Listener::unix_mode).
     #[must_use]
     pub fn unix_mode(mut self, mode: u32) -> Self {
-        self.owner.mode = Some(mode);
+        self.permissions.mode = Some(mode);
         self
     }
 
@@ -122,7 +122,7 @@ impl Admin {
     /// [`Listener::unix_owner`](crate::Listener::unix_owner).
     #[must_use]
     pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
-        self.owner.user = Some(user.into());
+        self.permissions.user = Some(user.into());
         self
     }
 
@@ -130,7 +130,7 @@ impl Admin {
     /// [`Listener::unix_group`](crate::Listener::unix_group).
     #[must_use]
     pub fn unix_group(mut self, group: impl Into<String>) -> Self {
-        self.owner.group = Some(group.into());
+        self.permissions.group = Some(group.into());
         self
     }
 
@@ -149,8 +149,10 @@ impl Admin {
         listeners: &mut Listeners,
         inherited: &mut Option<InheritedListeners>,
     ) -> Result<Option<AdminListener>, Error> {
-        self.owner.validate(self.source.as_ref().and_then(ListenSource::own_address))?;
-        self.source.map(|source| listeners.bind_admin(source, &self.owner, inherited)).transpose()
+        self.permissions.validate(self.source.as_ref().and_then(ListenSource::own_address))?;
+        self.source
+            .map(|source| listeners.bind_admin(source, &self.permissions, inherited))
+            .transpose()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Binds listen addresses, and distributes their sockets among the workers.
 
 use crate::error::Error;
-use crate::listen::socket_file::SocketFileOwner;
+use crate::listen::socket_file::SocketFilePermissions;
 use peregrine_driver::{Socket, SocketOptions};
 #[cfg(unix)]
 use peregrine_restart::internal::FileId;
@@ -45,6 +45,7 @@ pub(crate) struct BoundSockets {
     pub(crate) sockets: Vec<Socket>,
     /// The file of a Unix domain socket, removed when this value is dropped.
     pub(crate) socket_file: Option<UnixSocketFile>,
+    /// Whether another process also has the sockets.
     pub(crate) sharing: SocketSharing,
     /// Whether the application or a service manager created the sockets and may keep them open.
     pub(crate) is_external: bool,
@@ -53,7 +54,7 @@ pub(crate) struct BoundSockets {
 }
 
 impl BoundSockets {
-    /// Wraps sockets that this server has bound, which it does not share with other processes.
+    /// Wraps sockets that this server has bound, and that no other process has yet.
     fn owned(address: ListenAddr, sockets: Vec<Socket>) -> Self {
         Self {
             address,
@@ -87,13 +88,13 @@ impl BoundSockets {
     /// Duplicates the sockets and distributes them among the workers. Returns one list for each
     /// worker. Each list has at least one socket, and each socket is in at least one list.
     pub(crate) fn distribute(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
-        let count = self.sockets.len();
-        // If the queues cannot be distributed evenly, all workers accept from all of them.
-        let is_even = count.is_multiple_of(workers);
-        let is_for = |worker, queue: usize| !is_even || queue % workers == worker;
+        // Each socket has one queue. If the queues cannot be distributed evenly, all workers accept
+        // from all of them.
+        let is_even = self.sockets.len().is_multiple_of(workers);
+        let is_assigned = |worker, queue: usize| !is_even || queue % workers == worker;
         let clones_for = |worker| {
             let queues = self.sockets.iter().enumerate();
-            let assigned = queues.filter(move |(queue, _)| is_for(worker, *queue));
+            let assigned = queues.filter(move |(queue, _)| is_assigned(worker, *queue));
             assigned.map(|(_, socket)| try_clone(socket)).collect()
         };
         (0..workers).map(clones_for).collect()
@@ -145,13 +146,13 @@ impl Drop for UnixSocketFile {
 /// Listens at `address`, with one socket per worker where that is possible.
 pub(crate) fn bind(
     address: &str,
-    owner: &SocketFileOwner,
+    permissions: &SocketFilePermissions,
     workers: usize,
     options: &SocketOptions,
 ) -> Result<BoundSockets, Error> {
     let bind_error = |cause| Error::Bind { address: address.to_owned(), cause };
     if let Some(path) = address.strip_prefix("unix:") {
-        return bind_unix(Path::new(path), owner, options);
+        return bind_unix(Path::new(path), permissions, options);
     }
     let candidates = address
         .to_socket_addrs()
@@ -173,26 +174,26 @@ fn bind_tcp(
 ) -> io::Result<BoundSockets> {
     // All workers share one socket where the kernel does not balance several, or if the options
     // request it.
-    let workers = if REUSEPORT_BALANCES && !options.shared_accept_queue { workers } else { 1 };
+    let socket_count = if REUSEPORT_BALANCES && !options.shared_accept_queue { workers } else { 1 };
     // A socket with SO_REUSEPORT can be bound to a port on which another process of this user
-    // already listens with that option, and would silently take half of its connections. So the
-    // first socket is bound without the option, which fails if the port is in use, and is closed
-    // before the others are bound. If the kernel chooses the port, the port is free. The first
+    // already listens with that option, and would silently take half of its connections. So a first
+    // socket is bound without the option, only to fail if the port is in use. It is closed before
+    // the actual sockets are bound. If the kernel chooses the port, the port is free. The first
     // socket then has the option and stays open, so that no other process can take the port before
     // the other sockets are bound.
     let is_any_port = address.port() == 0;
-    let first = bind_socket(address, is_any_port && workers > 1, options)?;
+    let first = bind_socket(address, is_any_port && socket_count > 1, options)?;
     let address = first.local_addr()?;
-    if workers == 1 {
+    if socket_count == 1 {
         return Ok(BoundSockets::owned(ListenAddr::Tcp(address), vec![Socket::Tcp(first)]));
     }
-    let mut sockets = Vec::with_capacity(workers);
+    let mut sockets = Vec::with_capacity(socket_count);
     if is_any_port {
         sockets.push(Socket::Tcp(first));
     } else {
         drop(first);
     }
-    while sockets.len() < workers {
+    while sockets.len() < socket_count {
         sockets.push(Socket::Tcp(bind_socket(address, true, options)?));
     }
     Ok(BoundSockets::owned(ListenAddr::Tcp(address), sockets))
@@ -244,22 +245,22 @@ fn backlog(options: &SocketOptions) -> i32 {
 #[cfg(unix)]
 fn bind_unix(
     path: &Path,
-    owner: &SocketFileOwner,
+    permissions: &SocketFilePermissions,
     options: &SocketOptions,
 ) -> Result<BoundSockets, Error> {
     use std::os::unix::net::UnixListener;
     let bind_error = |cause| Error::Bind { address: format!("unix:{}", path.display()), cause };
-    let owner = owner.resolve(path)?;
+    let permissions = permissions.resolve(path)?;
     remove_stale_socket(path).map_err(bind_error)?;
     // No buffer sizes are set: connections of Unix domain sockets do not inherit them.
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).map_err(bind_error)?;
     let address = SockAddr::unix(path).map_err(bind_error)?;
     socket.bind(&address).map_err(bind_error)?;
-    // From here on, dropping `file` on an error removes the file.
     let sharing = SocketSharing::default();
+    // From here on, dropping `file` on an error removes the file.
     let file = UnixSocketFile::new(path, sharing.clone()).map_err(bind_error)?;
     // This must precede `listen`, or a peer could connect before the file's mode excludes it.
-    owner.apply(path)?;
+    permissions.apply(path)?;
     socket.listen(backlog(options)).map_err(bind_error)?;
     socket.set_nonblocking(true).map_err(bind_error)?;
     let sockets = vec![Socket::Unix(UnixListener::from(socket))];
@@ -294,7 +295,11 @@ fn is_stale(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(unix))]
-fn bind_unix(path: &Path, _: &SocketFileOwner, _: &SocketOptions) -> Result<BoundSockets, Error> {
+fn bind_unix(
+    path: &Path,
+    _: &SocketFilePermissions,
+    _: &SocketOptions,
+) -> Result<BoundSockets, Error> {
     let cause = io::Error::new(io::ErrorKind::Unsupported, "this system has no Unix sockets");
     Err(Error::Bind { address: format!("unix:{}", path.display()), cause })
 }
@@ -344,7 +349,7 @@ mod tests {
     use super::*;
 
     fn bind(address: &str, workers: usize) -> Result<BoundSockets, Error> {
-        super::bind(address, &SocketFileOwner::default(), workers, &SocketOptions::default())
+        super::bind(address, &SocketFilePermissions::default(), workers, &SocketOptions::default())
     }
 
     #[test]
@@ -381,7 +386,7 @@ mod tests {
     #[test]
     fn all_workers_share_a_single_accept_queue() {
         let options = SocketOptions { shared_accept_queue: true, ..SocketOptions::default() };
-        let bound = super::bind("127.0.0.1:0", &SocketFileOwner::default(), 3, &options)
+        let bound = super::bind("127.0.0.1:0", &SocketFilePermissions::default(), 3, &options)
             .expect("any free port");
         assert_eq!(bound.sockets.len(), 1);
         let distributed = bound.distribute(3).expect("descriptors are available");
@@ -398,7 +403,8 @@ mod tests {
             ..SocketOptions::default()
         };
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(bound) = super::bind(address, &SocketFileOwner::default(), 2, &options) else {
+            let Ok(bound) = super::bind(address, &SocketFilePermissions::default(), 2, &options)
+            else {
                 // This machine may not have IPv6.
                 assert_eq!(address, "[::1]:0");
                 continue;
@@ -553,8 +559,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("s");
         let address = format!("unix:{}", path.display());
-        let bind =
-            |owner: SocketFileOwner| super::bind(&address, &owner, 1, &SocketOptions::default());
+        let bind = |permissions: SocketFilePermissions| {
+            super::bind(&address, &permissions, 1, &SocketOptions::default())
+        };
         let directory_metadata = std::fs::metadata(directory.path()).expect("a directory");
         let is_root = directory_metadata.uid() == 0;
         // Only root can change the owner of a file.
@@ -564,12 +571,12 @@ mod tests {
             (directory_metadata.uid(), directory_metadata.gid())
         };
         for mode in [0o600, 0o660, 0o777, 0] {
-            let owner = SocketFileOwner {
+            let permissions = SocketFilePermissions {
                 mode: Some(mode),
                 user: Some(user.to_string()),
                 group: Some(group.to_string()),
             };
-            let _bound = bind(owner).expect("permitted");
+            let _bound = bind(permissions).expect("permitted");
             let metadata = std::fs::symlink_metadata(&path).expect("a socket file");
             assert_eq!(metadata.permissions().mode() & 0o7777, mode);
             assert_eq!((metadata.uid(), metadata.gid()), (user, group));
@@ -580,15 +587,17 @@ mod tests {
         ] {
             let (user, group) = (user.map(str::to_owned), group.map(str::to_owned));
             let error =
-                bind(SocketFileOwner { mode: None, user, group }).expect_err("no such name");
+                bind(SocketFilePermissions { mode: None, user, group }).expect_err("no such name");
             let text = error.to_string();
             assert!(text.contains(expected) && text.contains(&address), "{text}");
             assert!(!path.exists(), "an error leaves nothing behind");
         }
         if is_root {
-            let owner =
-                SocketFileOwner { user: Some("root".to_owned()), ..SocketFileOwner::default() };
-            let _bound = bind(owner).expect("permitted");
+            let permissions = SocketFilePermissions {
+                user: Some("root".to_owned()),
+                ..SocketFilePermissions::default()
+            };
+            let _bound = bind(permissions).expect("permitted");
             assert_eq!(std::fs::metadata(&path).expect("a file").uid(), 0);
         }
     }

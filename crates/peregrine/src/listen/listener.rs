@@ -1,7 +1,7 @@
 //! [`Listener`]: one listen address and the settings of its connections.
 
 use crate::error::Error;
-use crate::listen::socket_file::SocketFileOwner;
+use crate::listen::socket_file::SocketFilePermissions;
 use peregrine_driver::Socket;
 use peregrine_restart::internal::TicketSecrets;
 use peregrine_server::{BoundListener, Limits, ProxyProtocol, ReloadableConfig, SocketSharing};
@@ -32,7 +32,7 @@ use tokio::sync::watch;
 #[must_use = "a listener does nothing until it is passed to `Server::listen`"]
 pub struct Listener {
     source: ListenSource,
-    owner: SocketFileOwner,
+    permissions: SocketFilePermissions,
     tls: Option<TlsConfig>,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
@@ -45,8 +45,8 @@ pub struct Listener {
 #[derive(Debug)]
 pub(crate) enum ListenSource {
     Address(String),
-    /// A socket that was bound elsewhere.
-    Bound(Socket),
+    /// A socket that was bound outside of this server.
+    BoundElsewhere(Socket),
     /// The name of sockets from the service manager, and the address to bind if it passed no
     /// sockets.
     #[cfg(all(target_os = "linux", feature = "restart"))]
@@ -59,7 +59,7 @@ impl ListenSource {
     pub(crate) fn own_address(&self) -> Option<&str> {
         match self {
             Self::Address(address) => Some(address),
-            Self::Bound(_) => None,
+            Self::BoundElsewhere(_) => None,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(_, address) => address.as_deref(),
         }
@@ -98,7 +98,7 @@ impl Listener {
     fn new(source: ListenSource) -> Self {
         Self {
             source,
-            owner: SocketFileOwner::default(),
+            permissions: SocketFilePermissions::default(),
             tls: None,
             limits: None,
             proxy_protocol: None,
@@ -112,21 +112,21 @@ impl Listener {
     /// peer can connect. The files of sockets inherited through an upgrade in place or from a
     /// service manager are not changed.
     pub fn unix_mode(mut self, mode: u32) -> Self {
-        self.owner.mode = Some(mode);
+        self.permissions.mode = Some(mode);
         self
     }
 
     /// Sets the owner of a Unix domain socket's file, by user name or id. Only root can change
     /// owners.
     pub fn unix_owner(mut self, user: impl Into<String>) -> Self {
-        self.owner.user = Some(user.into());
+        self.permissions.user = Some(user.into());
         self
     }
 
     /// Sets the group of a Unix domain socket's file, by name or id. It must be a group that this
     /// process is in, unless the process runs as root.
     pub fn unix_group(mut self, group: impl Into<String>) -> Self {
-        self.owner.group = Some(group.into());
+        self.permissions.group = Some(group.into());
         self
     }
 
@@ -200,7 +200,7 @@ impl Listener {
         let trusted_proxies = self.trusted_proxies.or_else(|| server_proxies.cloned());
         let name = || match &self.source {
             ListenSource::Address(address) => address.clone(),
-            ListenSource::Bound(_) => "(a listener bound elsewhere)".to_owned(),
+            ListenSource::BoundElsewhere(_) => "(a listener bound elsewhere)".to_owned(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
             ListenSource::Activated(socket_name, _) => socket_name.clone(),
         };
@@ -213,18 +213,18 @@ impl Listener {
                 return Err(Error::Config(format!("{setting} of {}: {error}", name())));
             }
         }
-        self.owner.validate(self.source.own_address())?;
-        let Self { source, owner, tls, limits, proxy_protocol, updates, .. } = self;
+        self.permissions.validate(self.source.own_address())?;
+        let Self { source, permissions, tls, limits, proxy_protocol, updates, .. } = self;
         Ok((
             source,
-            ListenerSettings { owner, tls, limits, proxy_protocol, trusted_proxies, updates },
+            ListenerSettings { permissions, tls, limits, proxy_protocol, trusted_proxies, updates },
         ))
     }
 }
 
 /// The settings of a listener's connections, on every worker.
 pub struct ListenerSettings {
-    pub(crate) owner: SocketFileOwner,
+    pub(crate) permissions: SocketFilePermissions,
     tls: Option<TlsConfig>,
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
@@ -238,8 +238,8 @@ impl ListenerSettings {
         self.tls.is_some()
     }
 
-    /// Derives the ticket keys from the previous process's secrets, so that clients can resume
-    /// their TLS sessions.
+    /// Replaces the ticket keys, if they were generated at random, with keys from the previous
+    /// process's secrets, so that clients can resume their TLS sessions.
     pub(crate) fn inherit_ticket_secrets(&self, TicketSecrets(secrets): &TicketSecrets) {
         #[cfg(feature = "tls")]
         if let (Some(keys), false) = (self.ticket_keys(), secrets.is_empty())
@@ -317,7 +317,7 @@ impl From<std::os::unix::net::UnixListener> for Listener {
 /// workers share it.
 impl From<Socket> for Listener {
     fn from(socket: Socket) -> Self {
-        Self::new(ListenSource::Bound(socket))
+        Self::new(ListenSource::BoundElsewhere(socket))
     }
 }
 

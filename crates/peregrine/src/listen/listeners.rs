@@ -4,7 +4,7 @@
 use super::bind::{self, BoundSockets, ListenAddr, UnixSocketFile};
 use crate::error::Error;
 use crate::listen::listener::{ListenSource, Listener, ListenerSettings};
-use crate::listen::socket_file::SocketFileOwner;
+use crate::listen::socket_file::SocketFilePermissions;
 use peregrine_driver::{Socket, SocketOptions};
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::internal::activated;
@@ -20,6 +20,7 @@ pub(crate) struct Listeners {
     pub(crate) per_worker: Vec<Vec<BoundListener<Socket>>>,
     /// The addresses, each with whether it uses TLS.
     pub(crate) addresses: Vec<(ListenAddr, bool)>,
+    /// Kept by the running server, because dropping them removes the files.
     pub(crate) socket_files: Vec<UnixSocketFile>,
     /// The sockets to pass to a successor.
     pub(crate) listener_fds: Vec<ListenerFds>,
@@ -52,12 +53,12 @@ pub(crate) struct AdminListener {
 
 impl Listeners {
     /// Opens all `listeners` for this number of `workers`, or inherits those that the previous
-    /// process passed on.
+    /// process passed on. `proxies` are the server's trusted proxies.
     pub(crate) fn bind(
         listeners: Vec<Listener>,
         proxies: Option<&TrustedProxies>,
         workers: usize,
-        sockets: &SocketOptions,
+        socket_options: &SocketOptions,
         inherited: &mut Option<InheritedListeners>,
     ) -> Result<Self, Error> {
         let mut bound_listeners =
@@ -65,9 +66,13 @@ impl Listeners {
         for listener in listeners {
             let (source, settings) = listener.into_parts(proxies)?;
             let key = source.key();
-            let (bound, _) =
-                source.bind_or_inherit(&settings.owner, workers, sockets, inherited)?;
-            for bound in bound {
+            let (bound_sockets, _) = source.bind_or_inherit(
+                &settings.permissions,
+                workers,
+                socket_options,
+                inherited,
+            )?;
+            for bound in bound_sockets {
                 bound_listeners.add(&key, bound, &settings)?;
             }
         }
@@ -78,12 +83,12 @@ impl Listeners {
     pub(crate) fn bind_admin(
         &mut self,
         source: ListenSource,
-        owner: &SocketFileOwner,
+        permissions: &SocketFilePermissions,
         inherited: &mut Option<InheritedListeners>,
     ) -> Result<AdminListener, Error> {
-        let (key, sockets) = (source.key(), SocketOptions::default());
+        let (key, socket_options) = (source.key(), SocketOptions::default());
         let (bound_sockets, is_inherited) =
-            source.bind_or_inherit(owner, 1, &sockets, inherited)?;
+            source.bind_or_inherit(permissions, 1, &socket_options, inherited)?;
         let first = bound_sockets.first().expect("a source has at least one socket");
         let (address, sharing) = (first.address.clone(), first.sharing.clone());
         let mut listeners = Vec::new();
@@ -134,7 +139,7 @@ impl ListenSource {
     fn key(&self) -> String {
         match self {
             Self::Address(address) => format!("address {address}"),
-            Self::Bound(socket) => {
+            Self::BoundElsewhere(socket) => {
                 let address = bind::local_addr(socket).map(|address| address.to_string());
                 format!("listener {}", address.unwrap_or_default())
             }
@@ -143,12 +148,12 @@ impl ListenSource {
         }
     }
 
-    /// Removes the sockets of this source from those that the previous process handed over. A
-    /// source that the program itself has bound inherits none.
+    /// Removes the sockets of this source from those that the previous process handed over, and
+    /// returns them. A socket that the program itself has bound is used in place of inherited ones.
     fn inherit(&self, inherited: &mut InheritedListeners) -> Vec<InheritedListener> {
         match self {
             Self::Address(address) => inherited.take(&self.key(), Some(address)),
-            Self::Bound(_) => Vec::new(),
+            Self::BoundElsewhere(_) => Vec::new(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(..) => inherited.take(&self.key(), None),
         }
@@ -157,37 +162,38 @@ impl ListenSource {
     /// Inherits the sockets, or opens them. Also returns whether they were inherited.
     fn bind_or_inherit(
         self,
-        owner: &SocketFileOwner,
+        permissions: &SocketFilePermissions,
         workers: usize,
-        sockets: &SocketOptions,
+        socket_options: &SocketOptions,
         inherited: &mut Option<InheritedListeners>,
     ) -> Result<(Vec<BoundSockets>, bool), Error> {
         let listeners =
             inherited.as_mut().map(|inherited| self.inherit(inherited)).unwrap_or_default();
         if listeners.is_empty() {
-            return self.bind(owner, workers, sockets).map(|bound| (bound, false));
+            return self.bind(permissions, workers, socket_options).map(|bound| (bound, false));
         }
         let bound: io::Result<Vec<_>> =
             listeners.into_iter().map(BoundSockets::inherited).collect();
         Ok((bound.map_err(Error::Handover)?, true))
     }
 
+    /// Opens the sockets: those that the service manager passed, or new ones.
     fn bind(
         self,
-        owner: &SocketFileOwner,
+        permissions: &SocketFilePermissions,
         workers: usize,
-        sockets: &SocketOptions,
+        socket_options: &SocketOptions,
     ) -> Result<Vec<BoundSockets>, Error> {
         let bound = match self {
-            Self::Address(address) => bind::bind(&address, owner, workers, sockets)?,
-            Self::Bound(socket) => bind::from_socket(socket)?,
+            Self::Address(address) => bind::bind(&address, permissions, workers, socket_options)?,
+            Self::BoundElsewhere(socket) => bind::from_socket(socket)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
                 let sockets_passed = activated(&name, address.is_some());
                 let sockets_passed =
                     sockets_passed.map_err(|error| Error::Config(error.to_string()))?;
                 match address.filter(|_| sockets_passed.is_empty()) {
-                    Some(address) => bind::bind(&address, owner, workers, sockets)?,
+                    Some(address) => bind::bind(&address, permissions, workers, socket_options)?,
                     None => return sockets_passed.into_iter().map(bind::from_socket).collect(),
                 }
             }

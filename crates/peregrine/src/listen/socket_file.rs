@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The mode, owner and group of a Unix domain socket's file. `None` means the system's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SocketFileOwner {
+pub(crate) struct SocketFilePermissions {
     pub(crate) mode: Option<u32>,
     /// A user name or numeric id.
     pub(crate) user: Option<String>,
@@ -15,7 +15,7 @@ pub(crate) struct SocketFileOwner {
     pub(crate) group: Option<String>,
 }
 
-impl SocketFileOwner {
+impl SocketFilePermissions {
     /// Checks the mode, and whether the listener can have these attributes: they apply only to a
     /// Unix domain socket that this server creates. `address` is `None` for a socket bound
     /// elsewhere.
@@ -36,19 +36,19 @@ impl SocketFileOwner {
     }
 }
 
-/// The attributes of a [`SocketFileOwner`], with numeric ids in place of names.
+/// The attributes of a [`SocketFilePermissions`], with numeric ids in place of names.
 #[cfg(unix)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResolvedOwner {
+pub(crate) struct ResolvedPermissions {
     mode: Option<u32>,
     user: Option<u32>,
     group: Option<u32>,
 }
 
 #[cfg(unix)]
-impl SocketFileOwner {
+impl SocketFilePermissions {
     /// Looks up the names of the user and the group.
-    pub(crate) fn resolve(&self, path: &Path) -> Result<ResolvedOwner, Error> {
+    pub(crate) fn resolve(&self, path: &Path) -> Result<ResolvedPermissions, Error> {
         use nix::unistd::{Group, User};
         let path = path.display();
         let to_id = |kind: &str, name: &String, lookup: nix::Result<Option<u32>>| match lookup {
@@ -72,7 +72,7 @@ impl SocketFileOwner {
             let lookup = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
             to_id("group", name, lookup)
         };
-        Ok(ResolvedOwner {
+        Ok(ResolvedPermissions {
             mode: self.mode,
             user: self.user.as_ref().map(user).transpose()?.flatten(),
             group: self.group.as_ref().map(group).transpose()?.flatten(),
@@ -81,7 +81,7 @@ impl SocketFileOwner {
 }
 
 #[cfg(unix)]
-impl ResolvedOwner {
+impl ResolvedPermissions {
     /// Applies these attributes to the file of a bound socket. The socket must not listen yet:
     /// until it does, all connections are refused, whatever the file's mode is.
     pub(crate) fn apply(self, path: &Path) -> Result<(), Error> {

@@ -46,6 +46,7 @@ pub(crate) enum ReloaderEvent {
 
 /// The state of the certificate thread.
 pub(crate) struct CertificateReloader {
+    /// The distinct TLS settings of the listeners.
     tls_configs: Vec<TlsConfig>,
     #[cfg(feature = "tls-watch")]
     watches_files: bool,
@@ -56,17 +57,17 @@ pub(crate) struct CertificateReloader {
 }
 
 impl CertificateReloader {
-    /// Creates a reloader for the certificates of these listeners. Listeners may share
-    /// certificates.
-    pub(crate) fn new<'t>(listeners: impl Iterator<Item = &'t TlsConfig>) -> Self {
-        let mut tls_configs: Vec<TlsConfig> = Vec::new();
-        for tls in listeners {
-            if !tls_configs.iter().any(|known| known.ptr_eq(tls)) {
-                tls_configs.push(tls.clone());
+    /// Creates a reloader for the certificates of the listeners with these TLS settings. Listeners
+    /// may share settings.
+    pub(crate) fn new<'t>(tls_configs: impl Iterator<Item = &'t TlsConfig>) -> Self {
+        let mut distinct: Vec<TlsConfig> = Vec::new();
+        for tls in tls_configs {
+            if !distinct.iter().any(|known| known.ptr_eq(tls)) {
+                distinct.push(tls.clone());
             }
         }
         Self {
-            tls_configs,
+            tls_configs: distinct,
             #[cfg(feature = "tls-watch")]
             watches_files: false,
             #[cfg(feature = "tls-watch")]
@@ -119,6 +120,7 @@ impl CertificateReloader {
                 #[cfg(feature = "tls-watch")]
                 Ok(ReloaderEvent::FilesChanged) => {
                     let requests = debounce(events);
+                    // Reloads only what has changed. A request reloads everything.
                     catch_log_panic(|| self.check_files());
                     match requests {
                         Some(requests) if !requests.is_empty() => catch_log_panic(|| self.reload()),

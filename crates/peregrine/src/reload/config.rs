@@ -37,19 +37,19 @@ pub(crate) struct ConfigReloader {
         Vec<(Option<Limits>, Option<TrustedProxies>, watch::Sender<ReloadableConfig>)>,
     worker_count: usize,
     /// Updates the workers' overload limits.
-    overload: watch::Sender<OverloadLimits>,
+    overload_sender: watch::Sender<OverloadLimits>,
     /// Updates the line format of the access log, if the configuration controls the log.
-    log_style: Option<watch::Sender<AccessLogStyle>>,
+    style_sender: Option<watch::Sender<AccessLogStyle>>,
     /// Changes the target of the access log, if the configuration controls the log.
     log_control: Option<LogControl>,
     /// Updates the sampling settings, if the configuration controls tracing.
-    traces: Option<watch::Sender<TraceConfig>>,
+    traces_sender: Option<watch::Sender<TraceConfig>>,
     /// The patterns of the application's routes, set once the application is built.
     route_patterns: RoutePatterns,
     on_reload: Option<ReloadCallback>,
     /// The paths of the settings and sections that the program has overridden in code.
     set_in_code: Vec<&'static str>,
-    /// The trusted proxies set in code.
+    /// The server's trusted proxies at startup. Reloads retain them if they were set in code.
     trusted_proxies: Option<TrustedProxies>,
     /// The settings in effect as text, for the admin listener.
     text: Arc<Mutex<String>>,
@@ -57,10 +57,12 @@ pub(crate) struct ConfigReloader {
     quiet: bool,
 }
 
-/// The changes that a reload applies in addition to the new configuration.
+/// The changes that a reload sends to the running parts of the server. They are prepared before any
+/// of them is applied, because preparing them can fail.
 struct ReloadPlan<'c> {
     listener_updates: Vec<(&'c watch::Sender<ReloadableConfig>, ReloadableConfig)>,
     overload: OverloadLimits,
+    /// The new output of the access log, if its target has changed.
     sink: Option<Sink>,
     style: AccessLogStyle,
     traces: Option<TraceConfig>,
@@ -75,7 +77,7 @@ pub(crate) struct InitialSettings<'s> {
     pub(crate) worker_count: usize,
     pub(crate) pin_workers: bool,
     pub(crate) driver: DriverChoice,
-    pub(crate) sockets: &'s SocketOptions,
+    pub(crate) socket_options: &'s SocketOptions,
     pub(crate) quiet: bool,
 }
 
@@ -94,10 +96,10 @@ impl ConfigReloader {
             listeners: Vec::new(),
             program_listeners: Vec::new(),
             worker_count: 1,
-            overload: watch::Sender::default(),
-            log_style: None,
+            overload_sender: watch::Sender::default(),
+            style_sender: None,
             log_control: None,
-            traces: None,
+            traces_sender: None,
             route_patterns: Arc::default(),
             on_reload: None,
             set_in_code: Vec::new(),
@@ -127,7 +129,7 @@ impl ConfigReloader {
 
     /// Subscribes to the workers' overload limits.
     pub(crate) fn overload_updates(&self) -> Option<watch::Receiver<OverloadLimits>> {
-        self.can_reload().then(|| self.overload.subscribe())
+        self.can_reload().then(|| self.overload_sender.subscribe())
     }
 
     /// Returns the settings in effect, as the admin listener shows them.
@@ -150,13 +152,13 @@ impl ConfigReloader {
         if self.can_reload() && !self.is_set_in_code("access_log") {
             let (sender, updates) = watch::channel(self.config.access_log.style());
             log.set_style_updates(updates);
-            self.log_style = Some(sender);
+            self.style_sender = Some(sender);
         }
     }
 
     /// Sets the control through which a reload changes the target of the access log.
     pub(crate) fn with_log_control(mut self, control: Option<LogControl>) -> Self {
-        self.log_control = control.filter(|_| self.log_style.is_some());
+        self.log_control = control.filter(|_| self.style_sender.is_some());
         self
     }
 
@@ -166,7 +168,7 @@ impl ConfigReloader {
             return traces;
         }
         let (sender, updates) = watch::channel(traces.clone());
-        self.traces = Some(sender);
+        self.traces_sender = Some(sender);
         traces.updates(updates)
     }
 
@@ -180,7 +182,7 @@ impl ConfigReloader {
             worker_count,
             pin_workers,
             driver,
-            sockets,
+            socket_options,
             quiet,
         } = *initial;
         if *limits != self.config.limits {
@@ -203,8 +205,8 @@ impl ConfigReloader {
             self.config.driver.kind = driver.into();
             self.set_in_code.push("driver.kind");
         }
-        if self.config.socket_options() != *sockets {
-            self.config.sockets = sockets.clone().into();
+        if self.config.socket_options() != *socket_options {
+            self.config.sockets = socket_options.clone().into();
             self.set_in_code.push("sockets");
         }
         if self.config.quiet != quiet {
@@ -213,7 +215,7 @@ impl ConfigReloader {
         }
         self.quiet = quiet;
         self.worker_count = worker_count;
-        self.overload
+        self.overload_sender
             .send_replace(memory_limits::resolve(&self.config.limits.overload, worker_count));
         self.publish();
     }
@@ -238,13 +240,14 @@ impl ConfigReloader {
     }
 
     /// Starts the reload thread, and returns the function that requests a reload. Dropping the
-    /// function ends the thread. `certificates` reloads the certificates.
+    /// function ends the thread. After each reload, the thread calls `reload_certificates`. If the
+    /// configuration cannot be read again, returns `reload_certificates`.
     pub(crate) fn start(
         mut self,
-        certificates: Option<Arc<ReloadFn>>,
+        reload_certificates: Option<Arc<ReloadFn>>,
     ) -> io::Result<Option<Arc<ReloadFn>>> {
         if !self.can_reload() {
-            return Ok(certificates);
+            return Ok(reload_certificates);
         }
         let (sender, requests) = mpsc::channel::<ReloadGuard>();
         let run = move || {
@@ -259,8 +262,8 @@ impl ConfigReloader {
                 });
                 // The last thread to use `guard` drops it, which reports that the reload is
                 // complete.
-                if let Some(reload) = &certificates {
-                    reload(guard);
+                if let Some(reload_certificates) = &reload_certificates {
+                    reload_certificates(guard);
                 }
             }
         };
@@ -308,7 +311,7 @@ impl ConfigReloader {
         let changes = diff(&self.config, &next)?;
         let mut needs_restart = diff(&next, &read)?;
         needs_restart.retain(|change| !self.is_set_in_code(&change.setting));
-        // No step below can fail, so either all changes are applied or none.
+        // No step from here on can fail, so either all changes are applied or none.
         self.apply(plan);
         self.config = next;
         self.publish();
@@ -347,10 +350,10 @@ impl ConfigReloader {
         }
         let (style, traces) = (next.access_log.style(), next.traces.to_trace_config());
         if let Some(patterns) = self.route_patterns.get() {
-            if self.log_style.is_some() {
+            if self.style_sender.is_some() {
                 style.validate(patterns).map_err(Error::Config)?;
             }
-            if let (Some(traces), true) = (&traces, self.traces.is_some()) {
+            if let (Some(traces), true) = (&traces, self.traces_sender.is_some()) {
                 traces.validate(patterns).map_err(Error::Config)?;
             }
         }
@@ -366,14 +369,14 @@ impl ConfigReloader {
         for (sender, value) in plan.listener_updates {
             send_if_changed(sender, value);
         }
-        send_if_changed(&self.overload, plan.overload);
-        if let Some(style) = &self.log_style {
-            send_if_changed(style, plan.style);
+        send_if_changed(&self.overload_sender, plan.overload);
+        if let Some(sender) = &self.style_sender {
+            send_if_changed(sender, plan.style);
         }
         if let (Some(control), Some(sink)) = (&self.log_control, plan.sink) {
             control.switch_sink(sink);
         }
-        if let (Some(sender), Some(traces)) = (&self.traces, plan.traces) {
+        if let (Some(sender), Some(traces)) = (&self.traces_sender, plan.traces) {
             sender.send_replace(traces);
         }
     }
@@ -385,12 +388,13 @@ impl ConfigReloader {
         suffixes.any(|suffix| suffix.is_empty() || suffix.starts_with('.'))
     }
 
-    /// Returns the current settings with those changes in `read` that do not need a restart.
+    /// Returns the current settings with those changes in `read`, the configuration that was read
+    /// again, that need no restart and were not overridden in code.
     fn merge_reloadable(&self, read: &ServerConfig) -> ServerConfig {
         let mut next = self.config.clone();
         if !self.is_set_in_code("limits") {
-            // `connection_limits` retains the current overload limits, but workers can receive new
-            // ones.
+            // `connection_limits` takes the current overload limits, but `overload_sender` can
+            // change them.
             let overload = read.limits.overload.clone();
             next.limits = Limits { overload, ..connection_limits(&read.limits, &next.limits) };
         }
@@ -400,10 +404,10 @@ impl ConfigReloader {
         if self.on_reload.is_some() {
             next.logging = read.logging.clone();
         }
-        if self.log_style.is_some() {
+        if self.style_sender.is_some() {
             next.access_log = self.config.access_log.merge_reloadable(&read.access_log);
         }
-        if self.traces.is_some() {
+        if self.traces_sender.is_some() {
             next.traces = self.config.traces.merge_reloadable(&read.traces);
         }
         let server_limits = &next.limits;
@@ -426,7 +430,7 @@ impl ConfigReloader {
         for section in &self.set_in_code {
             let _ = writeln!(text, "# `{section}` is set by the program, which takes precedence.");
         }
-        let memory = memory_limits::describe(&self.overload.borrow());
+        let memory = memory_limits::describe(&self.overload_sender.borrow());
         if self.config.limits.overload.memory_max == MemoryMax::Auto {
             let setting = "limits.overload.memory_max";
             let _ = writeln!(

@@ -20,7 +20,7 @@ fn initial_settings<'s>(
     limits: &'s Limits,
     trusted_proxies: Option<&'s TrustedProxies>,
     workers: Option<NonZeroUsize>,
-    sockets: &'s SocketOptions,
+    socket_options: &'s SocketOptions,
 ) -> InitialSettings<'s> {
     let driver = DriverChoice::Auto;
     let worker_count = workers.map_or(1, NonZeroUsize::get);
@@ -31,7 +31,7 @@ fn initial_settings<'s>(
         worker_count,
         pin_workers: false,
         driver,
-        sockets,
+        socket_options,
         quiet: true,
     }
 }

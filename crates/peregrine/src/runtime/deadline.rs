@@ -20,7 +20,8 @@ pub(crate) struct ShutdownDeadline {
     force_close_at: Option<Instant>,
     /// Whether a forced close was requested before `force_close_at`.
     pub(crate) is_force_close_requested: bool,
-    /// When to report what the shutdown is waiting for; `None` if no report is due.
+    /// When to report what the shutdown is waiting for; `None` if there is nothing to report, or
+    /// nothing more.
     report_at: Option<Instant>,
 }
 
@@ -36,6 +37,7 @@ impl ShutdownDeadline {
         if lifecycle <= self.lifecycle {
             return;
         }
+        // The server as a whole is never in `LameDuck`, which only workers enter.
         let was_draining = self.lifecycle > Lifecycle::Serving;
         self.lifecycle = lifecycle;
         match lifecycle {

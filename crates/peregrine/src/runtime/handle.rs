@@ -21,7 +21,8 @@ use tokio::sync::watch;
 pub struct ServerHandle {
     lifecycle: watch::Sender<Lifecycle>,
     events: mpsc::Sender<ServerEvent>,
-    /// Reloads certificates and settings, if there are any.
+    /// Reloads certificates and settings, if there are any. Weak, because the reload threads run
+    /// until the function is dropped, which must happen when the server has ended.
     reload: Arc<OnceLock<Weak<ReloadFn>>>,
     access_log: Arc<OnceLock<LogControl>>,
     restart: Arc<RestartState>,
@@ -90,6 +91,7 @@ impl ServerHandle {
     }
 
     pub(crate) fn run_reload(&self) {
+        // True if this process has handed over, so that it has nothing to reload any more.
         if self.restart.record_reload_request(self) {
             catch_log_panic(|| {
                 tracing::warn!(target: "peregrine",
@@ -105,7 +107,7 @@ impl ServerHandle {
         }
     }
 
-    /// Sets the function that reloads, of which the handle stores only a weak reference.
+    /// Sets the function that reloads. The handle stores only a weak reference to it.
     pub(crate) fn set_reload_fn(&self, reload: &Arc<ReloadFn>) {
         let _ = self.reload.set(Arc::downgrade(reload));
     }
@@ -164,8 +166,8 @@ impl ServerHandle {
         }
     }
 
-    /// Makes new workers wait for [`UpgradeHost::start_serving`] before they accept connections.
-    /// Call this before they start.
+    /// Makes the workers wait for [`UpgradeHost::start_serving`] before they accept connections.
+    /// Must be called before the workers start.
     pub(crate) fn stand_by(&self) {
         self.replace_lifecycle(Lifecycle::Serving, Lifecycle::Standby);
     }
@@ -202,7 +204,8 @@ impl ServerHandle {
         self.reload.get().is_some()
     }
 
-    pub(crate) fn restart(&self) -> &RestartState {
+    /// Returns the state for upgrades in place and for the service manager.
+    pub(crate) fn restart_state(&self) -> &RestartState {
         &self.restart
     }
 
@@ -226,7 +229,7 @@ impl UpgradeHost for ServerHandle {
     }
 
     fn restart(&self) -> &RestartState {
-        Self::restart(self)
+        self.restart_state()
     }
 
     fn start_serving(&self) {

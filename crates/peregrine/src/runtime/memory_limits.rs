@@ -31,7 +31,8 @@ fn resolve_under(root: &Path, limits: &OverloadLimits, workers: usize) -> Overlo
     limits
 }
 
-/// Formats a worker's memory limit. Returns an empty string if there is no limit.
+/// Formats a worker's memory limit, for [`resolve`]d `limits`. Returns an empty string if there is
+/// no limit.
 pub(crate) fn describe(limits: &OverloadLimits) -> String {
     match limits.memory_max {
         MemoryMax::Bytes(bytes) if bytes < ROUNDING_BYTES => format!("{} KiB", bytes >> 10),
@@ -70,8 +71,9 @@ fn limits_of(root: &Path, group: &str) -> Vec<u64> {
         _ => return Vec::new(),
     };
     let base = root.join(base);
-    // In a container the path may be the one on the host, which does not exist here. The
-    // container's own cgroup is then `base` itself, which is an ancestor of every path.
+    // In a container the path may be the one on the host, which does not exist here and so yields
+    // no limits. The container's own cgroup is then `base` itself, which is an ancestor of every
+    // path.
     let relative: PathBuf =
         Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let cgroups = relative.ancestors().map(|path| base.join(path));

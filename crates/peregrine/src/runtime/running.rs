@@ -35,7 +35,7 @@ pub(crate) struct RunSettings {
 pub struct RunningServer {
     handle: ServerHandle,
     events: mpsc::Receiver<ServerEvent>,
-    /// Workers that have not ended yet.
+    /// The workers that were ready and have not ended yet.
     running_workers: BTreeSet<usize>,
     report: ShutdownReport,
     /// The first error of a worker, which shut the server down.
@@ -46,10 +46,11 @@ pub struct RunningServer {
     quiet: bool,
     admin: Option<(RunningAdmin, ListenAddr)>,
     access_log: Option<AccessLogFlush>,
-    _files: UnixSocketFiles,
+    /// Removes the files when dropped.
+    _socket_files: UnixSocketFiles,
     /// Reloads certificates and settings. Dropping it ends the reload threads.
-    _reload: Option<Arc<ReloadFn>>,
-    /// Obtain certificates. Dropping them ends the threads.
+    _reload_fn: Option<Arc<ReloadFn>>,
+    /// The threads that obtain certificates. Dropping this ends them.
     #[cfg(feature = "acme")]
     acme_threads: Vec<AcmeClientThread>,
 }
@@ -60,13 +61,13 @@ impl RunningServer {
         workers: Vec<Worker>,
         make_app: &mut dyn FnMut() -> BoxedMakeApp,
         addresses: Vec<(ListenAddr, bool)>,
-        files: UnixSocketFiles,
+        socket_files: UnixSocketFiles,
         settings: &RunSettings,
         control: ControlChannel,
     ) -> Result<Self, Error> {
         let ControlChannel { handle, events } = control;
         let count = workers.len();
-        // If a step below fails, dropping `running` stops the workers that have started.
+        // If a step below fails, `running` is dropped, which stops the workers that have started.
         let mut running = Self {
             handle,
             events,
@@ -78,13 +79,14 @@ impl RunningServer {
             quiet: settings.quiet,
             admin: None,
             access_log: None,
-            _files: files,
-            _reload: None,
+            _socket_files: socket_files,
+            _reload_fn: None,
             #[cfg(feature = "acme")]
             acme_threads: Vec::new(),
         };
         let mut heartbeats = Vec::with_capacity(count);
-        let mut watchdog = running.handle.restart().watchdog();
+        // The service manager's watchdog, which is notified for as long as every worker responds.
+        let mut manager_watchdog = running.handle.restart_state().watchdog();
         for worker in workers {
             let heartbeat = Arc::new(Heartbeat::default());
             heartbeats.push(Arc::downgrade(&heartbeat));
@@ -92,7 +94,7 @@ impl RunningServer {
                 reporter.view().set_heartbeat(&heartbeat);
             }
             let name = format!("peregrine-{}", worker.id);
-            let responder = watchdog.as_mut().map(|watchdog| watchdog.responder());
+            let responder = manager_watchdog.as_mut().map(|watchdog| watchdog.responder());
             let run = worker.into_thread_body(make_app(), &running.handle, heartbeat, responder);
             threads::spawn_thread(name, Box::new(run)).map_err(Error::Worker)?;
         }
@@ -100,7 +102,7 @@ impl RunningServer {
         if let Some(threshold) = settings.limits.blocking_poll_threshold {
             blocking::start_blocking_watchdog(heartbeats, threshold).map_err(Error::Worker)?;
         }
-        if let Some(watchdog) = watchdog {
+        if let Some(watchdog) = manager_watchdog {
             watchdog.start(running.handle()).map_err(Error::Worker)?;
         }
         Ok(running)
@@ -125,8 +127,8 @@ impl RunningServer {
                 ServerEvent::WorkerExited(exit) => self.record_exit(exit),
             }
         }
-        // Workers that are not ready have handled no requests. The report does not treat them as
-        // blocked.
+        // Workers that are not ready have handled no requests. They get empty counters, because the
+        // report treats a worker without counters as blocked.
         for (worker, stats) in self.report.workers.iter_mut().enumerate() {
             if !self.running_workers.contains(&worker) && stats.is_none() {
                 *stats = Some(WorkerStats::default());
@@ -158,12 +160,10 @@ impl RunningServer {
         self.admin.as_ref().map(|(_, address)| address)
     }
 
-    /// Enables reloads of certificates and settings until the server has ended.
-    pub(crate) fn set_reload_fn(&mut self, reload: Option<Arc<ReloadFn>>) {
-        if let Some(reload) = &reload {
-            self.handle.set_reload_fn(reload);
-        }
-        self._reload = reload;
+    /// Stores the function to which the handle has a weak reference, so that certificates and
+    /// settings can be reloaded until the server has ended.
+    pub(crate) fn set_reload_fn(&mut self, reload_fn: Option<Arc<ReloadFn>>) {
+        self._reload_fn = reload_fn;
     }
 
     /// Stores the threads that obtain certificates through ACME.
@@ -254,7 +254,8 @@ impl RunningServer {
     fn wait_with(mut self, hint: &str) -> Result<ShutdownReport, Error> {
         let mut deadline = ShutdownDeadline::default();
         while !self.running_workers.is_empty() && self.next_event(&mut deadline, hint).is_some() {}
-        self.handle.restart().finish();
+        // Waits until an upgrade in progress has been abandoned.
+        self.handle.restart_state().finish();
         self.report.is_force_close_requested = deadline.is_force_close_requested;
         if let Some(log) = self.access_log.take() {
             log.wait();
@@ -290,8 +291,8 @@ impl RunningServer {
             },
         };
         if let ServerEvent::WorkerExited(exit) = event {
-            // This may be the last event, and a forced close may have been requested just before
-            // it.
+            // This may be the last event. A forced close that was requested just before it must be
+            // in the report.
             deadline.update(self.handle.lifecycle(), self.shutdown_timeout, now);
             self.record_exit(exit);
         }
@@ -324,7 +325,7 @@ impl RunningServer {
     /// # Errors
     /// A worker failed or panicked, or the signal handlers cannot be installed.
     pub fn wait_for_signal(self) -> Result<ShutdownReport, Error> {
-        let upgrade = self.handle.restart().upgrades_on_sigusr2();
+        let upgrade = self.handle.restart_state().upgrades_on_sigusr2();
         let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
         let handled = HandledSignals { reload, upgrade, reopen };
         let _signals = self.handle.handle_signals(handled)?;
@@ -340,7 +341,7 @@ impl RunningServer {
 impl Drop for RunningServer {
     fn drop(&mut self) {
         self.handle.force_close();
-        self.handle.restart().finish();
+        self.handle.restart_state().finish();
     }
 }
 
@@ -387,8 +388,8 @@ mod tests {
             addresses: Vec::new(),
             shutdown_timeout: Duration::from_secs(3600),
             quiet: true,
-            _files: Vec::new(),
-            _reload: None,
+            _socket_files: Vec::new(),
+            _reload_fn: None,
             #[cfg(feature = "acme")]
             acme_threads: Vec::new(),
         };

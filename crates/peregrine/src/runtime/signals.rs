@@ -40,12 +40,15 @@ pub(crate) struct HandledSignals {
     pub(crate) reopen: bool,
 }
 
-/// The number of [`Signals`] that exist, and the handlers that are installed.
+/// What the process has installed for all of its [`Signals`].
 static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
     active: 0,
     #[cfg(unix)]
-    with_default_action: Vec::new(),
-    may_handle: [None; 2],
+    prepared: Vec::new(),
+    #[cfg(unix)]
+    may_handle_sigusr1: None,
+    #[cfg(unix)]
+    may_handle_sigusr2: None,
 });
 
 /// True while no [`Signals`] exists. Signals then have their default effect.
@@ -55,14 +58,16 @@ static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> =
 struct Registrations {
     /// The number of [`Signals`] that exist.
     active: usize,
-    /// The signals whose conditional default handler has been installed; see
-    /// [`register_default_action`].
+    /// The signals for which [`register_default_action`] has run.
     #[cfg(unix)]
-    with_default_action: Vec<i32>,
-    /// Whether the server may handle SIGUSR2 and SIGUSR1, in this order: the program had no
-    /// handlers for them when they were first checked.
-    #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
-    may_handle: [Option<bool>; 2],
+    prepared: Vec<i32>,
+    /// Whether the program had no handler for SIGUSR1 when this was first checked, so that the
+    /// server may handle it. `None` before the check.
+    #[cfg(unix)]
+    may_handle_sigusr1: Option<bool>,
+    /// The same for SIGUSR2.
+    #[cfg(unix)]
+    may_handle_sigusr2: Option<bool>,
 }
 
 #[cfg(unix)]
@@ -75,22 +80,23 @@ impl Signals {
     ) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
         let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the program already handles one of these two signals, the server does not.
-        let [upgrade, reopen] = &mut registrations.may_handle;
-        let may_upgrade = handled.upgrade && *upgrade.get_or_insert_with(|| is_default(SIGUSR2));
-        let may_reopen = handled.reopen && *reopen.get_or_insert_with(|| is_default(SIGUSR1));
-        let optional = [(handled.reload, SIGHUP), (may_upgrade, SIGUSR2), (may_reopen, SIGUSR1)];
+        // If the program already handles SIGUSR1 or SIGUSR2, the server does not.
+        let reopen = handled.reopen
+            && *registrations.may_handle_sigusr1.get_or_insert_with(|| is_default(SIGUSR1));
+        let upgrade = handled.upgrade
+            && *registrations.may_handle_sigusr2.get_or_insert_with(|| is_default(SIGUSR2));
+        let optional = [(handled.reload, SIGHUP), (upgrade, SIGUSR2), (reopen, SIGUSR1)];
         let optional =
             optional.into_iter().filter_map(|(is_enabled, signal)| is_enabled.then_some(signal));
         let all_signals = [SIGINT, SIGTERM].into_iter().chain(optional);
         let mut signals = signal_hook::iterator::Signals::new::<_, i32>([])?;
         let handle = signals.handle();
         for signal in all_signals {
-            if !registrations.with_default_action.contains(&signal) {
-                // This must precede `add_signal`, whose handler `is_default` would mistake for one
-                // of the program.
+            if !registrations.prepared.contains(&signal) {
+                // Must precede `add_signal`: that installs a handler, which `is_default` would take
+                // for the program's own.
                 register_default_action(signal)?;
-                registrations.with_default_action.push(signal);
+                registrations.prepared.push(signal);
             }
             handle.add_signal(signal)?;
         }
@@ -151,9 +157,11 @@ impl Signals {
     ) -> io::Result<Self> {
         let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Where the system does not deliver signals, only a `ServerHandle` can end the server.
+        // If `ctrl_c` fails, the loop ends, and only a `ServerHandle` can end the server.
         let listen = move || {
             while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+                // tokio's handler stays installed after the last `Signals` is dropped, so Ctrl-C
+                // must end the process here.
                 if USE_DEFAULT_ACTION.load(Ordering::SeqCst) {
                     std::process::exit(130);
                 }

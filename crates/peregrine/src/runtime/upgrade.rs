@@ -19,14 +19,14 @@ impl ServerHandle {
     /// # Errors
     /// The upgrade failed. The server keeps serving, unless a shutdown was requested.
     pub fn upgrade(&self) -> Result<u32, UpgradeError> {
-        self.restart().upgrade(self)
+        self.restart_state().upgrade(self)
     }
 
     /// Upgrades on a new thread, for callers that must not block, such as the signal thread.
     pub(crate) fn spawn_upgrade(&self) {
         let handle = self.clone();
         let upgrade = move || {
-            let quiet = handle.restart().is_quiet();
+            let quiet = handle.restart_state().is_quiet();
             if let Err(error) = handle.upgrade() {
                 report_error(&format!("peregrine: no upgrade: {error}"), quiet);
             }

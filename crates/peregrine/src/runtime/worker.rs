@@ -43,7 +43,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Returns the function that the worker's thread runs. It reports the thread's result even
-    /// after a panic.
+    /// after a panic. `watchdog` responds to the service manager's watchdog.
     pub(crate) fn into_thread_body(
         self,
         make: BoxedMakeApp,
@@ -85,7 +85,7 @@ impl Worker {
         };
         let instrumentation =
             Rc::new(instrumentation.with_access_log(access_log).with_tracing(traces.clone()));
-        let final_stats = Rc::clone(&instrumentation);
+        let counters = Rc::clone(&instrumentation);
         let start = WorkerStart {
             make,
             on_ready,
@@ -107,7 +107,7 @@ impl Worker {
         };
         // The counters are read again, because the driver waits for blocking functions after the
         // worker has created its report.
-        Ok(WorkerReport { stats: final_stats.stats(), ..report.map_err(Error::Worker)?? })
+        Ok(WorkerReport { stats: counters.stats(), ..report.map_err(Error::Worker)?? })
     }
 }
 
@@ -148,7 +148,8 @@ impl WorkerStart<'_> {
             reporter.on_thread_start();
         }
         let application = {
-            // An `async` `make` may wait for events that the driver does not report.
+            // An `async` `make` may wait for events that the driver does not know about, such as
+            // tokio's timers.
             let _hold = driver.keep_awake();
             let (mut build, mut shutdown) =
                 (pin!(make()), pin!(lifecycle.wait_for(|state| *state > Lifecycle::Serving)));
@@ -158,6 +159,7 @@ impl WorkerStart<'_> {
             });
             match application.await {
                 Some(application) => application.map_err(Error::Build)?,
+                // A shutdown was requested during the build.
                 None => return Ok(WorkerReport::default()),
             }
         };
@@ -184,7 +186,8 @@ impl WorkerStart<'_> {
             balancer,
         );
         let mut running = pin!(running);
-        // The first poll starts listening.
+        // The first poll starts listening. It is ready only if that fails or the server has shut
+        // down.
         let first_poll = poll_fn(|cx| Poll::Ready(running.as_mut().poll(cx))).await;
         if first_poll.is_pending() {
             on_ready();

@@ -58,10 +58,10 @@ impl Server {
         if let Some(proxies) = config.to_trusted_proxies()? {
             server = server.trusted_proxies(proxies);
         }
-        if let Some(admin) = admin(&config.admin) {
+        if let Some(admin) = build_admin(&config.admin) {
             server = server.admin(admin);
         }
-        if let Some(log) = access_log(&config.access_log) {
+        if let Some(log) = build_access_log(&config.access_log) {
             server = server.access_log(log);
         }
         if let Some(traces) = config.traces.to_trace_config() {
@@ -76,9 +76,9 @@ impl Server {
         #[cfg(feature = "tls")]
         let mut server_tls = None;
         for (name, listener_config) in &config.listeners {
-            let listener = listener(name, listener_config)?;
+            let listener = build_listener(name, listener_config)?;
             #[cfg(feature = "tls")]
-            let listener = match tls(&config, name, listener_config, &mut server_tls)? {
+            let listener = match build_tls(&config, name, listener_config, &mut server_tls)? {
                 Some(tls) => listener.tls(tls),
                 None => listener,
             };
@@ -131,7 +131,8 @@ fn with_file_watch(server: Server, config: &ServerConfig) -> Result<Server, Erro
     }
 }
 
-fn listener(name: &str, config: &ListenerConfig) -> Result<Listener, Error> {
+/// Builds a listener, without TLS.
+fn build_listener(name: &str, config: &ListenerConfig) -> Result<Listener, Error> {
     let path_of = |key: &str| format!("listeners.{name}.{key}");
     let mut listener =
         base_listener(config).ok_or_else(|| missing_feature(&path_of("activated"), "restart"))?;
@@ -163,9 +164,10 @@ fn listener(name: &str, config: &ListenerConfig) -> Result<Listener, Error> {
     Ok(listener)
 }
 
-/// Builds the TLS settings of a listener. Listeners without their own section share one instance.
+/// Builds the TLS settings of a listener, or returns `None` for plain HTTP. Listeners without their
+/// own section share `server_tls`, which the first of them builds.
 #[cfg(feature = "tls")]
-fn tls(
+fn build_tls(
     config: &ServerConfig,
     name: &str,
     listener: &ListenerConfig,
@@ -200,7 +202,7 @@ fn base_listener(config: &ListenerConfig) -> Option<Listener> {
 }
 
 /// Builds the admin listener. Returns `None` if it is off.
-fn admin(config: &AdminConfig) -> Option<Admin> {
+fn build_admin(config: &AdminConfig) -> Option<Admin> {
     let mut admin =
         Admin::bind(config.address.as_deref()?).liveness_threshold(config.liveness_threshold);
     if let Some(mode) = config.unix_mode {
@@ -216,7 +218,7 @@ fn admin(config: &AdminConfig) -> Option<Admin> {
 }
 
 /// Builds the options of the access log. Returns `None` if it is off.
-fn access_log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
+fn build_access_log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
     let log = AccessLogOptions::from_target(config.target.as_ref()?);
     let log = log.with_style(config.style()).queue_bytes_max(config.queue_bytes_max);
     Some(log.flush_timeout(config.flush_timeout))

@@ -378,7 +378,7 @@ impl Server {
         // Install the handlers before starting, so that a signal can abort a slow startup. A
         // supervisor may also send a signal as soon as the startup line is printed.
         let _signals = control.handle.handle_signals(self.handled_signals())?;
-        control.handle.restart().enable_notifications();
+        control.handle.restart_state().enable_notifications();
         let report = self.start_with(&mut box_make_app(make), control)?.wait_handling_signals()?;
         report_shutdown(&report, quiet)
     }

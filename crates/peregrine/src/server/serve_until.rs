@@ -73,7 +73,7 @@ pub(crate) async fn serve(
     let handle = control.handle.clone();
     let signals = match shutdown {
         None => {
-            handle.restart().enable_notifications();
+            handle.restart_state().enable_notifications();
             Some(handle.handle_signals(server.handled_signals())?)
         }
         Some(_) => None,

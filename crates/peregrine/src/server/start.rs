@@ -38,6 +38,7 @@ impl Server {
     ) -> Result<RunningServer, Error> {
         let mut inherited = InheritedListeners::from_env()?;
         let running = self.start_from(&mut inherited, make_app, control);
+        // The previous process, if there is one, then keeps serving.
         if let (Err(error), Some(inherited)) = (&running, &inherited) {
             inherited.report_failure(error);
         }
@@ -107,25 +108,26 @@ impl Server {
         control: ControlChannel,
     ) -> Result<RunningServer, Error> {
         self.validate().and_then(|()| self.install_otlp())?;
-        let count = self.workers.map_or_else(available_cores, NonZeroUsize::get);
+        let worker_count = self.workers.map_or_else(available_cores, NonZeroUsize::get);
         #[cfg(feature = "acme")]
         let acme = AcmeClients::new(self.listeners.iter().filter_map(Listener::tls_config));
         #[cfg(feature = "acme")]
         let mut intercepting = acme.intercepting_challenges(make_app);
         #[cfg(feature = "acme")]
         let make_app = &mut *intercepting;
-        let state = self.admin_state(count, &control.handle);
+        let state = self.admin_state(worker_count, &control.handle);
         let patterns = Arc::default();
-        let reloaders = self.reloaders(count, state.as_deref(), &patterns);
-        let limits = self.worker_limits(count, &reloaders);
+        let reloaders = self.reloaders(worker_count, state.as_deref(), &patterns);
+        let limits = self.worker_limits(worker_count, &reloaders);
         let reporter = |worker| Some(WorkerReporter { state: Arc::clone(state.as_ref()?), worker });
         let options = |worker| self.worker_driver_options(worker, reporter(worker).as_ref());
-        let options: Vec<_> = (0..count).map(options).collect();
+        let options: Vec<_> = (0..worker_count).map(options).collect();
         init_tokio().map_err(Error::Worker)?;
         let SelectedDriver { drivers, reason } = self.driver.choose(&options)?;
-        let (proxies, sockets) =
+        let (proxies, socket_options) =
             (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
-        let mut listeners = Listeners::bind(self.listeners, proxies, count, sockets, inherited)?;
+        let mut listeners =
+            Listeners::bind(self.listeners, proxies, worker_count, socket_options, inherited)?;
         let admin = self.admin.map(|admin| admin.bind_listener(&mut listeners, inherited));
         let admin = admin.transpose()?.flatten();
         // Started before the workers, so that probes respond during startup.
@@ -133,9 +135,9 @@ impl Server {
             admin.zip(state.as_ref()).map(|(admin, state)| admin.start(state)).transpose()?;
         let Listeners { per_worker, addresses, socket_files, listener_fds } = listeners;
         let traces = self.traces.map(trace::with_recorder);
-        let log = self.access_log.map(|log| log.start(count)).transpose()?;
-        let reload = start_reloaders(reloaders.with_log_control(log.as_ref()), &control.handle)?;
-        let (logs, flush) = distribute_log(log, count, &control.handle, state.as_deref());
+        let log = self.access_log.map(|log| log.start(worker_count)).transpose()?;
+        let reload_fn = start_reloaders(reloaders.with_log_control(log.as_ref()), &control.handle)?;
+        let (logs, flush) = distribute_log(log, worker_count, &control.handle, state.as_deref());
         let balancers = balancers(&per_worker);
         let parts = per_worker.into_iter().zip(options).zip(drivers).zip(logs).zip(balancers);
         let workers: Vec<_> = parts
@@ -153,18 +155,19 @@ impl Server {
                 balancer,
             })
             .collect();
+        // If sockets were inherited, the previous process still accepts on them until `take_over`.
         let inherited = inherited.as_mut().filter(|inherited| inherited.is_used());
         if inherited.is_some() {
             control.handle.stand_by();
         }
         if self.notifies_service_manager {
-            control.handle.restart().enable_notifications();
+            control.handle.restart_state().enable_notifications();
         }
         let settings = RunSettings { limits: self.limits.clone(), quiet: self.quiet };
         let mut running =
             RunningServer::start(workers, make_app, addresses, socket_files, &settings, control)?;
         running.set_admin(admin);
-        running.set_reload_fn(ensure_spare_thread(reload).map_err(Error::Worker)?);
+        running.set_reload_fn(ensure_spare_thread(reload_fn).map_err(Error::Worker)?);
         running.set_access_log(flush);
         #[cfg(feature = "acme")]
         running.set_acme_threads(acme.start(&running.handle())?);
@@ -172,7 +175,7 @@ impl Server {
             running.take_over(inherited)?;
             running.start_admin();
         }
-        let line = startup_line(&running, &reason, count, &limits);
+        let line = startup_line(&running, &reason, worker_count, &limits);
         report_started(&running, &line, listener_fds, self.upgrade_options, self.quiet);
         Ok(running)
     }
@@ -201,7 +204,7 @@ impl Server {
                 worker_count,
                 pin_workers: self.pin_workers,
                 driver: self.driver,
-                sockets: &self.driver_options.socket_options,
+                socket_options: &self.driver_options.socket_options,
                 quiet: self.quiet,
             });
             self.listeners
@@ -250,7 +253,7 @@ fn report_started(
     if running.is_serving() {
         // A process that reads the line may request an upgrade immediately.
         let handle = running.handle();
-        handle.restart().set_serving(&handle, listener_fds, options, quiet, line);
+        handle.restart_state().set_serving(&handle, listener_fds, options, quiet, line);
         report(line, quiet);
     } else {
         report("peregrine: a shutdown was requested before all workers had started", quiet);
@@ -303,11 +306,11 @@ fn start_reloaders(
     reloaders: Reloaders,
     handle: &ServerHandle,
 ) -> Result<Option<Arc<ReloadFn>>, Error> {
-    let reload = reloaders.start().map_err(Error::Worker)?;
-    if let Some(reload) = &reload {
-        handle.set_reload_fn(reload);
+    let reload_fn = reloaders.start().map_err(Error::Worker)?;
+    if let Some(reload_fn) = &reload_fn {
+        handle.set_reload_fn(reload_fn);
     }
-    Ok(reload)
+    Ok(reload_fn)
 }
 
 /// Gives each worker its part of the access log. Also registers the log with `handle`, which can
@@ -330,8 +333,8 @@ fn distribute_log(
     StartedAccessLog::distribute(started_log, workers)
 }
 
-/// Returns `value`, or an error if no further thread can be started. Without this check, tokio
-/// would panic when the first blocking function needs a thread.
+/// Passes `value` through, or returns an error if no further thread can be started. Without this
+/// check, tokio would panic when the first blocking function needs a thread.
 fn ensure_spare_thread<T>(value: T) -> std::io::Result<T> {
     let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
     drop(thread.join());
@@ -339,7 +342,7 @@ fn ensure_spare_thread<T>(value: T) -> std::io::Result<T> {
 }
 
 /// Initializes the state that all tokio runtimes share. It needs descriptors, and tokio panics if
-/// there are none, so this function first checks that some are free.
+/// there are none, so this function first checks that six are free.
 fn init_tokio() -> std::io::Result<()> {
     #[cfg(unix)]
     {

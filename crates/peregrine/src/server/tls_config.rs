@@ -20,7 +20,7 @@ pub(super) fn build(config: &TlsSection, section: &str) -> Result<TlsConfig, Err
         return Err(config_error(format!("`default_certificate = \"{label}\"` matches no label")));
     }
     let mut tls = with_certificates(config, section)?;
-    if let Some(auth) = client_auth(config).map_err(config_error)? {
+    if let Some(auth) = build_client_auth(config).map_err(config_error)? {
         tls = tls.with_client_auth(auth)?;
     }
     if let Some(path) = &config.ticket_keys {
@@ -54,7 +54,7 @@ fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Er
     let (mut tls, loaded) = match (config.acme.domains.is_empty(), first) {
         (false, _) => (with_acme(config, section)?, None),
         (true, Some(first)) => {
-            (TlsConfig::from_certificate(certificate(config, first))?, Some(first))
+            (TlsConfig::from_certificate(build_certificate(config, first))?, Some(first))
         }
         (true, None) => {
             return Err(Error::Config(format!(
@@ -64,14 +64,14 @@ fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Er
         }
     };
     for label in config.certificates.keys().filter(|label| Some(*label) != loaded) {
-        tls = tls.with_certificate(certificate(config, label))?;
+        tls = tls.with_certificate(build_certificate(config, label))?;
     }
     Ok(tls)
 }
 
 #[cfg(feature = "acme")]
 fn with_acme(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
-    acme(&config.acme, section)
+    build_acme(&config.acme, section)
 }
 
 #[cfg(not(feature = "acme"))]
@@ -79,7 +79,7 @@ fn with_acme(_: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
     Err(missing_feature(&format!("{section}.acme.domains"), "acme"))
 }
 
-fn certificate(config: &TlsSection, label: &str) -> Certificate {
+fn build_certificate(config: &TlsSection, label: &str) -> Certificate {
     let files = &config.certificates[label];
     let certificate = Certificate::from_files(&files.certificate, &files.key).label(label);
     match &files.ocsp_response {
@@ -88,7 +88,7 @@ fn certificate(config: &TlsSection, label: &str) -> Certificate {
     }
 }
 
-fn client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
+fn build_client_auth(config: &TlsSection) -> Result<Option<ClientAuth>, String> {
     let section = &config.client_auth;
     let auth = match section.mode {
         ClientAuthMode::Off if !section.ca_files.is_empty() => {
@@ -115,7 +115,7 @@ fn as_strs(strings: &[String]) -> Vec<&str> {
 /// Builds TLS settings with the certificates that the ACME client has already stored. `section` is
 /// the path of the section, for error messages.
 #[cfg(feature = "acme")]
-fn acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
+fn build_acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
     let mut acme = Acme::new(&config.domains).directory_url(&config.directory_url);
     for contact in &config.contacts {
         acme = acme.contact(contact);

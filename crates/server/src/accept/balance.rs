@@ -45,8 +45,8 @@ pub struct Balancer<H> {
     next: Cell<usize>,
     /// When the current window began, and how many connections were handed over in it.
     window: Cell<(Duration, u32)>,
-    /// For each listener, the waker that this worker last stored in its queue. A copy, so that
-    /// comparing wakers needs no lock.
+    /// For each listener, a copy of the waker that this worker last stored in its own queue.
+    /// Comparing wakers with the copy needs no lock.
     wakers: Box<[RefCell<Option<Waker>>]>,
 }
 
@@ -109,7 +109,8 @@ impl<H> Balancer<H> {
     }
 
     /// Chooses the worker for a connection that this worker has just accepted at `listener` and
-    /// that is not counted as open yet. `None` means this worker.
+    /// that is not counted as open yet. `None` means this worker. `now` reads the clock, and is
+    /// called only if another worker has fewer connections.
     pub(crate) fn pick_worker(
         &self,
         listener: usize,
@@ -131,8 +132,9 @@ impl<H> Balancer<H> {
         }
         self.next.set(self.next.get().wrapping_add(1));
         let (load, queue) = least?;
-        // A difference of up to one sixteenth is not worth handing over the connection to another
-        // thread.
+        // `open` and `load + 1` are the counts if this worker, or the other one, gets the
+        // connection. A difference of up to one sixteenth is not worth handing over the connection
+        // to another thread.
         if open <= load + 1 + load / 16 || !self.try_count_handoff(now()) {
             return None;
         }
@@ -227,7 +229,7 @@ impl<H> HandoffQueue<H> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the queue, so that nothing more is added.
+    /// Closes the queue, so that nothing more is added. Returns the locked queue.
     fn close(&self) -> MutexGuard<'_, QueueInner<H>> {
         let inner = self.lock();
         self.is_open.store(false, Ordering::Relaxed);
@@ -239,7 +241,7 @@ impl<H> HandoffQueue<H> {
 #[derive(Debug)]
 pub(crate) struct HandoffTarget<H>(Arc<HandoffQueue<H>>);
 
-/// A connection that was handed to a worker.
+/// A connection that was handed to a worker, and that the worker may not have taken yet.
 #[derive(Debug)]
 pub(crate) struct PendingHandoff<H> {
     queue: Arc<HandoffQueue<H>>,
@@ -269,8 +271,9 @@ impl<H> HandoffTarget<H> {
 }
 
 impl<H> PendingHandoff<H> {
-    /// Takes the connection back if the other worker has not taken it, and closes that worker's
-    /// queue until the worker takes connections again.
+    /// Takes the connection back and closes the other worker's queue until that worker takes
+    /// connections again. Returns `None`, without an effect, if the worker has taken the
+    /// connection.
     pub(crate) fn reclaim(self) -> Option<H> {
         let mut inner = self.queue.lock();
         let index = inner.waiting.iter().position(|(id, _)| *id == self.id)?;

@@ -31,14 +31,14 @@ use tokio::sync::watch;
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// On shutdown: how often accepting may fail while no connection is open, and so no connection can
-/// free a resource by closing. With the pauses between the attempts, the loop gives up after about
-/// 1.3 seconds.
-const DRAIN_ACCEPT_RETRIES: usize = 8;
+/// On shutdown: at this many failures to accept, the loop gives up on the backlog, about 1.3
+/// seconds after the first one. Only failures while no connection is open count: open connections
+/// free resources when they close.
+const BACKLOG_FAILURES_MAX: usize = 8;
 
-/// On shutdown: how long to wait for connections that were already being established when the
-/// socket was closed to new ones.
-const DRAIN_ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
+/// On shutdown: how long the backlog must stay empty before the loop ends. Connections that were
+/// being established when the socket was closed to new ones may still arrive.
+const BACKLOG_ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the worker drains. Then accepts the rest of the backlog, unless
 /// another process also uses the socket.
@@ -52,10 +52,10 @@ pub(crate) async fn run<D: Driver>(
 ) {
     let timer = worker.timers.timer();
     worker.lifecycle_reached(&timer, Lifecycle::Serving).await;
-    // If the shutdown began before the worker was serving, it accepts nothing.
-    let is_draining = worker.lifecycle() >= Lifecycle::Draining;
+    // A worker that must drain before it has served skips the accept loop.
+    let was_serving = worker.lifecycle() < Lifecycle::Draining;
     let mut acceptor = Acceptor { worker, listener_state, config_updates, balancing };
-    if !is_draining {
+    if was_serving {
         // Log calls of drivers and libraries may panic, for example when the log cannot be written.
         // The server must continue to accept after such a panic.
         while let Err(panic) = catch_unwind_future(acceptor.accept_loop(&listener)).await {
@@ -64,11 +64,12 @@ pub(crate) async fn run<D: Driver>(
             worker.driver.sleep_until(worker.driver.now() + ACCEPT_BACKOFF_MIN).await;
         }
     }
-    acceptor.drain_handoffs();
+    acceptor.open_remaining_handoffs();
     if !sharing.is_shared() {
         listener.refuse_new_connections();
-        acceptor.drain_backlog(&listener).await;
-    } else if !is_draining && let Ok(Some(stream)) = listener.cancel_accept().await {
+        acceptor.accept_backlog(&listener).await;
+    } else if was_serving && let Ok(Some(stream)) = listener.cancel_accept().await {
+        // The kernel may have woken only this worker for this connection.
         acceptor.open(acceptor.acquire_over_limit(), stream);
     }
 }
@@ -171,11 +172,11 @@ impl<D: Driver> Acceptor<D> {
 
     /// Returns whether new connections must use reserved slots.
     fn needs_reserved_slot(&self) -> bool {
-        self.listener_state.context.needs_reserved_slot(self.worker.reserved_connections)
+        self.listener_state.context.needs_reserved_slot(self.worker.reserved_slot_count)
     }
 
     /// Frees pooled memory if memory is short, and a reserved slot if all are taken. Returns false
-    /// if no slot can be freed yet.
+    /// if all are taken and none can be freed yet.
     fn make_room(&self) -> bool {
         let worker = &self.worker;
         if memory::pressure() >= MemoryPressure::Moderate {
@@ -233,7 +234,7 @@ impl<D: Driver> Acceptor<D> {
             }
             // The slot is taken only when a connection is accepted, so an idle listener does not
             // occupy one.
-            let acquire = || self.try_acquire().expect("`poll_exhausted` found a free slot");
+            let acquire = || self.try_acquire().expect("`poll_exhausted` was pending");
             accept.as_mut().poll(cx).map_ok(|stream| (acquire(), stream)).map(Some)
         })
         .await
@@ -363,9 +364,9 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// Closes the hand-off queue and opens the connections in it. If there is no slot for one, the
-    /// worker that accepted it takes it back.
-    fn drain_handoffs(&self) {
+    /// On shutdown: closes the hand-off queue and opens the connections in it. If there is no slot
+    /// for one, the worker that accepted it takes it back.
+    fn open_remaining_handoffs(&self) {
         let Some(ListenerBalancing { balancer, listener_index }) = &self.balancing else {
             return;
         };
@@ -378,11 +379,11 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// Accepts the rest of the backlog, after the socket was closed to new connections.
-    async fn drain_backlog(&self, listener: &impl Listener<Stream = D::Stream>) {
+    /// On shutdown: accepts the rest of the backlog.
+    async fn accept_backlog(&self, listener: &impl Listener<Stream = D::Stream>) {
         let worker = &self.worker;
         let timer = worker.timers.timer();
-        let (mut pause, mut retries_left) = (ACCEPT_BACKOFF_MIN, DRAIN_ACCEPT_RETRIES);
+        let (mut pause, mut failures_left) = (ACCEPT_BACKOFF_MIN, BACKLOG_FAILURES_MAX);
         loop {
             // Slots become free soon: idle connections are about to be closed.
             let context = &self.listener_state.context;
@@ -393,12 +394,12 @@ impl<D: Driver> Acceptor<D> {
             else {
                 return;
             };
-            let timeout = worker.driver.sleep_until(worker.driver.now() + DRAIN_ACCEPT_TIMEOUT);
+            let timeout = worker.driver.sleep_until(worker.driver.now() + BACKLOG_ACCEPT_TIMEOUT);
             let timeout = race(timeout, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing));
             match run_until(listener.accept(), timeout).await {
                 Some(Ok(stream)) => self.open(permit, stream),
                 Some(Err(error)) if is_transient(&error) => {}
-                // The backlog is empty.
+                // The backlog is empty: see `Listener::refuse_new_connections`.
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Some(Err(error)) => {
                     let remedy = remedy_for(&error);
@@ -408,12 +409,12 @@ impl<D: Driver> Acceptor<D> {
                     });
                     worker.instrumentation.record_accept_error();
                     drop(permit);
-                    // Connections may or may not be waiting in the backlog. Open connections may
-                    // free resources when they close, so retry. If none is open, retry only a few
-                    // times.
+                    // It is unknown whether connections are waiting in the backlog. Open
+                    // connections may free resources when they close, so retry. If none is open,
+                    // retry only a few times.
                     if worker.instrumentation.has_no_connections() {
-                        retries_left -= 1;
-                        if retries_left == 0 {
+                        failures_left -= 1;
+                        if failures_left == 0 {
                             return;
                         }
                     }

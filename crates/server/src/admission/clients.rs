@@ -16,7 +16,7 @@ const CLIENTS_CAPACITY_MIN: usize = 1024;
 /// `latest`, outside the table, so that no lookup is needed. A client is either in `latest` or in
 /// the table, never in both.
 #[derive(Debug, Default)]
-pub(crate) struct PerClientLimits {
+pub(crate) struct PerClientCounts {
     latest: RefCell<Option<(ClientKey, ClientUsage)>>,
     /// Used for each request, so the hash must be fast. Peers cannot provoke collisions: the hash
     /// is keyed with a secret, and peers see neither hashes nor the order of entries.
@@ -40,7 +40,7 @@ struct ClientUsage {
     counts: [usize; 2],
 }
 
-impl PerClientLimits {
+impl PerClientCounts {
     /// Counts one more connection or request of this client. Returns false if the client already
     /// has `max`.
     pub(crate) fn try_acquire(
@@ -49,6 +49,7 @@ impl PerClientLimits {
         resource: ClientResource,
         max: usize,
     ) -> bool {
+        // Otherwise, a client without connections and requests would be stored below.
         if max == 0 {
             return false;
         }
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn client_with_nothing_in_progress_is_removed() {
-        let (clients, a) = (PerClientLimits::default(), ClientKey::new(address("192.0.2.1"), 64));
+        let (clients, a) = (PerClientCounts::default(), ClientKey::new(address("192.0.2.1"), 64));
         assert!(
             clients.try_acquire(a, ClientResource::Request, 2)
                 && clients.try_acquire(a, ClientResource::Request, 2)
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn clients_are_counted_independently_in_any_order() {
-        let clients = PerClientLimits::default();
+        let clients = PerClientCounts::default();
         let address = |number: u32| ClientKey::new(IpAddr::V4(number.into()), 64);
         let mut counts = [[0_usize; 2]; 5];
         let mut state = 1_u64;
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn memory_of_many_clients_is_freed() {
-        let clients = PerClientLimits::default();
+        let clients = PerClientCounts::default();
         let address = |number: u32| ClientKey::new(IpAddr::V4(number.into()), 64);
         (0..100_000).for_each(|number| {
             assert!(clients.try_acquire(address(number), ClientResource::Request, 1))

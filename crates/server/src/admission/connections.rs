@@ -17,9 +17,10 @@ pub(crate) struct ConnectionLimiter {
     instrumentation: Rc<Instrumentation>,
     /// How many slots are taken, with or without an open connection.
     in_use: Cell<usize>,
-    /// Accept loops that wait for a free slot.
-    waiters: RefCell<Vec<Waker>>,
-    /// Accept loops that wait for a connection. They are woken when the last slot is taken.
+    /// Accept loops that accept nothing until a slot is free.
+    available_wakers: RefCell<Vec<Waker>>,
+    /// Accept loops that wait for a connection while a slot is free. When the last slot is taken,
+    /// they are woken so that they stop accepting.
     exhausted_wakers: RefCell<Vec<Waker>>,
 }
 
@@ -28,7 +29,7 @@ impl ConnectionLimiter {
         Rc::new(Self {
             instrumentation: Rc::clone(instrumentation),
             in_use: Cell::new(0),
-            waiters: RefCell::default(),
+            available_wakers: RefCell::default(),
             exhausted_wakers: RefCell::default(),
         })
     }
@@ -49,7 +50,7 @@ impl ConnectionLimiter {
             if !std::mem::replace(&mut is_recorded, true) {
                 self.instrumentation.record_limit("connections_max");
             }
-            self.waiters.borrow_mut().push(cx.waker().clone());
+            self.available_wakers.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -61,7 +62,7 @@ impl ConnectionLimiter {
             return Poll::Ready(());
         }
         let mut wakers = self.exhausted_wakers.borrow_mut();
-        // The search is short: there are only as many entries as listeners.
+        // The search is short: there are about as many entries as listeners.
         if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
             wakers.push(cx.waker().clone());
         }
@@ -73,10 +74,11 @@ impl ConnectionLimiter {
         self.in_use.get() < max
     }
 
-    /// Returns whether fewer than `reserved` of `max` slots are free, or some reserved descriptors
-    /// are in use.
-    pub(crate) fn is_nearly_exhausted(&self, max: usize, reserved: usize) -> bool {
-        max.saturating_sub(self.in_use.get()) < reserved || self.instrumentation.is_reserve_short()
+    /// Returns whether fewer than `reserved_slots` of the `max` slots are free, or some of the
+    /// reserved file descriptors are in use.
+    pub(crate) fn is_nearly_exhausted(&self, max: usize, reserved_slots: usize) -> bool {
+        max.saturating_sub(self.in_use.get()) < reserved_slots
+            || self.instrumentation.is_fd_reserve_short()
     }
 
     /// Takes a slot for a connection that already exists, even if none is free.
@@ -144,8 +146,9 @@ impl ConnectionGuard {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.in_use.set(self.0.in_use.get() - 1);
-        // Waking all is cheap: there are only as many entries as listeners.
-        self.0.waiters.take().into_iter().for_each(Waker::wake);
+        // Waking all is cheap: there are hardly more entries than listeners, because a waiting
+        // accept loop is rarely polled again before a slot is free.
+        self.0.available_wakers.take().into_iter().for_each(Waker::wake);
     }
 }
 
@@ -160,6 +163,6 @@ impl Drop for ConnectionGuard {
             instrumentation.metrics().closed.increment("lost");
         }
         instrumentation.refill_reserved_fds();
-        instrumentation.wake_if_idle();
+        instrumentation.wake_if_work_done();
     }
 }

@@ -37,13 +37,13 @@ impl HandshakeLimiter {
     ) -> HandshakePermit {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);
-        let oldest = {
+        let evicted = {
             let mut all = self.all.borrow_mut();
             all.push_back((serial, timer.key()));
             if all.len() > max { all.pop_front() } else { None }
         };
-        if let Some((oldest, timer_key)) = oldest {
-            self.evicted_through.set(oldest);
+        if let Some((evicted_serial, timer_key)) = evicted {
+            self.evicted_through.set(evicted_serial);
             wheel.wake(timer_key);
         }
         HandshakePermit { limiter: Rc::clone(self), serial }

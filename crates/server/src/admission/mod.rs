@@ -10,7 +10,7 @@ mod queue_delay;
 pub(crate) mod reserved_slots;
 mod responses;
 
-use self::clients::{ClientKey, ClientResource, PerClientLimits};
+use self::clients::{ClientKey, ClientResource, PerClientCounts};
 use self::queue_delay::QueueDelayMonitor;
 use self::responses::ShedResponses;
 use crate::limits::OverloadLimits;
@@ -40,10 +40,10 @@ pub(crate) struct AdmissionController {
     config: RefCell<AdmissionConfig>,
     metrics: Arc<WorkerMetrics>,
     routes: Box<[RouteLoad]>,
-    per_client: PerClientLimits,
+    per_client: PerClientCounts,
     /// How many requests to skip until the next one whose delay is measured.
     until_sample: Cell<u32>,
-    /// Whether a task that ends queue-delay rejections if no more requests arrive is running.
+    /// Whether a task is running that ends queue-delay rejections if no more requests arrive.
     is_watched: Cell<bool>,
     responses: ShedResponses,
     /// Through this reference, work outside an exchange finds this controller, which then counts
@@ -123,7 +123,7 @@ pub(crate) struct AdmissionRequest<'a> {
     /// Whether content of the request is still to be received.
     pub(crate) has_content: bool,
     /// Whether its connection uses a reserved slot.
-    pub(crate) is_reserved: bool,
+    pub(crate) uses_reserved_slot: bool,
 }
 
 /// Counts a request as in progress, until this is dropped.
@@ -131,7 +131,9 @@ pub(crate) struct AdmissionRequest<'a> {
 pub(crate) struct AdmissionPermit {
     controller: Rc<AdmissionController>,
     pub(crate) is_never_shed: bool,
+    /// The route, if its requests are limited.
     route: Option<u32>,
+    /// The client, if the requests of each client are limited.
     client: Option<ClientKey>,
 }
 
@@ -155,7 +157,7 @@ impl AdmissionController {
             }),
             metrics: Arc::clone(metrics),
             routes: application.routes().map(|route| RouteLoad::new(route.options)).collect(),
-            per_client: PerClientLimits::default(),
+            per_client: PerClientCounts::default(),
             until_sample: Cell::new(0),
             is_watched: Cell::new(false),
             responses: ShedResponses::default(),
@@ -209,6 +211,7 @@ impl AdmissionController {
         if !options.is_never_shed {
             self.check_worker_limits(request, &config.limits)?;
         }
+        // Called for every request, because it also measures the delay.
         if self.exceeds_queue_delay(config.queue_delay.as_ref(), times) && !options.is_never_shed {
             return Err(self.record_shed(ShedReason::QueueDelay));
         }
@@ -269,7 +272,8 @@ impl AdmissionController {
         request: &AdmissionRequest<'_>,
         limits: &OverloadLimits,
     ) -> Result<(), ShedReason> {
-        let may_grow = request.has_content || request.is_reserved;
+        // A connection in a reserved slot is new, so its buffers are still small.
+        let may_grow = request.has_content || request.uses_reserved_slot;
         self.shed_reason(may_grow, limits, 0).map_or(Ok(()), |reason| Err(self.record_shed(reason)))
     }
 
@@ -311,7 +315,7 @@ impl AdmissionController {
             self.metrics.record_queue_delay(now.saturating_sub(polled_at));
         }
         monitor.is_some_and(|monitor| {
-            !monitor.is_below_target(polled_at, now) && {
+            !monitor.is_clearly_on_time(polled_at, now) && {
                 let should_shed = monitor.should_shed(polled_at, now);
                 self.metrics.is_shedding.set(i64::from(monitor.is_shedding()));
                 should_shed
@@ -393,18 +397,19 @@ impl InFlightCounter for AdmissionController {
         self: Rc<Self>,
         head: &RequestHead,
         connection: &ConnectionInfo,
-        must: bool,
+        ignores_limit: bool,
     ) -> Option<Box<dyn Any>> {
         let config = self.config.borrow();
         // Allow one more than the limit: the exchange that starts this work still counts, although
         // its own work is done.
-        let extra = if must { usize::MAX } else { 1 };
+        let extra = if ignores_limit { usize::MAX } else { 1 };
         let route_id = head.outer_route_id();
         let route = route_id.and_then(|route_id| self.routes.get(route_id as usize));
         let (requests_max, is_never_shed) =
             route.map_or((None, false), |route| (route.requests_max, route.is_never_shed));
-        let is_allowed =
-            must || is_never_shed || self.shed_reason(true, &config.limits, extra).is_none();
+        let is_allowed = ignores_limit
+            || is_never_shed
+            || self.shed_reason(true, &config.limits, extra).is_none();
         let route_limits = (route_id, requests_max, is_never_shed);
         let acquire = || self.acquire(route_limits, head, connection, &config.limits, extra).ok();
         Some(Box::new(is_allowed.then(acquire).flatten()?))

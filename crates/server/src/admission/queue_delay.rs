@@ -19,10 +19,12 @@ pub(crate) struct QueueDelayMonitor {
     interval: Duration,
     /// The time of the poll that found the requests that are now being handled.
     polled_at: Cell<Duration>,
-    /// Whether any request found by that poll was late.
-    is_above_target: Cell<bool>,
-    /// When consecutive polls have found late requests: the time of the second of these polls.
-    above_target_since: Cell<Option<Duration>>,
+    /// Whether any request found by that poll has been late so far.
+    has_late_request: Cell<bool>,
+    /// If the previous poll found late requests: the time of the second poll in the unbroken series
+    /// of polls that did. The current poll counts as the second one even before any of its requests
+    /// is late.
+    late_since: Cell<Option<Duration>>,
     /// When a request last left the queue, to be handled or rejected.
     last_dequeue: Cell<Duration>,
     /// When a late request was last rejected; `None` if late requests are not being rejected.
@@ -35,25 +37,26 @@ impl QueueDelayMonitor {
             max_delay: target / 2,
             interval,
             polled_at: Cell::default(),
-            is_above_target: Cell::default(),
-            above_target_since: Cell::default(),
+            has_late_request: Cell::default(),
+            late_since: Cell::default(),
             last_dequeue: Cell::default(),
             last_shed_at: Cell::default(),
         }
     }
 
-    /// A fast check. If this returns true, the request is not late, and
-    /// [`should_shed`](Self::should_shed) need not be called. It returns true for most requests:
-    /// the same poll found the previous request, and no requests are being rejected.
+    /// A fast check. False does not mean that the request is late. If this returns true, the
+    /// request is not late, and [`should_shed`](Self::should_shed) need not be called. It returns
+    /// true for most requests: the same poll found the previous request, and no requests are being
+    /// rejected.
     #[inline]
-    pub(crate) fn is_below_target(&self, polled_at: Duration, now: Duration) -> bool {
-        let is_below = self.polled_at.get() == polled_at
+    pub(crate) fn is_clearly_on_time(&self, polled_at: Duration, now: Duration) -> bool {
+        let is_on_time = self.polled_at.get() == polled_at
             && self.last_shed_at.get().is_none()
             && now.saturating_sub(polled_at) <= self.max_delay;
-        if is_below {
+        if is_on_time {
             self.last_dequeue.set(now);
         }
-        is_below
+        is_on_time
     }
 
     /// Returns whether to reject a request that the poll at `polled_at` found and that leaves the
@@ -67,19 +70,19 @@ impl QueueDelayMonitor {
             if !is_consecutive {
                 self.last_shed_at.set(None);
             }
-            let was_above_target = self.is_above_target.replace(false) && is_consecutive;
-            self.above_target_since
-                .set(was_above_target.then(|| self.above_target_since.get().unwrap_or(polled_at)));
+            let had_late_request = self.has_late_request.replace(false) && is_consecutive;
+            let late_since = self.late_since.get().unwrap_or(polled_at);
+            self.late_since.set(had_late_request.then_some(late_since));
         }
-        self.is_above_target.set(self.is_above_target.get() || is_late);
+        self.has_late_request.set(self.has_late_request.get() || is_late);
         let has_lasted = |since: Duration| now.saturating_sub(since) >= self.interval;
         match self.last_shed_at.get() {
             None => {
-                // Two consecutive long queues are not enough: the first may be long because a
-                // handler blocked the thread, and the second because of the requests that arrived
-                // meanwhile.
-                let is_standing = |since: &Duration| *since != polled_at && has_lasted(*since);
-                let is_standing = self.above_target_since.get().as_ref().is_some_and(is_standing);
+                // Two consecutive long queues are not enough, so `since` must be an earlier poll
+                // than this one: the first may be long because a handler blocked the thread, and
+                // the second because of the requests that arrived meanwhile.
+                let is_long_enough = |since: Duration| since != polled_at && has_lasted(since);
+                let is_standing = self.late_since.get().is_some_and(is_long_enough);
                 if is_late && is_standing {
                     self.last_shed_at.set(Some(now));
                 }
@@ -131,7 +134,7 @@ mod tests {
             let mut rejected = 0;
             for _ in 0..requests {
                 let (polled_at, now) = [polled_at, self.now].map(Duration::from_millis).into();
-                if !self.queue.is_below_target(polled_at, now)
+                if !self.queue.is_clearly_on_time(polled_at, now)
                     && self.queue.should_shed(polled_at, now)
                 {
                     rejected += 1;

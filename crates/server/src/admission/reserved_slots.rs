@@ -14,11 +14,13 @@ pub(crate) const RESERVED_SLOTS_MAX: usize = 64;
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 
 /// The reserved slots of a worker. If memory is short or few connection slots are left, new
-/// connections use reserved slots, because they may send requests that must not be rejected.
+/// connections use reserved slots, because they may send requests that must not be rejected. A
+/// connection in a reserved slot counts towards `connections_max` like any other.
 ///
-/// If all reserved slots are taken, the oldest connection is closed. A client that sends its
-/// request immediately gets its response before its connection is closed. A client that sends
-/// nothing occupies a slot only for a short time.
+/// If all reserved slots are taken and another connection needs one, the connection that has had
+/// its slot for longest is closed. A client that sends its request immediately gets its response
+/// before its connection is closed. A client that sends nothing occupies a slot only for a short
+/// time.
 #[derive(Default)]
 pub(crate) struct ReservedSlots {
     /// The oldest first.
@@ -43,7 +45,8 @@ pub(crate) struct ReservedSlot {
 
 impl ReservedSlots {
     /// Returns whether one more connection may be accepted. If all slots are taken and the oldest
-    /// connection has had its slot for [`EVICTION_GRACE`], that connection must close.
+    /// connection has had its slot for [`EVICTION_GRACE`], wakes that connection, which must then
+    /// close.
     pub(crate) fn make_room(&self, wheel: &TimerWheel, now: Duration) -> bool {
         let oldest = {
             let mut all = self.all.borrow_mut();

@@ -24,7 +24,7 @@ struct CachedResponse {
     fields: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
     /// The index of the `Retry-After` field, unless the application changed its value.
-    retry_after: Option<usize>,
+    retry_after_index: Option<usize>,
 }
 
 impl ShedResponses {
@@ -76,7 +76,7 @@ impl CachedResponse {
         let retry_after_field = (RETRY_AFTER, HeaderValue::from(retry_after));
         Self {
             status: response.status,
-            retry_after: fields.iter().position(|field| *field == retry_after_field),
+            retry_after_index: fields.iter().position(|field| *field == retry_after_field),
             fields,
             body: Bytes::copy_from_slice(response.body.as_slice().unwrap_or_default()),
         }
@@ -86,7 +86,7 @@ impl CachedResponse {
         let mut response = Response::new(self.status).with_body(self.body.clone());
         let fields = self.fields.iter().cloned().enumerate();
         response.headers.extend(fields.map(|(index, (name, value))| {
-            let is_retry_after = self.retry_after == Some(index);
+            let is_retry_after = self.retry_after_index == Some(index);
             (name, if is_retry_after { HeaderValue::from(retry_after) } else { value })
         }));
         response

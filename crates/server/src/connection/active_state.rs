@@ -99,11 +99,12 @@ impl<D: Driver> ActiveState<D> {
     }
 
     /// Returns whether a handler is running, a response is being sent, or an upgraded protocol
-    /// runs.
-    pub(super) fn is_busy(&self) -> bool {
+    /// runs. A connection that only receives a handshake or a request's head has no work in
+    /// progress, although it is busy.
+    pub(super) fn has_work_in_progress(&self) -> bool {
         match &self.phase {
-            Phase::Http1 => self.http1.is_busy(),
-            Phase::Http2 => self.http2.is_busy(),
+            Phase::Http1 => self.http1.is_responding(),
+            Phase::Http2 => self.http2.is_responding(),
             Phase::Upgraded(_) => true,
             Phase::Closing(closing) => closing.is_flushing(),
             Phase::ProxyHeader(_) | Phase::TlsHandshake(_) | Phase::ProtocolDetection => false,

@@ -2,7 +2,7 @@
 
 use super::active_state::{ActiveState, Phase};
 use super::lingering::Closing;
-use super::{Connection, WakeReason};
+use super::{Activation, Connection, WakeReason};
 use crate::exchange::in_flight::InFlightRequest;
 use crate::io::context::{Action, Close};
 use crate::io::timeouts::TimeoutKind;
@@ -34,6 +34,7 @@ impl<D: Driver> Connection<D> {
                 None
             }
             WakeReason::ForceClose => Some(self.force_close(state)),
+            // Only sending a file fails with this error: see `Stream::send_file`.
             WakeReason::Io(io::ErrorKind::UnexpectedEof) => {
                 catch_log_panic(|| {
                     tracing::error!(target: "peregrine", peer = %self.info.peer,
@@ -43,10 +44,10 @@ impl<D: Driver> Connection<D> {
                 Some(self.abort(state, CloseReason::ResponseBodyFailed))
             }
             WakeReason::Io(kind) => Some(match &state.phase {
-                Phase::Http1 if state.http1.is_busy() => {
+                Phase::Http1 if state.http1.is_responding() => {
                     self.abort(state, CloseReason::PeerAborted)
                 }
-                Phase::Http2 if state.http2.is_busy() => {
+                Phase::Http2 if state.http2.is_responding() => {
                     self.abort(state, CloseReason::PeerAborted)
                 }
                 _ => self.abort(state, CloseReason::Io(kind)),
@@ -85,8 +86,9 @@ impl<D: Driver> Connection<D> {
                 self.worker.instrumentation.record_limit("upgraded_idle_timeout");
                 Close { reason: CloseReason::IdleTimeout, linger: false }
             }
-            Phase::Closing(_) => return Some(self.finish_close(state)),
+            Phase::Closing(_) => return Some(self.take_close_reason(state)),
             Phase::ProtocolDetection | Phase::Http1 => {
+                // An incomplete HTTP/2 preface gets the same response as an incomplete head.
                 state.phase = Phase::Http1;
                 match state.http1.on_timeout(kind, &mut self.context(&mut state.io)) {
                     Action::Close(close) => close,
@@ -140,17 +142,17 @@ impl<D: Driver> Connection<D> {
 
     /// Handles a connection in a reserved slot. If memory and ordinary slots are available again,
     /// the connection releases the reserved slot and continues. Otherwise it is closed if another
-    /// connection needs the slot and this one is not processing a request. Ready if the connection
+    /// connection needs the slot and this one has no request in progress. Ready if the connection
     /// is over.
     #[cold]
     pub(super) fn poll_eviction(&mut self) -> Poll<()> {
-        if !self.listener.context.needs_reserved_slot(self.worker.reserved_connections) {
+        if !self.listener.context.needs_reserved_slot(self.worker.reserved_slot_count) {
             self.reserved_slot = None;
             return Poll::Pending;
         }
         let is_evicted = self.reserved_slot.as_ref().is_some_and(|slot| slot.is_evicted());
-        let is_busy = self.active.as_ref().is_some_and(|state| state.is_busy());
-        if !is_evicted || is_busy {
+        let has_work = self.active.as_ref().is_some_and(|state| state.has_work_in_progress());
+        if !is_evicted || has_work {
             return Poll::Pending;
         }
         // RFC 9113 §6.8: GOAWAY tells the peer which of its requests it may retry. If the driver
@@ -165,7 +167,7 @@ impl<D: Driver> Connection<D> {
                 Poll::Pending
             }
             None if is_writable && self.http2.is_some() => {
-                self.active = Some(self.activate(Err(close.reason)));
+                self.active = Some(self.activate(Activation::Close(close.reason)));
                 Poll::Pending
             }
             Some(mut state) => {
@@ -201,6 +203,7 @@ impl<D: Driver> Connection<D> {
         }
         let is_cut_short =
             matches!(close.reason, CloseReason::PeerAborted) && state.http1.is_close_delimited();
+        // A reset discards unsent output, and shows the peer that the response is incomplete.
         if is_cut_short
             || matches!(close.reason, CloseReason::WriteStalled | CloseReason::ExchangeTimeout)
         {
@@ -257,7 +260,7 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Takes the reason from a connection in [`Phase::Closing`].
-    pub(super) fn finish_close(&mut self, state: &mut ActiveState<D>) -> CloseReason {
+    pub(super) fn take_close_reason(&mut self, state: &mut ActiveState<D>) -> CloseReason {
         match std::mem::replace(&mut state.phase, Phase::Http1) {
             Phase::Closing(closing) => closing.into_reason(),
             _ => unreachable!("only a closing connection ends by itself"),
@@ -270,7 +273,8 @@ impl<D: Driver> Connection<D> {
         if let Phase::Closing(closing) = &state.phase
             && (!closing.is_flushing() || state.has_detached_handler)
         {
-            return self.finish_close(state);
+            // Nothing is unfinished, or the task of the detached handler adds it to the report.
+            return self.take_close_reason(state);
         }
         self.reset_if_truncated(state);
         // The report omits requests whose responses were sent.
@@ -318,7 +322,8 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// If the HTTP/1 handler must run to completion, spawns a worker task that continues it.
+    /// Fails the body of the HTTP/1 request. If its handler must run to completion, spawns a worker
+    /// task that continues the handler.
     pub(super) fn detach_http1_handler(&mut self, state: &mut ActiveState<D>) {
         state.http1.fail_request_body();
         if let Some(exchange) = state.http1.take_detachable() {

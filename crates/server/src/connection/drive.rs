@@ -65,7 +65,7 @@ impl<D: Driver> Connection<D> {
                     Interest::default()
                 }
                 Some(Action::Yield(interest)) => {
-                    // `count_turn` below then exceeds the budget.
+                    // `count_turn` below charges at least one more unit, so the connection yields.
                     self.budget_used = self.budget_used.max(BUDGET_PER_POLL);
                     interest
                 }
@@ -107,7 +107,7 @@ impl<D: Driver> Connection<D> {
                     self.start_close(state, close);
                     continue;
                 }
-                None => return Poll::Ready(Some(self.finish_close(state))),
+                None => return Poll::Ready(Some(self.take_close_reason(state))),
             };
             let must_yield = self.count_turn(state);
             let received_before = state.io.input.bytes_received();
@@ -120,7 +120,8 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Charges the budget for a turn of the protocol. Returns whether the connection must yield.
+    /// Charges the budget for a turn of the protocol. Returns whether the connection must yield,
+    /// because the budget is used up or application code has requested it.
     fn count_turn(&mut self, state: &ActiveState<D>) -> bool {
         self.budget_used += if state.io.output.has_shared() { BUDGET_PER_SHARED_WRITE } else { 1 };
         if coop::take_yield_request() {

@@ -29,7 +29,7 @@ impl<D: Driver> Connection<D> {
         tls_follows_header || self.transport.is_handshaking()
     }
 
-    /// Selects the phase that parses the first bytes.
+    /// Selects the phase of a connection that becomes busy because bytes have arrived.
     pub(super) fn start_phase(&mut self, state: &mut ActiveState<D>) {
         let limits = &self.listener.context.limits;
         let expects_header = self.preamble == Preamble::ProxyHeader;

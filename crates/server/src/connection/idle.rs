@@ -9,17 +9,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<D: Driver> Connection<D> {
-    /// Waits for the first bytes of a request or a handshake, or for work that needs no bytes.
+    /// Waits until the connection receives bytes, must send, or must close.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Activation<D>> {
-        // If the kernel has not accepted all of the last response, the connection is not idle.
+        // If the kernel has not accepted all of the last response, sending it must continue.
         if !self.stream.is_writable() {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Activation::MustSend);
         }
         if let Poll::Ready(received) = self.stream.poll_recv(cx) {
             return Poll::Ready(match received {
-                Ok(chunk) if chunk.is_empty() => Err(CloseReason::PeerClosed),
-                Ok(chunk) => Ok(Some(chunk)),
-                Err(error) => Err(CloseReason::Io(error.kind())),
+                Ok(chunk) if chunk.is_empty() => Activation::Close(CloseReason::PeerClosed),
+                Ok(chunk) => Activation::Received(chunk),
+                Err(error) => Activation::Close(CloseReason::Io(error.kind())),
             });
         }
         self.poll_idle_timeout(cx)
@@ -58,7 +58,7 @@ impl<D: Driver> Connection<D> {
                     || worker.lifecycle() == Lifecycle::LameDuck
                     || expires_at <= worker.driver.now() =>
                 {
-                    return Poll::Ready(Ok(None));
+                    return Poll::Ready(Activation::MustSend);
                 }
                 None => (expires_at, drain_deadline),
                 Some(sent_at) => {
@@ -71,6 +71,8 @@ impl<D: Driver> Connection<D> {
         };
         let deadline = idle_since.saturating_add(timeout).min(expires_at).min(drain_deadline);
         let is_drained = drain_deadline != Duration::MAX && drain_deadline <= worker.driver.now();
+        // The timer may first expire for an HTTP/2 connection to free memory, or because the idle
+        // time began later than estimated. Only at `deadline`, the connection closes.
         loop {
             let core = self.http2.as_mut().filter(|_| !is_drained);
             let shrink_at =
@@ -83,7 +85,7 @@ impl<D: Driver> Connection<D> {
             if worker.lifecycle() < Lifecycle::ForceClosing
                 && let Some(chunk) = self.stream.try_recv()
             {
-                return Poll::Ready(Ok(Some(chunk)));
+                return Poll::Ready(Activation::Received(chunk));
             }
             if std::mem::take(&mut self.is_flush_time_unknown) {
                 self.idle_since = to_millis(worker.driver.submitted_at(idle_since));
@@ -95,7 +97,7 @@ impl<D: Driver> Connection<D> {
             }
         }
         let now = worker.driver.now();
-        Poll::Ready(Err(if drain_deadline <= now {
+        Poll::Ready(Activation::Close(if drain_deadline <= now {
             CloseReason::Drained
         } else if expires_at <= now {
             CloseReason::ConnectionAgeMax

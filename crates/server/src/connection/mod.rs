@@ -96,8 +96,8 @@ pub(crate) struct Connection<D: Driver> {
     /// When the connection was accepted, its handshake ended, or its last exchange ended, whichever
     /// is latest. In milliseconds of the driver's clock.
     idle_since: u64,
-    /// Whether `idle_since` is only an estimate: the kernel may not have sent the last response
-    /// yet.
+    /// Whether `idle_since` is only an estimate: the driver may pass the last response to the
+    /// kernel later than that.
     is_flush_time_unknown: bool,
     /// The HTTP/2 state of an idle connection. An HTTP/2 connection does not use `protocol`.
     http2: Option<Box<Http2Core>>,
@@ -135,9 +135,9 @@ impl<D: Driver> Connection<D> {
             worker_id: worker.admission.worker_id(),
             ..ConnectionInfo::default()
         });
-        let protocol = h1::Connection::new(&context.protocol);
+        let protocol = h1::Connection::new(&context.proto_limits);
         let timer = worker.timers.timer();
-        let needs_slot = context.needs_reserved_slot(worker.reserved_connections);
+        let needs_slot = context.needs_reserved_slot(worker.reserved_slot_count);
         let reserved_slot = needs_slot
             .then(|| Box::new(worker.reserved_slots.acquire(&timer, worker.driver.now())));
         Self {
@@ -176,6 +176,7 @@ impl<D: Driver> Future for Connection<D> {
         if this.reserved_slot.is_some() && this.poll_eviction().is_ready() {
             return Poll::Ready(());
         }
+        // Discard a request to yield that another task of this thread has made.
         let _ = coop::take_yield_request();
         if D::SELF_WAKE_YIELDS {
             // This driver polls each task at most once per iteration of its loop. Other drivers may
@@ -187,7 +188,7 @@ impl<D: Driver> Future for Connection<D> {
             let mut state = match this.active.take() {
                 Some(state) => state,
                 None if this.preamble == Preamble::Untrusted => {
-                    this.activate(Err(CloseReason::UntrustedProxy))
+                    this.activate(Activation::Close(CloseReason::UntrustedProxy))
                 }
                 None => match this.poll_idle(cx) {
                     Poll::Pending => return Poll::Pending,
@@ -215,9 +216,9 @@ impl<D: Driver> Future for Connection<D> {
                     return Poll::Pending;
                 }
                 Poll::Ready(None) => {
-                    let mut has_progressed = state.http1.has_responded();
+                    let mut restarts_idle_time = state.http1.requires_idle_restart();
                     if matches!(state.phase, Phase::Http2) {
-                        has_progressed |= state.http2.has_ended_exchange();
+                        restarts_idle_time |= state.http2.has_ended_exchange();
                         this.http2 = state.http2.take_core();
                     }
                     this.deactivate(state);
@@ -227,7 +228,7 @@ impl<D: Driver> Future for Connection<D> {
                     } else {
                         ConnectionState::Http1Idle
                     });
-                    if has_progressed {
+                    if restarts_idle_time {
                         this.idle_since = to_millis(this.worker.driver.now());
                         this.is_flush_time_unknown = true;
                     }
@@ -238,9 +239,15 @@ impl<D: Driver> Future for Connection<D> {
     }
 }
 
-/// Why an idle connection becomes busy: it has received bytes, it has work to do without bytes
-/// (`None`), or it must close for this reason.
-type Activation<D> = Result<Option<<<D as Driver>::Stream as Stream>::Chunk>, CloseReason>;
+/// Why an idle connection becomes busy.
+enum Activation<D: Driver> {
+    /// It has received these bytes.
+    Received(<D::Stream as Stream>::Chunk),
+    /// It must send, although nothing was received: the rest of its last response, or GOAWAY.
+    MustSend,
+    /// It must close for this reason.
+    Close(CloseReason),
+}
 
 impl<D: Driver> Connection<D> {
     /// Borrows an [`ActiveState`] from the pool and makes the connection busy.
@@ -251,15 +258,15 @@ impl<D: Driver> Connection<D> {
             state.phase = Phase::Http2;
         }
         match activation {
-            Ok(None) => state.http1.mark_flush_pending(),
-            Ok(Some(chunk)) => {
+            Activation::MustSend => state.http1.require_idle_restart(),
+            Activation::Received(chunk) => {
                 let result = self.on_chunk(&mut state, chunk);
                 self.start_phase(&mut state);
                 if let Err(error) = result {
                     self.fail_tls(&mut state, &error);
                 }
             }
-            Err(reason) => {
+            Activation::Close(reason) => {
                 match reason {
                     CloseReason::HandshakeTimeout => {
                         self.worker.instrumentation.record_limit("handshake_timeout")
@@ -322,7 +329,8 @@ impl<D: Driver> Connection<D> {
         cx: &mut Context<'_>,
     ) -> Poll<WakeReason> {
         let mut has_room = false;
-        // If the connection waits for bytes, `poll_readable` below reports a failed connection.
+        // Skipped if the connection only waits for bytes: `poll_readable` below then reports a
+        // failed connection.
         if interest.writable || !interest.readable || !state.io.output.is_empty() {
             match self.stream.poll_flush(cx) {
                 Poll::Pending => {}
@@ -338,6 +346,7 @@ impl<D: Driver> Connection<D> {
                     if has_room && !interest.readable {
                         return Poll::Ready(WakeReason::Ready);
                     }
+                    // Nothing below wakes the task if sending this output fails.
                     if !interest.readable
                         && let Poll::Ready(Err(error)) = self.stream.poll_flush(cx)
                     {
@@ -365,8 +374,8 @@ impl<D: Driver> Connection<D> {
     ) -> Poll<WakeReason> {
         let (worker, io) = (&*self.worker, &mut state.io);
         if worker.lifecycle() >= Lifecycle::ForceClosing {
-            // The shutdown report states whether the last response was sent. The driver is about to
-            // know, so wait for it.
+            // The shutdown report states whether the last response was sent. If the response waits
+            // only for the end of the driver's loop iteration, that is known soon, so wait for it.
             if self.stream.is_writable() && self.stream.poll_flush(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -466,7 +475,7 @@ impl<D: Driver> Connection<D> {
             protocol: &mut self.protocol,
             info: &mut self.info,
             io,
-            is_reserved: self.reserved_slot.is_some(),
+            uses_reserved_slot: self.reserved_slot.is_some(),
         }
     }
 

@@ -59,6 +59,8 @@ impl UpgradedConnection {
         let mut has_progressed = false;
         self.wants_read = self.receive(conn, cx, &mut has_progressed);
         let exchange = &mut self.exchange;
+        // Bytes that the protocol sends in this poll need not wake the task: `poll_drain` below
+        // takes them.
         let result =
             self.outgoing.run_protocol(|| exchange.poll_upgraded(cx, &conn.worker.heartbeat));
         if let Err(panic) = result {
@@ -75,13 +77,14 @@ impl UpgradedConnection {
             return Action::linger(CloseReason::Upgraded);
         }
         self.schedule_probe(conn);
-        if has_progressed || conn.io.deadlines.get(TimeoutKind::Idle).is_none() {
-            self.reset_idle_timer(conn);
+        if has_progressed || conn.io.deadlines.get(TimeoutKind::Silence).is_none() {
+            self.reset_silence_timer(conn);
         }
         Action::Wait(Interest { readable: self.wants_read, writable: wants_write })
     }
 
-    /// Passes received bytes to the protocol. Returns whether `incoming` has room for more.
+    /// Passes received bytes to the protocol, and sets `has_progressed` if there were any. Returns
+    /// whether `incoming` has room for more.
     fn receive<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -136,10 +139,10 @@ impl UpgradedConnection {
     }
 
     /// Restarts the timeout of a connection on which no bytes move.
-    fn reset_idle_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
+    fn reset_silence_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         if let Some(timeout) = conn.listener.limits.upgraded_idle_timeout {
             let deadline = conn.worker.driver.now().saturating_add(timeout);
-            conn.io.deadlines.set(TimeoutKind::Idle, deadline);
+            conn.io.deadlines.set(TimeoutKind::Silence, deadline);
         }
     }
 }

@@ -24,7 +24,7 @@ impl fmt::Display for RequestName {
     }
 }
 
-/// A request in progress.
+/// A request in progress, for the shutdown report.
 pub(crate) struct InFlightRequest<'a> {
     pub(crate) name: &'a RequestName,
     pub(crate) stage: InFlightStage,
@@ -41,21 +41,21 @@ impl<'a> InFlightRequest<'a> {
 
 /// Runs the protocol that a stream or a connection was upgraded to.
 pub(super) enum UpgradedTask {
-    /// Not polled yet.
-    Pending(Option<(UpgradeHandler, Upgraded)>),
+    /// Not polled yet. `None` after `run` panicked.
+    NotStarted(Option<(UpgradeHandler, Upgraded)>),
     Running(Pin<Box<dyn Future<Output = ()>>>),
 }
 
 impl UpgradedTask {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Self::Pending(start) = self {
-            // `None` only if `run` panicked, and the exchange does not poll the task after a panic.
+        if let Self::NotStarted(start) = self {
+            // Not reached with `None`, because the exchange does not poll the task after a panic.
             let Some((handler, io)) = start.take() else { return Poll::Ready(()) };
             *self = Self::Running(handler.run(io));
         }
         match self {
             Self::Running(future) => future.as_mut().poll(cx),
-            Self::Pending(_) => Poll::Ready(()),
+            Self::NotStarted(_) => Poll::Ready(()),
         }
     }
 }

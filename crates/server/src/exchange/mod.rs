@@ -68,7 +68,7 @@ pub(crate) struct Exchange {
     /// The request's span. Application code runs inside it.
     span: RequestSpan,
     handler: Option<PinnedFuture<'static, Response>>,
-    /// Memory for the next handler's future. Empty while a handler uses that memory.
+    /// Reusable memory for the next handler's future. Empty while a handler uses that memory.
     slot: FutureSlot,
     /// The body of the response while it is being sent.
     body: Option<Body>,
@@ -91,7 +91,7 @@ pub(crate) struct Exchange {
     pub(crate) handler_timeout: Option<Duration>,
     /// The request's head, for the server's own responses and log lines.
     head: Option<RequestHead>,
-    /// Interim responses of the handler.
+    /// Interim responses that the last poll of the handler produced. They are not sent yet.
     interim_responses: Vec<(StatusCode, HeaderMap)>,
 }
 
@@ -106,9 +106,6 @@ fn recycle_slot(slot: &mut FutureSlot, handler: PinnedFuture<'static, Response>)
 /// The message of a panic in a handler or an upgraded protocol.
 #[derive(Debug)]
 pub(crate) struct HandlerPanic(pub(crate) String);
-
-/// The next frame of a response's body; `None` at the end of the body.
-pub(crate) type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl Exchange {
     /// Starts the exchange for `request`. No application code runs before the first poll.
@@ -142,7 +139,7 @@ impl Exchange {
     }
 
     /// Reports the request, whether complete or aborted, to metrics, traces and the access log.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn report_request(&mut self) {
         if self.metrics.tracer().is_some()
             && let Some(span) = &self.span.span
         {
@@ -217,7 +214,7 @@ impl Exchange {
     }
 
     /// Returns whether a handler is running that must run to completion even if its client
-    /// disconnects.
+    /// disconnects. If the client does, the exchange is detached from its connection.
     pub(crate) fn is_detachable(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToCompletion
     }
@@ -275,12 +272,16 @@ impl Exchange {
         Poll::Ready(outcome)
     }
 
-    /// Passes the interim responses that the last poll produced to `send`. If many bytes are
-    /// `unsent`, the peer receives slowly, and the interim responses are dropped: they are only
-    /// hints.
-    pub(crate) fn send_interims(&mut self, unsent: usize, mut send: impl FnMut(u16, &HeaderMap)) {
+    /// Passes the interim responses that the last poll produced to `send`. If `unsent_bytes` of
+    /// output is large, the peer receives slowly, and the interim responses are dropped: they are
+    /// only hints.
+    pub(crate) fn send_interims(
+        &mut self,
+        unsent_bytes: usize,
+        mut send: impl FnMut(u16, &HeaderMap),
+    ) {
         for (status, fields) in std::mem::take(&mut self.interim_responses) {
-            if unsent <= INTERIM_UNSENT_BYTES_MAX {
+            if unsent_bytes <= INTERIM_UNSENT_BYTES_MAX {
                 send(status.as_u16(), &fields);
             }
         }
@@ -320,7 +321,7 @@ impl Exchange {
 
     /// Stores the protocol of an upgraded connection or stream. The next poll starts it.
     pub(crate) fn set_upgraded(&mut self, handler: UpgradeHandler, io: Upgraded) {
-        self.upgraded = Some(UpgradedTask::Pending(Some((handler, io))));
+        self.upgraded = Some(UpgradedTask::NotStarted(Some((handler, io))));
     }
 
     /// Polls the upgraded protocol, if there is one, and drops it when it completes or panics.
@@ -357,13 +358,13 @@ impl Exchange {
         self.body = Some(body);
     }
 
-    /// Polls for the next frame of the response's body. If the body panics, it fails with
-    /// [`BodyError::Stream`].
+    /// Polls for the next frame of the response's body; `None` at the end of the body. If the body
+    /// panics, it fails with [`BodyError::Stream`].
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
         heartbeat: &Heartbeat,
-    ) -> Poll<NextFrame> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.poll_body(heartbeat, |body| body.poll_frame(cx))
     }
 
@@ -393,12 +394,13 @@ impl Exchange {
         })
     }
 
-    /// Drops all application code of the exchange. If the request has not been reported yet,
-    /// reports it as aborted. Its name and head remain for log lines.
+    /// Drops all application code of the exchange: the handler, the upgraded protocol and the body.
+    /// If the request has not been reported yet, reports it as aborted. Its name and head remain
+    /// for log lines.
     pub(crate) fn abort(&mut self) {
         if self.metrics.is_started() {
             self.metrics.mark_aborted();
-            self.finish();
+            self.report_request();
         }
         self.drop_handler();
         self.drop_upgraded();

@@ -35,7 +35,8 @@ pub(crate) enum BodyCapacity {
     Full,
     /// The peer expects `100 Continue`, and the handler has not started to read the body.
     AwaitingDemand,
-    /// There is nothing more to receive, or the rest is to be discarded.
+    /// There is nothing more to receive, or the rest is to be discarded
+    /// ([`RequestBodySender::is_discarding`]).
     Closed,
 }
 
@@ -82,7 +83,7 @@ impl RequestBodySender {
         matches!(self, Self::Open { has_length: false, .. })
     }
 
-    /// How many bytes the reader has read.
+    /// How many bytes the reader has read; 0 unless the body is open.
     pub(crate) fn consumed(&self) -> u64 {
         match self {
             Self::Open { pipe, .. } => pipe.consumed(),
@@ -97,8 +98,8 @@ impl RequestBodySender {
         }
     }
 
-    /// Like [`RequestBodySender::push`], but does not wake the reader if it waits in the task of
-    /// `cx`. In that case, returns true, and the task must poll the reader again.
+    /// Like [`RequestBodySender::push`], but does not wake the reader if the task of `cx` also
+    /// polls the reader. In that case, returns true, and that task must poll the reader again.
     pub(crate) fn push_without_wake(&mut self, bytes: Bytes, cx: &Context<'_>) -> bool {
         match self {
             Self::Open { pipe, .. } => pipe.send_without_wake(bytes, cx),

@@ -7,26 +7,27 @@ use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_web::coop;
 
-/// Whether the response's body has produced content in this turn.
+/// Whether the response's body has produced content in this turn. A handler that has not responded
+/// has produced none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    Stalled,
-    Made,
+    NoContent,
+    Content,
 }
 
 impl Http1 {
     /// Handles a peer that has ended its sending side after a complete request. Nearly every client
     /// that does so has closed its socket, so the server cancels the handler or a stream of unknown
-    /// length. With `half_close`, the server assumes that the client only shut down its sending
-    /// side, and continues.
+    /// length; a response of known length is sent to its end. With `half_close`, the server assumes
+    /// that the client only shut down its sending side, and continues in any case.
     pub(super) fn on_peer_eof<D: Driver>(
         &mut self,
         progress: Progress,
         conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
         if conn.listener.limits.http1.half_close {
-            // The probe is an interim response, so it must precede the final response. Once that
-            // has begun, the next write shows whether the peer is still connected.
+            // The probe is an interim response, so it must precede the final response. Once the
+            // final response has begun, the next write shows whether the peer is still connected.
             let is_probe_scheduled = conn.io.deadlines.get(TimeoutKind::Probe).is_some();
             if self.can_probe
                 && !is_probe_scheduled
@@ -34,43 +35,38 @@ impl Http1 {
             {
                 self.send_probe(conn);
             }
-        } else if self.has_unknown_length() && !coop::has_yield_request() {
+        } else if self.is_response_length_unknown() && !coop::has_yield_request() {
             // A future that requested to yield is not waiting, so it is polled again first.
             return match progress {
                 // The body might only have yielded, for example because its Tokio budget is used
                 // up. The next poll shows whether it has more content.
-                Progress::Made => Action::Yield(Interest::default()),
-                Progress::Stalled => Action::close(CloseReason::PeerAborted),
+                Progress::Content => Action::Yield(Interest::default()),
+                Progress::NoContent => Action::close(CloseReason::PeerAborted),
             };
         }
-        self.schedule_probe(false, conn);
+        self.schedule_probe(conn);
         Action::Wait(Interest::default())
     }
 
     /// Returns whether the length of the response is still unknown: the handler has not responded,
     /// or it returned a stream of unknown length.
-    fn has_unknown_length(&self) -> bool {
+    fn is_response_length_unknown(&self) -> bool {
         match &self.state {
             ExchangeState::RunningHandler => true,
             ExchangeState::SendingStream(writer) => writer.has_unknown_length(),
             ExchangeState::ReadingHead
             | ExchangeState::SendingFull(_)
             | ExchangeState::ReceivingBody { .. }
-            | ExchangeState::DrainingBody => false,
+            | ExchangeState::DiscardingBody => false,
         }
     }
 
-    /// Schedules a check of the socket, unless the server is receiving. It stops receiving when the
-    /// body's reader does not read or the read-ahead limit is reached. Without receiving, it
-    /// detects a reset only by checking the socket from time to time.
-    pub(super) fn schedule_probe<D: Driver>(
-        &mut self,
-        is_receiving: bool,
-        conn: &mut ConnectionContext<'_, D>,
-    ) {
-        if !is_receiving {
-            self.probe.schedule_if_unset(|| conn.worker.driver.now(), &mut conn.io.deadlines);
-        }
+    /// Schedules a check of the socket, unless one is scheduled. Called while the server does not
+    /// receive: the reader of the request's body does not read, the read-ahead limit is reached, or
+    /// the peer has ended its sending side. Without receiving, the server detects a reset only by
+    /// checking the socket from time to time.
+    pub(super) fn schedule_probe<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
+        self.probe.schedule_if_unset(|| conn.worker.driver.now(), &mut conn.io.deadlines);
     }
 
     /// Sends an interim response to find out whether the peer is still connected. With

@@ -31,7 +31,8 @@ impl Http1 {
         self.respond(Ok(response), conn)
     }
 
-    /// Responds to a request that violates the protocol, and closes the connection.
+    /// Responds to a request that violates the protocol, and closes the connection: `drain` makes
+    /// this response its last one.
     pub(super) fn reject<D: Driver>(
         &mut self,
         error: RequestError,
@@ -42,8 +43,8 @@ impl Http1 {
         Action::linger(CloseReason::Rejected(error))
     }
 
-    /// Writes an error response without calling a handler, even if the request's head is invalid or
-    /// incomplete.
+    /// Writes an error response without calling a handler, and reports the request, even if its
+    /// head is invalid or incomplete.
     pub(super) fn respond_problem<D: Driver>(
         &mut self,
         problem: Problem,
@@ -59,7 +60,7 @@ impl Http1 {
         metrics.set_status(response.status);
         let out = &mut conn.io.output.plaintext;
         metrics.add_sent(encode::write_full(conn.protocol, &response, &worker.date(), out));
-        self.exchange.finish();
+        self.exchange.report_request();
     }
 
     /// Renders a problem in the application's format.

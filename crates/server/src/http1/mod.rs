@@ -1,4 +1,4 @@
-//! HTTP/1 on a busy connection: one exchange at a time.
+//! HTTP/1 on a busy (not idle) connection: one exchange at a time.
 //!
 //! Start with [`Http1::turn`]. A turn does as much work as it can without waiting, and returns what
 //! the connection must wait for.
@@ -8,6 +8,7 @@ mod encode;
 mod error_response;
 mod receive;
 mod send;
+mod timeouts;
 
 use self::disconnect::Progress;
 use self::receive::ForwardResult;
@@ -19,19 +20,17 @@ use crate::io::context::{Action, ConnectionContext, Interest};
 use crate::io::timeouts::{ProbeSchedule, TimeoutKind};
 use crate::io::transfer_rate::TransferRate;
 use crate::observe::close_reason::CloseReason;
-use crate::observe::metrics::ErrorType;
 use crate::panic::CatchDropPanic;
 use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
-use peregrine_driver::{Driver, Stream};
+use peregrine_driver::Driver;
 use peregrine_proto::h1::{Event, Framing, NextAction, WaitingFor};
 use peregrine_proto::{BodyLength, HeadIndex, RequestError, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
-use peregrine_web::{Problem, Request, Response};
+use peregrine_web::{Request, Response};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 /// The HTTP/1 state of a busy connection, in memory that is reused.
 pub(crate) struct Http1 {
@@ -43,31 +42,33 @@ pub(crate) struct Http1 {
     scratch_index: HeadIndex,
     exchange: Exchange,
     request_body: RequestBodySender,
-    /// Whether content was pushed to the body's reader without waking it. The reader waits in this
-    /// task, so another turn must poll it.
+    /// Whether another turn must poll the reader of the request's body. It was not woken when it
+    /// got content, because it is part of the handler or of the response's body, which this
+    /// connection's task polls.
     repoll_reader: bool,
     /// The protocol error in the current request's body. The connection closes after the response.
     rejection: Option<RequestError>,
     /// Whether the current handler panicked.
     handler_panicked: bool,
-    /// Whether the current request is the peer's last one, as its head announced.
+    /// Whether the head of the current request announced that it is the peer's last request.
     is_last_request: bool,
-    /// Whether the request uses HTTP/1.1, so that a peer that has ended its sending side may be
-    /// probed with an interim response.
+    /// Whether the request uses HTTP/1.1, so that the server may send an interim response to find
+    /// out whether a peer that has ended its sending side is still connected.
     can_probe: bool,
     probe: ProbeSchedule,
-    /// How many bytes of memory the large response body that is being sent occupies.
-    full_body_bytes: usize,
+    /// The memory, in bytes, of the body in [`ExchangeState::SendingFull`] when its sending began.
+    sending_full_bytes: usize,
     /// The last request whose response was written to the output. It might not have been sent yet.
     last_written: Option<RequestName>,
     /// Whether the current exchange takes more than one turn. It may then have set deadlines and
     /// kept the driver awake.
     spans_turns: bool,
-    /// Whether a response was completed since the connection was last idle.
-    has_responded: bool,
+    /// Whether the idle time must start again when the connection becomes idle: since it was last
+    /// idle, a response was completed, or [`Http1::require_idle_restart`] was called.
+    requires_idle_restart: bool,
 }
 
-/// The current step.
+/// The current step of the connection.
 enum ExchangeState {
     /// Receives a request's head, or waits for one.
     ReadingHead,
@@ -80,11 +81,11 @@ enum ExchangeState {
     /// Receives the request's body for a task that continues to read it after the response is
     /// complete.
     ReceivingBody {
-        /// How many bytes the task had read when the server last found its pipe full.
+        /// How many bytes the task had read when the server last found the body's pipe full.
         consumed: Option<u64>,
     },
-    /// Discards the part of the request's body that the handler did not read.
-    DrainingBody,
+    /// The response is complete. Discards the part of the request's body that was not read.
+    DiscardingBody,
 }
 
 impl Default for Http1 {
@@ -101,10 +102,10 @@ impl Default for Http1 {
             is_last_request: false,
             can_probe: false,
             probe: ProbeSchedule::default(),
-            full_body_bytes: 0,
+            sending_full_bytes: 0,
             last_written: None,
             spans_turns: false,
-            has_responded: false,
+            requires_idle_restart: false,
         }
     }
 }
@@ -122,68 +123,7 @@ impl Http1 {
             ExchangeState::SendingFull(_) => self.send_full_body(conn, cx),
             ExchangeState::SendingStream(_) => self.send_streamed_body(conn, cx),
             ExchangeState::ReceivingBody { .. } => self.receive_after_response(conn, cx),
-            ExchangeState::DrainingBody => self.drain_body(conn),
-        }
-    }
-
-    /// Handles an expired deadline.
-    pub(crate) fn on_timeout<D: Driver>(
-        &mut self,
-        kind: TimeoutKind,
-        conn: &mut ConnectionContext<'_, D>,
-    ) -> Action {
-        match (kind, &self.state) {
-            (TimeoutKind::Head, _) => {
-                conn.protocol.drain();
-                self.respond_problem(Problem::head_timeout(), conn);
-                Action::linger(CloseReason::HeadTimeout)
-            }
-            (TimeoutKind::Receive, ExchangeState::DrainingBody) => {
-                Action::linger(CloseReason::BodyTooSlow)
-            }
-            (TimeoutKind::Receive, ExchangeState::ReceivingBody { .. }) => {
-                self.request_body.fail(BodyError::TooSlow);
-                Action::linger(CloseReason::BodyTooSlow)
-            }
-            (
-                TimeoutKind::BodyReader | TimeoutKind::Exchange,
-                ExchangeState::ReceivingBody { .. },
-            ) => {
-                self.request_body.fail(BodyError::Disconnected);
-                self.request_body = RequestBodySender::Discarding;
-                Action::Continue
-            }
-            (TimeoutKind::Idle, _) if !conn.is_idle_expired() => Action::Continue,
-            (TimeoutKind::Receive | TimeoutKind::Idle, _) => {
-                conn.worker.instrumentation.record_limit(match kind {
-                    TimeoutKind::Receive => "transfer_rate_min",
-                    _ => "upgraded_idle_timeout",
-                });
-                self.request_body.fail(BodyError::TooSlow);
-                self.request_body = RequestBodySender::Discarding;
-                conn.protocol.drain();
-                Action::Continue
-            }
-            (TimeoutKind::Handler | TimeoutKind::Exchange, ExchangeState::RunningHandler) => {
-                conn.worker.instrumentation.record_limit(match kind {
-                    TimeoutKind::Handler => "route_timeout",
-                    _ => "exchange_timeout",
-                });
-                self.exchange.metrics.set_error(ErrorType::Timeout);
-                self.exchange.drop_handler();
-                let response = self.render_problem(Problem::handler_timeout(), conn);
-                self.respond(Ok(response), conn)
-            }
-            (TimeoutKind::Exchange, _) => Action::close(CloseReason::ExchangeTimeout),
-            // The server is not receiving, so only this check detects that the peer has reset the
-            // connection.
-            (TimeoutKind::Probe, _) if conn.stream.is_broken() => {
-                self.request_body.fail(BodyError::Disconnected);
-                Action::close(CloseReason::PeerAborted)
-            }
-            // The next turn sends or schedules the next probe.
-            (TimeoutKind::Probe, _) => Action::Continue,
-            _ => Action::Continue,
+            ExchangeState::DiscardingBody => self.discard_body_after_response(conn),
         }
     }
 
@@ -192,7 +132,7 @@ impl Http1 {
         self.request_body.fail(BodyError::Disconnected);
     }
 
-    /// Takes the exchange, if its handler must run to completion.
+    /// Takes the exchange of an ended connection, if its handler must run to completion.
     pub(crate) fn take_detachable(&mut self) -> Option<Exchange> {
         self.exchange.is_detachable().then(|| std::mem::take(&mut self.exchange))
     }
@@ -203,12 +143,12 @@ impl Http1 {
     }
 
     /// Returns whether a handler is running or a response is being sent.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub(crate) fn is_responding(&self) -> bool {
         !matches!(
             self.state,
             ExchangeState::ReadingHead
                 | ExchangeState::ReceivingBody { .. }
-                | ExchangeState::DrainingBody
+                | ExchangeState::DiscardingBody
         )
     }
 
@@ -217,8 +157,8 @@ impl Http1 {
         self.exchange.is_never_shed()
     }
 
-    /// The request in progress. If there is none and not all output `is_sent`, the last request
-    /// whose response was written.
+    /// The request in progress. If there is none, the last request whose response was written but
+    /// not completely sent. `is_sent` is whether all output was sent.
     pub(crate) fn in_flight(&self, is_sent: bool) -> Option<InFlightRequest<'_>> {
         let unsent = self.last_written.as_ref().filter(|_| !is_sent);
         self.exchange.in_flight().or(unsent.map(InFlightRequest::in_delivery))
@@ -234,21 +174,26 @@ impl Http1 {
         self.exchange.abort();
     }
 
-    /// Records that a response that was written before the connection became idle is still being
-    /// sent. The idle time begins when all of it is sent.
-    pub(crate) fn mark_flush_pending(&mut self) {
-        self.has_responded = true;
+    /// Makes the idle time start again when the connection becomes idle, even if it completes no
+    /// response until then. Called when an idle connection becomes busy without received bytes: it
+    /// must send the rest of its last response or, over HTTP/2, a GOAWAY.
+    pub(crate) fn require_idle_restart(&mut self) {
+        self.requires_idle_restart = true;
     }
 
-    /// Returns whether a response was completed since the connection was last idle.
-    pub(crate) fn has_responded(&self) -> bool {
-        self.has_responded
+    /// Returns whether the idle time must start again when the connection becomes idle.
+    pub(crate) fn requires_idle_restart(&self) -> bool {
+        self.requires_idle_restart
     }
 
-    /// The memory of a response body that waits to be sent.
+    /// The memory of a large response body that is being sent.
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
-        if matches!(self.state, ExchangeState::SendingFull(_)) { self.full_body_bytes } else { 0 }
+        if matches!(self.state, ExchangeState::SendingFull(_)) {
+            self.sending_full_bytes
+        } else {
+            0
+        }
     }
 
     /// Drops everything that belongs to the application, before the state is reused.
@@ -259,7 +204,8 @@ impl Http1 {
         self.head = None;
         self.last_written = None;
         self.rejection = None;
-        (self.handler_panicked, self.spans_turns, self.has_responded) = (false, false, false);
+        (self.handler_panicked, self.spans_turns, self.requires_idle_restart) =
+            (false, false, false);
     }
 
     fn receive_head<D: Driver>(
@@ -273,12 +219,13 @@ impl Http1 {
         let head = self.head.get_or_insert_with(RequestHead::from_pool);
         let unread = conn.io.input.unread();
         let (used, event) =
-            conn.protocol.receive(&conn.listener.protocol, unread, head.index_mut());
+            conn.protocol.receive(&conn.listener.proto_limits, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
                 let mut head = self.head.take().expect("the head was set before `receive`");
-                let skip = usize::from(framing.skip);
-                head.set_bytes(&conn.io.input.unread()[skip..used]);
+                // An empty line may precede the request line.
+                let head_start = usize::from(framing.skip);
+                head.set_bytes(&conn.io.input.unread()[head_start..used]);
                 conn.io.input.consume(used);
                 conn.io.deadlines.clear(TimeoutKind::Head);
                 self.begin(head, framing, conn, cx)
@@ -298,9 +245,10 @@ impl Http1 {
     /// Waits for a head or the rest of one. If the peer has ended its sending side, closes the
     /// connection.
     fn wait_for_head<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
-        let is_between_requests =
+        // `Idle` means that the first byte of a later request has not arrived.
+        let is_before_head =
             matches!(conn.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
-        let is_idle = conn.io.input.is_empty() && is_between_requests;
+        let is_idle = conn.io.input.is_empty() && is_before_head;
         if conn.is_eof() {
             return match conn.protocol.receive_eof() {
                 Event::RequestError(error) if !is_idle => self.reject(error, conn),
@@ -363,19 +311,7 @@ impl Http1 {
             conn.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
         }
         self.start_exchange_timer(now, conn);
-        self.poll_request_body(Progress::Stalled, conn, cx)
-    }
-
-    /// Marks the exchange as waiting, and starts the timeout of the whole exchange, if configured.
-    fn start_exchange_timer<D: Driver>(
-        &mut self,
-        now: Duration,
-        conn: &mut ConnectionContext<'_, D>,
-    ) {
-        self.exchange.mark_pending(now);
-        if let Some(timeout) = conn.listener.limits.exchange_timeout {
-            conn.io.deadlines.set_if_unset(TimeoutKind::Exchange, now.saturating_add(timeout));
-        }
+        self.poll_request_body(Progress::NoContent, conn, cx)
     }
 
     fn drive_handler<D: Driver>(
@@ -385,7 +321,7 @@ impl Http1 {
     ) -> Action {
         match self.poll_handler(conn, cx) {
             Poll::Ready(outcome) => self.respond(outcome, conn),
-            Poll::Pending => self.poll_request_body(Progress::Stalled, conn, cx),
+            Poll::Pending => self.poll_request_body(Progress::NoContent, conn, cx),
         }
     }
 
@@ -396,14 +332,16 @@ impl Http1 {
     ) -> Poll<Result<Response, HandlerPanic>> {
         let result = self.exchange.poll_response(cx, &conn.worker.heartbeat);
         let out = &mut conn.io.output.plaintext;
-        self.exchange.send_interims(out.len(), |status, fields| {
+        let unsent_bytes = out.len();
+        self.exchange.send_interims(unsent_bytes, |status, fields| {
             conn.protocol.send_interim(status, fields::header_map_pairs(fields), out);
         });
         result
     }
 
     /// Receives the request's body and detects a disconnect. Called while the handler or the
-    /// response's body is not ready.
+    /// response's body is not ready. If the peer has ended its sending side, `progress` decides
+    /// whether the response's body is polled again or the connection closes.
     fn poll_request_body<D: Driver>(
         &mut self,
         progress: Progress,
@@ -414,26 +352,35 @@ impl Http1 {
         let must_repoll = std::mem::take(&mut self.repoll_reader);
         match result {
             ForwardResult::Disconnected => Action::close(CloseReason::PeerAborted),
-            // The body's reader was not woken, so another turn must poll it.
+            // The reader of the request's body was not woken, so another turn must poll it.
             _ if must_repoll => Action::Continue,
-            ForwardResult::Pending { readable } => {
-                self.schedule_probe(readable, conn);
-                Action::Wait(Interest { readable, writable: false })
-            }
+            ForwardResult::Pending { readable } => self.wait_for_handler(readable, conn),
             ForwardResult::Done if conn.is_eof() => self.on_peer_eof(progress, conn),
-            ForwardResult::Done => {
-                let readable = conn.may_read_ahead();
-                self.schedule_probe(readable, conn);
-                Action::Wait(Interest { readable, writable: false })
-            }
+            ForwardResult::Done => self.wait_for_handler(conn.may_read_ahead(), conn),
         }
+    }
+
+    /// Waits until the handler or the response's body wakes the connection and, if `readable`,
+    /// until bytes arrive. Without receiving, probes must detect a reset.
+    fn wait_for_handler<D: Driver>(
+        &mut self,
+        readable: bool,
+        conn: &mut ConnectionContext<'_, D>,
+    ) -> Action {
+        if !readable {
+            self.schedule_probe(conn);
+        }
+        Action::Wait(Interest { readable, writable: false })
     }
 
     /// Called when the response is written, and again when no more of the request's body follows.
     /// Continues with the rest of that body or the next request, or closes the connection.
-    fn finish_response<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
-        self.has_responded = true;
-        self.exchange.finish();
+    fn continue_after_response<D: Driver>(
+        &mut self,
+        conn: &mut ConnectionContext<'_, D>,
+    ) -> Action {
+        self.requires_idle_restart = true;
+        self.exchange.report_request();
         if let Some(task) = self.exchange.take_after_response() {
             let keep_awake = conn.worker.driver.keep_awake();
             conn.worker.driver.spawn_boxed(Box::pin(async move {
@@ -449,6 +396,9 @@ impl Http1 {
             conn.protocol.discard_body();
         }
         match conn.protocol.next_action() {
+            // Only the request's body is incomplete. A task still reads it, so it is received, not
+            // discarded. The request was reported above, so `abort` only drops what is left of the
+            // handler and the response.
             NextAction::DiscardBody if self.request_body.has_reader() => {
                 self.exchange.abort();
                 self.state = ExchangeState::ReceivingBody { consumed: None };
@@ -463,13 +413,16 @@ impl Http1 {
             }
             NextAction::DiscardBody => {
                 self.finish_exchange(conn);
-                self.state = ExchangeState::DrainingBody;
+                self.state = ExchangeState::DiscardingBody;
                 self.spans_turns = true;
                 conn.io.receive_rate = TransferRate::new(conn.io.input.payload_bytes());
                 Action::Continue
             }
+            // The response is complete, so `Respond` and `Upgraded` do not occur.
             NextAction::Close | NextAction::Respond | NextAction::Upgraded => {
                 let is_shutting_down = conn.worker.lifecycle() >= Lifecycle::LameDuck;
+                // `ConnectionClose` covers all other reasons, for example that the rest of the
+                // request's body is too long to discard.
                 Action::linger(if self.handler_panicked {
                     CloseReason::HandlerPanicked
                 } else if is_shutting_down && !self.is_last_request {
@@ -481,8 +434,8 @@ impl Http1 {
         }
     }
 
-    /// Prepares for the next exchange, after the response is written and no application code runs
-    /// any more.
+    /// Drops what is left of the exchange, whose response is written, and prepares for the next
+    /// one.
     fn finish_exchange<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         if let Some(name) = self.exchange.take_request_name() {
             self.last_written = Some(name);

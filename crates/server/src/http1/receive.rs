@@ -31,8 +31,8 @@ pub(super) enum BodyEvent {
 
 /// The result of [`Http1::forward_body`].
 pub(super) enum ForwardResult {
-    /// Some of the body is still missing. `forward_body` must be called again when the handler
-    /// reads and, if `readable`, when more bytes arrive.
+    /// Some of the body is still missing. `forward_body` must be called again when the body's
+    /// reader reads and, if `readable`, when more bytes arrive.
     Pending { readable: bool },
     /// The body is complete or failed, or its reader was dropped.
     Done,
@@ -42,7 +42,7 @@ pub(super) enum ForwardResult {
 
 impl Http1 {
     /// Creates the handler's body from the content that has already arrived. A complete body
-    /// without trailers needs no pipe.
+    /// without trailers needs no pipe. `limit` is the route's maximum length of a body.
     pub(super) fn receive_body<D: Driver>(
         &mut self,
         framing: Framing,
@@ -76,6 +76,7 @@ impl Http1 {
             }
         }
         let (writer, reader) = pipe(conn.listener.limits.body_buffer_bytes_max, length);
+        // A client that has begun to send its content no longer waits for `100 Continue`.
         let awaits_continue = framing.expect_continue && buffered.is_empty();
         if buffered.is_empty() {
             pool::put(buffered);
@@ -107,8 +108,8 @@ impl Http1 {
                 // The peer will send nothing more, so pass the received content without waiting for
                 // the handler to read.
                 BodyCapacity::AwaitingDemand if conn.is_eof() => {}
-                // The peer sends no content before it receives `100 Continue`, but it may reset the
-                // connection.
+                // The peer sends no content before it receives `100 Continue`, but receiving also
+                // detects that it resets the connection.
                 BodyCapacity::AwaitingDemand => {
                     conn.stop_body_timers();
                     return ForwardResult::Pending { readable: conn.may_read_ahead() };
@@ -128,12 +129,14 @@ impl Http1 {
                     return ForwardResult::Disconnected;
                 }
                 Some(BodyEvent::NeedInput) => {
-                    let is_responding = matches!(
+                    let is_sending_response = matches!(
                         self.state,
                         ExchangeState::SendingFull { .. } | ExchangeState::SendingStream(_)
                     );
-                    if is_responding && self.request_body.has_unknown_length() {
-                        conn.start_idle_timer();
+                    // On a bidirectional stream, the peer may wait for the response's content, so
+                    // the minimum rate does not apply: only the silence of both sides is limited.
+                    if is_sending_response && self.request_body.has_unknown_length() {
+                        conn.start_silence_timer();
                     } else {
                         conn.start_body_timer();
                     }
@@ -141,8 +144,9 @@ impl Http1 {
                 }
                 Some(BodyEvent::End) => {
                     self.request_body.finish(|| encode::request_trailers(conn.protocol));
-                    // If the peer has ended its sending side, the handler is about to be cancelled.
-                    // Poll it once more, so that it can read the whole body first.
+                    // If the peer has ended its sending side, `on_peer_eof` may close the
+                    // connection. Poll the handler once more before that, so that it can read the
+                    // whole body.
                     self.repoll_reader |= conn.is_eof();
                 }
                 Some(BodyEvent::Reject(error)) => {
@@ -171,26 +175,27 @@ impl Http1 {
                 let now = conn.worker.driver.now();
                 let deadline = now.saturating_add(conn.listener.limits.idle_timeout);
                 match &mut self.state {
+                    // The task has read since the pipe was last full, so its time starts again.
                     ExchangeState::ReceivingBody { consumed } if *consumed != consumed_now => {
                         *consumed = consumed_now;
                         conn.io.deadlines.set(TimeoutKind::BodyReader, deadline);
                     }
                     _ => conn.io.deadlines.set_if_unset(TimeoutKind::BodyReader, deadline),
                 }
-                self.schedule_probe(false, conn);
+                self.schedule_probe(conn);
                 Action::Wait(Interest { readable: false, writable: false })
             }
             ForwardResult::Disconnected => Action::close(CloseReason::PeerClosed),
             ForwardResult::Done => {
                 conn.io.deadlines.clear(TimeoutKind::BodyReader);
-                self.finish_response(conn)
+                self.continue_after_response(conn)
             }
         }
     }
 
-    /// Passes received content to the handler until another kind of event, and returns that event.
-    /// Returns `None` if it passed content and now needs more input. The caller must then check
-    /// whether the pipe still has room.
+    /// Passes received content to the body's reader until another kind of event, and returns that
+    /// event. Returns `None` if it passed content and now needs more input. The caller must then
+    /// check whether the pipe still has room before it waits for that input.
     pub(super) fn forward_available<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -204,6 +209,7 @@ impl Http1 {
                 BodyEvent::Data { data, used } => {
                     has_data = true;
                     let input = &mut conn.io.input;
+                    // If the content is all of the input, pass the memory that holds it, uncopied.
                     let is_whole_input = combined.is_empty() && data == (0..input.unread().len());
                     if is_whole_input && let Some(owned) = input.take_owned(D::Stream::try_into_vec)
                     {
@@ -228,8 +234,11 @@ impl Http1 {
         conn: &mut ConnectionContext<'_, D>,
     ) -> BodyEvent {
         let input = &mut conn.io.input;
-        let (used, event) =
-            conn.protocol.receive(&conn.listener.protocol, input.unread(), &mut self.scratch_index);
+        let (used, event) = conn.protocol.receive(
+            &conn.listener.proto_limits,
+            input.unread(),
+            &mut self.scratch_index,
+        );
         if let Event::Data(data) = event {
             self.exchange.metrics.add_received(data.len());
             return BodyEvent::Data { data, used };
@@ -238,6 +247,7 @@ impl Http1 {
         match event {
             Event::NeedInput => BodyEvent::NeedInput,
             Event::RequestError(error) => BodyEvent::Reject(error),
+            // `Paused` and `Closed` also mean that no more content follows.
             Event::End | Event::Paused | Event::Closed => BodyEvent::End,
             Event::Head(_) | Event::Data(_) | Event::Upgraded => {
                 unreachable!("a body yields only data, an end or an error")
@@ -245,19 +255,23 @@ impl Http1 {
         }
     }
 
-    /// Discards the rest of the request's body, because the next request starts after it.
-    pub(super) fn drain_body<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
+    /// Receives and discards the rest of the request's body, because the next request starts after
+    /// it. The response is complete.
+    pub(super) fn discard_body_after_response<D: Driver>(
+        &mut self,
+        conn: &mut ConnectionContext<'_, D>,
+    ) -> Action {
         while conn.protocol.next_action() == NextAction::DiscardBody {
             let input = &mut conn.io.input;
             let (used, event) = conn.protocol.receive(
-                &conn.listener.protocol,
+                &conn.listener.proto_limits,
                 input.unread(),
                 &mut self.scratch_index,
             );
             input.consume(used);
             match event {
                 Event::NeedInput if conn.is_eof() => return Action::close(CloseReason::PeerClosed),
-                // The response is written, so nothing is in progress.
+                // Nothing is in progress, so a server that shuts down need not wait for the rest.
                 Event::NeedInput if conn.worker.lifecycle() >= Lifecycle::Draining => {
                     return Action::linger(CloseReason::Drained);
                 }
@@ -273,6 +287,6 @@ impl Http1 {
             }
         }
         conn.io.deadlines.clear(TimeoutKind::Receive);
-        self.finish_response(conn)
+        self.continue_after_response(conn)
     }
 }

@@ -28,11 +28,11 @@ const FRAMES_PER_TURN: usize = 32;
 /// that receives as fast as the server sends would monopolise the worker.
 const YIELD_AFTER_BYTES: usize = 256 * 1024;
 
-/// A response's body that is being sent.
+/// The state of a response's body that is sent frame by frame. The exchange holds the body itself.
 pub(super) struct BodyWriter {
     framing: BodyFraming,
-    /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again.
-    /// Bytes beyond the declared length are discarded, so they cause no backpressure, and an
+    /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again, even
+    /// if it is longer. Its further bytes would be discarded and cause no backpressure, so an
     /// endless body would monopolise the worker.
     remaining: Option<u64>,
     trailers: HeaderMap,
@@ -53,11 +53,13 @@ impl BodyWriter {
 }
 
 impl Http1 {
-    /// Decides whether the connection closes after this response, and whether the rest of the
-    /// request's body is read or discarded.
+    /// Informs the protocol core, before it writes the head of the response, whether the connection
+    /// must close after this response, and whether the rest of the request's body is read or
+    /// discarded.
     fn set_persistence<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
-        // Connections in reserved slots close after their response.
-        if conn.should_close() || conn.is_reserved {
+        // A connection in a reserved slot may send only one request. `drain` makes this response
+        // the connection's last one.
+        if conn.should_close() || conn.uses_reserved_slot {
             conn.protocol.drain();
         }
         if self.request_body.is_discarding() {
@@ -88,7 +90,7 @@ impl Http1 {
         if let Some(upgrade_handler) = response.take_upgrade() {
             if encode::switch_protocols(conn.protocol, &response, &mut conn.io.output.plaintext) {
                 self.exchange.metrics.set_status(response.status);
-                self.exchange.finish();
+                self.exchange.report_request();
                 return Action::Upgrade(upgrade_handler);
             }
             catch_log_panic(|| {
@@ -118,7 +120,7 @@ impl Http1 {
                     &date,
                     out,
                 ));
-                return self.finish_response(conn);
+                return self.continue_after_response(conn);
             }
             let memory_bytes = response.body.memory_bytes();
             let body = std::mem::take(&mut response.body).try_into_bytes().unwrap_or_default();
@@ -127,9 +129,9 @@ impl Http1 {
             if length <= buffer_max {
                 self.exchange.metrics.add_sent(encode::write_content(conn.protocol, body, output));
                 conn.protocol.finish(std::iter::empty(), &mut output.plaintext);
-                return self.finish_response(conn);
+                return self.continue_after_response(conn);
             }
-            self.full_body_bytes = memory_bytes;
+            self.sending_full_bytes = memory_bytes;
             self.state = ExchangeState::SendingFull(CatchDropPanic::new(body));
         } else {
             self.start_streaming(&mut response, &date, conn);
@@ -193,7 +195,7 @@ impl Http1 {
             return if must_yield { Action::Yield(Interest::default()) } else { Action::Continue };
         }
         conn.protocol.finish(std::iter::empty(), &mut conn.io.output.plaintext);
-        self.finish_response(conn)
+        self.continue_after_response(conn)
     }
 
     /// Sends a body as its frames become ready.
@@ -202,7 +204,7 @@ impl Http1 {
         conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let mut progress = Progress::Stalled;
+        let mut progress = Progress::NoContent;
         for _ in 0..FRAMES_PER_TURN {
             if conn.is_output_full() {
                 return self.wait_writable(conn, cx);
@@ -216,8 +218,8 @@ impl Http1 {
             let poll = if conn.supports_sendfile() {
                 self.exchange.poll_body_part(cx, &conn.worker.heartbeat)
             } else {
-                let frame = self.exchange.poll_frame(cx, &conn.worker.heartbeat);
-                frame.map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
+                let next_frame = self.exchange.poll_frame(cx, &conn.worker.heartbeat);
+                next_frame.map(|next| next.map(|result| result.map(BodyPart::Frame)))
             };
             let part = match poll {
                 Poll::Ready(Some(Ok(part))) => part,
@@ -249,7 +251,7 @@ impl Http1 {
             writer.remaining = writer.remaining.map(|remaining| remaining - written as u64);
             self.exchange.metrics.add_sent(written);
             if written > 0 {
-                progress = Progress::Made;
+                progress = Progress::Content;
             }
             writer.bytes_since_yield += written;
             if writer.bytes_since_yield >= YIELD_AFTER_BYTES {
@@ -271,7 +273,7 @@ impl Http1 {
             unreachable!("called only in `SendingStream`")
         };
         encode::finish_body(conn.protocol, &writer.trailers, &mut conn.io.output.plaintext);
-        self.finish_response(conn)
+        self.continue_after_response(conn)
     }
 
     /// Ends the connection because the response's body failed. The peer sees a truncated body.
@@ -301,7 +303,7 @@ impl Http1 {
     }
 
     /// Waits until there is room for more output. Meanwhile, the server still receives the
-    /// request's body.
+    /// request's body. A peer that has ended its sending side may still receive the response.
     pub(super) fn wait_writable<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,

@@ -5,15 +5,17 @@
 //! woken are polled. Last, `send.rs` sends the content that they produced, as far as the peer's
 //! windows and the connection's output buffer allow.
 //!
-//! A stream's `slot` is the index of its entry in [`Streams`], not its HTTP/2 stream identifier.
+//! A stream's `slot` is the index of its entry in [`Streams`], not its HTTP/2 stream identifier. A
+//! stream is *woken* if its own waker was called, and *ready* if its content can be sent.
 
+mod discard;
 mod idle_state;
-mod ready_set;
 mod receive;
 mod send;
 mod streams;
 mod timeouts;
 mod tunnel;
+mod woken_streams;
 
 pub(crate) use self::idle_state::Http2Core;
 
@@ -41,16 +43,17 @@ pub(crate) struct Http2 {
     /// stores it. `None` before the first turn.
     core: Option<Box<Http2Core>>,
     streams: Streams,
-    /// The buffer for the next head.
+    /// The head of the next request, which is being received.
     head: Option<RequestHead>,
-    /// Slots of streams whose handler is called after all received bytes have been parsed.
+    /// Slots of streams whose handler is called after all received bytes have been parsed:
+    /// [`StreamState::Buffering`].
     buffering: Vec<u32>,
-    /// Slots of streams that received content in this turn.
+    /// Slots of streams that received content, or its end, in this turn. A slot may occur twice.
     readable: Vec<u32>,
-    /// Slots of streams to poll in this turn.
-    ready: Vec<u32>,
-    /// Exchanges whose streams have ended but whose handlers must run to completion, and their
-    /// deadlines.
+    /// Slots of the woken streams, which this turn polls. Empty between turns.
+    woken: Vec<u32>,
+    /// Exchanges whose streams have ended but whose handlers must run to completion, and the
+    /// handlers' deadlines. The connection takes them after each turn.
     detached: Vec<(Exchange, Option<Duration>)>,
     /// The last request whose response was written to the output. It might not have been sent yet.
     last_written: Option<RequestName>,
@@ -66,14 +69,16 @@ pub(crate) struct Http2 {
     receive_progress: u64,
     /// How many bytes had been received when the PING timeout last started.
     last_bytes_received: u64,
-    /// When a timer wakes the connection to send content that the core holds back. If this time has
-    /// passed, no timer is running.
-    release_at: Duration,
+    /// When a timer wakes the connection to send content that the core holds back, because the
+    /// peer's window has room for only a small part of it. If this time has passed, no timer is
+    /// running.
+    held_until: Duration,
     /// Whether a PING was sent and no byte has been received since.
     is_ping_pending: bool,
-    /// At the last check of an unacknowledged PING: how many bytes the kernel had accepted, and
-    /// whether more output was waiting.
-    last_bytes_written: (u64, bool),
+    /// How many bytes the kernel had accepted when a PING was sent or last checked.
+    last_bytes_written: u64,
+    /// Whether more output was waiting for the kernel at that time.
+    was_output_waiting: bool,
     /// Whether a stream was upgraded to another protocol since the connection was last idle.
     has_tunnel: bool,
     /// Whether this struct was used since the last reset. HTTP/1 connections do not use it.
@@ -105,21 +110,21 @@ impl Http2 {
         cx: &mut Context<'_>,
     ) -> Action {
         self.begin_turn(conn);
-        let mut ready = std::mem::take(&mut self.ready);
+        let mut woken = std::mem::take(&mut self.woken);
         if !self.streams.is_empty() {
-            self.streams.ready.take_woken(&mut ready);
+            self.streams.woken.take_woken(&mut woken);
         }
         let result = self.receive(conn);
         self.send_goaway(conn);
-        for slot in ready.drain(..) {
+        for slot in woken.drain(..) {
             self.poll_stream(slot, conn);
         }
-        self.ready = ready;
+        self.woken = woken;
         if let Err(action) = result {
             return action;
         }
-        let must_yield = !self.send_ready(conn);
-        self.close_drained_streams(conn);
+        let must_yield = self.send_ready(conn);
+        self.close_discarding_streams(conn);
         match self.end_turn(conn, cx) {
             Action::Wait(interest) if must_yield => Action::Yield(interest),
             action => action,
@@ -128,7 +133,7 @@ impl Http2 {
 
     /// Creates the core before the first turn, and reports the time and flushed output to it.
     fn begin_turn<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
-        let (now, limits) = (conn.worker.driver.now(), &conn.listener.http2_protocol);
+        let (now, limits) = (conn.worker.driver.now(), &conn.listener.http2_proto_limits);
         let is_flushed = conn.stream.is_flushed();
         let out = &mut conn.io.output.plaintext;
         self.needs_reset = true;
@@ -168,11 +173,10 @@ impl Http2 {
         let (is_full, is_over_limit) = (conn.is_output_full(), conn.is_output_over_limit());
         if !is_over_limit && conn.is_eof() {
             let _event = core.protocol.receive_eof();
-            let is_busy = !self.streams.is_empty();
-            return Action::close(if is_busy {
-                CloseReason::PeerAborted
-            } else {
+            return Action::close(if self.streams.is_empty() {
                 CloseReason::PeerClosed
+            } else {
+                CloseReason::PeerAborted
             });
         }
         if core.protocol.next_action() == NextAction::Close {
@@ -209,14 +213,16 @@ impl Http2 {
                 conn.io.deadlines.set_earlier(TimeoutKind::NextStream, conn.expires_at());
             }
             self.schedule_ping(conn);
-            self.schedule_release(conn, cx);
+            self.schedule_held_content(conn, cx);
             conn.io.keep_awake.get_or_insert_with(|| conn.worker.driver.keep_awake());
             if !self.streams.arm(cx.waker()) {
+                // A stream was woken during this turn, so another turn must poll it.
                 return Action::Yield(Interest { readable: !is_over_limit, writable: false });
             }
         }
-        let is_ready = protocol(&mut self.core).next_ready(&conn.listener.http2_protocol).is_some();
-        Action::Wait(Interest { readable: !is_over_limit, writable: is_full || is_ready })
+        let can_send =
+            protocol(&mut self.core).next_ready(&conn.listener.http2_proto_limits).is_some();
+        Action::Wait(Interest { readable: !is_over_limit, writable: is_full || can_send })
     }
 
     /// Starts the head timeout for the rest of an incomplete frame, unless it is already running.
@@ -225,8 +231,9 @@ impl Http2 {
         conn.io.deadlines.set_if_unset(TimeoutKind::Head, deadline);
     }
 
-    /// Admits a request and calls its handler. If the first poll completes the handler, also writes
-    /// its response.
+    /// Admits a request and calls its handler with the body that `create_body` returns for the
+    /// stream and the route's maximum length of a body. If the first poll completes the handler,
+    /// also writes its response.
     fn begin<D: Driver>(
         &mut self,
         slot: u32,
@@ -240,7 +247,8 @@ impl Http2 {
         let stream = self.streams.at(slot);
         // A request with content was already admitted when its head arrived.
         if stream.exchange.admission.is_none() {
-            match conn.admit(&target, &head, false) {
+            let has_content = false;
+            match conn.admit(&target, &head, has_content) {
                 Ok(admission) => stream.exchange.admission = Some(admission),
                 Err(reason) => return self.respond_shed(slot, reason, &head, conn),
             }
@@ -276,7 +284,8 @@ impl Http2 {
             exchange.poll_response(&mut Context::from_waker(waker), &conn.worker.heartbeat);
         if let Some(key) = *key {
             let (core, out) = (protocol(&mut self.core), &mut conn.io.output.plaintext);
-            exchange.send_interims(out.len(), |status, fields| {
+            let unsent_bytes = out.len();
+            exchange.send_interims(unsent_bytes, |status, fields| {
                 core.send_interim(key, status, fields::header_map_pairs(fields), out);
             });
         }
@@ -287,8 +296,8 @@ impl Http2 {
     /// handler.
     fn poll_stream<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
         let Some(stream) = self.streams.get(slot) else { return };
-        // What the handler reads in this poll need not wake the stream: `forward_body` checks
-        // below.
+        // If the handler reads content in this poll, `consumed` need not wake the stream, because
+        // `forward_body` below checks how much was read.
         if let Some(consumed) = &stream.consumed {
             consumed.clear_waker();
         }
@@ -300,18 +309,18 @@ impl Http2 {
             }
             StreamState::SendingStream(_) => self.poll_response_body(slot, conn),
             StreamState::Buffering { .. } | StreamState::SendingFull { .. } => {}
-            StreamState::ReceivingBody | StreamState::DrainingBody | StreamState::Vacant => {}
+            StreamState::ReceivingBody | StreamState::DiscardingBody | StreamState::Vacant => {}
         }
         self.forward_body(slot, conn);
         self.streams.update_reservation(slot);
     }
 
     /// Ends an exchange whose response is complete. If the request is incomplete, the stream stays
-    /// open.
+    /// open: the rest of the request is received for the body's reader, or discarded.
     fn finish_exchange<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
         self.has_ended_exchange = true;
         let stream = self.streams.at(slot);
-        stream.exchange.finish();
+        stream.exchange.report_request();
         if let Some(task) = stream.exchange.take_after_response() {
             let keep_awake = conn.worker.driver.keep_awake();
             conn.worker.driver.spawn_boxed(Box::pin(async move {
@@ -321,7 +330,8 @@ impl Http2 {
         }
         self.last_written = stream.exchange.take_request_name();
         stream.exchange.reset();
-        // If all content has arrived, pass the rest to the pipe, in case a task continues to read.
+        // If all content has arrived, pass the rest to the pipe even if the pipe is full, in case a
+        // task continues to read it: the stream may be closed below.
         if let Some(trailers) = stream.pending_trailers.take() {
             stream.request_body.push(std::mem::take(&mut stream.buffered).into());
             stream.request_body.finish(|| trailers);
@@ -339,7 +349,7 @@ impl Http2 {
             return self.forward_body(slot, conn);
         }
         stream.request_body.fail(BodyError::Disconnected);
-        self.drain_body(slot, conn);
+        self.discard_after_response(slot, conn);
     }
 
     /// Ends a stream whose response is incomplete. A handler that must run to completion continues
@@ -385,7 +395,8 @@ impl Http2 {
         }
     }
 
-    /// Takes the exchanges whose handlers must run to completion without their streams.
+    /// Takes the exchanges whose handlers must run to completion without their streams, and the
+    /// handlers' deadlines.
     pub(crate) fn take_detachable(&mut self) -> impl Iterator<Item = (Exchange, Option<Duration>)> {
         self.detached.drain(..)
     }
@@ -396,12 +407,12 @@ impl Http2 {
     }
 
     /// Returns whether a handler is running or a response is being sent on any stream.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.streams.open_streams().any(Stream::is_busy)
+    pub(crate) fn is_responding(&self) -> bool {
+        self.streams.open_streams().any(Stream::is_responding)
     }
 
-    /// The requests in progress and, unless all output `is_sent`, the last request whose response
-    /// was written.
+    /// The requests in progress and, if it is not completely sent, the last response that was
+    /// written. `is_sent` is whether all output was sent.
     pub(crate) fn in_flight(&self, is_sent: bool) -> impl Iterator<Item = InFlightRequest<'_>> {
         let open = self.streams.open_streams().filter_map(|stream| stream.exchange.in_flight());
         open.chain(
@@ -433,20 +444,20 @@ impl Http2 {
             return;
         }
         let Self {
-            core, streams, head, buffering, readable, ready, detached, last_written, ..
+            core, streams, head, buffering, readable, woken, detached, last_written, ..
         } = self;
         streams.reset();
         buffering.clear();
         readable.clear();
-        ready.clear();
+        woken.clear();
         detached.clear();
         (*core, *head, *last_written) = (None, None, None);
         (self.has_ended_exchange, self.received, self.sent, self.receive_progress) =
             (false, 0, 0, 0);
         self.has_tunnel = false;
-        self.release_at = Duration::ZERO;
-        (self.last_bytes_received, self.is_ping_pending, self.last_bytes_written) =
-            (0, false, (0, false));
+        self.held_until = Duration::ZERO;
+        (self.last_bytes_received, self.last_bytes_written) = (0, 0);
+        (self.is_ping_pending, self.was_output_waiting) = (false, false);
     }
 
     /// Renders a problem in the application's format.

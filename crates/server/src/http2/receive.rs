@@ -1,6 +1,6 @@
 //! Receives requests, and passes their content to the handlers.
 
-use super::streams::{Stream, StreamDeadlines, StreamState};
+use super::streams::{Stream, StreamState};
 use super::{Http2, protocol};
 use crate::admission::ShedReason;
 use crate::exchange::fields;
@@ -10,10 +10,9 @@ use crate::io::timeouts::TimeoutKind;
 use crate::io::transfer_rate::TransferRate;
 use crate::observe::close_reason::CloseReason;
 use crate::observe::metrics::Violation;
-use crate::worker::lifecycle::Lifecycle;
 use bytes::Bytes;
 use peregrine_driver::Driver;
-use peregrine_proto::h2::{ErrorCode, Event, Request, StreamKey};
+use peregrine_proto::h2::{Event, Request, StreamKey};
 use peregrine_proto::{BodyLength, RequestError, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
@@ -26,12 +25,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl Http2 {
-    /// Parses received bytes while the output has room for replies, and passes on their content.
+    /// Parses received bytes while the output has room for replies, and passes their content to the
+    /// handlers. Returns an error if the connection must close.
     pub(super) fn receive<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
     ) -> Result<(), Action> {
-        let result = self.receive_all(conn);
+        let result = self.parse_input(conn);
         for slot in take(&mut self.buffering) {
             self.begin_with_pipe(slot, conn);
             self.streams.update_reservation(slot);
@@ -45,8 +45,8 @@ impl Http2 {
         result
     }
 
-    /// Parses received bytes, and collects the content of each stream.
-    fn receive_all<D: Driver>(
+    /// Parses received bytes, and collects the content of each stream in its buffer.
+    fn parse_input<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
     ) -> Result<(), Action> {
@@ -54,7 +54,7 @@ impl Http2 {
             let head = self.head.get_or_insert_with(RequestHead::from_pool);
             let (bytes, index) = head.buffers_mut();
             let (unread, out) = (conn.io.input.unread(), &mut conn.io.output.plaintext);
-            let limits = &conn.listener.http2_protocol;
+            let limits = &conn.listener.http2_proto_limits;
             let (used, event) = protocol(&mut self.core).receive(limits, unread, bytes, index, out);
             if let Event::Data { stream, range } = event {
                 self.on_data(stream, range, conn);
@@ -62,8 +62,9 @@ impl Http2 {
                 continue;
             }
             conn.io.input.consume(used);
-            // These events do not clear the head timeout, and neither do frames without an event.
-            // Otherwise, a peer could restart the timeout indefinitely.
+            // These events do not clear the head timeout, because no request progresses, and
+            // neither do frames without an event. Otherwise, a peer could restart the timeout
+            // indefinitely.
             let is_control =
                 matches!(event, Event::Settings | Event::StreamError { .. } | Event::GoAway { .. });
             if !is_control && !matches!(event, Event::NeedInput) {
@@ -126,7 +127,8 @@ impl Http2 {
             return self.begin(slot, head, conn, |_, _| Body::empty());
         }
         let target = conn.worker.application.find(&mut head, conn.info);
-        let admission = match conn.admit(&target, &head, true) {
+        let has_content = true;
+        let admission = match conn.admit(&target, &head, has_content) {
             Ok(admission) => admission,
             Err(reason) => return self.respond_shed(slot, reason, &head, conn),
         };
@@ -187,6 +189,7 @@ impl Http2 {
             return self.discard_data(slot, key, range.len(), conn);
         }
         stream.buffered.extend_from_slice(&conn.io.input.unread()[range]);
+        // A stream in `Buffering` is in `self.buffering`, so `receive` handles it anyway.
         if !matches!(stream.state, StreamState::Buffering { .. })
             && self.readable.last() != Some(&slot)
         {
@@ -194,12 +197,13 @@ impl Http2 {
         }
     }
 
-    /// Handles the end of a request. A handler that has not been called yet needs no pipe.
+    /// Handles the end of a request. If its handler has not been called yet, and there are no
+    /// trailers, calls the handler with the complete body: no pipe is needed.
     fn on_end_stream<D: Driver>(&mut self, key: StreamKey, conn: &mut ConnectionContext<'_, D>) {
         let Some(slot) = self.streams.find(key) else { return };
         let trailers = fields::to_header_map(protocol(&mut self.core).trailers());
         let stream = self.streams.at(slot);
-        if matches!(stream.state, StreamState::DrainingBody) {
+        if matches!(stream.state, StreamState::DiscardingBody) {
             return self.streams.close(slot);
         }
         if trailers.is_empty() && matches!(stream.state, StreamState::Buffering { .. }) {
@@ -223,6 +227,7 @@ impl Http2 {
         let Some(stream) = self.streams.get(slot) else { return };
         let state = std::mem::replace(&mut stream.state, StreamState::Vacant);
         let StreamState::Buffering { head, request } = state else {
+            // The request was rejected after it was added to `buffering`.
             stream.state = state;
             return;
         };
@@ -252,6 +257,7 @@ impl Http2 {
         conn: &mut ConnectionContext<'_, D>,
     ) {
         let Some(stream) = self.streams.get(slot) else { return };
+        // Without `consumed`, there is no pipe, or nothing of the request is needed any more.
         let (Some(key), Some(_)) = (stream.key, &stream.consumed) else { return };
         // The reader gets no more content, but may still read what its pipe contains.
         if matches!(stream.request_body, RequestBodySender::Discarding) {
@@ -294,7 +300,8 @@ impl Http2 {
         let (now, stream) = (conn.worker.driver.now(), self.streams.at(slot));
         if matches!(stream.state, StreamState::ReceivingBody) {
             // If the task does not read the content in its pipe within this time, its body fails.
-            stream.deadlines.idle = match awaits_data {
+            // While the server waits for the peer instead, `receive` is the deadline.
+            stream.deadlines.step = match awaits_data {
                 true => Duration::MAX,
                 false => now.saturating_add(conn.listener.limits.idle_timeout),
             };
@@ -302,9 +309,10 @@ impl Http2 {
         self.schedule_stream_timer(slot, conn);
     }
 
-    /// Requires the peer to send at the minimum rate while the server waits for content. Content on
-    /// any stream counts, because streams share the connection and a client may send one body after
-    /// another. A bidirectional stream fails only if both sides are silent for too long.
+    /// Updates the deadline for content from the peer: it must send at the minimum rate while the
+    /// server waits for content. Content on any stream counts, because streams share the connection
+    /// and a client may send one body after another. A bidirectional stream fails only if both
+    /// sides are silent for too long.
     pub(super) fn update_receive_timer<D: Driver>(
         &mut self,
         slot: u32,
@@ -338,114 +346,9 @@ impl Http2 {
         }
     }
 
-    /// Discards the rest of a request's content, because its reader was dropped or got an error.
-    /// The content in the pipe occupies the windows until the reader reads it or is dropped.
-    pub(super) fn discard_body<D: Driver>(
-        &mut self,
-        slot: u32,
-        conn: &mut ConnectionContext<'_, D>,
-    ) {
-        let stream = self.streams.at(slot);
-        stream.request_body = RequestBodySender::Discarding;
-        let buffered_len = take(&mut stream.buffered).len();
-        stream.awaits_data = false;
-        stream.deadlines.receive = Duration::MAX;
-        if let Some(key) = stream.key {
-            protocol(&mut self.core).release_capacity(
-                key,
-                buffered_len,
-                &mut conn.io.output.plaintext,
-            );
-            self.release_capacity(slot, key, conn);
-        }
-        let stream = self.streams.at(slot);
-        if stream.pending_trailers.take().is_some() {
-            return;
-        }
-        if matches!(stream.state, StreamState::ReceivingBody) {
-            self.drain_body(slot, conn);
-        }
-    }
-
-    /// Begins to discard the rest of a request whose response is complete.
-    pub(super) fn drain_body<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
-        let stream = self.streams.at(slot);
-        stream.request_body = RequestBodySender::Discarding;
-        (stream.buffered, stream.consumed, stream.awaits_data) = (Vec::new(), None, false);
-        let received_len = usize::try_from(stream.received).unwrap_or(usize::MAX);
-        if let Some(key) = stream.key {
-            protocol(&mut self.core).release_capacity(
-                key,
-                received_len,
-                &mut conn.io.output.plaintext,
-            );
-        }
-        let stream = self.streams.at(slot);
-        stream.state = StreamState::DrainingBody;
-        let (now, limits) = (conn.worker.driver.now(), &conn.listener.limits);
-        // The other deadlines no longer have any effect, so clear them.
-        stream.deadlines = StreamDeadlines {
-            receive: now.saturating_add(limits.linger_timeout),
-            idle: now.saturating_add(limits.linger_time_max),
-            ..StreamDeadlines::NONE
-        };
-        self.streams.draining += 1;
-        self.schedule_stream_timer(slot, conn);
-    }
-
-    /// Discards received content. Opens the windows by its length until the stream exceeds
-    /// `drain_bytes_max`.
-    fn discard_data<D: Driver>(
-        &mut self,
-        slot: u32,
-        key: StreamKey,
-        bytes: usize,
-        conn: &mut ConnectionContext<'_, D>,
-    ) {
-        let limits = &conn.listener.limits;
-        let stream = self.streams.at(slot);
-        stream.discarded_bytes += bytes as u64;
-        let out = &mut conn.io.output.plaintext;
-        if stream.discarded_bytes > u64::from(limits.drain_bytes_max) {
-            // After this call, the core no longer opens this stream's window.
-            return protocol(&mut self.core).discard_body(key, out);
-        }
-        protocol(&mut self.core).release_capacity(key, bytes, out);
-        if matches!(stream.state, StreamState::DrainingBody) {
-            let now = conn.worker.driver.now();
-            stream.deadlines.receive = now.saturating_add(limits.linger_timeout);
-        }
-    }
-
-    /// Closes streams whose response is complete and whose request is complete or not needed.
-    pub(super) fn close_drained_streams<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
-        if self.streams.draining == 0 {
-            return;
-        }
-        // If little of the request remains, the server receives it, because some clients treat a
-        // reset as an error. If more remains, the core resets the stream, but one round trip later,
-        // so that the peer has received its response.
-        let bytes_max = u64::from(conn.listener.limits.drain_bytes_max);
-        if self.streams.exceeds_drain_limit(bytes_max) && !self.streams.has_receiving() {
-            protocol(&mut self.core).reset_unfinished(&mut conn.io.output.plaintext, |_| {});
-        }
-        let is_draining = conn.worker.lifecycle() >= Lifecycle::Draining;
-        for slot in self.streams.slots() {
-            let Some(stream) = self.streams.get(slot) else { continue };
-            let (StreamState::DrainingBody, Some(key)) = (&stream.state, stream.key) else {
-                continue;
-            };
-            if !protocol(&mut self.core).is_stream_open(key) {
-                self.streams.close(slot);
-            } else if is_draining {
-                self.reset_stream(slot, ErrorCode::NO_ERROR, conn);
-            }
-        }
-    }
-
     /// Opens the windows by the number of bytes that the reader has read. The stream is woken when
     /// the reader reads more.
-    fn release_capacity<D: Driver>(
+    pub(super) fn release_capacity<D: Driver>(
         &mut self,
         slot: u32,
         key: StreamKey,
@@ -459,7 +362,7 @@ impl Http2 {
             *released = count;
             let out = &mut conn.io.output.plaintext;
             protocol(&mut self.core).release_capacity(key, increase, out);
-            // The reader was dropped, which consumes everything.
+            // The reader was dropped, which counts as reading everything.
             if count == u64::MAX {
                 *consumed = None;
                 return;
@@ -479,7 +382,7 @@ impl Http2 {
             let slot = self.streams.open(key);
             self.start_metrics(slot, None, conn);
             // The core reports neither content nor the end of this request. With this length, the
-            // stream exceeds the drain limit, so it is closed without waiting for them.
+            // stream exceeds `drain_bytes_max`, so it is reset without waiting for them.
             self.streams.at(slot).content_length = Some(u64::MAX);
             return self.respond_problem(slot, error.into(), conn);
         };

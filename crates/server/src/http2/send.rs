@@ -84,21 +84,21 @@ impl Http2 {
         conn: &mut ConnectionContext<'_, D>,
     ) {
         let mut response = CatchDropPanic::new(response);
-        let (limits, is_full) = (&conn.listener.http2_protocol, conn.is_output_full());
+        let (limits, is_full) = (&conn.listener.http2_proto_limits, conn.is_output_full());
         let bytes = response.body.as_slice().unwrap_or_default();
         let length = ResponseLength::Exact(bytes.len() as u64);
         let framing = self.write_head(key, &response, length, conn);
         if matches!(framing, BodyFraming::None | BodyFraming::Exact(0)) {
             return self.finish_exchange(slot, conn);
         }
-        let protocol = protocol(&mut self.core);
-        if !is_full && bytes.len() <= protocol.send_capacity(limits, key) {
-            protocol.send_data(limits, key, bytes, MoreData::End, &mut conn.io.output.plaintext);
+        let core = protocol(&mut self.core);
+        if !is_full && bytes.len() <= core.send_capacity(limits, key) {
+            core.send_data(limits, key, bytes, MoreData::End, &mut conn.io.output.plaintext);
             self.sent += bytes.len() as u64;
             self.streams.at(slot).exchange.metrics.add_sent(bytes.len());
             return self.finish_exchange(slot, conn);
         }
-        protocol.mark_ready(key);
+        core.mark_ready(key);
         self.streams.at(slot).state = StreamState::SendingFull {
             body: CatchDropPanic::new(take(&mut response.body)),
             offset: 0,
@@ -117,7 +117,8 @@ impl Http2 {
     ) {
         let mut response = CatchDropPanic::new(response);
         let body = take(&mut response.body);
-        // If the length is zero, the body may still have trailers, so the length is not declared.
+        // A declared length of zero would end the stream, so it is not declared if trailers may
+        // follow.
         let length = Exchange::body_length(&body)
             .filter(|length| *length > 0 || Exchange::is_end_of_body(&body));
         let length = length.map_or(ResponseLength::Unknown, ResponseLength::Exact);
@@ -144,7 +145,7 @@ impl Http2 {
         length: ResponseLength,
         conn: &mut ConnectionContext<'_, D>,
     ) -> BodyFraming {
-        let (limits, date) = (&conn.listener.http2_protocol, conn.worker.date());
+        let (limits, date) = (&conn.listener.http2_proto_limits, conn.worker.date());
         let (status, fields) = (response.status.as_u16(), fields::field_pairs(&response.headers));
         let out = &mut conn.io.output.plaintext;
         protocol(&mut self.core).send_response(limits, key, status, fields, length, &date, out)
@@ -172,6 +173,8 @@ impl Http2 {
         slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) {
+        // The upgraded protocol of a tunnel produces the content of the body. If it panicked, the
+        // stream is closed.
         if !self.poll_tunnel(slot, conn) {
             return;
         }
@@ -184,6 +187,8 @@ impl Http2 {
                 return self.offer_data(slot, conn);
             }
             match exchange.poll_frame(&mut Context::from_waker(waker), &conn.worker.heartbeat) {
+                // A tunnel's body does not end by itself. It ends here: the protocol has ended, and
+                // all of its output was polled.
                 Poll::Pending if *is_tunnel && !exchange.is_upgraded() => frames.has_ended = true,
                 Poll::Pending => return self.offer_data(slot, conn),
                 Poll::Ready(None) => frames.has_ended = true,
@@ -208,8 +213,8 @@ impl Http2 {
             }
         }
         self.offer_data(slot, conn);
-        // Every poll returned a frame without content. Poll the body again after other tasks.
-        self.streams.ready.wake(slot);
+        // No poll returned content. Poll the body again, after other tasks.
+        self.streams.woken.wake(slot);
     }
 
     /// Marks the stream as ready to send if it has unsent content. Otherwise, ends the response if
@@ -222,7 +227,7 @@ impl Http2 {
             self.update_send_timer(slot, conn);
         } else if frames.has_ended {
             let trailers = fields::header_map_pairs(&frames.trailers);
-            let (limits, out) = (&conn.listener.http2_protocol, &mut conn.io.output.plaintext);
+            let (limits, out) = (&conn.listener.http2_proto_limits, &mut conn.io.output.plaintext);
             protocol(&mut self.core).finish(limits, key, trailers, out);
             self.finish_exchange(slot, conn);
         }
@@ -248,15 +253,16 @@ impl Http2 {
     }
 
     /// Writes content, the most urgent first, until the output buffer is full or no stream can
-    /// send. Returns false if it stopped at [`FRAMES_PER_TURN`]. The connection must then yield.
+    /// send. Returns whether it stopped before that, at [`FRAMES_PER_TURN`], so that the connection
+    /// must yield.
     pub(super) fn send_ready<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> bool {
-        let limits = &conn.listener.http2_protocol;
+        let limits = &conn.listener.http2_proto_limits;
         let mut incomplete_sends = 0;
         while !conn.is_output_full() {
             if incomplete_sends == FRAMES_PER_TURN {
-                return false;
+                return true;
             }
-            let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return true };
+            let Some(ready) = protocol(&mut self.core).next_ready(limits) else { return false };
             let key = ready.stream;
             let Some(slot) = self.streams.find(key) else {
                 debug_assert!(false, "only streams with an exchange are marked as ready");
@@ -288,7 +294,7 @@ impl Http2 {
                 StreamState::Buffering { .. }
                 | StreamState::RunningHandler
                 | StreamState::ReceivingBody
-                | StreamState::DrainingBody
+                | StreamState::DiscardingBody
                 | StreamState::Vacant => {
                     unreachable!("only streams that send a response are marked as ready")
                 }
@@ -302,12 +308,12 @@ impl Http2 {
                 incomplete_sends += 1;
             }
         }
-        true
+        false
     }
 
-    /// Requires the peer to open its windows at the minimum rate while content waits for them. If
-    /// no content waits, the peer's windows have allowed everything so far, so earlier waits no
-    /// longer count against the peer.
+    /// Updates the deadline by which the peer must open its windows: it must do so at the minimum
+    /// rate while content waits for them. If no content waits, the windows have allowed everything
+    /// so far, so earlier waits no longer count against the peer.
     pub(super) fn update_send_timer<D: Driver>(
         &mut self,
         slot: u32,

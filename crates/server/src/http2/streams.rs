@@ -1,6 +1,6 @@
 //! The open streams of a connection and their exchanges, in memory that is reused.
 
-use super::ready_set::ReadySet;
+use super::woken_streams::WokenStreams;
 use crate::exchange::Exchange;
 use crate::exchange::request_body::RequestBodySender;
 use crate::io::output::accounted_bytes;
@@ -29,18 +29,22 @@ pub(super) struct Stream {
     pub(super) exchange: Exchange,
     pub(super) request_body: RequestBodySender,
     /// Counts the bytes that the body's reader has read, even after all content is in the pipe.
+    /// `None` if the request has no pipe, its reader was dropped, or the response is complete and
+    /// the rest of the request is discarded.
     pub(super) consumed: Option<ConsumedBytes>,
-    /// How many of the consumed bytes were reported to the protocol core, which opens the windows
-    /// by that number.
+    /// How many bytes of `consumed` were reported to the protocol core, which opens the windows by
+    /// that number.
     pub(super) released: u64,
     /// Received content that is not in a pipe yet. Content of many small frames shares one buffer.
     pub(super) buffered: Vec<u8>,
     /// The trailers (possibly empty) of a request that is complete but not fully in the pipe yet.
     pub(super) pending_trailers: Option<HeaderMap>,
-    /// Whether the server waits for content.
+    /// Whether the server waits for content of this request: all that arrived was passed on, the
+    /// pipe has room, and the request is not complete.
     pub(super) awaits_data: bool,
     /// Measures how fast the peer sends on all streams while the server waits for content.
     pub(super) receive_rate: TransferRate,
+    /// Bytes of content received on this stream.
     pub(super) received: u64,
     /// Measures how long neither side has sent content on a bidirectional stream.
     pub(super) activity_rate: TransferRate,
@@ -58,6 +62,7 @@ pub(super) struct Stream {
     pub(super) last_transferred: u64,
     /// Measures how fast content is sent on this stream while it waits for the stream's window.
     pub(super) send_rate: TransferRate,
+    /// Bytes of content sent on this stream.
     pub(super) sent: u64,
     /// Measures how fast content is sent on all streams while this one waits for the connection's
     /// window.
@@ -82,12 +87,13 @@ pub(super) enum StreamState {
     /// The response is complete, and a task continues to read the request's content.
     ReceivingBody,
     /// The response is complete, and the rest of the request is being discarded.
-    DrainingBody,
-    /// The entry is free.
+    DiscardingBody,
+    /// The entry is free. Also the state of an open stream while `begin` or `respond` replaces
+    /// `Buffering`.
     Vacant,
 }
 
-/// The body of a response that is being sent.
+/// The state of a response's body that is sent frame by frame. The exchange holds the body itself.
 #[derive(Default)]
 pub(super) struct BodyFrames {
     /// Content that was polled from the body and is not sent yet.
@@ -99,16 +105,17 @@ pub(super) struct BodyFrames {
     pub(super) trailers: HeaderMap,
 }
 
-/// The deadlines of a stream, on the driver's clock.
+/// The deadlines of a stream, on the driver's clock. [`Duration::MAX`] means that there is none.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct StreamDeadlines {
     pub(super) handler: Duration,
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// For the step that the stream is in: for a reader to read more, for discarded content to end,
-    /// or for bytes of an upgraded protocol in either direction.
-    pub(super) idle: Duration,
+    /// Its meaning depends on the step that the stream is in: for the task to read more
+    /// (`ReceivingBody`), for discarded content to end (`DiscardingBody`), or for bytes of an
+    /// upgraded protocol in either direction (`SendingStream`).
+    pub(super) step: Duration,
 }
 
 impl StreamDeadlines {
@@ -117,17 +124,17 @@ impl StreamDeadlines {
         exchange: Duration::MAX,
         receive: Duration::MAX,
         send: Duration::MAX,
-        idle: Duration::MAX,
+        step: Duration::MAX,
     };
 
     /// The earliest deadline.
     pub(super) fn next_deadline(&self) -> Duration {
-        self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.idle)
+        self.handler.min(self.exchange).min(self.receive).min(self.send).min(self.step)
     }
 }
 
 impl Stream {
-    fn new(slot: u32, ready_set: &Arc<ReadySet>) -> Self {
+    fn new(slot: u32, woken_streams: &Arc<WokenStreams>) -> Self {
         Self {
             key: None,
             state: StreamState::Vacant,
@@ -152,12 +159,12 @@ impl Stream {
             connection_send_rate: TransferRate::default(),
             deadlines: StreamDeadlines::NONE,
             reservation: MemoryReservation::empty(),
-            waker: ready_set.waker(slot),
+            waker: woken_streams.waker(slot),
         }
     }
 
     /// Returns whether the handler is running or a response is being sent.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(super) fn is_responding(&self) -> bool {
         matches!(
             self.state,
             StreamState::RunningHandler
@@ -169,10 +176,10 @@ impl Stream {
     /// Returns whether this is a bidirectional stream: both sides can send at the same time, so
     /// either may be silent for a while.
     pub(super) fn is_bidi(&self) -> bool {
-        let is_responding =
+        let is_sending_response =
             matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStream(_));
         let is_open_call = self.is_grpc_call && matches!(self.state, StreamState::RunningHandler);
-        (is_responding || is_open_call) && self.request_body.has_unknown_length()
+        (is_sending_response || is_open_call) && self.request_body.has_unknown_length()
     }
 
     /// If the handler has not been called, copies the request's head to the metrics and the access
@@ -213,10 +220,11 @@ pub(super) struct Streams {
     free: Vec<u32>,
     /// Slots of streams, indexed by [`StreamKey::index`].
     by_key: Vec<u32>,
-    /// How many streams are `DrainingBody`.
-    pub(super) draining: usize,
-    pub(super) ready: Arc<ReadySet>,
-    /// Whether `ready` may hold a connection's waker.
+    /// How many streams are `DiscardingBody`.
+    pub(super) discarding: usize,
+    /// The streams whose waker was called since the last turn.
+    pub(super) woken: Arc<WokenStreams>,
+    /// Whether `woken` may hold a connection's waker, because a turn has ended with open streams.
     is_armed: bool,
 }
 
@@ -225,7 +233,7 @@ impl Streams {
     pub(super) fn open(&mut self, key: StreamKey) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = u32::try_from(self.entries.len()).expect("there are at most 32,768 streams");
-            self.entries.push(Stream::new(slot, &self.ready));
+            self.entries.push(Stream::new(slot, &self.woken));
             slot
         });
         self.at(slot).key = Some(key);
@@ -271,9 +279,9 @@ impl Streams {
     /// Closes a stream and drops everything in it that belongs to the application.
     pub(super) fn close(&mut self, slot: u32) {
         let stream = self.at(slot);
-        let was_draining = matches!(stream.state, StreamState::DrainingBody);
+        let was_discarding = matches!(stream.state, StreamState::DiscardingBody);
         stream.clear();
-        self.draining -= usize::from(was_draining);
+        self.discarding -= usize::from(was_discarding);
         self.free.push(slot);
     }
 
@@ -295,14 +303,14 @@ impl Streams {
         self.open_streams().any(|stream| matches!(stream.state, StreamState::ReceivingBody))
     }
 
-    /// Returns whether any stream whose response is complete has discarded more than `bytes_max`
-    /// bytes, or has more than that still to receive.
+    /// Returns whether any stream that is `DiscardingBody` has discarded more than `bytes_max`
+    /// bytes, or is known to have more than that still to receive.
     pub(super) fn exceeds_drain_limit(&self, bytes_max: u64) -> bool {
         let mut streams = self.open_streams();
         streams.any(|stream| {
             let remaining =
                 stream.content_length.map_or(0, |length| length.saturating_sub(stream.received));
-            matches!(stream.state, StreamState::DrainingBody)
+            matches!(stream.state, StreamState::DiscardingBody)
                 && remaining.max(stream.discarded_bytes) > bytes_max
         })
     }
@@ -318,12 +326,12 @@ impl Streams {
         self.free.clear();
         self.free.extend(self.slots().rev());
         self.by_key.clear();
-        self.draining = 0;
+        self.discarding = 0;
         // Usually no stream waited, so skip the lock, which is expensive right after a turn. A late
         // wake-up then causes a stream of the next connection to be polled unnecessarily, which is
         // harmless.
         if take(&mut self.is_armed) {
-            self.ready.clear();
+            self.woken.clear();
         }
     }
 
@@ -331,6 +339,6 @@ impl Streams {
     /// woken during the turn, does nothing and returns false.
     pub(super) fn arm(&mut self, connection: &Waker) -> bool {
         self.is_armed = true;
-        self.ready.arm(connection)
+        self.woken.arm(connection)
     }
 }

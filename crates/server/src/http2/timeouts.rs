@@ -32,8 +32,8 @@ impl Http2 {
         }
     }
 
-    /// Schedules the next PING. Called while streams are open. Each received byte restarts the
-    /// interval.
+    /// Schedules the next PING, or the check of the last one. Called while streams are open. Each
+    /// received byte restarts the interval.
     pub(super) fn schedule_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let Some(interval) = conn.listener.limits.http2.keep_alive_interval else { return };
         let received = conn.io.input.bytes_received();
@@ -47,7 +47,9 @@ impl Http2 {
         }
     }
 
-    /// Sends one PING to a silent client, and closes the connection if the client does not react.
+    /// Sends one PING to a silent client. When called again, closes the connection if the client
+    /// has sent no bytes since then.
+    ///
     /// While the client still receives output that was queued before the PING, it cannot have seen
     /// the PING: with a large window, a slow reader may be silent for minutes. Output that the
     /// kernel accepted immediately does not count, because it shows nothing about the client.
@@ -58,16 +60,17 @@ impl Http2 {
         {
             return Action::Continue;
         }
-        let (written, is_pending) = (conn.stream.bytes_written(), !conn.stream.is_flushed());
+        let (written, is_output_waiting) = (conn.stream.bytes_written(), !conn.stream.is_flushed());
         let is_progressing =
-            written != self.last_bytes_written.0 && (is_pending || self.last_bytes_written.1);
+            written != self.last_bytes_written && (is_output_waiting || self.was_output_waiting);
         if self.is_ping_pending && !is_progressing {
             return Action::close(CloseReason::PingTimeout);
         }
         if !self.is_ping_pending {
             protocol(&mut self.core).send_keep_alive_ping(&mut conn.io.output.plaintext);
         }
-        (self.is_ping_pending, self.last_bytes_written) = (true, (written, is_pending));
+        (self.is_ping_pending, self.last_bytes_written) = (true, written);
+        self.was_output_waiting = is_output_waiting;
         let deadline =
             conn.worker.driver.now().saturating_add(conn.listener.limits.transfer_rate_grace);
         conn.io.deadlines.set(TimeoutKind::Ping, deadline);
@@ -76,22 +79,22 @@ impl Http2 {
 
     /// If the core holds content back, starts a timer that wakes the connection when the content
     /// must be sent. The timer wheel is too coarse for this.
-    pub(super) fn schedule_release<D: Driver>(
+    pub(super) fn schedule_held_content<D: Driver>(
         &mut self,
         conn: &ConnectionContext<'_, D>,
         cx: &Context<'_>,
     ) {
         let driver = &conn.worker.driver;
         let Some(release_at_ms) = protocol(&mut self.core).next_release_at() else { return };
-        // A timer is already running. When it fires, the next turn calls this method again.
-        if self.release_at > driver.now() {
+        // If a timer is already running, the turn after it fires calls this method again.
+        if self.held_until > driver.now() {
             return;
         }
-        let release_at = Duration::from_millis(release_at_ms);
-        self.release_at = release_at;
+        let held_until = Duration::from_millis(release_at_ms);
+        self.held_until = held_until;
         let (driver_clone, waker) = (driver.clone(), cx.waker().clone());
         driver.spawn_boxed(Box::pin(async move {
-            driver_clone.sleep_until(release_at).await;
+            driver_clone.sleep_until(held_until).await;
             waker.wake();
         }));
     }
@@ -158,13 +161,16 @@ impl Http2 {
             stream.deadlines.exchange = Duration::MAX;
             return self.respond_problem(slot, Problem::handler_timeout(), conn);
         }
-        if deadlines.idle.min(deadlines.exchange) <= now
+        // The task that reads the body took too long. `BodyError` has no variant for that, so the
+        // task gets `Disconnected`.
+        if deadlines.step.min(deadlines.exchange) <= now
             && matches!(stream.state, StreamState::ReceivingBody)
         {
             stream.request_body.fail(BodyError::Disconnected);
-            return self.drain_body(slot, conn);
+            return self.discard_after_response(slot, conn);
         }
-        if deadlines.idle <= now && matches!(stream.state, StreamState::SendingStream(_)) {
+        // While a response is sent, only a tunnel sets this deadline.
+        if deadlines.step <= now && matches!(stream.state, StreamState::SendingStream(_)) {
             conn.worker.instrumentation.record_limit("upgraded_idle_timeout");
             return self.reset_timed_out(slot, "its upgraded protocol was idle for too long", conn);
         }
@@ -174,12 +180,14 @@ impl Http2 {
         }
         // RFC 9113 §8.1: after a complete response, the server may request that the client stop
         // sending, by RST_STREAM with NO_ERROR.
-        if matches!(stream.state, StreamState::DrainingBody) {
-            if deadlines.receive.min(deadlines.idle) <= now {
+        if matches!(stream.state, StreamState::DiscardingBody) {
+            if deadlines.receive.min(deadlines.step) <= now {
                 self.reset_stream(slot, ErrorCode::NO_ERROR, conn);
             }
             return;
         }
+        // The peer may have sent or opened its windows since a deadline was set. If so, the update
+        // moves the deadline.
         if deadlines.receive <= now {
             self.update_receive_timer(slot, conn);
             let stream = self.streams.at(slot);

@@ -81,7 +81,7 @@ impl Http2 {
         self.has_tunnel = true;
         let stream = self.streams.at(slot);
         stream.exchange.metrics.set_status(response.status);
-        stream.exchange.finish();
+        stream.exchange.report_request();
         stream.exchange.set_upgraded(upgrade_handler, io);
         self.respond_streamed(slot, key, response, conn);
         if let Some(stream) = self.streams.get(slot) {
@@ -138,11 +138,11 @@ impl Http2 {
         let transferred = stream.received + stream.sent;
         let has_started = matches!(stream.state, StreamState::SendingStream(_));
         if has_started
-            && (stream.deadlines.idle == Duration::MAX || stream.last_transferred != transferred)
+            && (stream.deadlines.step == Duration::MAX || stream.last_transferred != transferred)
         {
             stream.last_transferred = transferred;
             let timeout = conn.listener.limits.upgraded_idle_timeout.unwrap_or(Duration::MAX);
-            stream.deadlines.idle = conn.worker.driver.now().saturating_add(timeout);
+            stream.deadlines.step = conn.worker.driver.now().saturating_add(timeout);
         }
     }
 }

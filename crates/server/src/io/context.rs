@@ -35,7 +35,7 @@ pub(crate) struct ConnectionContext<'t, D: Driver> {
     /// When the connection was accepted, on the driver's clock.
     pub(crate) accepted_at: Duration,
     /// Whether the connection uses a reserved slot.
-    pub(crate) is_reserved: bool,
+    pub(crate) uses_reserved_slot: bool,
 }
 
 /// What the connection must do after a protocol's turn.
@@ -102,9 +102,9 @@ impl<D: Driver> ConnectionContext<'_, D> {
         self.io.input.unread().len() < self.listener.limits.read_ahead_bytes_max
     }
 
-    /// Returns whether so much output is waiting that HTTP/2 must stop reading. While
-    /// `is_output_full` is true but this is not, HTTP/2 continues to read, because the peer's
-    /// frames open windows and reset streams, and require only small replies.
+    /// Returns whether so much output is waiting (twice `write_buffer_bytes_max`) that HTTP/2 must
+    /// stop reading. While `is_output_full` is true but this is not, HTTP/2 continues to read,
+    /// because the peer's frames open windows and reset streams, and require only small replies.
     pub(crate) fn is_output_over_limit(&self) -> bool {
         self.io.output.plaintext.len() / 2 >= self.listener.limits.write_buffer_bytes_max.max(1)
     }
@@ -143,7 +143,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
             head,
             info: self.info,
             has_content,
-            is_reserved: self.is_reserved,
+            uses_reserved_slot: self.uses_reserved_slot,
         };
         let admission = &self.worker.admission;
         let result = admission.admit(&request, || (driver.polled_at(), driver.coarse_now()));
@@ -157,22 +157,22 @@ impl<D: Driver> ConnectionContext<'_, D> {
     pub(crate) fn start_body_timer(&mut self) {
         let (now, rate) = (self.worker.driver.now(), self.listener.limits.min_rate());
         let deadline = self.io.receive_rate.start(now, self.io.input.payload_bytes(), rate);
-        self.io.deadlines.clear(TimeoutKind::Idle);
+        self.io.deadlines.clear(TimeoutKind::Silence);
         self.io.deadlines.set(TimeoutKind::Receive, deadline);
     }
 
-    /// Starts the timeout for content on a bidirectional stream in either direction: the response
-    /// has begun, so either side may send next.
-    pub(crate) fn start_idle_timer(&mut self) {
+    /// Starts the timeout for silence of both sides of a bidirectional stream: the response has
+    /// begun, so either side may send next.
+    pub(crate) fn start_silence_timer(&mut self) {
         self.io.deadlines.clear(TimeoutKind::Receive);
         let rate = self.listener.limits.bidi_min_rate();
         let deadline =
             self.io.activity_rate.start(self.worker.driver.now(), self.bytes_transferred(), rate);
-        self.io.deadlines.set(TimeoutKind::Idle, deadline);
+        self.io.deadlines.set(TimeoutKind::Silence, deadline);
     }
 
     /// Returns whether both sides of a bidirectional stream have been silent for too long.
-    pub(crate) fn is_idle_expired(&mut self) -> bool {
+    pub(crate) fn is_silence_expired(&mut self) -> bool {
         let rate = self.listener.limits.bidi_min_rate();
         self.io.activity_rate.is_too_slow(self.worker.driver.now(), self.bytes_transferred(), rate)
     }
@@ -188,7 +188,7 @@ impl<D: Driver> ConnectionContext<'_, D> {
         self.io.receive_rate.pause(now, self.io.input.payload_bytes(), rate);
         self.io.activity_rate = TransferRate::default();
         self.io.deadlines.clear(TimeoutKind::Receive);
-        self.io.deadlines.clear(TimeoutKind::Idle);
+        self.io.deadlines.clear(TimeoutKind::Silence);
     }
 
     /// Returns whether the current request must be the connection's last one, because the worker is
@@ -205,8 +205,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
     }
 }
 
-/// Ends queue-delay rejections if no more requests arrive. Otherwise, only the arrival of a request
-/// ends them.
+/// Ends queue-delay rejections if no more requests arrive. Without this task, only the arrival of a
+/// request could end them.
 async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
     let timer = worker.timers.timer();
     while let Some(next_check) = worker.admission.next_check(worker.driver.now())

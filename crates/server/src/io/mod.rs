@@ -28,14 +28,16 @@ use peregrine_driver::{Driver, Stream};
 pub(crate) struct ConnectionIo<D: Driver> {
     /// Held while the connection waits for an event that the driver does not know.
     pub(crate) keep_awake: Option<D::KeepAwake>,
-    /// How many bytes were passed to the driver that may not have been sent yet.
+    /// How many bytes were passed to the driver that may not have been sent yet. Large content with
+    /// other owners does not count ([`output::accounted_bytes`]).
     pub(crate) unflushed_bytes: usize,
     /// Measures how fast the peer receives.
     pub(crate) send_rate: TransferRate,
     pub(crate) input: InputBuffer<<D::Stream as Stream>::Chunk>,
     pub(crate) output: OutputBuffer,
     pub(crate) deadlines: Deadlines,
-    /// Whether the connection has had its last turn, after `Lifecycle::ForceClosing`.
+    /// Whether the connection has had its last turn, because the worker is in
+    /// `Lifecycle::ForceClosing`.
     pub(crate) had_final_turn: bool,
     /// Measures how fast the peer sends while the server waits for content.
     pub(crate) receive_rate: TransferRate,
@@ -44,7 +46,7 @@ pub(crate) struct ConnectionIo<D: Driver> {
 }
 
 /// Larger empty buffers are freed while an upgraded connection waits.
-const IDLE_RETAINED_BYTES_MAX: usize = 4 * 1024;
+const TUNNEL_RETAINED_BYTES_MAX: usize = 4 * 1024;
 
 impl<D: Driver> ConnectionIo<D> {
     pub(crate) fn new() -> Self {
@@ -75,10 +77,10 @@ impl<D: Driver> ConnectionIo<D> {
         self.input.memory_bytes() + self.output.memory_bytes() + self.unflushed_bytes
     }
 
-    /// Frees large empty buffers, because the connection may wait for days.
+    /// Frees large empty buffers, because the upgraded connection may wait for days.
     pub(crate) fn shrink(&mut self) {
-        self.input.shrink(IDLE_RETAINED_BYTES_MAX);
-        self.output.shrink(IDLE_RETAINED_BYTES_MAX);
+        self.input.shrink(TUNNEL_RETAINED_BYTES_MAX);
+        self.output.shrink(TUNNEL_RETAINED_BYTES_MAX);
     }
 
     pub(crate) fn reset(&mut self, retained_bytes_max: usize) {

@@ -78,7 +78,7 @@ impl OutputBuffer {
         self.has_shared() || self.plaintext.len() >= bytes_max
     }
 
-    /// Appends content, without a copy if it is large.
+    /// Appends content. It is not copied if it is large and no shared chunk is waiting.
     pub(crate) fn write_shared(&mut self, content: CatchDropPanic<Bytes>) {
         if content.len() < ZERO_COPY_BYTES_MIN || self.has_shared() {
             self.plaintext.extend_from_slice(&content);

@@ -11,8 +11,8 @@ use std::time::Duration;
 pub(crate) enum TimeoutKind {
     /// Bytes in either direction on an upgraded connection or a bidirectional stream. This is the
     /// first variant, so that its deadline is next to `set` in memory.
-    Idle,
-    /// The end of the TLS handshake.
+    Silence,
+    /// The rest of a PROXY header, or the end of the TLS handshake.
     Handshake,
     /// The rest of a head.
     Head,
@@ -42,7 +42,7 @@ pub(crate) enum TimeoutKind {
 
 /// All variants, in order.
 const TIMEOUTS: [TimeoutKind; 13] = [
-    TimeoutKind::Idle,
+    TimeoutKind::Silence,
     TimeoutKind::Handshake,
     TimeoutKind::Head,
     TimeoutKind::Receive,
@@ -207,12 +207,12 @@ mod tests {
     fn next_deadline_is_the_earliest() {
         let mut deadlines = Deadlines::default();
         assert_eq!(deadlines.next_deadline(), None);
-        deadlines.set(TimeoutKind::Idle, SECOND * 3);
+        deadlines.set(TimeoutKind::Silence, SECOND * 3);
         deadlines.set_if_unset(TimeoutKind::Head, SECOND);
         deadlines.set_if_unset(TimeoutKind::Head, SECOND * 2);
         assert_eq!(deadlines.next_deadline(), Some(SECOND));
         assert_eq!(deadlines.pop_expired(SECOND / 2), None);
-        assert_eq!(deadlines.pop_expired(SECOND * 5), Some(TimeoutKind::Idle));
+        assert_eq!(deadlines.pop_expired(SECOND * 5), Some(TimeoutKind::Silence));
         assert_eq!(deadlines.pop_expired(SECOND * 5), Some(TimeoutKind::Head));
         assert_eq!(deadlines.pop_expired(SECOND * 5), None);
         deadlines.set(TimeoutKind::Send, SECOND);

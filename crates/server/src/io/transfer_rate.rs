@@ -34,14 +34,15 @@ impl TransferRate {
     /// Starts or continues a wait for the peer. Returns when to check again. If the peer is too
     /// slow, the returned time has already passed.
     pub(crate) fn start(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> Duration {
-        match self.deadline(now, total_bytes, rate) {
+        match self.update_deadline(now, total_bytes, rate) {
             Duration::MAX => Duration::MAX,
             deadline => deadline.min(now.saturating_add(rate.grace / CHECKS_PER_GRACE)),
         }
     }
 
-    /// When the grace will be used up if no byte moves.
-    fn deadline(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> Duration {
+    /// Credits the bytes that have moved since the last check, and starts or continues a wait.
+    /// Returns when the grace will be used up if no more bytes move.
+    fn update_deadline(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> Duration {
         if let Some((_, deadline)) = self.waiting
             && total_bytes == self.last_bytes
         {
@@ -72,7 +73,7 @@ impl TransferRate {
 
     /// Returns whether the grace is used up.
     pub(crate) fn is_too_slow(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> bool {
-        self.deadline(now, total_bytes, rate) <= now
+        self.update_deadline(now, total_bytes, rate) <= now
     }
 }
 
@@ -145,9 +146,9 @@ mod tests {
     #[test]
     fn deadline_does_not_move_while_no_bytes_move() {
         let mut meter = TransferRate::default();
-        let deadline = meter.deadline(seconds(1), 0, RATE);
+        let deadline = meter.update_deadline(seconds(1), 0, RATE);
         for now in 2..100 {
-            assert_eq!(meter.deadline(seconds(now), 0, RATE), deadline);
+            assert_eq!(meter.update_deadline(seconds(now), 0, RATE), deadline);
         }
     }
 
@@ -161,7 +162,7 @@ mod tests {
             meter.pause(now, 0, RATE);
             now += seconds(1000);
         }
-        assert_eq!(meter.deadline(now, 0, RATE), now + seconds(10));
+        assert_eq!(meter.update_deadline(now, 0, RATE), now + seconds(10));
     }
 
     #[test]

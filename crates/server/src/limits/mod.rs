@@ -300,8 +300,8 @@ impl Limits {
     pub(crate) fn expires_at(&self, accepted_at: Duration) -> Duration {
         let Some(age_max) = self.connection_age_max else { return Duration::MAX };
         // The millisecond at which the connection was opened, multiplied by the golden ratio,
-        // determines how much earlier it closes. This spreads consecutive connections as evenly as
-        // possible, without any stored state.
+        // determines how much earlier it closes, in 1024ths of a tenth of the age. This spreads
+        // consecutive connections as evenly as possible, without any stored state.
         let fraction = (accepted_at.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
         accepted_at.saturating_add(age_max - age_max / 10 / 1024 * fraction as u32)
     }

@@ -26,7 +26,7 @@ pub struct BoundListener<S> {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The proxies that are trusted to report the client of a request.
     pub trusted_proxies: Option<TrustedProxies>,
-    /// Updates of the limits and proxies above. Each update applies to connections that are
+    /// Updates of `limits` and `trusted_proxies`. Each update applies to connections that are
     /// accepted after it.
     pub updates: Option<watch::Receiver<ReloadableConfig>>,
 }

@@ -22,8 +22,9 @@ use std::sync::Arc;
 /// The state that all connections of one listener share, on one worker.
 pub(crate) struct ListenerContext {
     pub(crate) limits: Limits,
-    pub(crate) protocol: peregrine_proto::Limits,
-    pub(crate) http2_protocol: h2::Limits,
+    /// `limits`, as the protocol cores use them.
+    pub(crate) proto_limits: peregrine_proto::Limits,
+    pub(crate) http2_proto_limits: h2::Limits,
     /// Limits the number of open connections. All listeners without their own limits share this.
     pub(crate) connection_limiter: Rc<ConnectionLimiter>,
     /// Limits the number of handshakes in progress. Shared like `connection_limiter`.
@@ -46,8 +47,8 @@ impl ListenerContext {
         };
         let limits = limits.unwrap_or_else(|| worker.limits.clone());
         let context = Self {
-            protocol: limits.to_proto(),
-            http2_protocol: limits.to_proto_http2(),
+            proto_limits: limits.to_proto(),
+            http2_proto_limits: limits.to_proto_http2(),
             limits,
             connection_limiter,
             handshake_limiter,
@@ -60,13 +61,13 @@ impl ListenerContext {
         (context, socket)
     }
 
-    /// Returns the state for new connections after a change of the settings. New and existing
-    /// connections count towards the same limits.
+    /// Returns the state for new connections after a change of the settings. Connections accepted
+    /// before the change and after it count together.
     pub(crate) fn reloaded(&self, config: &ReloadableConfig) -> Self {
         let ReloadableConfig { limits, trusted_proxies } = config;
         Self {
-            protocol: limits.to_proto(),
-            http2_protocol: limits.to_proto_http2(),
+            proto_limits: limits.to_proto(),
+            http2_proto_limits: limits.to_proto_http2(),
             limits: limits.clone(),
             connection_limiter: Rc::clone(&self.connection_limiter),
             handshake_limiter: Rc::clone(&self.handshake_limiter),
@@ -77,11 +78,14 @@ impl ListenerContext {
     }
 
     /// Returns whether new connections must use reserved slots, because memory is short, fewer than
-    /// `reserved` connection slots are left, or some reserved descriptors are in use.
+    /// `reserved_slots` connection slots are left, or some of the reserved file descriptors are in
+    /// use.
     #[inline]
-    pub(crate) fn needs_reserved_slot(&self, reserved: usize) -> bool {
+    pub(crate) fn needs_reserved_slot(&self, reserved_slots: usize) -> bool {
         memory::pressure() >= MemoryPressure::Moderate
-            || self.connection_limiter.is_nearly_exhausted(self.limits.connections_max, reserved)
+            || self
+                .connection_limiter
+                .is_nearly_exhausted(self.limits.connections_max, reserved_slots)
     }
 
     /// Returns the client address towards whose limit a connection counts, if it is known when the

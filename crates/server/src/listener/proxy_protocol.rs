@@ -43,7 +43,8 @@ pub(crate) enum Preamble {
     None,
     /// With a PROXY header or, if none is required, with the application protocol or TLS.
     ProxyHeader,
-    /// The connection is closed without reading anything.
+    /// A header is required, but the peer is not trusted to send one. The connection is closed
+    /// without reading anything.
     Untrusted,
 }
 

@@ -12,8 +12,8 @@ pub enum CloseReason {
     PeerClosed,
     /// The peer disconnected before the response to its request was complete.
     PeerAborted,
-    /// The connection closed in order after a response with `Connection: close`, or after the peer
-    /// announced that it would close.
+    /// The connection closed in order after a response with `Connection: close`, whichever side
+    /// requested that, or after the peer announced that it would close.
     ConnectionClose,
     /// The first byte did not arrive within `first_byte_timeout`.
     FirstByteTimeout,

@@ -51,9 +51,11 @@ pub struct WorkerMetrics {
     pub(crate) sends: Counter,
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
-    /// Requests in progress.
+    /// Requests in progress, as the overload limits count them: including upgraded protocols, and
+    /// handlers that continue without their connection.
     pub(crate) in_flight: Gauge,
-    /// Requests in progress by scheme and method, if requests are measured individually.
+    /// Requests in progress, until their response is complete, by scheme (`https` second) and
+    /// method. Maintained only if requests are measured individually.
     pub(crate) active_requests: [[Gauge; METHOD_COUNT]; 2],
     pub(crate) connection_states: [Gauge; ConnectionState::ALL.len()],
     /// Connections that this worker opened, including those that another worker accepted and handed
@@ -80,7 +82,9 @@ pub struct WorkerMetrics {
     pub(crate) memory_bytes: Gauge,
     /// The limit of `memory_bytes`; 0 if there is none.
     pub(crate) memory_bytes_max: Gauge,
+    /// Whether each request is measured individually.
     has_request_histograms: bool,
+    /// Set when the worker starts, if `has_request_histograms`.
     pub(crate) request_histograms: OnceLock<RequestHistograms>,
 }
 

@@ -37,9 +37,9 @@ pub struct Instrumentation {
     abandoned_blocking_tasks: Cell<usize>,
     heartbeat: Arc<Heartbeat>,
     metrics: Arc<WorkerMetrics>,
-    idle_waker: RefCell<Option<Waker>>,
-    /// How many handlers continue without their connection, plus how many listeners still accept
-    /// connections.
+    work_done_waker: RefCell<Option<Waker>>,
+    /// How many listeners still accept connections, plus how many other tasks the worker must wait
+    /// for: handlers that continue without their connection, and hand-offs that may fail.
     pending_count: Cell<usize>,
     /// How many rejected requests and handshakes have not been logged yet, by reason.
     unlogged_rejections: RefCell<BTreeMap<&'static str, u64>>,
@@ -54,8 +54,8 @@ pub struct Instrumentation {
 /// File descriptors that are reserved for a worker that must stay reachable even if the process has
 /// no other descriptors left.
 ///
-/// While some reserved descriptors are in use, a new connection may send only one request. When the
-/// connection closes, its descriptor is reserved again.
+/// While some reserved descriptors are in use, a new HTTP/1 connection is closed after one
+/// response. When a connection closes, the missing descriptors are reserved again.
 pub trait FdReserve {
     /// Closes one reserved descriptor, so that the process can open another one. Returns false if
     /// none is left.
@@ -137,7 +137,8 @@ impl Instrumentation {
         self
     }
 
-    /// Closes a reserved descriptor, if there is one, so that the process can open another one.
+    /// Closes a reserved descriptor, so that the process can open another one. Returns false if
+    /// none is left.
     pub(crate) fn release_reserved_fd(&self) -> bool {
         self.fd_reserve.as_ref().is_some_and(|reserve| reserve.release_one())
     }
@@ -150,7 +151,7 @@ impl Instrumentation {
     }
 
     /// Returns whether reserved descriptors are missing.
-    pub(crate) fn is_reserve_short(&self) -> bool {
+    pub(crate) fn is_fd_reserve_short(&self) -> bool {
         self.fd_reserve.as_ref().is_some_and(|reserve| reserve.is_depleted())
     }
 
@@ -190,9 +191,8 @@ impl Instrumentation {
         }
     }
 
-    /// Sets the function that is called with the number of open connections. Must be called once
-    /// per worker.
-    pub(crate) fn on_open_connections(&self, callback: impl Fn(usize) + 'static) {
+    /// Sets the function that is called with the number of open connections whenever it changes.
+    pub(crate) fn set_on_open_connections(&self, callback: impl Fn(usize) + 'static) {
         // A worker starts only once, so the function is not set yet.
         let _ = self.on_open_connections.set(Box::new(callback));
     }
@@ -256,8 +256,7 @@ impl Instrumentation {
         *self.unlogged_rejections.borrow_mut().entry(reason.label()).or_default() += 1;
     }
 
-    /// Keeps the worker alive until the returned token is dropped. Used for a handler that
-    /// continues without its connection, and for a listener that still accepts connections.
+    /// Keeps the worker alive until the returned token is dropped: see `pending_count`.
     pub(crate) fn track(self: &Rc<Self>) -> TrackerToken {
         self.pending_count.set(self.pending_count.get() + 1);
         TrackerToken(Rc::clone(self))
@@ -268,11 +267,11 @@ impl Instrumentation {
         self.aborted_handlers.set(self.aborted_handlers.get() + 1);
     }
 
-    /// If no connection is open and nothing else is pending, wakes the task that waits in
-    /// [`Instrumentation::wait_idle`].
-    pub(crate) fn wake_if_idle(&self) {
-        if self.is_idle()
-            && let Some(waker) = self.idle_waker.take()
+    /// If no connection is open and `pending_count` is 0, wakes the task that waits in
+    /// [`Instrumentation::wait_work_done`].
+    pub(crate) fn wake_if_work_done(&self) {
+        if self.is_work_done()
+            && let Some(waker) = self.work_done_waker.take()
         {
             waker.wake();
         }
@@ -288,17 +287,17 @@ impl Instrumentation {
         self.open_connections.get() == 0
     }
 
-    fn is_idle(&self) -> bool {
+    fn is_work_done(&self) -> bool {
         self.has_no_connections() && self.pending_count.get() == 0
     }
 
-    /// Completes when no connection is open and nothing else is pending.
-    pub(crate) async fn wait_idle(&self) {
+    /// Completes when no connection is open and `pending_count` is 0.
+    pub(crate) async fn wait_work_done(&self) {
         poll_fn(|cx| {
-            if self.is_idle() {
+            if self.is_work_done() {
                 return Poll::Ready(());
             }
-            *self.idle_waker.borrow_mut() = Some(cx.waker().clone());
+            *self.work_done_waker.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -317,6 +316,6 @@ pub(crate) struct TrackerToken(Rc<Instrumentation>);
 impl Drop for TrackerToken {
     fn drop(&mut self) {
         self.0.pending_count.set(self.0.pending_count.get() - 1);
-        self.0.wake_if_idle();
+        self.0.wake_if_work_done();
     }
 }

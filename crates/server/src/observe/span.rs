@@ -13,8 +13,8 @@ use tracing::{Span, error_span};
 /// level filter that enables an event of a request also enables its span.
 const TARGET: &str = "peregrine::request";
 
-/// Creates a request's span if tracing is disabled. The span identifies the request in logs.
-/// Middleware that assigns request IDs fills in `request_id`.
+/// Creates the span of a request if the server has no `TraceConfig`. The span only identifies the
+/// request in logs. Middleware that assigns request IDs fills in `request_id`.
 pub(crate) fn minimal_span(request: &Request, pattern: Option<&str>) -> Span {
     build_span(|| {
         error_span!(
@@ -116,7 +116,7 @@ pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
     })
 }
 
-/// Records in the span how its request ended.
+/// Records in the span how its request ended. `summary` is that of `RequestMetrics::summary`.
 pub(crate) fn record_end(span: &Span, summary: (&RequestAttributes, u64, u64)) {
     catch_log_panic(|| record_fields(span, summary));
 }

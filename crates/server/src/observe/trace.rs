@@ -156,6 +156,7 @@ pub(crate) struct Tracer {
 
 /// The rules that decide which requests are sampled.
 struct Sampler {
+    /// For routes without their own ratio: see [`sampling_threshold`].
     threshold: u64,
     /// The thresholds of routes with their own ratio, by route number.
     route_thresholds: Vec<Option<u64>>,

@@ -244,8 +244,8 @@ impl PollWatchdog {
         (!all_ended).then_some(blocked)
     }
 
-    /// Sets the flag that makes the next poll wake this thread if nothing new was found. Otherwise,
-    /// clears the flag.
+    /// `is_idle`: the last check found nothing new. If so, sets the flag that makes the next poll
+    /// wake this thread; otherwise, clears it.
     fn update_idle(&mut self, is_idle: bool) {
         let was_idle = self.idle_checks > 0;
         self.idle_checks = if is_idle { self.idle_checks.saturating_add(1) } else { 0 };

@@ -36,10 +36,11 @@ pub struct WorkerLimits {
     pub limits: Limits,
     /// Updates of `limits.overload`. Requests in progress are not affected.
     pub overload_updates: Option<watch::Receiver<OverloadLimits>>,
-    /// How many of the `connections_max` slots are reserved for new connections when all other
-    /// slots are taken, so that listeners such as the admin listener stay reachable. A connection
-    /// in a reserved slot may send one request. If a new connection needs a reserved slot and none
-    /// is left, the oldest connection without a request in progress is closed. Usually 0.
+    /// How many of the `connections_max` slots are used only when all others are taken, so that a
+    /// new connection, for example to the admin listener, is still accepted. Over HTTP/1, a
+    /// connection in such a reserved slot is closed after one response. If a new connection needs a
+    /// reserved slot and none is left, the connection that has been in one for longest is closed,
+    /// as soon as it has no request in progress. Usually 0.
     pub reserved_connections: usize,
 }
 
@@ -64,12 +65,12 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) handshake_limiter: Rc<HandshakeLimiter>,
     /// Rejects requests and connections when the worker is overloaded.
     pub(crate) admission: Rc<AdmissionController>,
-    /// The reserved slots for connections that are accepted when memory or connection slots are
-    /// short.
+    /// Tracks the connections in reserved slots, which are accepted when memory is short or few
+    /// connection slots are left.
     pub(crate) reserved_slots: Rc<ReservedSlots>,
-    /// How many connection slots are reserved: see [`WorkerLimits`].
-    pub(crate) reserved_connections: usize,
-    /// For the [`WorkerReport`](lifecycle::WorkerReport).
+    /// How many connection slots are reserved: [`WorkerLimits::reserved_connections`].
+    pub(crate) reserved_slot_count: usize,
+    /// Force-closed so far, for the [`WorkerReport`](lifecycle::WorkerReport).
     pub(crate) force_closed: RefCell<Vec<ForceClosed>>,
     lifecycle: Cell<Lifecycle>,
     /// When the current lifecycle state began.
@@ -97,7 +98,7 @@ fn build_request_recorder<D: Driver>(
         is_needed.then(|| RequestRecorder::new(instrumentation.metrics(), clock, log, tracer))?;
     let weak = Rc::downgrade(&recorder);
     let flush = move |now| weak.upgrade().iter().for_each(|recorder| recorder.flush_batch(now));
-    // Without batches, the recorder would read the clock for each request.
+    // False: this driver never calls `flush`, so the recorder must read the clock for each request.
     if driver.on_iteration_end(flush) {
         recorder.enable_batching();
     }
@@ -108,7 +109,7 @@ impl<D: Driver> Worker<D> {
     pub(crate) fn new(
         driver: D,
         application: BuiltApp,
-        (limits, reserved_connections): (Limits, usize),
+        (limits, reserved_slot_count): (Limits, usize),
         instrumentation: Rc<Instrumentation>,
         initial: Lifecycle,
     ) -> Self {
@@ -131,9 +132,10 @@ impl<D: Driver> Worker<D> {
             handshake_limiter: Rc::default(),
             admission,
             reserved_slots: Rc::default(),
-            reserved_connections,
+            reserved_slot_count,
             force_closed: RefCell::default(),
-            // `shutdown::run` enters the later states, because they start timeouts.
+            // At most `Serving`: the later states start timeouts, so only `shutdown::run` enters
+            // them.
             lifecycle: Cell::new(initial.min(Lifecycle::Serving)),
             lifecycle_since: Cell::new(Duration::ZERO),
             date: Cell::new((0, Date::from_unix_seconds(0))),
@@ -165,6 +167,8 @@ impl<D: Driver> Worker<D> {
         timer: &Timer,
         lifecycle: Lifecycle,
     ) -> impl Future<Output = ()> {
+        // A timer that is not set never fires: it only registers the task for `set_lifecycle`,
+        // which wakes the waiters of all timers.
         timer.clear();
         poll_fn(
             move |cx| {

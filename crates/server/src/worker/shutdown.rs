@@ -115,13 +115,13 @@ pub(crate) async fn run<D: Driver>(
     if next < Lifecycle::ForceClosing {
         let timeout = worker.driver.sleep_until(deadline);
         race(
-            worker.instrumentation.wait_idle(),
+            worker.instrumentation.wait_work_done(),
             race(timeout, force_close_requested(&mut lifecycle)),
         )
         .await;
         worker.set_lifecycle(Lifecycle::ForceClosing);
     }
-    worker.instrumentation.wait_idle().await;
+    worker.instrumentation.wait_work_done().await;
     let report =
         WorkerReport { force_closed: worker.force_closed.take(), ..WorkerReport::default() };
     let (driver, limits) = (worker.driver.clone(), worker.limits.clone());

@@ -30,7 +30,8 @@ const QUEUED_CALLS_MAX: usize = 1024;
 /// The maximum capacity of slots that a row retains for its next request.
 const SLOTS_RETAINED_MAX: usize = 8;
 
-/// A `Send` reference to a request's row. The row is accessible only on the request's thread.
+/// A `Send` reference to a request's row. The row is accessible only on the request's thread; other
+/// threads send commands through the queue.
 pub(crate) struct RequestRef {
     thread_id: u64,
     /// The index of the row.
@@ -48,9 +49,11 @@ pub(crate) struct RequestRefExtension(pub(crate) Arc<RequestRef>);
 #[derive(Default)]
 struct CommandQueue {
     commands: Vec<Command>,
+    /// How many of `commands` start a call.
     queued_calls: usize,
     /// The waker of the task that polls the owner.
     owner_waker: Option<Waker>,
+    /// Whether the owner was dropped, so that no further command is executed.
     is_closed: bool,
 }
 
@@ -65,8 +68,8 @@ enum Command {
     Release(usize),
 }
 
-/// A call that was made on another thread, or whose inner service is only borrowed, so that the row
-/// cannot own the call.
+/// A call that the row cannot own: it was made on another thread, or its inner service is only
+/// borrowed.
 pub(crate) struct RemoteCall {
     pub(crate) request: http::Request<SendBoxBody>,
     pub(crate) reply: CallReply,
@@ -96,8 +99,9 @@ struct RequestState {
     slots: Vec<ValueSlot>,
     /// Work that responses inside the layer left to be done after the response.
     after_response: Vec<AfterResponse>,
-    /// The waker of the task that waits until the row is empty.
-    idle_waker: Option<Waker>,
+    /// The waker of the task that runs the owner to completion. It is woken when the row becomes
+    /// empty or `after_response` gets more work.
+    completion_waker: Option<Waker>,
     /// The [`RequestRef`] of the row's previous request. The next request reuses its allocation if
     /// no handle refers to it.
     request_ref: Option<Arc<RequestRef>>,
@@ -161,7 +165,7 @@ impl RequestRef {
             free.unwrap_or(row.slots.len() - 1)
         });
         match (slot, value) {
-            (Some(slot), _) => Ok(LocalHandle { request: Arc::clone(self), slot: Some(slot) }),
+            (Some(slot), _) => Ok(LocalHandle { request_ref: Arc::clone(self), slot: Some(slot) }),
             (None, value) => Err(value.expect("the closure did not run")),
         }
     }
@@ -171,11 +175,11 @@ impl RequestRef {
     /// response.
     pub(crate) fn store_after_response(&self, work: AfterResponse) {
         let mut work = Some(work);
-        let idle_waker = self.with_row(|row| {
+        let completion_waker = self.with_row(|row| {
             row.after_response.extend(work.take());
-            row.idle_waker.take()
+            row.completion_waker.take()
         });
-        idle_waker.flatten().into_iter().for_each(Waker::wake);
+        completion_waker.flatten().into_iter().for_each(Waker::wake);
     }
 
     /// Makes the request's owner start a call, from any thread. The receiver yields the outcome, or
@@ -217,7 +221,7 @@ impl Command {
 /// A `Send` reference to a value that stays on its thread. Dropping the handle drops the value
 /// there.
 pub(crate) struct LocalHandle {
-    request: Arc<RequestRef>,
+    request_ref: Arc<RequestRef>,
     /// `None` once the value was taken, or a [`Command`] that takes it was sent.
     slot: Option<usize>,
 }
@@ -226,25 +230,26 @@ pub(crate) struct LocalHandle {
 pub(crate) enum LocalLookup<T> {
     Local(T),
     OtherThread,
-    /// The request is over.
+    /// The request is over, or the value was taken or is in use.
     Gone,
 }
 
 impl LocalHandle {
-    /// Runs `f` on the value. The table is not borrowed meanwhile, because the value's code may
-    /// borrow it.
+    /// Runs `f` on the value, if it is on this thread. The table is not borrowed meanwhile, because
+    /// the value's code may borrow it.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut LocalValue) -> T) -> LocalLookup<T> {
         let Some(slot) = self.slot else { return LocalLookup::Gone };
-        if !self.request.is_local() {
+        if !self.request_ref.is_local() {
             return LocalLookup::OtherThread;
         }
-        let Some(Some(mut value)) = self.request.with_row(|row| borrow_value(&mut row.slots[slot]))
+        let Some(Some(mut value)) =
+            self.request_ref.with_row(|row| borrow_value(&mut row.slots[slot]))
         else {
             return LocalLookup::Gone;
         };
         let result = f(&mut value);
         let mut value = Some(value);
-        self.request.with_row(|row| {
+        self.request_ref.with_row(|row| {
             row.slots[slot] = value.take().map_or(ValueSlot::Free, ValueSlot::Occupied)
         });
         // If the request ended meanwhile, the value is dropped here, while the table is not
@@ -256,13 +261,13 @@ impl LocalHandle {
     /// Removes and returns the value, if it belongs to this thread.
     ///
     /// # Errors
-    /// The value belongs to another thread or no longer exists.
+    /// The value belongs to another thread, or no longer exists. The handle is returned.
     pub(crate) fn take(mut self) -> Result<LocalValue, Self> {
         let Some(slot) = self.slot else { return Err(self) };
-        match self.request.with_row(|row| row.take_value(slot)) {
-            Some((Some(value), idle_waker)) => {
+        match self.request_ref.with_row(|row| row.take_value(slot)) {
+            Some((Some(value), completion_waker)) => {
                 self.slot = None;
-                idle_waker.into_iter().for_each(Waker::wake);
+                completion_waker.into_iter().for_each(Waker::wake);
                 Ok(value)
             }
             _ => Err(self),
@@ -273,7 +278,7 @@ impl LocalHandle {
     pub(crate) fn resume_call(mut self) -> oneshot::Receiver<CallOutcome> {
         let (reply, response) = oneshot::channel();
         if let Some(slot) = self.slot.take() {
-            self.request.send_command(Command::ResumeCall(slot, reply));
+            self.request_ref.send_command(Command::ResumeCall(slot, reply));
         }
         response
     }
@@ -281,7 +286,7 @@ impl LocalHandle {
     /// Makes the owner forward the body over `channel`.
     pub(crate) fn forward_body(mut self, channel: Arc<Mutex<BodyChannel>>) {
         match self.slot.take() {
-            Some(slot) => self.request.send_command(Command::ForwardBody(slot, channel)),
+            Some(slot) => self.request_ref.send_command(Command::ForwardBody(slot, channel)),
             None => BodyForwarder::abort(channel),
         }
     }
@@ -290,25 +295,27 @@ impl LocalHandle {
 impl Drop for LocalHandle {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
-        if !self.request.is_local() {
-            return self.request.send_command(Command::Release(slot));
+        if !self.request_ref.is_local() {
+            return self.request_ref.send_command(Command::Release(slot));
         }
-        if let Some((value, idle_waker)) = self.request.with_row(|row| row.take_value(slot)) {
+        if let Some((value, completion_waker)) =
+            self.request_ref.with_row(|row| row.take_value(slot))
+        {
             drop(value);
-            idle_waker.into_iter().for_each(Waker::wake);
+            completion_waker.into_iter().for_each(Waker::wake);
         }
     }
 }
 
 impl RequestState {
     /// Removes and returns a value. If this empties the row, also returns the waker of the task
-    /// that waits for an empty row.
+    /// that runs the owner to completion.
     fn take_value(&mut self, slot: usize) -> (Option<LocalValue>, Option<Waker>) {
         let previous = std::mem::replace(&mut self.slots[slot], ValueSlot::Free);
-        let idle_waker = if self.is_empty() { self.idle_waker.take() } else { None };
+        let completion_waker = if self.is_empty() { self.completion_waker.take() } else { None };
         match previous {
-            ValueSlot::Occupied(value) => (Some(value), idle_waker),
-            ValueSlot::Free | ValueSlot::Borrowed => (None, idle_waker),
+            ValueSlot::Occupied(value) => (Some(value), completion_waker),
+            ValueSlot::Free | ValueSlot::Borrowed => (None, completion_waker),
         }
     }
 
@@ -317,6 +324,7 @@ impl RequestState {
         &mut self,
     ) -> (Option<OriginalRequest>, Option<Waker>, Vec<ValueSlot>, Vec<AfterResponse>) {
         self.generation = 0;
+        // An empty and small vector stays in the row for the next request.
         let is_small = self.slots.capacity() <= SLOTS_RETAINED_MAX;
         let slots = if self.is_empty() && is_small {
             self.slots.clear();
@@ -326,7 +334,7 @@ impl RequestState {
         };
         (
             self.original.take(),
-            self.idle_waker.take(),
+            self.completion_waker.take(),
             slots,
             std::mem::take(&mut self.after_response),
         )
@@ -337,6 +345,8 @@ impl RequestState {
     }
 }
 
+/// Takes the value out of its slot while it is in use. Returns `None` if the value is already in
+/// use or was removed.
 fn borrow_value(slot: &mut ValueSlot) -> Option<LocalValue> {
     match std::mem::replace(slot, ValueSlot::Borrowed) {
         ValueSlot::Occupied(value) => Some(value),

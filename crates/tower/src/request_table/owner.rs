@@ -1,8 +1,8 @@
-//! The owner of a request's row, which executes the commands of other threads.
+//! The owner of a request's row, which executes the commands that other threads send.
 
 use super::{Command, LocalValue, RemoteCall, RequestRef, RequestState, TABLE, THREAD_ID, lock};
 use crate::body::SendBoxBody;
-use crate::body_channel::{BodyForwarder, LocalTask, Progress};
+use crate::body_channel::{BodyForwarder, LocalProvider, Progress};
 use crate::call::{CallReply, LocalCall, poll_call};
 use crate::original::OriginalRequest;
 use peregrine_web::response::AfterResponse;
@@ -12,19 +12,22 @@ use std::task::{Context, Poll, Waker};
 /// Owns a request's values, and executes the commands of other threads. Dropping it drops all of
 /// the values.
 pub(crate) struct RequestOwner {
-    request: Arc<RequestRef>,
+    request_ref: Arc<RequestRef>,
     call_starter: CallStarter,
+    /// The calls in progress that other threads wait for.
     calls: Vec<(LocalCall<'static>, Option<CallReply>)>,
+    /// The bodies that other threads read.
     forwarders: Vec<BodyForwarder>,
-    /// Work to do after the response.
+    /// Work to do after the response, once [`LocalProvider::run_to_completion`] has taken it from
+    /// the row.
     after_response: Vec<AfterResponse>,
 }
 
 /// Which code starts the calls that other threads request.
 pub(crate) enum CallStarter {
-    /// The owner starts them with this function.
+    /// The owner starts them with this function, and polls them.
     Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
-    /// The code that polls the owner starts them, and takes them from this queue.
+    /// The code that polls the owner takes them from this queue, and starts and polls them.
     Poller(Vec<RemoteCall>),
     /// No code, because the layer has responded.
     Closed,
@@ -55,7 +58,7 @@ impl RequestOwner {
             request_ref.expect("one was reused or created above")
         });
         Self {
-            request: request_ref,
+            request_ref,
             call_starter,
             calls: Vec::new(),
             forwarders: Vec::new(),
@@ -63,8 +66,8 @@ impl RequestOwner {
         }
     }
 
-    pub(crate) fn request(&self) -> &Arc<RequestRef> {
-        &self.request
+    pub(crate) fn request_ref(&self) -> &Arc<RequestRef> {
+        &self.request_ref
     }
 
     /// Removes and returns the calls that the caller must start.
@@ -78,7 +81,7 @@ impl RequestOwner {
     /// Rejects calls from now on, and returns the original request. Calls in progress continue.
     pub(crate) fn finish_request(&mut self) -> Option<OriginalRequest> {
         self.call_starter = CallStarter::Closed;
-        self.request.with_row(|row| row.original.take()).flatten()
+        self.request_ref.with_row(|row| row.original.take()).flatten()
     }
 
     fn handle_command(&mut self, command: Command) {
@@ -91,34 +94,36 @@ impl RequestOwner {
                 CallStarter::Closed => {}
             },
             Command::ResumeCall(slot, reply) => {
+                // No waker is needed if this empties the row, because the owner is being polled.
                 if let Some((Some(LocalValue::Call(call)), _)) =
-                    self.request.with_row(|row| row.take_value(slot))
+                    self.request_ref.with_row(|row| row.take_value(slot))
                 {
                     self.calls.push((call, Some(reply)));
                 }
             }
             Command::ForwardBody(slot, channel) => {
-                match self.request.with_row(|row| row.take_value(slot)) {
+                match self.request_ref.with_row(|row| row.take_value(slot)) {
                     Some((Some(LocalValue::Body(body)), _)) => {
                         self.forwarders.push(BodyForwarder::new(body, channel))
                     }
                     _ => BodyForwarder::abort(channel),
                 }
             }
-            Command::Release(slot) => drop(self.request.with_row(|row| row.take_value(slot))),
+            Command::Release(slot) => drop(self.request_ref.with_row(|row| row.take_value(slot))),
         }
     }
 }
 
-impl LocalTask for RequestOwner {
+impl LocalProvider for RequestOwner {
     fn poll(&mut self, cx: &mut Context<'_>) -> Progress {
         let commands = {
-            let mut queue = lock(&self.request.queue);
+            let mut queue = lock(&self.request_ref.queue);
             queue.owner_waker.get_or_insert_with(|| Waker::noop().clone()).clone_from(cx.waker());
             queue.queued_calls = 0;
             std::mem::take(&mut queue.commands)
         };
-        let mut progress = if commands.is_empty() { Progress::Idle } else { Progress::Advanced };
+        let mut progress =
+            if commands.is_empty() { Progress::Unchanged } else { Progress::Advanced };
         commands.into_iter().for_each(|command| self.handle_command(command));
         if self.calls.is_empty() && self.forwarders.is_empty() {
             return progress;
@@ -137,25 +142,26 @@ impl LocalTask for RequestOwner {
         progress
     }
 
-    /// Whether any value or work is left.
+    /// Whether a value or work is left. While a value is left, its handle can send a command.
     fn is_active(&self) -> bool {
-        let is_row_idle =
-            self.request.with_row(|row| row.is_empty() && row.after_response.is_empty());
-        let has_no_work =
-            self.calls.is_empty() && self.forwarders.is_empty() && self.after_response.is_empty();
-        !has_no_work || !is_row_idle.unwrap_or(true)
+        let is_row_in_use =
+            self.request_ref.with_row(|row| !row.is_empty() || !row.after_response.is_empty());
+        !self.calls.is_empty()
+            || !self.forwarders.is_empty()
+            || !self.after_response.is_empty()
+            || is_row_in_use.unwrap_or(false)
     }
 
-    /// Runs until nothing is left.
+    /// Runs until no value and no work is left.
     async fn run_to_completion(mut self) {
         std::future::poll_fn(|cx| {
             loop {
                 let after_response =
-                    self.request.with_row(|row| std::mem::take(&mut row.after_response));
+                    self.request_ref.with_row(|row| std::mem::take(&mut row.after_response));
                 self.after_response.extend(after_response.into_iter().flatten());
                 self.after_response.retain_mut(|work| work.as_mut().poll(cx).is_pending());
                 // A future in `after_response` may wait for work that `poll` does.
-                if self.poll(cx) == Progress::Idle {
+                if self.poll(cx) == Progress::Unchanged {
                     break;
                 }
             }
@@ -164,7 +170,7 @@ impl LocalTask for RequestOwner {
             }
             let waker = cx.waker().clone();
             // The old waker is dropped while the table is not borrowed.
-            drop(self.request.with_row(|row| row.idle_waker.replace(waker)));
+            drop(self.request_ref.with_row(|row| row.completion_waker.replace(waker)));
             Poll::Pending
         })
         .await;
@@ -173,17 +179,17 @@ impl LocalTask for RequestOwner {
 
 impl Drop for RequestOwner {
     fn drop(&mut self) {
-        let released = self.request.with_row(RequestState::release);
+        let released = self.request_ref.with_row(RequestState::release);
         if released.is_some() {
             TABLE.with_borrow_mut(|table| {
-                let row_index = self.request.row;
-                table.rows[row_index].request_ref = Some(Arc::clone(&self.request));
+                let row_index = self.request_ref.row;
+                table.rows[row_index].request_ref = Some(Arc::clone(&self.request_ref));
                 table.free.push(row_index);
             });
         }
-        // The values' destructors may use the table.
+        // Dropped while the table is not borrowed, because destructors of values may borrow it.
         drop(released);
-        let mut queue = lock(&self.request.queue);
+        let mut queue = lock(&self.request_ref.queue);
         queue.is_closed = true;
         let (commands, owner_waker) =
             (std::mem::take(&mut queue.commands), queue.owner_waker.take());

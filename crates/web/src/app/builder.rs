@@ -27,19 +27,20 @@ pub(crate) struct AppBuilder {
     /// The checks of [`App::on_build`](crate::App::on_build), which run on the built application.
     pub(crate) build_hooks: Vec<Box<BuildHook>>,
     pub(crate) states: States,
-    pub(crate) shared: Rc<AppContext>,
+    pub(crate) context: Rc<AppContext>,
 }
 
 impl AppBuilder {
-    pub(crate) fn new(shared: Rc<AppContext>) -> Self {
+    pub(crate) fn new(context: Rc<AppContext>) -> Self {
         let (routes, fallbacks, errors, requirements, build_hooks, states) = <_>::default();
-        Self { routes, fallbacks, errors, requirements, build_hooks, states, shared }
+        Self { routes, fallbacks, errors, requirements, build_hooks, states, context }
     }
 
-    /// Adds the routes of `entry`, one for each pattern that `written` expands to.
+    /// Adds the routes of `entry`, one for each pattern that `written` expands to. The pattern in
+    /// `entry` is ignored.
     pub(crate) fn add(&mut self, entry: RouteEntry, written: &str) {
-        let all = expand(written).unwrap_or_else(|reason| {
-            let route = RouteEntry { pattern: written.to_owned(), ..entry.clone() }.name();
+        let expanded = expand(written).unwrap_or_else(|reason| {
+            let route = RouteEntry { pattern: written.to_owned(), ..entry.clone() }.description();
             self.errors.push(BuildErrorKind::InvalidPattern { route, reason });
             Vec::new()
         });
@@ -49,7 +50,7 @@ impl AppBuilder {
             omitted,
             is_slash_variant,
             has_slash_variant,
-        } in all
+        } in expanded
         {
             typed_parameters.extend_from_slice(&entry.typed_parameters);
             let omitted = entry.omitted + omitted;
@@ -74,7 +75,7 @@ impl AppBuilder {
         self.requirements.push(NamedRequirements {
             name,
             requirements,
-            shared: Rc::clone(&self.shared),
+            context: Rc::clone(&self.context),
         });
     }
 }
@@ -86,8 +87,8 @@ pub(crate) type BuildHook = dyn FnOnce(&BuiltApp) -> Result<(), Vec<String>>;
 pub(crate) struct NamedRequirements {
     pub(crate) name: String,
     pub(crate) requirements: Requirements,
-    /// The shared part of the application that the fallback or middleware was added to.
-    pub(crate) shared: Rc<AppContext>,
+    /// The context of the application that the fallback or middleware was added to.
+    pub(crate) context: Rc<AppContext>,
 }
 
 /// A route under construction.
@@ -103,12 +104,12 @@ pub(crate) struct RouteEntry {
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: MethodFilter,
     pub(crate) endpoint: Rc<dyn Endpoint>,
+    /// Handles requests for the pattern whose method has no handler.
     pub(crate) default_response: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
-    /// The shared part of the application that the route belongs to. This may be a merged
-    /// application.
-    pub(crate) shared: Rc<AppContext>,
+    /// The context of the application that the route belongs to, which may be a merged one.
+    pub(crate) context: Rc<AppContext>,
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
     /// trailing slashes, this entry is dropped.
     pub(crate) is_slash_variant: bool,
@@ -119,8 +120,8 @@ pub(crate) struct RouteEntry {
 }
 
 impl RouteEntry {
-    /// The name of the route in errors.
-    pub(crate) fn name(&self) -> String {
+    /// How errors describe the route. Its name, if it has one, is in `requirements`.
+    pub(crate) fn description(&self) -> String {
         format!("{} {} ({})", self.methods, self.pattern, self.location)
     }
 
@@ -131,7 +132,7 @@ impl RouteEntry {
 
     /// Reports options of routes inside the handler that the server cannot apply.
     pub(crate) fn check_options(&self, errors: &mut Vec<BuildErrorKind>) {
-        check_nested_options(&self.name(), &self.requirements, &self.options, errors);
+        check_nested_options(&self.description(), &self.requirements, &self.options, errors);
     }
 }
 
@@ -156,7 +157,7 @@ impl From<RouteEntry> for BuiltRoute {
             endpoint,
             default_response,
             options,
-            shared,
+            context,
             pattern,
             methods,
             location,
@@ -170,7 +171,7 @@ impl From<RouteEntry> for BuiltRoute {
             is_guarded,
             is_literal,
             conditions,
-            shared,
+            context,
             pattern,
             methods,
             location,
@@ -180,7 +181,8 @@ impl From<RouteEntry> for BuiltRoute {
 }
 
 impl Fallback {
-    /// The fallback of the scope `prefix`. `Args` and `Via` are inferred markers ([`Handler`]).
+    /// The fallback of the scope with this prefix. `Args` and `Via` are inferred markers
+    /// ([`Handler`]).
     pub(crate) fn new<Args, Via, H>(
         prefix: &str,
         handler: H,
@@ -209,9 +211,9 @@ impl Fallback {
     }
 }
 
-/// Reports options of routes inside the handler `outer` that would have no effect. The server
-/// applies only the options of the whole handler, so an inner option takes effect only if the whole
-/// handler has the same or a stricter setting.
+/// Reports options of routes inside the handler that `outer` describes, if they would have no
+/// effect. The server applies only the options of the whole handler, so an inner option takes
+/// effect only if the whole handler has the same or a stricter setting.
 fn check_nested_options(
     outer: &str,
     requirements: &Requirements,

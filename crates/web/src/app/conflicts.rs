@@ -19,27 +19,29 @@ pub(crate) fn method_sets(
     slash_policy: TrailingSlash,
 ) -> Result<Vec<MethodSet>, BuildErrorKind> {
     let mut keyed = Vec::with_capacity(entries.len());
-    let mut claimed: HashMap<String, MethodSet> = HashMap::new();
+    // For each key, the methods that entries name.
+    let mut claimed_by_key: HashMap<String, MethodSet> = HashMap::new();
     for entry in entries {
         let methods = match &entry.methods {
+            // Determined below, when the methods of the other entries are known.
             MethodFilter::Any => MethodSet::NONE,
             MethodFilter::One(method) => {
-                let index = index.add(method).ok_or_else(|| BuildErrorKind::LimitExceeded {
+                let number = index.add(method).ok_or_else(|| BuildErrorKind::LimitExceeded {
                     message: format!(
                         "{} is one method too many: an application can name \
                          {EXTENSION_METHODS_MAX} extension methods; use `any` for some and check \
                          the method in the handler",
-                        entry.name()
+                        entry.description()
                     ),
                 })?;
-                MethodSet::single(index)
+                MethodSet::single(number)
             }
         };
         // Routes with different guards do not claim methods from each other: they are checked in
         // order.
         let key = overlap_key(entry, slash_policy);
-        let all = claimed.entry(key.clone()).or_default();
-        *all = all.union(methods);
+        let claimed = claimed_by_key.entry(key.clone()).or_default();
+        *claimed = claimed.union(methods);
         keyed.push((key, methods));
     }
     let (get, head) =
@@ -50,7 +52,7 @@ pub(crate) fn method_sets(
     Ok(keyed
         .into_iter()
         .map(|(key, methods)| {
-            let claimed = claimed[&key];
+            let claimed = claimed_by_key[&key];
             if methods.is_empty() {
                 MethodSet::from_bits(!with_head(claimed).bits())
             } else if methods == get && !claimed.contains(KnownMethod::Head as u8) {
@@ -114,7 +116,7 @@ pub(crate) fn report_shadowed(
             // each other.
             let is_other = first.location != entry.location || first.pattern == entry.pattern;
             if is_other && !entry.is_slash_variant {
-                let (first, second) = (first.name(), entry.name());
+                let (first, second) = (first.description(), entry.description());
                 errors.push(BuildErrorKind::Shadowed { first, second });
             }
         }

@@ -26,7 +26,7 @@ pub(crate) struct AppContext {
     problem_renderer: OnceCell<ProblemRenderer>,
     table: OnceCell<Rc<RouteTable>>,
     states: OnceCell<Rc<States>>,
-    /// The shared parts of merged applications, each with the states that were added to it.
+    /// The contexts of merged applications, each with the states that were added to it.
     merged: RefCell<Vec<(Rc<Self>, States)>>,
 }
 
@@ -87,9 +87,11 @@ impl AppContext {
 /// The endpoints for requests without a route, inside the root scope's middleware.
 #[derive(Clone)]
 pub(crate) struct Unmatched {
-    /// Called when no pattern matches: the application's fallback, or a 404.
+    /// Called when no route handles the request, except for a 405: the application's fallback, a
+    /// 404, a redirect that adds or removes a slash, or the response to `OPTIONS *`.
     pub(crate) not_found: Rc<dyn Endpoint>,
     pub(crate) not_found_options: RouteOptions,
+    /// Whether `not_found` calls the application's fallback instead of responding 404.
     pub(crate) has_fallback: bool,
     /// Responds 400 to paths that other servers may read differently.
     pub(crate) ambiguous: Rc<dyn Endpoint>,
@@ -98,19 +100,19 @@ pub(crate) struct Unmatched {
 /// Calls a service, and renders the problems in its responses with the application's function. If
 /// there is no such function, only calls the service.
 pub(crate) struct RenderProblems<S> {
-    shared: Rc<AppContext>,
+    context: Rc<AppContext>,
     service: S,
 }
 
 impl<S> RenderProblems<S> {
-    pub(crate) fn new(shared: &Rc<AppContext>, service: S) -> Self {
-        Self { shared: Rc::clone(shared), service }
+    pub(crate) fn new(context: &Rc<AppContext>, service: S) -> Self {
+        Self { context: Rc::clone(context), service }
     }
 }
 
 impl<S: Service> DynService for RenderProblems<S> {
     fn call_dyn<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
-        let Some(renderer) = self.shared.problem_renderer.get() else {
+        let Some(renderer) = self.context.problem_renderer.get() else {
             return self.service.call_in(slot, request);
         };
         let head = request.parts.head.share();
@@ -127,13 +129,14 @@ impl<S: Service + 'static> Endpoint for RenderProblems<S> {
         slot: FutureSlot,
         request: Request,
     ) -> PinnedFuture<'static, Response> {
-        if self.shared.problem_renderer.get().is_none() {
+        if self.context.problem_renderer.get().is_none() {
             return slot.pin(async move { self.service.call(request).await });
         }
         slot.pin(async move {
             let head = request.parts.head.share();
             let response = self.service.call(request).await;
-            match self.shared.problem_renderer.get() {
+            // Set, as checked above: the future owns `self`, so it cannot keep the reference.
+            match self.context.problem_renderer.get() {
                 Some(renderer) => {
                     strip_problem_extensions(render_problem(&**renderer, &head, response))
                 }
@@ -146,13 +149,13 @@ impl<S: Service + 'static> Endpoint for RenderProblems<S> {
 /// An endpoint of a merged application, whose own states take precedence over those of the
 /// enclosing application.
 pub(crate) struct MergedApp {
-    shared: Rc<AppContext>,
+    context: Rc<AppContext>,
     endpoint: Rc<dyn Endpoint>,
 }
 
 impl MergedApp {
-    pub(crate) fn new(shared: &Rc<AppContext>, endpoint: Rc<dyn Endpoint>) -> Self {
-        Self { shared: Rc::clone(shared), endpoint }
+    pub(crate) fn new(context: &Rc<AppContext>, endpoint: Rc<dyn Endpoint>) -> Self {
+        Self { context: Rc::clone(context), endpoint }
     }
 }
 
@@ -162,7 +165,7 @@ impl DynService for MergedApp {
         slot: FutureSlot,
         mut request: Request,
     ) -> PinnedFuture<'s, Response> {
-        request.parts.set_states(self.shared.states());
+        request.parts.set_states(self.context.states());
         self.endpoint.call_dyn(slot, request)
     }
 }
@@ -173,34 +176,34 @@ impl Endpoint for MergedApp {
         slot: FutureSlot,
         mut request: Request,
     ) -> PinnedFuture<'static, Response> {
-        request.parts.set_states(self.shared.states());
+        request.parts.set_states(self.context.states());
         Rc::clone(&self.endpoint).call_owned(slot, request)
     }
 }
 
 /// Responds to requests without a route: 404, 405, redirects, and OPTIONS.
 pub(crate) struct DefaultResponses {
-    shared: Rc<AppContext>,
+    context: Rc<AppContext>,
     /// Called instead of responding 404.
     fallback: Option<Rc<dyn Endpoint>>,
 }
 
 impl DefaultResponses {
-    pub(crate) fn new(shared: &Rc<AppContext>, fallback: Option<Rc<dyn Endpoint>>) -> Self {
-        Self { shared: Rc::clone(shared), fallback }
+    pub(crate) fn new(context: &Rc<AppContext>, fallback: Option<Rc<dyn Endpoint>>) -> Self {
+        Self { context: Rc::clone(context), fallback }
     }
 }
 
 impl Service for DefaultResponses {
     async fn call(&self, request: Request) -> Response {
-        let table = self.shared.table.get().expect("the table is set when the app is built");
+        let table = self.context.table.get().expect("the table is set when the app is built");
         let head = &request.parts.head;
         // RFC 9110 §9.3.7: "OPTIONS *" applies to the server in general, not to a resource.
         if head.index().target_form == TargetForm::Asterisk {
             return Response::new(StatusCode::NO_CONTENT);
         }
-        // Repeats the lookup, because its result does not pass through the middleware. The lookup
-        // is cheap, and this path is rare.
+        // Repeats the lookup of `BuiltApp::find`, because its result does not pass through the
+        // middleware. The lookup is cheap, and this path is rare.
         let (method, connection) =
             (table.method_number(head), request.parts.connection_untracked());
         let found = table.find(head, connection, method, &mut Parameters::default());
@@ -288,6 +291,7 @@ fn slash_redirect(request: &Request, add_slash: bool) -> Response {
 /// so the server handles it like a panic in a handler.
 #[derive(Clone)]
 pub(crate) struct RoutingPanic {
+    /// The payload of the last panic, until the endpoint takes it.
     payload: Rc<Cell<Option<Box<dyn Any + Send>>>>,
     endpoint: Rc<dyn Endpoint>,
 }

@@ -47,8 +47,9 @@ impl Fallbacks {
     pub(crate) fn build(all: Vec<ScopeFallback>) -> Result<Self, Vec<BuildErrorKind>> {
         let (mut builder, mut all_typed) = (RouterBuilder::new(), Vec::with_capacity(all.len()));
         for (fallback, id) in all.iter().zip((0..).step_by(PATTERNS_PER_SCOPE as usize)) {
-            // A prefix that cannot be expanded is added as written, so that the router reports it.
-            let expanded = expand(&fallback.prefix).ok().and_then(|mut all| all.pop());
+            // The last expansion has all optional parameters. A prefix that cannot be expanded is
+            // added as written, so that the router reports it.
+            let expanded = expand(&fallback.prefix).ok().and_then(|mut patterns| patterns.pop());
             let expanded = expanded.map(|expanded| (expanded.pattern, expanded.typed_parameters));
             let (prefix, typed) = expanded.unwrap_or_else(|| (fallback.prefix.clone(), Vec::new()));
             let patterns = [prefix.clone(), format!("{prefix}/"), format!("{prefix}{CATCH_ALL}")];
@@ -85,7 +86,8 @@ impl Fallbacks {
     }
 }
 
-/// Converts the router's errors to build errors without duplicates.
+/// Converts the router's errors to build errors. The patterns of one scope often have the same
+/// error, which is reported once.
 fn translate_errors(route_errors: &[RouteError], all: &[ScopeFallback]) -> Vec<BuildErrorKind> {
     let name = |id: u32| {
         let ScopeFallback { prefix, fallback } = &all[(id / PATTERNS_PER_SCOPE) as usize];

@@ -108,7 +108,7 @@ pub enum ViaService {}
 #[derive(Debug)]
 pub enum ViaBuiltApp {}
 
-/// Marks a handler with options that wraps a handler with the marker `Args`.
+/// In `Args`, marks handlers with options. Its own parameter is the `Args` of the handler inside.
 #[derive(Debug)]
 pub struct ViaOptions<Args>(PhantomData<Args>);
 

@@ -282,6 +282,7 @@ macro_rules! impl_from_fn {
     };
 }
 
+// There is no `F`, which is the type of the function.
 impl_from_fn! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E G) }
 
 /// The middleware that was added to a scope with `wrap`, innermost first. Each route that is added
@@ -316,17 +317,18 @@ impl MiddlewareStack {
     pub(crate) fn wrap_and_render<S: Service + 'static>(
         &self,
         service: S,
-        shared: &Rc<AppContext>,
+        context: &Rc<AppContext>,
     ) -> Rc<dyn Endpoint> {
         let mut nodes = self.nodes().peekable();
         if nodes.peek().is_none() {
-            return Rc::new(RenderProblems::new(shared, service));
+            return Rc::new(RenderProblems::new(context, service));
         }
         let mut endpoint: Rc<dyn Endpoint> = Rc::new(service);
         while let Some(node) = nodes.next() {
             endpoint = match nodes.peek() {
                 Some(_) => node.middleware.wrap(ErasedService(endpoint)),
-                None => node.middleware.wrap_and_render(ErasedService(endpoint), shared),
+                // The outermost middleware: problems are rendered outside it.
+                None => node.middleware.wrap_and_render(ErasedService(endpoint), context),
             };
         }
         endpoint
@@ -348,7 +350,7 @@ impl MiddlewareStack {
 trait ErasedMiddleware {
     fn wrap(&self, next: ErasedService) -> Rc<dyn Endpoint>;
 
-    fn wrap_and_render(&self, next: ErasedService, shared: &Rc<AppContext>) -> Rc<dyn Endpoint>;
+    fn wrap_and_render(&self, next: ErasedService, context: &Rc<AppContext>) -> Rc<dyn Endpoint>;
 
     fn require(&self, requirements: &mut Requirements);
 }
@@ -358,8 +360,8 @@ impl<M: Middleware + 'static> ErasedMiddleware for Rc<M> {
         Rc::new(Self::clone(self).wrap_service(next))
     }
 
-    fn wrap_and_render(&self, next: ErasedService, shared: &Rc<AppContext>) -> Rc<dyn Endpoint> {
-        Rc::new(RenderProblems::new(shared, Self::clone(self).wrap_service(next)))
+    fn wrap_and_render(&self, next: ErasedService, context: &Rc<AppContext>) -> Rc<dyn Endpoint> {
+        Rc::new(RenderProblems::new(context, Self::clone(self).wrap_service(next)))
     }
 
     fn require(&self, requirements: &mut Requirements) {

@@ -238,7 +238,7 @@ impl App {
     /// Returns the root scope. Its routes keep this application's problem renderer.
     pub(crate) fn into_scope(self) -> Scope {
         if let Some(renderer) = &self.problem_renderer {
-            self.scope.builder.shared.set_problem_renderer(renderer);
+            self.scope.builder.context.set_problem_renderer(renderer);
         }
         self.scope
     }
@@ -273,7 +273,7 @@ impl App {
     pub fn build(self) -> Result<BuiltApp, BuildError> {
         let (slash_policy, method_override) = (self.trailing_slash, self.method_override.clone());
         let (mut builder, unmatched) = self.into_scope().finish();
-        builder.shared.set_states(std::mem::take(&mut builder.states));
+        builder.context.set_states(std::mem::take(&mut builder.states));
         if slash_policy == TrailingSlash::Ignore {
             builder.routes.retain(|entry| !entry.is_slash_variant);
         }
@@ -298,7 +298,7 @@ impl App {
         let conditions = route_conditions(&builder.routes, &router);
         let table =
             Rc::new(RouteTable { router: Rc::new(router), methods, conditions, route_index });
-        builder.shared.set_table(&table);
+        builder.context.set_table(&table);
         let describe = |id: u32| {
             let conditions = table.conditions.get(id as usize);
             conditions
@@ -308,7 +308,7 @@ impl App {
         let routes = routes
             .map(|(entry, id)| BuiltRoute::from(*entry).with_conditions(describe(id)))
             .collect();
-        let built = BuiltApp::new(table, routes, fallbacks, unmatched, builder.shared);
+        let built = BuiltApp::new(table, routes, fallbacks, unmatched, builder.context);
         run_build_hooks(built.with_method_override(method_override), builder.build_hooks)
     }
 }
@@ -335,7 +335,7 @@ fn build_router(
     let mut builder = RouterBuilder::new();
     builder.trailing_slash(slash_policy);
     // The router checks guarded routes in the order of insertion. HEAD handlers are inserted first,
-    // so that they are checked before GET handlers.
+    // so that they are checked before GET handlers, which may also handle HEAD.
     let is_for_head = |entry: &RouteEntry| entry.methods == MethodFilter::One(Method::HEAD);
     let (heads, others): (Vec<_>, Vec<_>) =
         routes.iter().zip(sets).zip(0..).partition(|((entry, _), _)| is_for_head(entry));
@@ -363,11 +363,11 @@ fn build_router(
 /// middleware.
 fn check_requirements(builder: &AppBuilder, errors: &mut Vec<BuildErrorKind>) {
     let routes = builder.routes.iter();
-    let routes = routes.map(|entry| (entry.name(), &entry.requirements, &entry.shared));
+    let routes = routes.map(|entry| (entry.description(), &entry.requirements, &entry.context));
     let others = builder.requirements.iter();
-    let others = others.map(|other| (other.name.clone(), &other.requirements, &other.shared));
-    for (name, requirements, shared) in routes.chain(others) {
-        let missing = requirements.states().filter(|(id, _)| !shared.states().contains(*id));
+    let others = others.map(|other| (other.name.clone(), &other.requirements, &other.context));
+    for (name, requirements, context) in routes.chain(others) {
+        let missing = requirements.states().filter(|(id, _)| !context.states().contains(*id));
         errors.extend(
             missing.map(|(_, state)| BuildErrorKind::MissingState { route: name.clone(), state }),
         );
@@ -403,9 +403,9 @@ fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteC
 /// their methods may differ.
 fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) -> RouteNames {
     let mut names = RouteNames::default();
-    // For each name, the first entry (`false`), and the first entry that has all optional
-    // parameters (`true`).
-    let mut firsts: HashMap<(Rc<str>, bool), &RouteEntry> = HashMap::new();
+    // For each name, the first entry, and the first entry that has all optional parameters.
+    let mut first_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();
+    let mut first_full_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();
     // A written pattern may expand to several patterns. This selects the one with all optional
     // parameters and without an added slash.
     let has_all_parameters = |entry: &RouteEntry| {
@@ -413,20 +413,19 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
     };
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
-        let first = *firsts.entry((Rc::clone(name), false)).or_insert(entry);
-        let conflicts_elsewhere =
-            first.pattern != entry.pattern && first.location != entry.location;
-        let (first, conflicts_in_place) = match firsts.entry((Rc::clone(name), true)) {
-            _ if conflicts_elsewhere || !has_all_parameters(entry) => (first, false),
-            // One source line may add several routes, for example in a function that is called
-            // twice.
-            first => {
-                let first = *first.or_insert(entry);
-                (first, first.pattern != entry.pattern)
-            }
+        let first = *first_entries.entry(Rc::clone(name)).or_insert(entry);
+        let conflicting = if first.pattern != entry.pattern && first.location != entry.location {
+            Some(first)
+        } else if has_all_parameters(entry) {
+            // Routes from one source line may conflict too, for example if they are added in a
+            // function that is called twice.
+            let first_full = *first_full_entries.entry(Rc::clone(name)).or_insert(entry);
+            (first_full.pattern != entry.pattern).then_some(first_full)
+        } else {
+            None
         };
-        if conflicts_elsewhere || conflicts_in_place {
-            let (first, second) = (first.name(), entry.name());
+        if let Some(other) = conflicting {
+            let (first, second) = (other.description(), entry.description());
             errors.push(BuildErrorKind::DuplicateName { first, second, name: name.to_string() });
         }
         names.add(name, &entry.pattern);
@@ -461,7 +460,11 @@ fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
                 missing.join(", ")
             }
         };
-        errors.push(BuildErrorKind::PathMismatch { route: entry.name(), expected, found: found() });
+        errors.push(BuildErrorKind::PathMismatch {
+            route: entry.description(),
+            expected,
+            found: found(),
+        });
     }
 }
 
@@ -471,11 +474,11 @@ fn translate_router_error(
     entries: &[Box<RouteEntry>],
     index: &MethodIndex,
 ) -> BuildErrorKind {
-    let name = |id: u32| entries[id as usize].name();
+    let describe = |id: u32| entries[id as usize].description();
     match route_error {
         RouteError::InvalidPattern { route, error } => {
             let reason = format!("at byte {}: {}", error.position, error.kind);
-            BuildErrorKind::InvalidPattern { route: name(route.id), reason }
+            BuildErrorKind::InvalidPattern { route: describe(route.id), reason }
         }
         RouteError::Duplicate { first, second, methods } => {
             let handles_any = |id: u32| entries[id as usize].methods == MethodFilter::Any;
@@ -484,7 +487,11 @@ fn translate_router_error(
             } else {
                 index.names(*methods)
             };
-            BuildErrorKind::Conflict { first: name(first.id), second: name(second.id), methods }
+            BuildErrorKind::Conflict {
+                first: describe(first.id),
+                second: describe(second.id),
+                methods,
+            }
         }
         // The only other error that can occur here is too many routes: ids are unique indexes of
         // entries, and every entry has methods.

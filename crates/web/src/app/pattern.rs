@@ -195,6 +195,8 @@ pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
         ));
     }
     pattern.push_str(rest);
+    // Each pattern so far ends before one of the optional parameters: the first pattern omits all
+    // of them, the last one omits one.
     let count = expanded.len();
     for (shorter, omitted) in expanded.iter_mut().zip((1..=count).rev()) {
         shorter.omitted = omitted;

@@ -51,6 +51,7 @@ pub use crate::app::pattern::CATCH_ALL;
 #[doc(alias = "subtree")]
 pub struct Scope {
     pub(crate) builder: AppBuilder,
+    /// The full prefix, without a slash at its end; empty in the root scope.
     prefix: String,
     middleware: MiddlewareStack,
     /// The guards of all routes that are added later.
@@ -60,6 +61,8 @@ pub struct Scope {
     /// Handles requests whose method has no handler, for the patterns that are added later. Created
     /// when the first such pattern is added.
     default_response: Option<Rc<dyn Endpoint>>,
+    /// Not yet wrapped in this scope's middleware, because middleware added later applies to it
+    /// too.
     fallback: Option<Fallback>,
     /// Whether the routes that are added later accept paths that other servers may read
     /// differently.
@@ -67,8 +70,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    pub(crate) fn root(shared: Rc<AppContext>) -> Self {
-        let builder = AppBuilder::new(shared);
+    pub(crate) fn root(context: Rc<AppContext>) -> Self {
+        let builder = AppBuilder::new(context);
         Self {
             builder,
             prefix: String::new(),
@@ -89,12 +92,13 @@ impl Scope {
         let mut requirements = Requirements::default();
         middleware.require(&mut requirements);
         self.builder.require(format!("the middleware ({location})"), requirements);
+        // The default response of patterns that are added later must be inside this middleware too.
         Self { middleware: self.middleware.push(middleware), default_response: None, ..self }
     }
 
     /// Replaces this scope with the result of `build`.
     pub(crate) fn apply(&mut self, build: impl FnOnce(Self) -> Self) {
-        let placeholder = Self::root(Rc::clone(&self.builder.shared));
+        let placeholder = Self::root(Rc::clone(&self.builder.context));
         *self = build(std::mem::replace(self, placeholder));
     }
 
@@ -151,7 +155,7 @@ impl Scope {
             default_response,
             options,
             requirements,
-            shared: Rc::clone(&self.builder.shared),
+            context: Rc::clone(&self.builder.context),
             is_slash_variant: false,
             has_slash_variant: false,
             location,
@@ -201,8 +205,8 @@ impl Scope {
         location: &'static Location<'static>,
     ) {
         let prefix = self.join_pattern(prefix.trim_end_matches('/'), location);
-        let shared = Rc::clone(&self.builder.shared);
-        let builder = std::mem::replace(&mut self.builder, AppBuilder::new(shared));
+        let context = Rc::clone(&self.builder.context);
+        let builder = std::mem::replace(&mut self.builder, AppBuilder::new(context));
         let (middleware, guards, metadata) =
             (self.middleware.clone(), self.guards.clone(), self.metadata.clone());
         let inner = Self {
@@ -244,13 +248,13 @@ impl Scope {
         if let Some(fallback) = &fallback {
             other.check_fallback_guards(&other.prefix.clone(), fallback);
         }
-        let AppBuilder { routes, fallbacks, errors, requirements, build_hooks, states, shared } =
+        let AppBuilder { routes, fallbacks, errors, requirements, build_hooks, states, context } =
             other.builder;
         let has_states = !states.is_empty();
         // Middleware of this application sees this application's states. Handlers and middleware of
         // `other` see the states of `other`.
         let with_merged_states = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
-            if has_states { Rc::new(MergedApp::new(&shared, endpoint)) } else { endpoint }
+            if has_states { Rc::new(MergedApp::new(&context, endpoint)) } else { endpoint }
         };
         if let Some(mut fallback) = fallback
             && self.fallback.is_none()
@@ -303,7 +307,7 @@ impl Scope {
         self.builder.errors.extend(errors);
         self.builder.requirements.extend(requirements);
         self.builder.build_hooks.extend(build_hooks);
-        self.builder.shared.add_merged(shared, states);
+        self.builder.context.add_merged(context, states);
     }
 
     pub(crate) fn set_fallback<Args, Via, H>(
@@ -327,7 +331,7 @@ impl Scope {
             None => (None, RouteOptions::default()),
         };
         let has_fallback = fallback.is_some();
-        let not_found = self.build_endpoint(DefaultResponses::new(&self.builder.shared, fallback));
+        let not_found = self.build_endpoint(DefaultResponses::new(&self.builder.context, fallback));
         let ambiguous = self.build_endpoint(AmbiguousPath);
         (self.builder, Unmatched { not_found, not_found_options, has_fallback, ambiguous })
     }
@@ -335,7 +339,7 @@ impl Scope {
     /// Wraps `service` in the scope's middleware and erases its type. The application's problem
     /// renderer renders the problems in its responses.
     fn build_endpoint<S: Service + 'static>(&self, service: S) -> Rc<dyn Endpoint> {
-        self.middleware.wrap_and_render(service, &self.builder.shared)
+        self.middleware.wrap_and_render(service, &self.builder.context)
     }
 
     fn wrap_endpoint(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
@@ -349,7 +353,7 @@ impl Scope {
         if let Some(endpoint) = &self.default_response {
             return Rc::clone(endpoint);
         }
-        let endpoint = self.build_endpoint(DefaultResponses::new(&self.builder.shared, None));
+        let endpoint = self.build_endpoint(DefaultResponses::new(&self.builder.context, None));
         self.default_response = Some(Rc::clone(&endpoint));
         endpoint
     }

@@ -40,8 +40,11 @@ pub struct Accept {
     ranges: Vec<MediaRange>,
 }
 
+/// A media range of `Accept`, or an offered media type, which is parsed the same way. All parts are
+/// in lower case.
 #[derive(Clone)]
 struct MediaRange {
+    /// The part before the slash, such as `text`.
     kind: String,
     subtype: String,
     parameters: Vec<(String, String)>,
@@ -132,7 +135,9 @@ impl Accept {
 #[must_use = "`respond` creates the response"]
 pub struct Negotiation<'m> {
     accept: Accept,
+    /// The best format so far: its quality, and the function that builds the response.
     best: Option<(u16, Box<dyn FnOnce() -> Response + 'm>)>,
+    /// All offered types, for the 406.
     types: Vec<&'static str>,
 }
 

@@ -74,6 +74,7 @@ impl Interim {
 
 impl FromRequestParts for Interim {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
+        // Without this, the server does not look for interim responses.
         parts.head.pending_interims().mark_used();
         Ok(Self(parts.head.share()))
     }

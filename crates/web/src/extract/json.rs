@@ -39,7 +39,8 @@ pub async fn json_with<T: DeserializeOwned, R>(
     json_with_parser(request, |_| None, then).await
 }
 
-/// Like [`json_with`], but calls `parser` first. If it returns `None`, parses with `serde_json`.
+/// Like [`json_with`], but calls `parser` first. If `parser` returns `None`, parses with
+/// `serde_json`.
 pub(crate) async fn json_with_parser<T: DeserializeOwned, R>(
     request: Request,
     parser: impl FnOnce(&[u8]) -> Option<T>,
@@ -56,12 +57,14 @@ pub(crate) async fn json_with_parser<T: DeserializeOwned, R>(
 /// Reads a document from one line of a body. Problems contain the line's `number`.
 pub(crate) fn json_from_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
     parse(line).map_err(|mut problem| {
+        // The problem has the line within the document, which is always the first one.
         problem.members.retain(|(name, _)| name != "line");
         problem.detail = format!("line {number}: {}", problem.detail).into();
         problem.with_member("line", number)
     })
 }
 
+/// Whether the request has no body. With a `Content-Type` it has one, even if it is empty.
 fn has_no_body(request: &Request) -> bool {
     request.body.length() == Some(0) && request.parts.head.header_bytes("content-type").is_none()
 }
@@ -98,6 +101,7 @@ fn json_error<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> P
     let deserializer = &mut serde_json::Deserializer::from_slice(bytes);
     let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
         Err(error) => error.path().to_string(),
+        // `T::deserialize` may depend on more than the document.
         Ok(_) => String::from("."),
     };
     let text = error.to_string();
@@ -106,7 +110,8 @@ fn json_error<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> P
     field_problem(&path, reason).with_member("line", line).with_member("column", column)
 }
 
-/// The problem for a value with valid syntax but invalid content, at `path`.
+/// The problem for a value with valid syntax but invalid content, at `path`. The path `.` stands
+/// for the whole document.
 #[must_use]
 pub fn field_problem(path: &str, reason: &str) -> Problem {
     let reason = strip_type_names(reason);

@@ -25,7 +25,7 @@ use std::task::{Context, Poll, ready};
 /// The default maximum length of a line: 64 KiB.
 pub const DEFAULT_LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// The number of lines that are read or written before the task yields.
+/// The number of lines that are read or written before the task yields to other tasks.
 const LINES_PER_POLL: u32 = 256;
 /// A response frame is sent once it has this many bytes.
 const FRAME_BYTES_TARGET: usize = 16 * 1024;
@@ -73,6 +73,7 @@ pub struct NdJson<T> {
     reservation: MemoryReservation,
     /// The length of the prefix of `bytes` that contains no line break.
     searched: usize,
+    /// The number of the last line that was read; lines count from 1.
     line_number: u64,
     /// Lines, including empty ones, since the task last yielded.
     work_since_yield: u32,
@@ -109,6 +110,7 @@ impl<T: DeserializeOwned> NdJson<T> {
     }
 
     fn poll_line(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, Problem>>> {
+        // Whether this poll has received more of a line that is still incomplete.
         let mut has_grown = false;
         loop {
             if self.work_since_yield >= LINES_PER_POLL {
@@ -127,6 +129,7 @@ impl<T: DeserializeOwned> NdJson<T> {
             if self.is_finished {
                 return Poll::Ready(None);
             }
+            // Buffering the rest of the line would need even more memory.
             if has_grown && pressure() >= MemoryPressure::Critical {
                 self.finish();
                 return Poll::Ready(Some(Err(BodyError::Overloaded.into())));
@@ -153,7 +156,8 @@ impl<T: DeserializeOwned> NdJson<T> {
         }
     }
 
-    /// The next complete line without its line break, if it has arrived.
+    /// The next complete line without its line break, if it has arrived. After the end of the body,
+    /// what remains is a line. An incomplete line that is already too long is an error.
     fn next_line(&mut self) -> Option<Result<BytesMut, Problem>> {
         let end = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
         let length = end.map_or(self.bytes.len(), |end| self.searched + end);
@@ -198,6 +202,7 @@ impl<T: DeserializeOwned> NdJson<T> {
     }
 }
 
+// `()` has no meaning here: it lets callers write `NdJson::response` without a type.
 impl NdJson<()> {
     /// Creates a response with one line for each item, and sends the lines as the items are
     /// produced. Items that are ready at the same time share a frame. If an item is an error or
@@ -297,6 +302,7 @@ where
             yield_now(cx);
             return Poll::Pending;
         }
+        // `complete_len` is the length of the complete lines in `frame`.
         let (mut frame, mut complete_len, mut item_count) = (Vec::new(), 0, 0);
         while !self.is_finished && frame.len() < FRAME_BYTES_TARGET && item_count < FRAME_ITEMS {
             let item = match self.items.as_mut().poll_next(cx) {
@@ -318,7 +324,7 @@ where
                 Some(Err(error)) => Err(error.into()),
             };
             if let Err(error) = result {
-                // The item may have been written in part.
+                // Removes the item, which may have been written in part.
                 frame.truncate(complete_len);
                 self.is_finished = true;
                 self.error = Some(BodyError::Stream(error));

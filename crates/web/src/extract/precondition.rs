@@ -21,6 +21,15 @@ pub struct Validators<'v> {
     pub last_modified: Option<SystemTime>,
 }
 
+/// How entity tags are compared (RFC 9110 §8.8.3.2).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    /// A weak tag (`W/"abc"`) never matches.
+    Strong,
+    /// `W/` is ignored.
+    Weak,
+}
+
 /// The result of evaluating a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreconditionOutcome {
@@ -50,21 +59,22 @@ impl<'v> Validators<'v> {
     /// Evaluates the conditions for an existing resource, in the order of RFC 9110 §13.2.2.
     #[must_use]
     pub fn evaluate(&self, head: &RequestHead) -> PreconditionOutcome {
-        let matches =
-            head.header_bytes("if-match").map(|_| self.matches_any(head, "if-match", true));
-        let is_unmodified = || self.is_unmodified_since(head, "if-unmodified-since");
-        if matches == Some(false) || matches.is_none() && is_unmodified() == Some(false) {
+        let if_match = head
+            .header_bytes("if-match")
+            .map(|_| self.matches_any(head, "if-match", Comparison::Strong));
+        let if_unmodified_since = || self.is_unmodified_since(head, "if-unmodified-since");
+        if if_match == Some(false) || if_match.is_none() && if_unmodified_since() == Some(false) {
             return PreconditionOutcome::Failed;
         }
         let is_get_or_head = matches!(head.method(), Method::GET | Method::HEAD);
-        let is_current = match head.header_bytes("if-none-match") {
-            Some(_) => self.matches_any(head, "if-none-match", false),
+        let client_is_current = match head.header_bytes("if-none-match") {
+            Some(_) => self.matches_any(head, "if-none-match", Comparison::Weak),
             // RFC 9110 §13.1.3: If-Modified-Since is ignored for other methods.
             None => {
                 is_get_or_head && self.is_unmodified_since(head, "if-modified-since") == Some(true)
             }
         };
-        match (is_current, is_get_or_head) {
+        match (client_is_current, is_get_or_head) {
             (true, true) => PreconditionOutcome::NotModified,
             (true, false) => PreconditionOutcome::Failed,
             (false, _) => PreconditionOutcome::Proceed,
@@ -78,18 +88,20 @@ impl<'v> Validators<'v> {
         let Ok(condition) = std::str::from_utf8(condition) else { return false };
         let condition = condition.trim_ascii();
         if condition.starts_with('"') || condition.starts_with("W/") {
-            return self.etag.is_some_and(|tag| tags_match(condition, tag, true));
+            return self.etag.is_some_and(|tag| tags_match(condition, tag, Comparison::Strong));
         }
         // RFC 9110 §8.8.2.2: a date is a strong validator if it is well in the past.
         let is_strong = self.etag.is_none_or(|tag| !tag.starts_with("W/"));
         let (Ok(date), Some(modified)) = (parse_http_date(condition), self.last_modified) else {
             return false;
         };
+        // The date is taken to be well in the past: it is strong unless the tag is weak.
         is_strong && date == truncate_to_seconds(modified)
     }
 
-    /// Whether a list contains the tag. RFC 9110 §13.1: `*` matches any existing state.
-    fn matches_any(&self, head: &RequestHead, name: &str, strong: bool) -> bool {
+    /// Whether the list in the field `name` contains the tag. RFC 9110 §13.1: `*` matches any
+    /// existing state.
+    fn matches_any(&self, head: &RequestHead, name: &str, comparison: Comparison) -> bool {
         head.header_values(name).filter_map(|list| std::str::from_utf8(list).ok()).any(|list| {
             let mut rest = list.trim_ascii();
             if rest == "*" {
@@ -97,7 +109,7 @@ impl<'v> Validators<'v> {
             }
             let Some(tag) = self.etag else { return false };
             while let Some((candidate, remaining)) = split_first_tag(rest) {
-                if tags_match(candidate, tag, strong) {
+                if tags_match(candidate, tag, comparison) {
                     return true;
                 }
                 rest = remaining;
@@ -270,16 +282,18 @@ fn is_entity_tag(text: &str) -> bool {
 fn split_first_tag(list: &str) -> Option<(&str, &str)> {
     let list = list.trim_start_matches([' ', '\t', ',']);
     let quoted = list.strip_prefix("W/").unwrap_or(list);
-    let end = quoted.strip_prefix('"')?.find('"')? + 2;
-    let length = list.len() - quoted.len() + end;
-    Some(list.split_at(length))
+    let quoted_len = quoted.strip_prefix('"')?.find('"')? + "\"\"".len();
+    let prefix_len = list.len() - quoted.len();
+    Some(list.split_at(prefix_len + quoted_len))
 }
 
 /// RFC 9110 §8.8.3.2: strong comparison requires two strong tags.
-fn tags_match(tag: &str, other: &str, strong: bool) -> bool {
+fn tags_match(tag: &str, other: &str, comparison: Comparison) -> bool {
     match (tag.strip_prefix("W/"), other.strip_prefix("W/")) {
         (None, None) => tag == other,
-        (weak, weak_other) => !strong && weak.unwrap_or(tag) == weak_other.unwrap_or(other),
+        (weak, weak_other) => {
+            comparison == Comparison::Weak && weak.unwrap_or(tag) == weak_other.unwrap_or(other)
+        }
     }
 }
 

@@ -11,9 +11,10 @@ use smallvec::SmallVec;
 /// A header field as a type of the `headers` crate, or as your own type that implements
 /// [`headers::Header`].
 ///
-/// A missing field and an invalid field are different problems, both with status 400.
-/// `Option<TypedHeader<T>>` is `None` for a missing field and rejects an invalid one. A handler can
-/// also return a `TypedHeader` in a tuple before the body, which sets the field.
+/// A missing field and an invalid field are different problems, both with status 400. (If the type
+/// accepts a missing field, it is decoded as an empty value instead.) `Option<TypedHeader<T>>` is
+/// `None` for a missing field and rejects an invalid one. A handler can also return a `TypedHeader`
+/// in a tuple before the body, which sets the field.
 ///
 /// ```
 /// use headers::UserAgent;
@@ -41,8 +42,7 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
-        // Some types decode a missing field as an empty value. This extractor treats the field as
-        // missing.
+        // Some types decode a missing field as an empty value; the `Option` must still be `None`.
         if parts.head.header_bytes(T::name().as_str()).is_none() {
             return Ok(None);
         }
@@ -50,7 +50,8 @@ impl<T: Header> FromRequestParts for TypedHeader<T> {
     }
 }
 
-/// The decoded value; `None` if there is no such field and the type requires one.
+/// The decoded value; `None` if there is no such field and the type requires one. `Err` if the
+/// field is invalid.
 fn decode<T: Header>(parts: &Parts) -> Result<Option<T>, Problem> {
     let name = T::name().as_str();
     let values: SmallVec<[HeaderValue; 2]> = parts
@@ -143,10 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn sets_the_header_of_a_response() {
-        let response = (TypedHeader(Age::from_secs(7)), [("age", "1")], "text");
+    fn replaces_a_response_header_of_the_same_name() {
+        let response = ([("age", "1")], TypedHeader(Age::from_secs(7)), "text");
         let response = response.into_response();
         let names: Vec<_> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["content-type", "age"]);
+        assert_eq!(response.header("age"), Some("7"));
     }
 }

@@ -17,15 +17,16 @@ pub fn yield_now(cx: &mut Context<'_>) {
     if SELF_WAKE_YIELDS.get() {
         return cx.waker().wake_by_ref();
     }
-    // The first poll of `yield_now` defers the task's wake-up. Outside a runtime it wakes the task
-    // immediately.
+    // The first poll of Tokio's `yield_now` defers the task's wake-up until the runtime has polled
+    // its drivers. Outside a runtime it wakes the task immediately.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
 thread_local! {
-    /// Whether a task of this thread that wakes itself is polled only after all others.
+    /// Whether a task of this thread that wakes itself is polled only after all others and after
+    /// the kernel was polled for events. Then waking itself suffices to yield.
     static SELF_WAKE_YIELDS: Cell<bool> = const { Cell::new(false) };
-    /// Whether a future has requested to yield.
+    /// Whether a future has requested to yield since the last [`take_yield_request`].
     static YIELD_REQUESTED: Cell<bool> = const { Cell::new(false) };
 }
 

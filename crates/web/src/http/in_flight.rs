@@ -1,4 +1,5 @@
-//! Counts work that outlives its exchange, or that runs concurrently with it.
+//! Counts work for a request that continues after the exchange (request and response) has ended, or
+//! that the exchange does not wait for.
 //!
 //! A worker counts its requests in progress and refuses those above a limit. Work that continues in
 //! a task after its client has disconnected, or that a request starts without waiting for it,
@@ -27,8 +28,7 @@ static NEXT_WORKER_ID: AtomicU64 = AtomicU64::new(1);
 /// Counts the work that a worker has in progress.
 pub trait InFlightCounter {
     /// Counts one more unit of work, for the request with this head, until the returned value is
-    /// dropped. Returns `None` if the worker's limit is reached, unless `ignores_limit` is
-    /// true.
+    /// dropped. Returns `None` if the worker's limit is reached, unless `ignores_limit` is true.
     fn try_acquire(
         self: Rc<Self>,
         head: &RequestHead,
@@ -37,7 +37,7 @@ pub trait InFlightCounter {
     ) -> Option<Box<dyn Any>>;
 }
 
-/// The registration of a worker of this thread. Dropping it ends the registration.
+/// The registration of a worker of this thread, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct WorkerRef(u64);
 
@@ -73,7 +73,7 @@ pub struct InFlightHandle {
     connection: Rc<ConnectionInfo>,
 }
 
-/// Counts one unit of work until it is dropped.
+/// Counts one unit of work until it is dropped. `None` if there is no worker to count it.
 pub struct InFlightPermit(Option<Box<dyn Any>>);
 
 impl InFlightHandle {

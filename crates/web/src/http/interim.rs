@@ -1,8 +1,8 @@
 //! Interim responses, which a handler sends before its final response, such as 103 (Early Hints,
 //! RFC 8297).
 //!
-//! They are queued in the request's head, which the handler and the server share. The server
-//! removes them from the queue after each poll of the handler.
+//! They are queued in the request's head, which the handler and the server share. After each poll
+//! of the handler, the server takes them from the queue and sends them.
 
 use crate::http::head::RequestHead;
 use http::{HeaderMap, StatusCode};
@@ -49,9 +49,10 @@ pub(crate) struct PendingInterims {
     /// Whether an extractor gave the handler access to the queue. If not, the server does not check
     /// the queue.
     is_used: Cell<bool>,
-    /// Whether the final response exists.
+    /// Whether the handler has returned the final response, so that nothing more can be queued.
     is_finished: Cell<bool>,
     queue: RefCell<Vec<(StatusCode, HeaderMap)>>,
+    /// Wakes the task that polls the handler, which then takes the queue.
     server_waker: RefCell<Option<Waker>>,
 }
 
@@ -94,7 +95,8 @@ impl PendingInterims {
 impl RequestHead {
     /// Links this head to `original`, the head that the server holds for the same request. Interim
     /// responses sent through this head then reach the server, and both heads share one set of
-    /// identity marks. The outer route and the route selection are copied from `original`.
+    /// identity marks ([`private_response`](crate::private_response)). The outer route and the
+    /// route selection are copied from `original`.
     pub fn link_to_original(&mut self, original: &Self) {
         self.set_pending_interims(Rc::clone(original.pending_interims()));
         self.share_identity_reads(original);

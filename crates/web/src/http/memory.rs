@@ -24,7 +24,8 @@ pub fn reserved() -> usize {
     RESERVED.get()
 }
 
-/// Sets how many bytes this thread may hold; `None` means no limit.
+/// Sets how many bytes this thread may hold; `None` means no limit. Only [`pressure`] uses the
+/// limit: a reservation beyond it does not fail.
 pub fn set_limit(bytes_max: Option<usize>) {
     LIMIT.set(bytes_max.unwrap_or(UNLIMITED));
 }
@@ -39,7 +40,8 @@ pub enum MemoryPressure {
     Moderate,
     /// From seven eighths: no new work is started.
     High,
-    /// Above fifteen sixteenths: no buffer may grow, except for work that is never refused.
+    /// Above fifteen sixteenths: no buffer may grow, except for work that is never refused, such as
+    /// health checks.
     Critical,
     /// Above the limit: no buffer may grow at all.
     OverLimit,
@@ -59,8 +61,8 @@ pub fn pressure() -> MemoryPressure {
     }
 }
 
-/// Charges a number of bytes to this thread until it is dropped. It is not `Send`, because each
-/// thread has its own counter.
+/// Charges a number of bytes to this thread until it is dropped. It is only accounting, and holds
+/// no memory itself. It is not `Send`, because each thread has its own counter.
 #[derive(Debug, Default)]
 pub struct MemoryReservation {
     size: usize,

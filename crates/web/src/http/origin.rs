@@ -5,7 +5,7 @@
 pub struct Origin<'a> {
     /// Whether the scheme is `https` rather than `http`.
     pub is_https: bool,
-    /// The host, in its original case.
+    /// The host, in its original case, which comparisons of origins ignore.
     pub host: &'a str,
     /// The port, or the scheme's default port if none was written.
     pub port: u16,

@@ -60,8 +60,8 @@ pub fn drop_panic_payload(payload: Box<dyn Any + Send>) {
     }
 }
 
-/// Calls `run` inside a span. A subscriber may panic when the span is entered or exited, even while
-/// a panic of the application is unwinding; such panics are ignored.
+/// Calls `run` inside a span. A subscriber may panic when the span is entered or exited; such
+/// panics are ignored.
 pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     let mut entered = None;
     catch_log_panic(|| entered = Some(span.enter()));
@@ -71,15 +71,17 @@ pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
             span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
         });
     }
+    // If `run` panics, the span is exited before the panic continues: a second panic, in the
+    // subscriber, while the first one unwinds would abort the process.
     let result = catch_unwind(AssertUnwindSafe(run));
     catch_log_panic(|| drop(entered));
     result.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
-/// Awaits `work`, and returns its output or the payload of its panic.
+/// Awaits `work` and returns its output. Drops it without polling it again if it panics.
 ///
 /// # Errors
-/// `work` panicked.
+/// `work` panicked; the error is the payload of the panic.
 pub async fn catch_unwind_future<T>(
     work: impl Future<Output = T>,
 ) -> Result<T, Box<dyn Any + Send>> {

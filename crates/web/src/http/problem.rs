@@ -13,7 +13,8 @@ use std::fmt;
 /// The media type of a problem. RFC 9457 §3: `application/problem+json` names the JSON form.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The members that every problem has. Further members with these names are omitted.
+/// The members that are derived from the fields of [`Problem`]. Further members with these names
+/// are omitted.
 const STANDARD_MEMBERS: [&str; 4] = ["type", "title", "status", "detail"];
 
 /// The kind of the problem of an overloaded server.
@@ -208,7 +209,7 @@ impl IntoResponse for Problem {
 }
 
 /// The response to a request that violates the protocol: kind `invalid-request`, or
-/// `body-too-large` if its content exceeds the limit.
+/// `body-too-large` if its content exceeds the limit. The member `rule` is the section of the RFC.
 impl From<RequestError> for Problem {
     fn from(error: RequestError) -> Self {
         let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);

@@ -29,6 +29,7 @@ pub(crate) fn render_problem(
     let Some(problem) = extensions.get::<Problem>().cloned() else { return original };
     let rendered = catch_panic("the `on_problem` function", || renderer(problem.clone(), head));
     let mut response = match rendered {
+        // The function panicked, so the problem is sent in its default form.
         None => original,
         Some(mut response) => {
             // The fields that describe the body are those of the rendered response. All other

@@ -124,7 +124,8 @@ impl Parts {
         Some(router.values(self.head.path_parameters(), self.head.path().as_bytes()))
     }
 
-    /// How many optional parameters of the written pattern the request's route omits.
+    /// How many optional parameters of the pattern as the application wrote it the request's route
+    /// omits; see [`RouteIndex`](crate::http::route_index::RouteIndex).
     pub(crate) fn omitted_parameters(&self) -> usize {
         let omitted = || {
             let omitted_parameters = &self.states.route_index()?.omitted_parameters;
@@ -133,7 +134,8 @@ impl Parts {
         omitted().unwrap_or(0)
     }
 
-    /// Replaces the states with those of the nested application that handles the request next.
+    /// Replaces the states with those of the nested or merged application that handles the request
+    /// next.
     pub(crate) fn set_states(&mut self, states: &Rc<States>) {
         self.states = Rc::clone(states);
     }

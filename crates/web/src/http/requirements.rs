@@ -49,6 +49,7 @@ impl Requirements {
     /// itself: the shapes of its path, and the metadata.
     pub(crate) fn inherit_from(&mut self, outer: &Self) {
         self.paths.extend_from_slice(&outer.paths);
+        // In front, because the list is ordered from the outside in.
         self.metadata_values.splice(..0, outer.metadata_values.iter().map(Rc::clone));
     }
 
@@ -92,6 +93,7 @@ impl Requirements {
 
     /// The guards that decide whether the handler is called, outermost first.
     pub(crate) fn guards(&self) -> impl DoubleEndedIterator<Item = &Rc<dyn Guard>> {
+        // Each wrapper of a handler adds its guard after those of the handler that it wraps.
         self.guards.iter().rev()
     }
 
@@ -121,7 +123,7 @@ impl Requirements {
         self.metadata_values.push(value);
     }
 
-    /// The metadata of the route, outermost first.
+    /// The metadata of the route: that of the outermost scope first, that of the handler last.
     pub(crate) fn metadata_values(&self) -> &[Rc<dyn Any>] {
         &self.metadata_values
     }

@@ -18,8 +18,9 @@ pub trait Service {
     /// and dropped when the client disconnects, unless the route says otherwise.
     fn call(&self, request: Request) -> impl Future<Output = Response>;
 
-    /// As [`Service::call`], but stores the future in `slot`. A service whose type is already
-    /// erased overrides this, because it needs only one slot.
+    /// As [`Service::call`], but stores the future in `slot`. [`ErasedService`] overrides this to
+    /// pass `slot` to the service that it contains. With the default implementation, `slot` would
+    /// contain only a call whose future is in a second slot.
     #[doc(hidden)]
     fn call_in<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response> {
         slot.pin(self.call(request))
@@ -33,7 +34,7 @@ impl<S: Service + ?Sized> Service for Rc<S> {
 }
 
 /// A [`Service`] whose type is erased. A call costs one indirect jump and stores the future in a
-/// slot, so it allocates nothing.
+/// slot, so it allocates nothing once the slot is large enough.
 pub(crate) trait DynService {
     fn call_dyn<'s>(&'s self, slot: FutureSlot, request: Request) -> PinnedFuture<'s, Response>;
 }
@@ -65,8 +66,8 @@ impl<S: Service + 'static> Endpoint for S {
     }
 }
 
-/// A type-erased service. It is a [`Service`] itself, so it can be wrapped again. Each call uses
-/// one more slot from the thread's pool.
+/// A type-erased service. It is a [`Service`] itself, so it can be wrapped again. Each
+/// [`Service::call`] takes a slot for the inner future from the thread's pool.
 #[doc(alias = "BoxService")]
 #[doc(alias = "BoxCloneService")]
 #[derive(Clone)]

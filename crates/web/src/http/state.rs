@@ -12,6 +12,9 @@ use std::rc::Rc;
 
 /// The values that the application shares with its handlers, at most one of each type, and its
 /// router and problem renderer. Applications have few values, so a linear scan finds one quickly.
+///
+/// The router and the renderer are set while the application is built, when its parts already share
+/// the states.
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,

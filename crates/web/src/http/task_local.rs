@@ -17,26 +17,27 @@ pub async fn with_task_local<T: 'static, S: Service>(
     request: Request,
     next: &S,
 ) -> (Response, Option<T>) {
-    let mut slot = Some(value);
+    let mut own_value = Some(value);
     // Calls the service inside the future, because `call` itself may read the value before it
     // returns.
     let mut future = pin!(async { next.call(request).await });
     let response = poll_fn(|cx| {
-        let guard = SwapGuard { key, value: &mut slot, outer: None }.enter();
+        let guard = SwapGuard { key, value: &mut own_value, outer: None }.enter();
         let polled = future.as_mut().poll(cx);
         drop(guard);
         polled
     });
     let response = response.await;
-    (response, slot)
+    (response, own_value)
 }
 
-/// Sets the thread-local value and, when dropped, restores the previous one. It does so even after
-/// a panic, because the next poll on this thread may be for another request.
+/// While it exists, `value` is in the thread-local variable. When dropped, moves it back, unless an
+/// extractor took it, and restores the previous value, even after a panic, because the next poll on
+/// this thread may be for another request.
 struct SwapGuard<'m, T: 'static> {
     key: &'static LocalKey<Cell<Option<T>>>,
     value: &'m mut Option<T>,
-    /// The value of an outer middleware that uses the same key.
+    /// The previous value: that of an outer middleware that uses the same key.
     outer: Option<T>,
 }
 

@@ -1,8 +1,8 @@
 //! The clock of the thread that runs an application. Its timers are for bodies that send a
 //! keep-alive while their producer is idle, and for protocols that check that their peers respond.
 //!
-//! A worker of the server registers its own clock, so the time is the driver's time, and a timer
-//! is only an entry of the worker's timer wheel. The test client registers a clock while it polls.
+//! A worker of the server registers its own clock, so the time is the driver's time, and a timer is
+//! only an entry of the worker's timer wheel. The test client registers a clock while it polls.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,19 +15,20 @@ pub trait TimerSource {
     fn new_timer(&self) -> Option<Box<dyn Timer>>;
 }
 
-/// Fires after a set time, and reports when the worker drains.
+/// Fires after a set time, and reports when the worker drains: when it shuts down gracefully.
 pub trait Timer {
     /// Sets the timer to fire after this time, and replaces an earlier setting.
     fn reset(&mut self, after: Duration);
 
-    /// Ready when the timer fires. Otherwise wakes the caller when it fires or when the worker
-    /// begins to drain.
+    /// Ready when the timer fires; a timer that is not set does not fire. If it returns `Pending`,
+    /// the caller is woken when the timer fires or when the worker begins to drain.
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// The time since an arbitrary fixed moment, by the clock that the timer uses.
     fn now(&self) -> Duration;
 
-    /// Whether the worker is draining. A response that would not end by itself should then end.
+    /// Whether the worker is draining, or has ended. A response that would not end by itself should
+    /// then end.
     fn is_draining(&self) -> bool;
 }
 

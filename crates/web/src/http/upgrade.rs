@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 /// The number of unsent bytes on an upgraded connection at which its sender must pause.
 pub const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Code that takes over a connection after a response with status 101 was sent, or an HTTP/2
-/// stream, whose client gets a 200 instead.
+/// Code that takes over a connection after a response with status 101, or an HTTP/2 stream, whose
+/// client gets a 200 instead.
 ///
 /// ```
 /// use peregrine::http::StatusCode;
@@ -113,13 +113,14 @@ impl Upgraded {
         self.send_buffer.poll_capacity(cx)
     }
 
-    /// Queues bytes without waiting. Call it after [`Upgraded::poll_capacity`] was ready.
+    /// Queues bytes without waiting, or discards them if the connection is closed. Call it after
+    /// [`Upgraded::poll_capacity`] was ready.
     pub fn start_send(&mut self, bytes: &[u8]) {
         self.send_buffer.push(bytes);
     }
 
-    /// Moves all of `bytes` to the send queue, without a copy if the queue is empty. Leaves `bytes`
-    /// without capacity.
+    /// Moves all of `bytes` to the send queue, without a copy if the queue is empty, or discards
+    /// them if the connection is closed. Leaves `bytes` without capacity.
     pub fn append(&mut self, bytes: &mut Vec<u8>) {
         self.send_buffer.append(bytes);
     }
@@ -231,9 +232,9 @@ impl SendBuffer {
             state.bytes.append(bytes);
         }
         state.update_reservation();
-        // Do not keep empty buffers: the connection may be idle for days, and the allocator's
-        // recently freed memory is more likely to be in the CPU's cache than a buffer of an idle
-        // connection.
+        // `bytes` is empty now, but may have capacity (after the swap, that of the queue's former
+        // buffer). Free it: the connection may be idle for days, and the allocator's recently freed
+        // memory is more likely to be in the CPU's cache than a buffer of an idle connection.
         *bytes = Vec::new();
         state.wake_server();
     }
@@ -247,8 +248,8 @@ impl SendBuffer {
         output
     }
 
-    /// For the server: moves all unsent bytes to `buffer`, which must be empty. Always registers
-    /// the waker, so that later bytes wake the server.
+    /// For the server: moves all unsent bytes to `buffer`, which must be empty. Registers the waker
+    /// even if it returns `Ready`, so that later bytes wake the server.
     pub fn poll_drain(&self, cx: &mut Context<'_>, buffer: &mut Vec<u8>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
         register_waker(&mut state.server_waker, cx);
@@ -267,7 +268,8 @@ impl SendBuffer {
     pub fn close(&self) {
         let mut state = self.0.borrow_mut();
         state.closed = true;
-        // The bytes will not be sent, and the protocol may run for a long time.
+        // Free the bytes now: they will not be sent, and the protocol may hold its end of the queue
+        // for a long time.
         state.bytes = Vec::new();
         state.update_reservation();
         if let Some(waker) = state.sender_waker.take() {

@@ -116,6 +116,7 @@ impl Sender {
             if queue.is_full() && !queue.is_closed {
                 return waiter.wait(queue, cx);
             }
+            // Taken only once, because the future ends here.
             Poll::Ready(push(queue, event.take().unwrap_or_default()))
         })
         .await
@@ -163,6 +164,7 @@ impl Drop for Sender {
         let mut queue = self.0.lock();
         queue.senders -= 1;
         let reader_waker = if queue.senders == 0 { queue.reader_waker.take() } else { None };
+        // The lock is released before a waker is called or dropped: see `SharedQueue`.
         drop(queue);
         reader_waker.into_iter().for_each(Waker::wake);
     }
@@ -174,9 +176,10 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// A waiting sender's entry in the queue, which is removed on drop.
+/// The entry of a waiting `send` or `closed` in the queue, which is removed on drop.
 struct Waiter<'s> {
     shared: &'s SharedQueue,
+    /// The key of the entry; `None` until the first wait.
     id: Option<u64>,
 }
 
@@ -185,7 +188,7 @@ impl<'s> Waiter<'s> {
         Self { shared: &sender.0, id: None }
     }
 
-    /// Stores the waker of this sender.
+    /// Stores the waker and releases the lock. Always returns `Pending`.
     fn wait<T>(&mut self, mut queue: MutexGuard<'_, EventQueue>, cx: &mut Context<'_>) -> Poll<T> {
         let id = *self.id.get_or_insert_with(|| {
             queue.last_id += 1;
@@ -217,7 +220,9 @@ struct SharedQueue(Mutex<EventQueue>);
 struct EventQueue {
     events: VecDeque<Bytes>,
     capacity: usize,
+    /// The number of [`Sender`]s.
     senders: usize,
+    /// The receiver was dropped.
     is_closed: bool,
     reader_waker: Option<Waker>,
     /// The wakers of senders that wait for room or for the end of the stream, by ID.
@@ -250,6 +255,7 @@ fn push(mut queue: MutexGuard<'_, EventQueue>, event: Bytes) -> Result<(), SendE
     Ok(())
 }
 
+/// The stream's end of the queue.
 struct Receiver(Arc<SharedQueue>);
 
 impl EventSource for Receiver {
@@ -267,6 +273,7 @@ impl EventSource for Receiver {
             drop(old_waker);
             return Poll::Pending;
         };
+        // Waking only one could wake a `closed`, which does not use the room.
         let waiters = take(&mut queue.waiters);
         drop(queue);
         waiters.into_values().for_each(Waker::wake);

@@ -133,11 +133,13 @@ impl Event {
         self.invalid.map_or(Ok(Bytes::from(self.bytes)), Err)
     }
 
+    /// Rejects the event. If there was an error already, keeps that one.
     fn set_invalid(mut self, error: InvalidEvent) -> Self {
         self.invalid.get_or_insert(error);
         self
     }
 
+    /// Writes each line of `text` after `field`, because a field ends at the first line break.
     fn write_lines(&mut self, field: &str, text: &str) {
         self.bytes.reserve(field.len() + text.len() + 2);
         let mut rest = text;

@@ -47,10 +47,12 @@ use std::time::Duration;
 /// after which proxies abort a silent response.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The maximum number of events that a stream can still send after the server begins to drain.
+/// The maximum number of events that a stream can still send after the server begins to drain, so
+/// that a producer that always has an event ready cannot delay the shutdown.
 const DRAIN_EVENTS_MAX: usize = 1_000;
 
-/// A comment, which is not an event. The empty line is for readers that parse only up to one.
+/// A comment, which is not an event. It ends with an empty line, because some readers parse nothing
+/// until they see one.
 const COMMENT: &[u8] = b":\n\n";
 
 /// A response of events: `text/event-stream`, which caches do not store and proxies should not
@@ -167,9 +169,9 @@ impl Sse {
 impl IntoResponse for Sse {
     fn into_response(self) -> Response {
         let Self { source, keep_alive, on_drain } = self;
-        let state = KeepAliveState::New;
-        let events =
-            EventBody { source: Some(source), keep_alive, on_drain, state, events_since_drain: 0 };
+        let timer = TimerState::New;
+        let body =
+            EventBody { source: Some(source), keep_alive, on_drain, timer, events_since_drain: 0 };
         Response::new(StatusCode::OK)
             .with_header(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
             // The response has no end, and its events are soon out of date.
@@ -179,7 +181,7 @@ impl IntoResponse for Sse {
                 HeaderName::from_static("x-accel-buffering"),
                 HeaderValue::from_static("no"),
             )
-            .with_body(Body::new(events))
+            .with_body(Body::new(body))
     }
 }
 
@@ -195,60 +197,65 @@ struct EventBody {
     source: Option<Pin<Box<dyn EventSource>>>,
     keep_alive: Option<Duration>,
     on_drain: OnDrain,
-    state: KeepAliveState,
+    timer: TimerState,
     /// The number of events sent since the drain began.
     events_since_drain: usize,
 }
 
-enum KeepAliveState {
+/// The timer, which also reports whether the server drains and wakes the body when that begins.
+enum TimerState {
     /// The body has not been polled yet.
     New,
     /// The thread has no timers, or the stream has ended.
     NoTimer,
-    /// The last poll produced an event or a comment.
-    Active(Box<dyn Timer>),
-    /// The producer is silent, and the timer is set.
-    Idle(Box<dyn Timer>),
+    /// The last poll produced an event or a comment. The timer is reset when the producer is next
+    /// silent; an earlier setting has no meaning.
+    Sending(Box<dyn Timer>),
+    /// The producer is silent. The timer is set if `keep_alive` is; it is polled in any case, to be
+    /// woken when the server drains.
+    Silent(Box<dyn Timer>),
 }
 
 impl EventBody {
-    /// Whether the stream must end because the server drains.
-    fn should_close(&self) -> bool {
-        let (KeepAliveState::Active(timer) | KeepAliveState::Idle(timer)) = &self.state else {
+    /// Whether the stream ends as soon as no event is ready, because the server drains.
+    fn ends_when_pending(&self) -> bool {
+        let (TimerState::Sending(timer) | TimerState::Silent(timer)) = &self.timer else {
             return false;
         };
         !matches!(self.on_drain, OnDrain::Continue) && timer.is_draining()
     }
 
-    /// Ends the stream because of the drain. Returns the last event, if there is one.
+    /// Ends the stream because of the drain. Returns the event of [`Sse::final_event`], if there is
+    /// one.
     fn close(&mut self) -> Option<Result<Bytes, Box<dyn Error + Send + Sync>>> {
         self.source = None;
-        self.state = KeepAliveState::NoTimer;
+        self.timer = TimerState::NoTimer;
         match take(&mut self.on_drain) {
             OnDrain::SendFinal(event) => Some(event.into_bytes().map_err(Into::into)),
             OnDrain::Close | OnDrain::Continue => None,
         }
     }
 
-    /// Called while the producer is silent. Ready when a comment must be sent.
+    /// Called while the producer is silent. Ready when a comment must be sent. Otherwise, the timer
+    /// wakes the body when that is due or the drain begins.
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
-            KeepAliveState::Active(mut timer) => {
+        self.timer = match replace(&mut self.timer, TimerState::NoTimer) {
+            TimerState::Sending(mut timer) => {
                 if let Some(silence) = self.keep_alive {
                     timer.reset(silence);
                 }
-                KeepAliveState::Idle(timer)
+                TimerState::Silent(timer)
             }
             state => state,
         };
-        let KeepAliveState::Idle(timer) = &mut self.state else { return Poll::Pending };
+        let TimerState::Silent(timer) = &mut self.timer else { return Poll::Pending };
         timer.poll_elapsed(cx)
     }
 
     /// Restarts the period of silence, because something is sent.
     fn reset_keep_alive(&mut self) {
-        self.state = match replace(&mut self.state, KeepAliveState::NoTimer) {
-            KeepAliveState::Idle(timer) => KeepAliveState::Active(timer),
+        self.timer = match replace(&mut self.timer, TimerState::NoTimer) {
+            TimerState::Silent(timer) => TimerState::Sending(timer),
             state => state,
         };
     }
@@ -257,25 +264,25 @@ impl EventBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
-        if matches!(self.state, KeepAliveState::New) {
-            self.state = timer::new_timer().map_or(KeepAliveState::NoTimer, KeepAliveState::Active);
+        if matches!(self.timer, TimerState::New) {
+            self.timer = timer::new_timer().map_or(TimerState::NoTimer, TimerState::Sending);
         }
-        let should_close = self.should_close();
-        if should_close && self.events_since_drain >= DRAIN_EVENTS_MAX {
+        let ends_when_pending = self.ends_when_pending();
+        if ends_when_pending && self.events_since_drain >= DRAIN_EVENTS_MAX {
             return Poll::Ready(self.close());
         }
         let Some(source) = &mut self.source else { return Poll::Ready(None) };
         match source.as_mut().poll_event(cx) {
             Poll::Ready(next) => {
                 self.reset_keep_alive();
-                self.events_since_drain += usize::from(should_close);
+                self.events_since_drain += usize::from(ends_when_pending);
                 if !matches!(next, Some(Ok(_))) {
                     self.source = None;
-                    self.state = KeepAliveState::NoTimer;
+                    self.timer = TimerState::NoTimer;
                 }
                 Poll::Ready(next)
             }
-            Poll::Pending if should_close => Poll::Ready(self.close()),
+            Poll::Pending if ends_when_pending => Poll::Ready(self.close()),
             Poll::Pending => self.poll_keep_alive(cx).map(|()| {
                 self.reset_keep_alive();
                 Some(Ok(Bytes::from_static(COMMENT)))

@@ -120,7 +120,8 @@ fn domain_matches(host: &str, domain: &str) -> bool {
     host.strip_suffix(domain).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'))
 }
 
-/// RFC 6265 §5.1.4.
+/// The path of a cookie without a `Path` attribute, set in a response to a request for `path` (RFC
+/// 6265 §5.1.4).
 fn default_path(path: &str) -> &str {
     match path.rfind('/') {
         Some(0) | None => "/",
@@ -220,6 +221,7 @@ pub(super) fn redirect_target(
             }
             &rest[end..]
         }
+        // Another scheme, such as `mailto:`.
         None if location.split(['/', '?']).next().is_some_and(|first| first.contains(':')) => {
             return None;
         }

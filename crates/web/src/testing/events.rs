@@ -22,6 +22,7 @@ pub struct TestEventReader {
     line: Vec<u8>,
     /// The last byte was CR, so a following LF belongs to it.
     is_after_cr: bool,
+    /// Whether the first line, which may begin with a byte order mark, was read.
     has_begun: bool,
     name: String,
     data: String,
@@ -91,6 +92,7 @@ impl TestEventReader {
     /// Completes the current event. An event without data is dropped.
     fn dispatch(&mut self) {
         let (name, mut data) = (take(&mut self.name), take(&mut self.data));
+        // Removes the LF after the last line of data.
         if data.pop().is_none() {
             return;
         }

@@ -86,7 +86,9 @@ pub struct TestClient {
     app: Rc<BuiltApp>,
     connection: Rc<ConnectionInfo>,
     body_bytes_max: u64,
+    /// Waits in timers: see [`TestClient::with_timer`].
     sleep: SleepFn,
+    /// `None` unless [`TestClient::save_cookies`] was called.
     jar: Option<Rc<RefCell<CookieJar>>>,
     follows_redirects: bool,
 }

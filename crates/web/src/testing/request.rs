@@ -1,6 +1,6 @@
 //! Builds a test's request and sends it to the application.
 
-use super::response::{PendingUpload, UploadFuture, poll_upload};
+use super::response::{UploadFuture, poll_transfer};
 use super::{TestClient, TestResponse, block_on, browser, timer};
 use crate::http::body::Body;
 use crate::http::body::pipe::{DEFAULT_PIPE_BYTES_MAX, PipeWriter, pipe};
@@ -41,7 +41,7 @@ pub struct TestRequest {
 enum RequestBody {
     None,
     Whole(Bytes),
-    /// Returns the future that writes the chunks into a pipe.
+    /// Returns the future that writes the chunks into the pipe of the request's body.
     Stream(Box<dyn FnOnce(PipeWriter) -> UploadFuture>),
 }
 
@@ -113,7 +113,7 @@ impl TestRequest {
         loop {
             let repeatable = self.client.follows_redirects.then(|| self.try_clone()).flatten();
             let mut response = self.send_once().await;
-            let next_request = repeatable.and_then(|request| request.redirect_target(&response));
+            let next_request = repeatable.and_then(|request| request.into_redirected(&response));
             let Some(next) = next_request else {
                 response.set_redirects(targets);
                 return response;
@@ -140,8 +140,8 @@ impl TestRequest {
         Some(Self { client, method, target: target.clone(), headers: headers.clone(), body })
     }
 
-    /// The next request if `response` is a redirect.
-    fn redirect_target(mut self, response: &TestResponse) -> Option<Self> {
+    /// The request that follows `response`, if that is a redirect.
+    fn into_redirected(mut self, response: &TestResponse) -> Option<Self> {
         let host = self.host().into_owned();
         let request = (&self.method, &*host, &*self.target);
         let redirect =
@@ -168,9 +168,9 @@ impl TestRequest {
         let mut head = self.build_head();
         let Self { client, method, body: request_body, .. } = self;
         let app = &client.app;
-        let target = app.find(&mut head, &client.connection);
-        let limit = target.body_limit(client.body_bytes_max);
-        let (mut upload, body): (PendingUpload, _) = match request_body {
+        let matched = app.find(&mut head, &client.connection);
+        let limit = matched.body_limit(client.body_bytes_max);
+        let (mut upload, body): (Option<UploadFuture>, _) = match request_body {
             RequestBody::None => (None, Body::empty()),
             RequestBody::Whole(bytes) => (None, Body::from(bytes).limited(limit)),
             RequestBody::Stream(start_upload) => {
@@ -179,29 +179,29 @@ impl TestRequest {
                 (Some(start_upload(writer)), Body::incoming(reader, limit))
             }
         };
-        let timeout = target.options().timeout;
+        let timeout = matched.options().timeout;
         let shared_head = head.share();
         let connection = Rc::clone(&client.connection);
         let request = Request::new(head, body, Rc::clone(app.states()), connection);
-        let mut response_future = target.call(FutureSlot::new(), request);
+        let mut response_future = matched.call(FutureSlot::new(), request);
         let clock: Rc<dyn TimerSource> = Rc::new(timer::TestClock(Rc::clone(&client.sleep)));
         let mut timeout_timer = None;
         let mut interims = Vec::new();
+        // `None` if the route's timeout expires first.
         let outcome = poll_fn(|cx| {
-            poll_upload(&mut upload, cx);
+            poll_transfer(&mut upload, cx);
             let polled = with_current(&clock, || Pin::new(&mut response_future).poll(cx));
             interims.extend(shared_head.take_interim_responses(polled.is_ready(), cx));
             if let Poll::Ready(mut response) = polled {
                 PrivateResponse::finish_response(&shared_head, &mut response);
                 return Poll::Ready(Some(response));
             }
-            let Some(limit) = timeout else { return Poll::Pending };
-            let timeout_timer = timeout_timer.get_or_insert_with(|| (client.sleep)(limit));
+            let Some(duration) = timeout else { return Poll::Pending };
+            let timeout_timer = timeout_timer.get_or_insert_with(|| (client.sleep)(duration));
             timeout_timer.as_mut().poll(cx).map(|()| None)
         })
         .await;
         drop(response_future);
-        // Only a route's timeout ends the wait without a response.
         let mut response =
             outcome.unwrap_or_else(|| app.render_problem(Problem::handler_timeout(), &shared_head));
         // RFC 9110 §9.3.2: the server must not send content in the response to HEAD.
@@ -255,6 +255,7 @@ impl TestRequest {
         let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
         let (consumed, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
+            // `skip` bytes precede the head: an empty line before the request line.
             Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..consumed]),
             other => {
                 panic!("{} {}: a server would not accept this: {other:?}", self.method, self.target)

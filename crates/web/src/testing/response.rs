@@ -19,9 +19,6 @@ use std::task::Context;
 /// Sends a request's body. It is polled together with the response.
 pub(super) type UploadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The unfinished part of the request's body; `None` once it is sent.
-pub(super) type PendingUpload = Option<UploadFuture>;
-
 /// The response of an application.
 pub struct TestResponse {
     /// Everything except the body.
@@ -33,8 +30,9 @@ pub struct TestResponse {
 
 struct BodyState {
     body: Body,
-    /// The rest of the request's body, if the response began before all of it was sent.
-    upload: PendingUpload,
+    /// Polled while the body is read. Sends the rest of the request's body, if the response began
+    /// before all of it was sent. For a response from a network, receives the rest of `body`.
+    transfer: Option<Pin<Box<dyn Future<Output = ()>>>>,
     clock: Rc<dyn TimerSource>,
     events: TestEventReader,
 }
@@ -43,11 +41,11 @@ impl TestResponse {
     pub(super) fn new(
         mut response: Response,
         interims: Vec<(StatusCode, HeaderMap)>,
-        upload: PendingUpload,
+        transfer: Option<Pin<Box<dyn Future<Output = ()>>>>,
         clock: Rc<dyn TimerSource>,
     ) -> Self {
         let body = std::mem::take(&mut response.body);
-        let state = BodyState { body, upload, clock, events: TestEventReader::default() };
+        let state = BodyState { body, transfer, clock, events: TestEventReader::default() };
         Self { response, interims, redirects: Vec::new(), body: RefCell::new(state) }
     }
 
@@ -210,10 +208,10 @@ impl TestResponse {
 
 impl BodyState {
     async fn chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let Self { body, upload, clock, .. } = self;
+        let Self { body, transfer, clock, .. } = self;
         let mut next = pin!(body.next());
         poll_fn(|cx| {
-            poll_upload(upload, cx);
+            poll_transfer(transfer, cx);
             timer::with_current(clock, || next.as_mut().poll(cx))
         })
         .await
@@ -238,8 +236,12 @@ impl fmt::Debug for TestResponse {
     }
 }
 
-pub(super) fn poll_upload(upload: &mut PendingUpload, cx: &mut Context<'_>) {
-    if upload.as_mut().is_some_and(|future| future.as_mut().poll(cx).is_ready()) {
-        *upload = None;
+/// Polls a transfer that is not finished. Sets it to `None` when it finishes.
+pub(super) fn poll_transfer(
+    transfer: &mut Option<Pin<Box<dyn Future<Output = ()>>>>,
+    cx: &mut Context<'_>,
+) {
+    if transfer.as_mut().is_some_and(|future| future.as_mut().poll(cx).is_ready()) {
+        *transfer = None;
     }
 }

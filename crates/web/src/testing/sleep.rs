@@ -35,11 +35,13 @@ impl Drop for SleepHandle {
 #[derive(Default)]
 struct Sleep {
     state: Mutex<SleepState>,
+    /// Wakes the thread when the future is dropped.
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct SleepState {
+    /// The time has elapsed, or the future was dropped.
     is_over: bool,
     waker: Option<Waker>,
 }
@@ -55,6 +57,7 @@ impl Sleep {
         let result = self.ended.wait_timeout_while(self.state(), duration, is_waiting);
         let (mut state, result) = result.unwrap_or_else(PoisonError::into_inner);
         if !result.timed_out() {
+            // The future was dropped.
             return;
         }
         state.is_over = true;

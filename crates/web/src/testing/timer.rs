@@ -7,29 +7,31 @@ use std::sync::LazyLock;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+/// Creates timers that wait with this function.
 pub(super) struct TestClock(pub(super) SleepFn);
 
 impl TimerSource for TestClock {
     fn new_timer(&self) -> Option<Box<dyn Timer>> {
-        Some(Box::new(TestTimer { sleep: self.0.clone(), sleeping: None }))
+        Some(Box::new(TestTimer { start_sleep: self.0.clone(), current_sleep: None }))
     }
 }
 
 struct TestTimer {
-    sleep: SleepFn,
-    sleeping: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    start_sleep: SleepFn,
+    /// `None` if the timer is not set.
+    current_sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Timer for TestTimer {
     fn reset(&mut self, duration: Duration) {
-        self.sleeping = Some((self.sleep)(duration));
+        self.current_sleep = Some((self.start_sleep)(duration));
     }
 
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(sleeping) = &mut self.sleeping else { return Poll::Pending };
-        let poll = sleeping.as_mut().poll(cx);
+        let Some(sleep) = &mut self.current_sleep else { return Poll::Pending };
+        let poll = sleep.as_mut().poll(cx);
         if poll.is_ready() {
-            self.sleeping = None;
+            self.current_sleep = None;
         }
         poll
     }

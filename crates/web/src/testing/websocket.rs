@@ -91,6 +91,7 @@ impl TestRequest {
         let application = timer::with_current(&clock, || upgrade.run(upgraded));
         TestWebSocket {
             subprotocol,
+            // The mask may be predictable here, because no network carries the frames.
             codec: Connection::new(&CLIENT_LIMITS, Role::Client(|| *b"mask"), None),
             application: Some(application),
             to_application: Some(to_application),
@@ -165,14 +166,15 @@ impl TestWebSocket {
     pub async fn send_raw(&mut self, bytes: Bytes) {
         let mut bytes = Some(bytes);
         poll_fn(|cx| {
-            self.run(cx);
+            // The application may read, which makes room.
+            self.poll_application(cx);
             let Some(to_application) = &self.to_application else { return Poll::Ready(()) };
             let capacity = to_application.poll_capacity(cx).map(drop);
             if capacity.is_ready()
                 && let Some(bytes) = bytes.take()
             {
                 to_application.send(bytes);
-                self.run(cx);
+                self.poll_application(cx);
             }
             capacity
         })
@@ -203,7 +205,7 @@ impl TestWebSocket {
     }
 
     /// Polls the application's end.
-    fn run(&mut self, cx: &mut Context<'_>) {
+    fn poll_application(&mut self, cx: &mut Context<'_>) {
         let Some(application) = &mut self.application else { return };
         if timer::with_current(&self.clock, || application.as_mut().poll(cx)).is_ready() {
             self.application = None;
@@ -211,7 +213,7 @@ impl TestWebSocket {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<TestMessage>> {
-        self.run(cx);
+        self.poll_application(cx);
         loop {
             if let Some(message) = self.take_message() {
                 return Poll::Ready(Some(message));
@@ -221,8 +223,8 @@ impl TestWebSocket {
                 break;
             }
             self.unread.append(&mut bytes);
-            // Draining has made room, so the application can write more.
-            self.run(cx);
+            // Taking the bytes has made room, so the application can write more.
+            self.poll_application(cx);
         }
         if self.application.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }
@@ -230,6 +232,7 @@ impl TestWebSocket {
     /// Parses the next message from the unread bytes, and replies to control frames.
     fn take_message(&mut self) -> Option<TestMessage> {
         loop {
+            // After an error, or a Close frame in both directions, nothing more is received.
             if self.codec.next_action() != NextAction::Receive {
                 return None;
             }

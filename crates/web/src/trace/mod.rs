@@ -87,7 +87,8 @@ impl TraceContext {
             0 => rest.is_empty(),
             _ => rest.first().is_none_or(|byte| *byte == b'-'),
         };
-        if !is_well_formed || [2, 35, 52].iter().any(|index| prefix[*index] != b'-') {
+        let dash_positions = [2, 35, 52];
+        if !is_well_formed || dash_positions.iter().any(|index| prefix[*index] != b'-') {
             return None;
         }
         let (trace_id, span_id) = (decode_hex(&prefix[3..35])?, decode_hex(&prefix[36..52])?);
@@ -230,7 +231,7 @@ impl TraceSeed {
         Self(seed)
     }
 
-    /// The seed of another request.
+    /// The seed of the next request. It skips the numbers of this one.
     #[must_use]
     #[inline]
     pub fn next(self) -> Self {

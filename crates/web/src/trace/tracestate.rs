@@ -32,16 +32,17 @@ pub(super) fn parse<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Ar
 /// §3.3.1.3.1: a name, or a tenant and a system separated by `@`.
 fn is_key(key: &str) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_lowercase();
-    let is_first = |byte: &u8| is_letter(byte) || byte.is_ascii_digit();
-    let is_other = |byte: &u8| is_first(byte) || b"_-*/".contains(byte);
-    let is_name = |name: &str, is_first: &dyn Fn(&u8) -> bool, bytes_max: usize| {
+    let is_letter_or_digit = |byte: &u8| is_letter(byte) || byte.is_ascii_digit();
+    let is_allowed = |byte: &u8| is_letter_or_digit(byte) || b"_-*/".contains(byte);
+    let is_name = |name: &str, may_begin: &dyn Fn(&u8) -> bool, bytes_max: usize| {
         let name = name.as_bytes();
-        name.first().is_some_and(is_first) && name.iter().all(is_other) && name.len() <= bytes_max
+        let begins_well = name.first().is_some_and(may_begin);
+        begins_well && name.iter().all(is_allowed) && name.len() <= bytes_max
     };
     match key.split_once('@') {
         None => is_name(key, &is_letter, 256),
         Some((tenant, system)) => {
-            is_name(tenant, &is_first, 241) && is_name(system, &is_letter, 14)
+            is_name(tenant, &is_letter_or_digit, 241) && is_name(system, &is_letter, 14)
         }
     }
 }

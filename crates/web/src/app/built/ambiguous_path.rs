@@ -25,6 +25,7 @@ impl BuiltApp {
         if !has_dot_segments(path) && !self.has_conflicting_reading(head, connection, target) {
             return target;
         }
+        // The route is not called, so it and its parameters are removed from the head.
         head.resolve(|_, parameters| {
             parameters.clear();
             (None, ())
@@ -37,8 +38,8 @@ impl BuiltApp {
     }
 
     /// Whether another server may read the path as a path of another route or fallback. Routes with
-    /// different handlers or middleware have different endpoints. If the path that the other server
-    /// reads has no route here, there is nothing to protect.
+    /// different handlers or middleware have different endpoints, so the endpoints are compared. If
+    /// the path that the other server reads has no route here, there is nothing to protect.
     fn has_conflicting_reading(
         &self,
         head: &RequestHead,
@@ -51,6 +52,7 @@ impl BuiltApp {
         let mut other_head = head.share();
         let original_len = head.as_bytes().len();
         any_reading(head.path().as_bytes(), |path| {
+            // A head that is too long for this check is rejected.
             if !other_head.set_path(path, original_len) {
                 return true;
             }

@@ -36,7 +36,7 @@ pub struct BuiltApp {
     routes: Rc<[BuiltRoute]>,
     fallbacks: Rc<Fallbacks>,
     unmatched: Unmatched,
-    shared: Rc<AppContext>,
+    context: Rc<AppContext>,
     interceptor: Option<Box<Interceptor>>,
     method_override: Option<Rc<MethodOverride>>,
     routing_panic: RoutingPanic,
@@ -66,7 +66,7 @@ impl BuiltApp {
         routes: Box<[BuiltRoute]>,
         fallbacks: Fallbacks,
         unmatched: Unmatched,
-        shared: Rc<AppContext>,
+        context: Rc<AppContext>,
     ) -> Self {
         let (routes, fallbacks) = (routes.into(), Rc::new(fallbacks));
         Self {
@@ -74,7 +74,7 @@ impl BuiltApp {
             routes,
             fallbacks,
             unmatched,
-            shared,
+            context,
             interceptor: None,
             method_override: None,
             routing_panic: RoutingPanic::new(),
@@ -100,7 +100,7 @@ impl BuiltApp {
             routes: Rc::clone(&self.routes),
             fallbacks: Rc::clone(&self.fallbacks),
             unmatched: self.unmatched.clone(),
-            shared: Rc::clone(&self.shared),
+            context: Rc::clone(&self.context),
             interceptor: self.interceptor.take(),
             method_override: self.method_override.clone(),
             routing_panic: self.routing_panic.clone(),
@@ -271,6 +271,8 @@ impl BuiltApp {
         };
         let endpoint = match found {
             Match::MethodNotAllowed { allow } => {
+                // Any route for the path will do: the middleware around it runs around the 405,
+                // which lists the methods of all routes.
                 let method = allow.iter().next().unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
                     Match::Found { route } => {
@@ -285,6 +287,7 @@ impl BuiltApp {
                     .map_or(&self.unmatched.not_found_options, |fallback| &fallback.options);
                 fallback.map_or(&self.unmatched.not_found, |fallback| &fallback.endpoint)
             }
+            // A redirect, or `OPTIONS *`: `not_found` responds to both.
             _ => &self.unmatched.not_found,
         };
         MatchedEndpoint { endpoint, options, pattern: None }
@@ -311,13 +314,13 @@ impl BuiltApp {
     #[must_use]
     pub fn render_problem(&self, problem: Problem, head: &RequestHead) -> Response {
         let route = head.route_id().and_then(|route| self.routes.get(route as usize));
-        route.map_or(&self.shared, |route| &route.shared).render_problem(problem, head)
+        route.map_or(&self.context, |route| &route.context).render_problem(problem, head)
     }
 
     /// The states of this application.
     #[must_use]
     pub fn states(&self) -> &Rc<States> {
-        self.shared.states()
+        self.context.states()
     }
 
     /// All routes, in the order in which they were added.

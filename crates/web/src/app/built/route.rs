@@ -141,6 +141,7 @@ impl<'a> RouteInfo<'a> {
 /// A route of a built application.
 pub(crate) struct BuiltRoute {
     pub(crate) endpoint: Rc<dyn Endpoint>,
+    /// Handles requests for the pattern whose method has no handler.
     pub(crate) default_response: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) is_guarded: bool,
@@ -150,8 +151,8 @@ pub(crate) struct BuiltRoute {
     pub(crate) is_literal: bool,
     /// A description of the route's conditions.
     pub(crate) conditions: String,
-    /// The shared part of the application that the route belongs to.
-    pub(crate) shared: Rc<AppContext>,
+    /// The context of the application that the route belongs to, which may be a merged one.
+    pub(crate) context: Rc<AppContext>,
     pub(crate) pattern: Rc<str>,
     pub(crate) methods: String,
     pub(crate) location: &'static Location<'static>,

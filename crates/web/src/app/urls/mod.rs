@@ -57,7 +57,7 @@ impl Urls {
             ))
         };
         let patterns = self.route_index.names.patterns(name).ok_or_else(unknown)?;
-        let path = expand_pattern(patterns, &ParameterValues::from_serialize(values)?)?;
+        let path = fill_pattern(patterns, &ParameterValues::from_serialize(values)?)?;
         Ok(format!("{}{path}", self.prefix))
     }
 
@@ -127,7 +127,7 @@ impl<T: Serialize> RoutePath<T> {
     pub fn path(&self, values: &T) -> Result<String, UrlError> {
         let patterns = expand(self.pattern).map_err(UrlError)?;
         let patterns: Vec<_> = patterns.into_iter().map(|expanded| expanded.pattern).collect();
-        expand_pattern(&patterns, &ParameterValues::from_serialize(values)?)
+        fill_pattern(&patterns, &ParameterValues::from_serialize(values)?)
     }
 }
 
@@ -164,9 +164,10 @@ impl crate::http::response::IntoResponse for UrlError {
     }
 }
 
-/// Fills in the pattern whose parameters are exactly those of `values`.
-fn expand_pattern(patterns: &[String], values: &ParameterValues) -> Result<String, UrlError> {
-    let names = |pattern: &String| {
+/// Fills in the pattern whose parameters are exactly those of `values`. `patterns` are the
+/// expansions of one written pattern.
+fn fill_pattern(patterns: &[String], values: &ParameterValues) -> Result<String, UrlError> {
+    let names_of = |pattern: &String| {
         let (mut names, mut rest) = (Vec::new(), pattern.clone());
         while let Some((_, name, after)) = next_parameter(&rest) {
             names.push(name.trim_start_matches('*').to_owned());
@@ -176,7 +177,7 @@ fn expand_pattern(patterns: &[String], values: &ParameterValues) -> Result<Strin
     };
     // The last pattern has all optional parameters.
     for pattern in patterns.iter().rev() {
-        let names = names(pattern);
+        let names = names_of(pattern);
         if let Some(values) = values.ordered(&names) {
             return write_path(pattern, &values);
         }

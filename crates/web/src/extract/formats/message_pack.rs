@@ -65,8 +65,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.is_empty() {
         return Err(empty_body(EXPECTED));
     }
-    // The library's depth limit does not count enum variants. A variant is encoded as a map with
-    // one pair, so its nesting would be unlimited.
+    // The library's own limit, set below, does not count enum variants. A variant is encoded as a
+    // map with one pair, so a recursive enum could nest without limit and overflow the stack.
     if exceeds_depth(bytes, DEPTH_MAX) {
         return Err(decode_problem(&Error::DepthLimitExceeded));
     }

@@ -1,14 +1,15 @@
 //! Measures the nesting depth of MessagePack without recursion, before the recursive reader runs.
 
 /// Whether lists and maps in the first value are nested deeper than `depth_max`. Returns `false`
-/// for invalid or incomplete input, which the reader then rejects.
+/// for incomplete input, and skips the unused marker 0xc1 like a scalar. The reader rejects both.
 pub(super) fn exceeds_depth(bytes: &[u8], depth_max: usize) -> bool {
-    // Each level takes at least one byte.
+    // Each level takes at least one byte, so this input cannot have `depth_max + 1` levels.
     if bytes.len() <= depth_max {
         return false;
     }
     let mut input = bytes;
-    // The number of remaining values at each open level.
+    // The number of remaining values at each open level. The first level holds the top-level value
+    // and is not nesting, so `open.len()` is the depth of a list or map that begins now.
     let mut open: Vec<u64> = vec![1];
     while let Some(remaining) = open.last_mut() {
         if *remaining == 0 {
@@ -18,6 +19,7 @@ pub(super) fn exceeds_depth(bytes: &[u8], depth_max: usize) -> bool {
         *remaining -= 1;
         match skip_value(&mut input) {
             None => return false,
+            // A scalar, or an empty list or map, which holds nothing deeper.
             Some(0) => {}
             Some(_) if open.len() > depth_max => return true,
             Some(values) => open.push(values),
@@ -30,8 +32,8 @@ pub(super) fn exceeds_depth(bytes: &[u8], depth_max: usize) -> bool {
 /// list or map; `None` if the input is incomplete.
 fn skip_value(input: &mut &[u8]) -> Option<u64> {
     let marker = read_uint(input, 1)?;
-    // By the format's table of markers: the number of bytes that follow the marker and the length,
-    // and the number of values inside. An extension has one more byte, its type.
+    // By the format's table of markers: the bytes still to skip after the marker and its length
+    // field, and the number of values inside. Extensions skip one more byte, their type.
     let (bytes, values) = match marker {
         0x80..=0x8f => (0, 2 * (marker & 0x0f)),
         0x90..=0x9f => (0, marker & 0x0f),
@@ -128,7 +130,8 @@ mod tests {
             b"\xd8\x05\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91",
         ];
         for scalar in scalars {
-            // A list of this value and of a list nested as deep as allowed, or one level deeper.
+            // A list of two elements: the scalar, then nested lists. The outer list is one level,
+            // so three more are allowed and four are too many.
             let deep = |depth| [b"\x92", *scalar, &nested_lists(depth)].concat();
             assert!(!exceeds_depth(&deep(3), 4) && exceeds_depth(&deep(4), 4), "{scalar:?}");
         }

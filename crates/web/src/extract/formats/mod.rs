@@ -30,7 +30,7 @@ mod shared {
     use http::header::CONTENT_TYPE;
     use http::{HeaderValue, StatusCode};
 
-    /// The maximum nesting depth, the same as for JSON.
+    /// The maximum nesting depth, about the same as for JSON (127).
     #[cfg(any(feature = "cbor", feature = "message-pack"))]
     pub(super) const DEPTH_MAX: usize = 128;
 
@@ -46,6 +46,7 @@ mod shared {
         content_type::check_content_type(&request.parts.head, expected, accepts)
     }
 
+    /// Whether the request has no body. With a `Content-Type` it has one, even if it is empty.
     pub(super) fn has_no_body(request: &Request) -> bool {
         request.body.length() == Some(0)
             && request.parts.head.header_bytes("content-type").is_none()

@@ -63,6 +63,7 @@ impl<T: DeserializeOwned> FromRequest for SimdJson<T> {
     }
 }
 
+/// Reads the document with `simd-json`. `None` means that `serde_json` must read it.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     if may_have_negative_zero(bytes) {
         return None;

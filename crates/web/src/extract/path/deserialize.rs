@@ -14,12 +14,12 @@ use serde::forward_to_deserialize_any;
 pub(super) struct PathDeserializer<'p> {
     all: &'p [PathParameter<'p>],
     /// The number of optional parameters in the application's pattern that this route omits.
-    omitted: usize,
+    omitted_count: usize,
 }
 
 impl<'p> PathDeserializer<'p> {
-    pub(super) fn new(all: &'p [PathParameter<'p>], omitted: usize) -> Self {
-        Self { all, omitted }
+    pub(super) fn new(all: &'p [PathParameter<'p>], omitted_count: usize) -> Self {
+        Self { all, omitted_count }
     }
 
     /// The deserializer for the only parameter of the path.
@@ -92,14 +92,14 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, PathError> {
         let count = self.all.len();
-        if !(count..=count + self.omitted).contains(&length) {
+        if !(count..=count + self.omitted_count).contains(&length) {
             return Err(PathError::count_mismatch(count, length));
         }
-        let omitted = OmittedParameter { available: count, expected: length };
+        let omitted_parameter = OmittedParameter { available: count, expected: length };
         visitor.visit_seq(TupleAccess {
             present: RemainingParameters(self.all),
             omitted_left: length - count,
-            omitted,
+            omitted_parameter,
         })
     }
 
@@ -164,7 +164,7 @@ struct TupleAccess<'p> {
     present: RemainingParameters<'p>,
     /// The number of omitted parameters that are not yet read.
     omitted_left: usize,
-    omitted: OmittedParameter,
+    omitted_parameter: OmittedParameter,
 }
 
 impl<'de> SeqAccess<'de> for TupleAccess<'_> {
@@ -176,7 +176,7 @@ impl<'de> SeqAccess<'de> for TupleAccess<'_> {
     ) -> Result<Option<T::Value>, PathError> {
         if self.present.0.is_empty() && self.omitted_left > 0 {
             self.omitted_left -= 1;
-            return seed.deserialize(self.omitted).map(Some);
+            return seed.deserialize(self.omitted_parameter).map(Some);
         }
         self.present.next_element_seed(seed)
     }
@@ -186,7 +186,8 @@ impl<'de> SeqAccess<'de> for TupleAccess<'_> {
     }
 }
 
-/// A parameter that the pattern omits: read as `None`, or an error if the type needs a value.
+/// A parameter that the pattern omits: read as `None`, or an error if the type needs a value. The
+/// error says how many parameters are available and how many the tuple expects.
 #[derive(Clone, Copy)]
 struct OmittedParameter {
     available: usize,
@@ -245,6 +246,7 @@ impl ValueDeserializer<'_> {
         PathError::Value { name, value, expected: expected.into() }
     }
 
+    /// Adds this parameter to the error of a type that rejected its value.
     fn with_parameter<T>(self, result: Result<T, PathError>) -> Result<T, PathError> {
         result.map_err(|error| error.for_parameter(self.0))
     }
@@ -444,6 +446,7 @@ impl<'de> VariantAccess<'de> for ValueDeserializer<'_> {
 /// A parameter as a tuple of its name and value.
 struct KeyValue<'p> {
     parameter: &'p PathParameter<'p>,
+    /// The number of elements that were requested.
     read: u8,
 }
 

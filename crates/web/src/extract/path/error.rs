@@ -31,6 +31,7 @@ impl std::error::Error for PathError {}
 
 impl Error for PathError {
     fn custom<T: fmt::Display>(message: T) -> Self {
+        // If a value caused the error, `for_parameter` replaces this variant.
         Self::Mismatch(message.to_string())
     }
 

@@ -53,7 +53,7 @@ pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts for Path<T> {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        let parameters = decode(parts)?;
+        let parameters = decode_parameters(parts)?;
         T::deserialize(deserialize::PathDeserializer::new(&parameters, parts.omitted_parameters()))
             .map(Path)
             .map_err(|error| path_error(parts, error))
@@ -71,9 +71,9 @@ impl<T: DeserializeOwned> FromRequestParts for Path<T> {
     }
 }
 
-fn decode(parts: &Parts) -> Result<SmallVec<[PathParameter<'_>; 4]>, Problem> {
+fn decode_parameters(parts: &Parts) -> Result<SmallVec<[PathParameter<'_>; 4]>, Problem> {
     let Some(values) = parts.path_parameters() else { return Ok(SmallVec::new()) };
-    let decode = |(name, raw)| match peregrine_router::decode(raw) {
+    let decode_one = |(name, raw)| match peregrine_router::decode(raw) {
         Ok(value) => Ok(PathParameter { name, value }),
         Err(error) => {
             let value = String::from_utf8_lossy(raw);
@@ -86,7 +86,7 @@ fn decode(parts: &Parts) -> Result<SmallVec<[PathParameter<'_>; 4]>, Problem> {
             ))
         }
     };
-    values.iter().map(decode).collect()
+    values.iter().map(decode_one).collect()
 }
 
 /// The problem for a path with an invalid parameter value.

@@ -28,16 +28,22 @@ pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
     }
 }
 
+/// The first value that a type requests.
 enum Shape {
+    /// None yet, or one that does not determine the parameters.
     Unknown,
+    /// A single value, or a tuple of this length.
     Count(usize),
+    /// A struct with these fields, required or not.
     Struct(&'static [&'static str]),
 }
 
 /// How a type's attempt to deserialize itself ended.
 #[derive(Debug)]
 enum ProbeStop {
+    /// The probe has recorded what it can, or the type failed for another reason.
     Done,
+    /// The type requires this field, which the probe left out.
     MissingField(&'static str),
 }
 

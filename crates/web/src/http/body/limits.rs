@@ -33,9 +33,9 @@ impl Body {
     }
 
     /// The limit for reading the whole body into memory. It still applies after a handler has
-    /// lifted the limit for itself, as mounted services do, so that middleware does not buffer more
-    /// than before. If no limit was set, it is 2 MiB for a stream and unlimited for a complete
-    /// body.
+    /// lifted the limit for itself, as mounted services do, so that middleware around that handler
+    /// does not buffer more. If no limit was set, it is 2 MiB for a stream and unlimited for a
+    /// complete body.
     #[must_use]
     pub fn buffer_limit(&self) -> u64 {
         match self.limits.max {
@@ -54,7 +54,7 @@ impl Body {
         self.with_limits(BodyLimits { max: Some(limit), is_lifted: false })
     }
 
-    /// Lifts the limit, except for code that reads the whole body into memory
+    /// Lifts the limit, if one was set, except for code that reads the whole body into memory
     /// ([`Body::buffer_limit`]).
     #[must_use]
     pub(crate) fn with_lifted_limit(mut self) -> Self {

@@ -56,7 +56,7 @@ enum BodyKind {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
-    /// A buffer from the thread's pool, to which it returns when the body is dropped.
+    /// A buffer that goes to the thread's pool when the body is dropped, wherever it came from.
     Buffer(Vec<u8>),
     Incoming(PipeReader),
     /// A body that the application supplied: any call to it may panic.
@@ -290,7 +290,8 @@ impl Body {
         Ok(bytes)
     }
 
-    /// Whether the body is in a buffer that returns to the thread's pool ([`crate::pool`]).
+    /// Whether the body is in a buffer that goes to the thread's pool ([`crate::pool`]) when the
+    /// body is dropped.
     #[must_use]
     pub fn is_pooled(&self) -> bool {
         matches!(self.kind, BodyKind::Buffer(_))
@@ -298,7 +299,7 @@ impl Body {
 
     /// The whole body as shared bytes, without a copy, if it is complete and within its limit.
     ///
-    /// A buffer from the thread's pool then does not return to the pool.
+    /// Its buffer then does not go to the thread's pool.
     ///
     /// # Errors
     /// The body is not complete or exceeds its limit; it is returned unchanged.
@@ -310,7 +311,7 @@ impl Body {
     }
 
     /// The next part, for a connection that can send files without reading them. A body with a
-    /// limit yields only frames.
+    /// limit yields only frames, because only their bytes are counted.
     pub fn poll_part(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -323,7 +324,7 @@ impl Body {
         self.poll_frame(cx).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 
-    /// Takes the content of a complete body. `None` if it is empty or the body is a stream.
+    /// Takes the content of a complete body; `None` if it is empty. A stream would be dropped.
     fn take_full(&mut self) -> Option<Bytes> {
         let bytes = match std::mem::take(&mut self.kind) {
             BodyKind::Static(bytes) => Bytes::from_static(bytes),
@@ -360,6 +361,8 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        // A body that is known to be too large fails before it is requested. Replacing it drops the
+        // pipe's reader or the stream, so the rest is not received.
         if self.limits.max.is_some()
             && let Some(error) = self.length().and_then(|length| self.limit_error(length))
         {

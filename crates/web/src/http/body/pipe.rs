@@ -1,4 +1,5 @@
-//! A bounded single-threaded channel that carries a request body from a connection to a handler.
+//! A bounded single-threaded channel that carries a request body, or the bytes of an upgraded
+//! connection, from a connection to a handler.
 //!
 //! The connection holds the [`PipeWriter`], and the handler's body holds the [`PipeReader`]. The
 //! connection reads from the network only while the pipe has room, so a slow handler slows down the
@@ -54,6 +55,7 @@ struct PipeState {
     consumed: u64,
     /// Bytes that the reader has not taken yet, if known.
     remaining: Option<u64>,
+    /// Set by the writer or by [`ConsumedBytes`].
     writer_waker: Option<Waker>,
     reader_closed: bool,
     /// Whether the reader has polled at least once.
@@ -61,10 +63,13 @@ struct PipeState {
     end: PipeEnd,
 }
 
+/// What the reader gets after the chunks.
 enum PipeEnd {
+    /// Nothing yet: the writer may send more.
     Open,
     Trailers(HeaderMap),
     Failed(BodyError),
+    /// Nothing more: the body had no trailers, or the reader has taken the trailers or the error.
     Done,
 }
 
@@ -136,11 +141,12 @@ impl PipeWriter {
     }
 
     /// As [`PipeWriter::send`], for a caller whose own task polls the reader next. If the reader's
-    /// registered waker belongs to that task, the waker is not called and the result is true.
+    /// registered waker belongs to that task, returns true instead of calling the waker.
     pub fn send_without_wake(&self, chunk: Bytes, context: &Context<'_>) -> bool {
         self.push_chunk(chunk, Some(context))
     }
 
+    /// `caller` is the context of the task whose own waker need not be called.
     fn push_chunk(&self, chunk: Bytes, caller: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
         if state.reader_closed || chunk.is_empty() {
@@ -243,8 +249,8 @@ impl PipeReader {
             if let Some(remaining) = &mut state.remaining {
                 *remaining = remaining.saturating_sub(chunk.len() as u64);
             }
-            // A waker is registered only if the pipe was full, or by a [`ConsumedBytes`] that
-            // follows every chunk.
+            // Most chunks wake nothing: a waker is registered only if the pipe was full, or by a
+            // [`ConsumedBytes`] that follows every chunk.
             wake(&mut state.writer_waker);
             return Poll::Ready(Some(Ok(PipeFrame::Data(chunk))));
         }

@@ -116,7 +116,8 @@ pub(super) fn forwarded_elements_rev<'r>(
 /// Splits a list into its elements, from the right.
 ///
 /// Quotes are matched from the right, too: a client that sends an unpaired quote cannot hide what a
-/// proxy appends after it. Yields `None` for the remaining part if it has an unpaired quote.
+/// proxy appends after it. Yields `None` for the remaining part if it has an unpaired quote, and
+/// for a line that is not UTF-8.
 pub(super) fn split_list_rev(line: &[u8]) -> impl Iterator<Item = Option<&str>> {
     let mut rest = std::str::from_utf8(line).ok();
     let mut is_invalid = rest.is_none();
@@ -130,6 +131,8 @@ pub(super) fn split_list_rev(line: &[u8]) -> impl Iterator<Item = Option<&str>> 
         for index in (0..bytes.len()).rev() {
             match bytes[index] {
                 b'"' if is_quoted => {
+                    // After an odd number of backslashes, the quote is part of the string, which
+                    // begins further to the left.
                     let escapes = bytes[..index].iter().rev().take_while(|byte| **byte == b'\\');
                     is_quoted = escapes.count() % 2 == 1;
                 }

@@ -9,7 +9,7 @@ mod trusted_proxies;
 pub use trusted_proxies::{Networks, TrustedProxies};
 
 use self::forwarded::{
-    ForwardedElement, forwarded_elements_rev, list_values_rev, nth_list_value_rev,
+    ForwardedElement, ForwardedValue, forwarded_elements_rev, list_values_rev, nth_list_value_rev,
     parse_x_forwarded_for,
 };
 use self::trusted_proxies::ForwardedHeader;
@@ -47,13 +47,10 @@ pub struct ClientInfo<'r> {
     /// The number of trusted proxies that forwarded the request.
     hops: usize,
     /// The scheme in `Forwarded`, as reported by the outermost of the trusted proxies that report
-    /// one. `host` likewise.
+    /// one; `None` if the `X-Forwarded-*` fields are used. `host` likewise.
     scheme: Option<&'r str>,
     host: Option<ForwardedValue<'r>>,
 }
-
-/// A value that may have been quoted.
-type ForwardedValue<'r> = forwarded::ForwardedValue<'r>;
 
 impl<'r> ClientInfo<'r> {
     /// The client of a request.
@@ -76,7 +73,7 @@ impl<'r> ClientInfo<'r> {
         while self.is_trusted_hop(proxies)
             && let Some(address) = entries.next().and_then(parse_x_forwarded_for)
         {
-            self.set_hop(address);
+            self.step_to(address);
         }
         self
     }
@@ -91,22 +88,24 @@ impl<'r> ClientInfo<'r> {
             self.host = host.or(self.host);
             // If a proxy hides its peer's address, the walk ends, but its other values are used.
             match address {
-                Some(address) => self.set_hop(address),
+                Some(address) => self.step_to(address),
                 None => break,
             }
         }
         self
     }
 
-    /// Whether the current hop is a trusted proxy. The connection's peer (hop 0) was checked when
-    /// the connection was accepted.
+    /// Whether `address` is that of a trusted proxy within `hops_max`, so that the next entry,
+    /// which it wrote, is used. The connection's peer (hop 0) was checked when the connection was
+    /// accepted.
     fn is_trusted_hop(&self, proxies: &TrustedProxies) -> bool {
         let is_within_max = proxies.hops_max.is_none_or(|hops_max| self.hops < hops_max);
         let is_trusted = |address: SocketAddr| proxies.trusts_ip(address.ip());
         is_within_max && (self.hops == 0 || self.address.is_some_and(is_trusted))
     }
 
-    fn set_hop(&mut self, address: SocketAddr) {
+    /// Continues with the peer of the current proxy, at `address`.
+    fn step_to(&mut self, address: SocketAddr) {
         self.address = Some(address);
         self.hops += 1;
     }
@@ -215,8 +214,8 @@ impl<'r> ClientInfo<'r> {
             .unwrap_or("")
     }
 
-    /// The entry that the outermost trusted proxy wrote. If there are fewer entries, it is the
-    /// leftmost, because a proxy that replaces the field leaves only one.
+    /// The entry that the outermost trusted proxy wrote. If there are fewer entries than hops, it
+    /// is the leftmost, because a proxy that replaces the field leaves only one.
     fn entry(&self, name: &'r str) -> Option<&'r [u8]> {
         nth_list_value_rev(self.head, name, self.hops.saturating_sub(1))
             .filter(|entry| !entry.is_empty())

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// A set of IP networks, which may also include all Unix domain sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
-    all: Vec<IpNet>,
+    ip_networks: Vec<IpNet>,
     has_unix: bool,
     /// The error in the first text that is not a network.
     config_error: Option<String>,
@@ -23,7 +23,7 @@ impl Networks {
             if text == "unix:" {
                 networks.has_unix = true;
             } else if let Some(network) = parse_network(text) {
-                networks.all.push(network);
+                networks.ip_networks.push(network);
             } else {
                 networks.config_error.get_or_insert_with(|| {
                     format!(
@@ -59,7 +59,7 @@ impl Networks {
     #[must_use]
     pub fn contains_ip(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.all.iter().any(|network| network.contains(&address))
+        self.ip_networks.iter().any(|network| network.contains(&address))
     }
 
     /// Whether a connection's peer is in the set.
@@ -81,7 +81,7 @@ impl Networks {
     /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty() && !self.has_unix
+        self.ip_networks.is_empty() && !self.has_unix
     }
 }
 
@@ -132,7 +132,8 @@ pub struct TrustedProxies {
 /// The fields that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ForwardedHeader {
-    /// `X-Forwarded-For` and `X-Forwarded-Proto`, and the other fields that are enabled.
+    /// `X-Forwarded-For` and `X-Forwarded-Proto`, with `host` also `-Host` and `-Port`, and with
+    /// `prefix` also `-Prefix`.
     XForwarded { host: bool, prefix: bool },
     /// `Forwarded` (RFC 7239).
     Forwarded,

@@ -40,8 +40,8 @@ pub struct ConnectionInfo {
     /// Space for a value that a mounted service stores with the connection.
     #[doc(hidden)]
     pub data: ConnectionData,
-    /// The ID of the worker that counts the connection's requests ([`crate::in_flight`]);
-    /// 0 if there is none.
+    /// The ID of the worker that counts the connection's requests ([`crate::in_flight`]); 0 if
+    /// there is none.
     #[doc(hidden)]
     pub worker_id: u64,
 }
@@ -64,8 +64,8 @@ impl ConnectionInfo {
 }
 
 /// Space for one value that lives as long as this [`ConnectionInfo`]: from the request that stores
-/// the value until the connection closes, or until the last handler drops its `Rc`. A clone starts
-/// without a value. The bridge to tower services uses this.
+/// the value until the connection closes, or until the last handler drops its `Rc` of the
+/// [`ConnectionInfo`]. A clone starts without a value. The bridge to tower services uses this.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct ConnectionData(OnceLock<Box<dyn Any + Send + Sync>>);

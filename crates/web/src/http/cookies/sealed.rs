@@ -49,7 +49,8 @@ impl CookieKeys {
         self
     }
 
-    fn first(&self) -> &Key {
+    /// The key for new cookies.
+    fn sealing_key(&self) -> &Key {
         self.0.first().expect("`new` sets the first key")
     }
 
@@ -59,7 +60,7 @@ impl CookieKeys {
     #[must_use]
     pub fn seal(&self, name: &str, value: &str) -> String {
         let mut jar = CookieJar::new();
-        jar.private_mut(self.first()).add(Cookie::new(name.to_owned(), value.to_owned()));
+        jar.private_mut(self.sealing_key()).add(Cookie::new(name.to_owned(), value.to_owned()));
         jar.get(name).map(|cookie| cookie.value().to_owned()).unwrap_or_default()
     }
 
@@ -106,6 +107,8 @@ impl fmt::Debug for CookieKeys {
     }
 }
 
+/// Defines an extractor of sealed cookies. `$jar` and `$jar_mut` are the methods of `CookieJar`
+/// that open and seal them.
 macro_rules! sealed_cookies {
     ($feature:literal $Type:ident $jar:ident $jar_mut:ident, $(#[$doc:meta])*) => {
         $(#[$doc])*
@@ -149,7 +152,7 @@ macro_rules! sealed_cookies {
                 let mut cookie = cookie.into();
                 let value = format!("{}={}", cookie.name(), cookie.value());
                 cookie.set_value(value);
-                self.cookies.jar.$jar_mut(self.keys.first()).add(cookie);
+                self.cookies.jar.$jar_mut(self.keys.sealing_key()).add(cookie);
                 self
             }
 

@@ -74,6 +74,7 @@ static KNOWN_NAMES: LazyLock<Box<[HeaderName]>> = LazyLock::new(|| {
 fn copy_to_bytes(bytes: &[u8]) -> Bytes {
     let copied = COPY_BLOCK.try_with(|block| {
         let mut block = block.borrow_mut();
+        // The capacity is what remains of the block, because `split` removes each copy from it.
         if block.capacity() < bytes.len() {
             block.reserve(COPY_BLOCK_BYTES.max(bytes.len()));
         }

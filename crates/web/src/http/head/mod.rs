@@ -43,8 +43,9 @@ struct HeadBlock {
     index: HeadIndex,
     parameters: Parameters,
     route: Option<u32>,
-    /// The `route` that the server's application matched. It is set only after a nested
-    /// application, which is used as a handler, has replaced `route` with a route of its own.
+    /// The `route` that the server's application matched, saved before a nested application (one
+    /// that is used as a handler) replaces `route` with a route of its own. `None` if there is no
+    /// nested application; `Some(None)` if the outer application matched no route.
     outer_route: Option<Option<u32>>,
     /// Shared by all copies of the head, so that interim responses sent through any copy reach the
     /// server.
@@ -55,13 +56,13 @@ struct HeadBlock {
     selection: Selection,
 }
 
-/// The identities that the response to a request depends on so far. All copies of the request's
-/// head share them.
+/// The identities (cookies, credentials, client certificates) that the response to a request
+/// depends on so far, as a set of marks. All copies of the request's head share the set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdentityReads(Rc<Cell<u8>>);
 
 impl IdentityReads {
-    /// The marks. [`private_response`](crate::http::private_response) defines the bits.
+    /// The marks, one bit each. [`private_response`](crate::http::private_response) defines them.
     pub(crate) fn bits(&self) -> u8 {
         self.0.get()
     }
@@ -70,7 +71,8 @@ impl IdentityReads {
         self.0.set(self.0.get() | bits);
     }
 
-    /// Clears the marks. If a watch still holds this set, replaces it with a new one instead.
+    /// Clears the marks. If a `PrivateResponseWatch` or another head still holds this set, replaces
+    /// it with a new one instead.
     fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(bits) => bits.set(0),
@@ -216,7 +218,7 @@ impl RequestHead {
         &self.block().bytes
     }
 
-    /// The bytes of `span`.
+    /// The bytes of `span`; empty if it is out of bounds.
     #[must_use]
     pub fn slice(&self, span: Span) -> &[u8] {
         let bytes = &self.block().bytes;
@@ -254,7 +256,8 @@ impl RequestHead {
         }
     }
 
-    /// Replaces the request's method. The new name is appended to the head's bytes.
+    /// Replaces the request's method with a standard one. Its name is appended to the head's bytes;
+    /// if the head would exceed 64 KiB, nothing changes.
     pub(crate) fn set_method(&mut self, method: Method) {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         let name = method.name().unwrap_or_default();
@@ -267,7 +270,7 @@ impl RequestHead {
 
     /// Replaces the request's path and keeps its query. Both are written after the original head,
     /// whose length is `head_len`, so they overwrite a path that was set before. Returns `false` if
-    /// the head would exceed 64 KiB.
+    /// the head would exceed 64 KiB; its path must then not be read.
     pub(crate) fn set_path(&mut self, path: &[u8], head_len: usize) -> bool {
         let query = self.query().map(str::to_owned);
         let HeadBlock { bytes, index, .. } = self.block_mut();
@@ -391,21 +394,21 @@ impl RequestHead {
     /// If the client named the field in `Connection`, the name is removed from there. Otherwise a
     /// proxy that obeys `Connection` would drop this field too, although the client meant only its
     /// own.
-    pub fn append_header(&mut self, field: &str, content: &[u8]) -> bool {
+    pub fn append_header(&mut self, name: &str, value: &[u8]) -> bool {
         if self.index().contains(KnownField::Connection) {
-            self.remove_connection_options(&[field]);
+            self.remove_connection_options(&[name]);
         }
         let HeadBlock { bytes, index, .. } = self.block_mut();
-        let (start, name_end) = (bytes.len(), bytes.len() + field.len());
-        let offsets =
-            (start.try_into(), name_end.try_into(), (name_end + content.len()).try_into());
+        let (start, name_end) = (bytes.len(), bytes.len() + name.len());
+        let offsets = (start.try_into(), name_end.try_into(), (name_end + value.len()).try_into());
         let (Ok(start), Ok(name_end), Ok(end)) = offsets else { return false };
-        bytes.extend_from_slice(field.as_bytes());
-        bytes.extend_from_slice(content);
-        let (name, value) = (Span { start, end: name_end }, Span { start: name_end, end });
-        let known = KnownField::from_name(field.as_bytes());
-        index.fields.push(FieldIndex { name, value, known });
-        // `retain` also updates the set of known names that are present.
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(value);
+        let known = KnownField::from_name(name.as_bytes());
+        let (name_span, value_span) =
+            (Span { start, end: name_end }, Span { start: name_end, end });
+        index.fields.push(FieldIndex { name: name_span, value: value_span, known });
+        // Keeps all fields: `retain` also updates the set of known names that are present.
         index.retain(|_| true);
         true
     }
@@ -445,8 +448,9 @@ impl RequestHead {
         (block.outer_route, block.selection) = (*outer_route, selection.clone());
     }
 
-    /// Saves the current route as the outer route, before a nested application that is used as a
-    /// handler sets a route of its own.
+    /// Saves the current route as the outer route, unless an application around this one has
+    /// already saved its own. To be called before a nested application, which is used as a handler,
+    /// sets a route of its own.
     #[doc(hidden)]
     pub fn enter_nested_app(&mut self) {
         let block = self.block_mut();
@@ -454,8 +458,8 @@ impl RequestHead {
         block.selection.enter(block.route);
     }
 
-    /// Matches the path: calls `find`, which gets the path's bytes, writes the parameters and
-    /// returns the route's ID and a value for the caller.
+    /// Sets the route and the path parameters: calls `find`, which gets the path's bytes, writes
+    /// the parameters, and returns the route's ID and a value for the caller.
     pub fn resolve<T>(
         &mut self,
         find: impl FnOnce(&[u8], &mut Parameters) -> (Option<u32>, T),

@@ -73,11 +73,12 @@ impl RequestHead {
                 if span.start < span.end && !is_named(option.trim_ascii()) {
                     retained.push(FieldIndex { value: span, ..*field });
                 }
+                // After the comma.
                 start = end.saturating_add(1);
             }
         }
         index.fields = retained;
-        // `retain` also updates the set of known names that are present.
+        // Keeps all fields: `retain` also updates the set of known names that are present.
         index.retain(|_| true);
     }
 }

@@ -1,5 +1,5 @@
-//! How a request's route was selected, besides its method and path. Caches need this so that
-//! they do not serve one route's response for another.
+//! What the selection of a request's route depended on, besides the method and path. Caches need
+//! this so that they do not serve one route's response for another.
 
 use crate::http::head::RequestHead;
 use crate::http::response::Response;
@@ -18,7 +18,7 @@ pub(crate) struct GuardReads(Rc<RefCell<ExaminedHeaders>>);
 struct ExaminedHeaders {
     names: Vec<HeaderName>,
     /// Whether a guard does not declare which fields it examines.
-    is_unknown: bool,
+    has_opaque_guard: bool,
 }
 
 impl GuardReads {
@@ -26,7 +26,7 @@ impl GuardReads {
     pub(crate) fn record(&self, fields: Option<&[HeaderName]>) {
         let mut examined = self.0.borrow_mut();
         match fields {
-            None => examined.is_unknown = true,
+            None => examined.has_opaque_guard = true,
             Some(fields) => {
                 for field in fields {
                     if !examined.names.contains(field) {
@@ -42,9 +42,9 @@ impl GuardReads {
     pub(crate) fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(examined) => {
-                let ExaminedHeaders { names, is_unknown } = examined.get_mut();
+                let ExaminedHeaders { names, has_opaque_guard } = examined.get_mut();
                 names.clear();
-                *is_unknown = false;
+                *has_opaque_guard = false;
             }
             None => self.0 = Rc::default(),
         }
@@ -57,7 +57,7 @@ pub(crate) struct Selection {
     pub(crate) guards: GuardReads,
     /// A hash of the routes that lead through the enclosing applications to this one.
     outer_routes_hash: u64,
-    /// Where this application is mounted as a tower service.
+    /// Where this application is mounted as a tower service; `None` if it is not.
     mount: Option<MountInfo>,
 }
 
@@ -68,14 +68,16 @@ impl Selection {
         (*outer_routes_hash, *mount) = (0, None);
     }
 
-    /// Adds `route`, whose handler is a nested application, to the outer routes.
+    /// Adds `route`, whose handler is a nested application, to the hash of the outer routes.
     pub(crate) fn enter(&mut self, route: Option<u32>) {
         self.outer_routes_hash = self.routes_hash(route);
     }
 
+    /// The hash of the outer routes and `route`. If no route matched, that of the outer routes.
     fn routes_hash(&self, route: Option<u32>) -> u64 {
-        // FNV-1a over route numbers, so that adjacent numbers give different values. Clients cannot
-        // choose the numbers, so this need not resist deliberate collisions.
+        // A step of FNV-1a, with the route's number plus 1 instead of a byte, so that number 0 also
+        // changes a hash of 0, and with a rotation. Clients cannot choose the numbers, so this need
+        // not resist deliberate collisions.
         let hash_with = |route: u32| {
             (self.outer_routes_hash ^ (u64::from(route) + 1))
                 .wrapping_mul(0x0100_0000_01b3)
@@ -106,7 +108,7 @@ impl RequestHead {
     /// unknown which other requests would select the same route.
     #[must_use]
     pub fn has_opaque_guards(&self) -> bool {
-        self.selection().guards.0.borrow().is_unknown
+        self.selection().guards.0.borrow().has_opaque_guard
     }
 
     /// Adds to `Vary` the fields on which the selection of the route depended (RFC 9110 §12.5.5):
@@ -114,7 +116,7 @@ impl RequestHead {
     /// here or downstream, serves one route's response for another.
     pub fn vary_by_guards(&self, response: &mut Response) {
         let examined = self.selection().guards.0.borrow();
-        if examined.is_unknown {
+        if examined.has_opaque_guard {
             response.headers.insert(VARY, HeaderValue::from_static("*"));
             return;
         }
@@ -130,7 +132,7 @@ impl RequestHead {
     pub fn depends_on_selection(&self) -> bool {
         let examined = self.selection().guards.0.borrow();
         self.selection().mount.as_ref().is_some()
-            || examined.is_unknown
+            || examined.has_opaque_guard
             || !examined.names.is_empty()
     }
 

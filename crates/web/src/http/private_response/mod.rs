@@ -1,9 +1,10 @@
 //! Tracks which responses depend on the identity of the client.
 //!
 //! Each request carries a set of marks: one bit for each [`IdentitySource`] on which its response
-//! depends so far, and one bit for a response that must be sent as private. Code that reads an
-//! identity sets the marks. `Cache` uses them to decide for which clients a stored response is
-//! valid. All copies of a request's head share the marks.
+//! depends so far, one for a client that was identified by its credentials, and one for a response
+//! that must be sent as private. Code that reads an identity sets the marks. `Cache` uses them to
+//! decide for which clients a stored response is valid. All copies of a request's head share the
+//! marks.
 
 use crate::http::connection::{ConnectionInfo, ProxyProtocolTls};
 use crate::http::head::{IdentityReads, RequestHead};
@@ -60,15 +61,17 @@ pub enum IdentitySource {
     Other,
 }
 
-/// The client was identified by its credentials, wherever in the request they are.
+/// The client was identified by its credentials. They may be in the query, where
+/// [`IdentitySource::is_present`] does not look, so this bit alone makes the response specific to
+/// the client.
 const IDENTIFIED: u8 = 1 << 4;
 /// The response must be sent as private, so that shared caches downstream do not store it.
 const SENT_AS_PRIVATE: u8 = 1 << 5;
-/// The sources that code outside this project, such as a tower layer, can read without setting a
-/// mark.
-const UNMARKED_SOURCES: [IdentitySource; 3] =
+/// The sources that this module can find in a request: all except [`IdentitySource::Other`]. Code
+/// outside this project, such as a tower layer, can read them without setting a mark.
+const DETECTABLE_SOURCES: [IdentitySource; 3] =
     [IdentitySource::Cookie, IdentitySource::Credentials, IdentitySource::Connection];
-const UNMARKED_SOURCE_BITS: u8 = IdentitySource::Cookie.bit()
+const DETECTABLE_SOURCE_BITS: u8 = IdentitySource::Cookie.bit()
     | IdentitySource::Credentials.bit()
     | IdentitySource::Connection.bit();
 const API_KEY: &[u8] = b"x-api-key";
@@ -100,6 +103,7 @@ fn hash_identity(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64>
         add("certificate", &client.fingerprint);
     }
     if identifies_client(connection) {
+        // Empty if the client presented its certificate to this server.
         let proxied = connection.proxy_protocol.as_ref().and_then(|proxy| proxy.tls.as_ref());
         let certificate = proxied.map(ProxyProtocolTls::client_bytes).unwrap_or_default();
         add("proxied certificate", &certificate);
@@ -197,9 +201,9 @@ impl PrivateResponse {
 
     /// Marks a request that is forwarded to code that may read any identity but sets no marks, such
     /// as an upstream server. `Cache` then stores the response only if the request has no identity.
-    /// `Cache-Control` does not change, because that code determines it.
+    /// The `Cache-Control` of the response does not change, because that code determines it.
     pub fn mark_forwarded(parts: &Parts) {
-        parts.head.identity_reads().mark(UNMARKED_SOURCE_BITS);
+        parts.head.identity_reads().mark(DETECTABLE_SOURCE_BITS);
     }
 
     /// As [`PrivateResponse::mark_forwarded`], for a request that is delegated to code in this
@@ -233,7 +237,7 @@ impl PrivateResponse {
         connection: &ConnectionInfo,
         extensions: &http::Extensions,
     ) {
-        head.identity_reads().mark(UNMARKED_SOURCE_BITS);
+        head.identity_reads().mark(DETECTABLE_SOURCE_BITS);
         if let Some(outer) = extensions.get::<ExportedMarks>() {
             head.identity_reads().mark(outer.marks);
             if outer.identity_hash.is_some()
@@ -264,7 +268,7 @@ impl PrivateResponse {
     /// they are valid. Does not set a mark.
     #[must_use]
     pub fn carries_identity(parts: &Parts) -> bool {
-        UNMARKED_SOURCES
+        DETECTABLE_SOURCES
             .iter()
             .any(|source| source.is_present(&parts.head, parts.connection_untracked()))
     }
@@ -357,7 +361,7 @@ impl IdentitySources {
     /// client without an identity is not valid for this request.
     #[must_use]
     pub fn are_present(self, head: &RequestHead, connection: &ConnectionInfo) -> bool {
-        UNMARKED_SOURCES
+        DETECTABLE_SOURCES
             .iter()
             .any(|source| self.has(*source) && source.is_present(head, connection))
     }

@@ -131,7 +131,7 @@ mod tests {
         (status, media_type, String::from_utf8(body).expect("UTF-8"))
     }
 
-    fn expect(value: impl IntoResponse, status: u16, media_type: &str, body: &str) {
+    fn assert_response(value: impl IntoResponse, status: u16, media_type: &str, body: &str) {
         let expected = (status, media_type.to_owned(), body.to_owned());
         assert_eq!(status_type_and_body(value.into_response()), expected);
     }
@@ -140,32 +140,32 @@ mod tests {
     fn text_and_bytes_have_their_media_types() {
         const TEXT: &str = "text/plain; charset=utf-8";
         const BYTES: &str = "application/octet-stream";
-        expect("a", 200, TEXT, "a");
-        expect(String::from("a"), 200, TEXT, "a");
-        expect(Box::<str>::from("a"), 200, TEXT, "a");
-        expect(Cow::Borrowed("a"), 200, TEXT, "a");
-        expect(Cow::<str>::Owned("a".into()), 200, TEXT, "a");
-        expect(Bytes::from_static(b"a"), 200, BYTES, "a");
-        expect(b"a".to_vec(), 200, BYTES, "a");
-        expect(b"a", 200, BYTES, "a");
-        expect(&b"a"[..], 200, BYTES, "a");
-        expect(Cow::<[u8]>::Owned(b"a".to_vec()), 200, BYTES, "a");
-        expect(Html("<p>"), 200, "text/html; charset=utf-8", "<p>");
+        assert_response("a", 200, TEXT, "a");
+        assert_response(String::from("a"), 200, TEXT, "a");
+        assert_response(Box::<str>::from("a"), 200, TEXT, "a");
+        assert_response(Cow::Borrowed("a"), 200, TEXT, "a");
+        assert_response(Cow::<str>::Owned("a".into()), 200, TEXT, "a");
+        assert_response(Bytes::from_static(b"a"), 200, BYTES, "a");
+        assert_response(b"a".to_vec(), 200, BYTES, "a");
+        assert_response(b"a", 200, BYTES, "a");
+        assert_response(&b"a"[..], 200, BYTES, "a");
+        assert_response(Cow::<[u8]>::Owned(b"a".to_vec()), 200, BYTES, "a");
+        assert_response(Html("<p>"), 200, "text/html; charset=utf-8", "<p>");
     }
 
     #[test]
     fn a_value_without_a_media_type_gets_no_content_type() {
-        expect((), 200, "", "");
-        expect(StatusCode::IM_A_TEAPOT, 418, "", "");
-        expect(Body::from("a"), 200, "", "a");
-        expect(Response::new(StatusCode::ACCEPTED), 202, "", "");
-        expect(Ok::<(), Infallible>(()), 200, "", "");
+        assert_response((), 200, "", "");
+        assert_response(StatusCode::IM_A_TEAPOT, 418, "", "");
+        assert_response(Body::from("a"), 200, "", "a");
+        assert_response(Response::new(StatusCode::ACCEPTED), 202, "", "");
+        assert_response(Ok::<(), Infallible>(()), 200, "", "");
     }
 
     #[test]
     fn data_is_serialised() {
-        expect(Json([("a", 1)]), 200, "application/json", r#"[["a",1]]"#);
-        expect(Form([("a", "b c")]), 200, "application/x-www-form-urlencoded", "a=b+c");
+        assert_response(Json([("a", 1)]), 200, "application/json", r#"[["a",1]]"#);
+        assert_response(Form([("a", "b c")]), 200, "application/x-www-form-urlencoded", "a=b+c");
     }
 
     #[test]
@@ -272,9 +272,9 @@ mod tests {
     #[test]
     fn a_result_responds_with_its_value_or_its_error() {
         let problem = || Problem::new(StatusCode::CONFLICT, "taken", "choose another");
-        expect(Ok::<_, Problem>("a"), 200, "text/plain; charset=utf-8", "a");
+        assert_response(Ok::<_, Problem>("a"), 200, "text/plain; charset=utf-8", "a");
         let json = problem().to_json();
-        expect(Err::<(), _>(problem()), 409, "application/problem+json", &json);
+        assert_response(Err::<(), _>(problem()), 409, "application/problem+json", &json);
         let large = Err::<(), _>(BodyError::TooLarge { limit: 1 }).into_response();
         assert_eq!(large.status, 413);
     }

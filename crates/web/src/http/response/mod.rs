@@ -51,6 +51,7 @@ impl Drop for RareParts {
         let (extensions, upgrade) = (std::mem::take(&mut self.extensions), self.upgrade.take());
         catch_panic("the destructor of a response's extension", || drop(extensions));
         catch_panic("the destructor of an upgrade", || drop(upgrade));
+        // See `with_after_response`: the future forwards the request's body.
         let after_response = self.after_response.take();
         catch_panic("the destructor of a request's body", || drop(after_response));
     }
@@ -188,6 +189,7 @@ impl Headers {
         };
         *existing = value;
         if matching.next().is_some() {
+            // The first field has the new value; the others are removed.
             let mut has_first = false;
             self.0.retain(|(other, _)| *other != name || !std::mem::replace(&mut has_first, true));
         }
@@ -235,8 +237,8 @@ impl Headers {
         value.to_str().ok()
     }
 
-    /// Declares that the response depends on the request field `name`: adds the name, which must be
-    /// in lower case, to `Vary` unless `Vary` already lists it.
+    /// Declares that the response depends on the request field `name`: adds the name to `Vary`
+    /// unless `Vary` already lists it. Panics if the name is not in lower case.
     pub fn add_vary(&mut self, name: &'static str) {
         self.add_vary_name(&HeaderName::from_static(name));
     }

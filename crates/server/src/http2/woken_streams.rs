@@ -9,79 +9,81 @@ use std::task::{Wake, Waker};
 
 /// The slots of woken streams, and the connection's waker. Any thread can wake a stream.
 #[derive(Default)]
-pub(super) struct ReadySet(Mutex<ReadySetInner>);
+pub(super) struct WokenStreams(Mutex<WokenStreamsInner>);
 
 #[derive(Default)]
-struct ReadySetInner {
-    /// One bit per slot.
+struct WokenStreamsInner {
+    /// One bit per slot, set if the stream was woken.
     words: Vec<u64>,
+    /// Whether any bit is set.
     has_woken: bool,
     /// The waker to call when the first bit is set. `None` during a turn.
-    connection: Option<Waker>,
+    connection_waker: Option<Waker>,
 }
 
-impl ReadySet {
+impl WokenStreams {
     /// Creates the waker of a stream.
     pub(super) fn waker(self: &Arc<Self>, slot: u32) -> Waker {
-        Waker::from(Arc::new(StreamWaker { ready_set: Arc::clone(self), slot }))
+        Waker::from(Arc::new(StreamWaker { woken_streams: Arc::clone(self), slot }))
     }
 
     /// Begins a turn: moves the slots of woken streams to `slots`.
     pub(super) fn take_woken(&self, slots: &mut Vec<u32>) {
         let mut set = self.lock();
-        set.connection = None;
+        set.connection_waker = None;
         if !take(&mut set.has_woken) {
             return;
         }
         for (index, word) in (0..).zip(&mut set.words) {
-            let mut word = take(word);
-            while word != 0 {
-                slots.push(index * u64::BITS + word.trailing_zeros());
-                word &= word - 1;
+            let mut bits = take(word);
+            while bits != 0 {
+                slots.push(index * u64::BITS + bits.trailing_zeros());
+                // Clears the lowest bit that is set.
+                bits &= bits - 1;
             }
         }
     }
 
-    /// Ends a turn: the next stream that is woken also wakes `connection`. If a stream has been
-    /// woken during the turn, does nothing and returns false.
-    pub(super) fn arm(&self, connection: &Waker) -> bool {
+    /// Ends a turn: the next stream that is woken also calls `connection_waker`. If a stream has
+    /// been woken during the turn, does nothing and returns false.
+    pub(super) fn arm(&self, connection_waker: &Waker) -> bool {
         let mut set = self.lock();
         if set.has_woken {
             return false;
         }
-        set.connection = Some(connection.clone());
+        set.connection_waker = Some(connection_waker.clone());
         true
     }
 
     /// Clears the connection's waker and all wake-ups.
     pub(super) fn clear(&self) {
-        let connection = {
+        let connection_waker = {
             let mut set = self.lock();
             set.words.fill(0);
             set.has_woken = false;
-            set.connection.take()
+            set.connection_waker.take()
         };
-        drop(connection);
+        drop(connection_waker);
     }
 
     /// Marks a stream as woken.
     pub(super) fn wake(&self, slot: u32) {
-        let connection = {
+        let connection_waker = {
             let mut set = self.lock();
-            let word = (slot / u64::BITS) as usize;
-            if set.words.len() <= word {
-                set.words.resize(word + 1, 0);
+            let word_index = (slot / u64::BITS) as usize;
+            if set.words.len() <= word_index {
+                set.words.resize(word_index + 1, 0);
             }
-            set.words[word] |= 1 << (slot % u64::BITS);
+            set.words[word_index] |= 1 << (slot % u64::BITS);
             set.has_woken = true;
-            set.connection.take()
+            set.connection_waker.take()
         };
-        if let Some(connection) = connection {
-            connection.wake();
+        if let Some(connection_waker) = connection_waker {
+            connection_waker.wake();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ReadySetInner> {
+    fn lock(&self) -> MutexGuard<'_, WokenStreamsInner> {
         // No code that can panic runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,17 +91,17 @@ impl ReadySet {
 
 /// Wakes one stream.
 struct StreamWaker {
-    ready_set: Arc<ReadySet>,
+    woken_streams: Arc<WokenStreams>,
     slot: u32,
 }
 
 impl Wake for StreamWaker {
     fn wake(self: Arc<Self>) {
-        self.ready_set.wake(self.slot);
+        self.woken_streams.wake(self.slot);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.ready_set.wake(self.slot);
+        self.woken_streams.wake(self.slot);
     }
 }
 
@@ -109,8 +111,8 @@ mod tests {
 
     #[test]
     fn returns_each_woken_stream_once_and_wakes_the_connection_once() {
-        let ready = Arc::new(ReadySet::default());
-        let connection = Arc::new(ReadySet::default());
+        let ready = Arc::new(WokenStreams::default());
+        let connection = Arc::new(WokenStreams::default());
         assert!(ready.arm(&connection.waker(7)));
         for slot in [3, 64, 200, 3] {
             ready.wake(slot);
