@@ -1,5 +1,6 @@
 //! Converts requests to and from the types of the `http` crate.
 
+use crate::extensions;
 use http::Uri;
 use http::header::HOST;
 use http::uri::PathAndQuery;
@@ -44,7 +45,9 @@ pub(crate) fn into_http<B>(
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let stripped = if strip_mount_prefix { strip_prefix(&parts, request.uri()) } else { None };
-    if stripped.is_some() || parts.head.depends_on_selection() {
+    // The code around a nested application may change the path.
+    if stripped.is_some() || parts.head.depends_on_selection() || extensions::may_have_nested_app()
+    {
         let (path, routes_hash) = (parts.head.original_path().into(), parts.head.routes_hash());
         request.extensions_mut().insert(MountInfo { path, routes_hash });
     }

@@ -128,6 +128,7 @@ fn rebuild(original: &Parts, mut head: RequestHead) -> RequestHead {
         (original.head.route_id(), ())
     });
     head.link_to_original(&original.head);
+    head.keep_original_path(&original.head);
     PrivateResponse::mark_changed(&head, &original.head);
     head
 }

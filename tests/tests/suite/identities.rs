@@ -24,6 +24,7 @@ on_both_drivers! {
     a_page_behind_a_cache_is_sent_to_its_own_client,
     a_payment_with_the_key_of_another_client_is_not_answered_with_its_receipt,
     an_identity_that_was_read_outside_is_one_wherever_the_response_is_made,
+    a_tenant_in_a_path_or_host_that_tower_code_rewrites_is_distinguished_from_others,
     an_application_in_a_mounted_service_knows_its_connection,
     a_body_that_reads_the_identity_is_for_its_client,
     fields_that_a_client_names_in_connection_do_not_change_what_others_get,
@@ -324,6 +325,75 @@ fn an_identity_that_was_read_outside_is_one_wherever_the_response_is_made(driver
         assert_eq!(body(&ask(&format!("POST {way}/once/pay"), "ali", "")), "ali pays", "{way}");
         let other = ask(&format!("POST {way}/once/pay"), "bob", "");
         assert!(!other.contains("ali pays"), "{way}: {other}");
+    }
+    running.graceful_shutdown().expect("the shutdown succeeds");
+}
+
+/// Takes the user from the first segment of the path or from `Host`, and removes it, as axum's
+/// `nest` and gateways do.
+async fn take_tenant_in_axum(
+    mut request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    let path = request.uri().path().to_owned();
+    let host = request.headers().get("host").and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.strip_suffix(".example")).map(str::to_owned);
+    if let Some(tenant) = host {
+        request.headers_mut().insert("host", HeaderValue::from_static("internal"));
+        request.extensions_mut().insert(KnownUser(tenant));
+    } else if let Some((tenant, rest)) =
+        path.strip_prefix("/t/").and_then(|path| path.split_once('/'))
+    {
+        *request.uri_mut() = format!("/{rest}").parse().expect("the rest of a path is a path");
+        request.extensions_mut().insert(KnownUser(tenant.to_owned()));
+    }
+    next.run(request).await
+}
+
+fn a_tenant_in_a_path_or_host_that_tower_code_rewrites_is_distinguished_from_others(
+    driver: DriverChoice,
+) {
+    let (pages, outcomes) = (CacheStore::new(), MemoryIdempotencyStore::new());
+    let (remote_pages, remote_outcomes) = (pages.clone(), outcomes.clone());
+    let remote = spawn_tower(move || shop(&remote_pages, &remote_outcomes));
+    let remote = remote.expect("the application is valid");
+    let app = move || {
+        let take = || axum::middleware::from_fn(take_tenant_in_axum);
+        let layer = || layer_with_body(axum::body::Body::new, take());
+        let nested = into_tower(shop(&pages, &outcomes)).expect("the application is valid");
+        let router = axum::Router::new().fallback_service(remote.clone());
+        App::new()
+            .scope("/t/{tenant}/native", |scope| scope.wrap(layer()).merge(shop(&pages, &outcomes)))
+            .scope("/native", |scope| scope.wrap(layer()).merge(shop(&pages, &outcomes)))
+            .scope("/t/{tenant}/nested", |scope| scope.wrap(layer()).mount("/", nested))
+            .mount("/", axum::Router::new().fallback_service(router.layer(take())))
+    };
+    let Some(running) = started(Server::bind("127.0.0.1:0").driver(driver).start(app)) else {
+        return;
+    };
+    let ask = |line: &str, host: &str| {
+        let key = line.split('/').rev().take(2).collect::<String>();
+        let fields = format!("Idempotency-Key: \"{key}\"\r\nContent-Length: 0");
+        let head =
+            format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\nConnection: close\r\n\r\n");
+        receive(send(&running, head))
+    };
+    for (by_path, by_host) in [("/t/{}/native", "/native"), ("/t/{}", "")] {
+        for name in ["ali", "bob", "ali"] {
+            let path = by_path.replace("{}", name);
+            assert_eq!(body(&ask(&format!("GET {path}/cached/me"), "a")), name, "{path}");
+            let answer = ask(&format!("GET {by_host}/cached/me"), &format!("{name}.example"));
+            assert_eq!(body(&answer), name, "{by_host}");
+        }
+        for name in ["ali", "bob"] {
+            let path = by_path.replace("{}", name);
+            let by_path = ask(&format!("POST {path}/once/pay"), "a");
+            let by_host = ask(&format!("POST {by_host}/once/pay"), &format!("{name}.example"));
+            for answer in [by_path, by_host] {
+                let other = if name == "ali" { "bob" } else { "ali" };
+                assert!(!answer.contains(&format!("{other} pays")), "{answer}");
+            }
+        }
     }
     running.graceful_shutdown().expect("the shutdown succeeds");
 }

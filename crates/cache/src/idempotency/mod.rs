@@ -29,9 +29,9 @@ use peregrine_web::{
     Body, IntoResponse, Middleware, Parts, Problem, Request, RequestHead, Response, Service,
 };
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -142,8 +142,8 @@ struct IdempotencySettings<S> {
     retention: Duration,
     lease: Duration,
     response_bytes_max: u64,
-    /// The routes whose handlers did not look for an identity when they were last called.
-    anonymous_routes: RefCell<HashSet<u64>>,
+    /// What is known of the routes that were called.
+    routes: RefCell<HashMap<u64, RouteKind>>,
 }
 
 type ScopeFn = Box<dyn Fn(&Parts) -> String>;
@@ -162,7 +162,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
             retention: RETENTION,
             lease: LEASE,
             response_bytes_max: RESPONSE_BYTES_MAX,
-            anonymous_routes: RefCell::default(),
+            routes: RefCell::default(),
         }))
     }
 
@@ -332,16 +332,19 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         let completion = catch_unwind_future(async {
             // Render problems as the application will send them.
             let response = states.render_problem(next.call(request).await, &head);
-            self.record_route(&head, &watch);
-            self.complete(&key, claim, response, shared_scope.as_ref()).await
+            self.record_route(&head, &watch, response.status);
+            let releases_key = self.releases_key(&response);
+            self.complete(&key, claim, response, releases_key, shared_scope.as_ref()).await
         });
         match completion.await {
             Ok(response) => response,
             Err(panic) => {
                 let response = Problem::internal_error().into_response();
-                drop(
-                    self.complete(&key, claim, states.render_problem(response, &head), None).await,
-                );
+                let response = states.render_problem(response, &head);
+                // `release_if` may be what panicked. The key must not stay in progress.
+                let releases_key = catch_unwind(AssertUnwindSafe(|| self.releases_key(&response)));
+                let releases_key = releases_key.unwrap_or(false);
+                drop(self.complete(&key, claim, response, releases_key, None).await);
                 resume_unwind(panic)
             }
         }
@@ -355,16 +358,26 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
         let has_identity =
             PrivateResponse::carries_identity(parts) || PrivateResponse::is_marked(parts);
-        !has_identity || self.anonymous_routes.borrow().contains(&parts.head.routes_hash())
+        let routes = self.routes.borrow();
+        !has_identity || routes.get(&parts.head.routes_hash()) == Some(&RouteKind::Anonymous)
     }
 
-    /// Records whether the handler of a route looks for an identity.
-    fn record_route(&self, head: &RequestHead, watch: &PrivateResponseWatch) {
-        let (route, mut routes) = (head.routes_hash(), self.anonymous_routes.borrow_mut());
-        if watch.sources() == IdentitySources::default() {
-            routes.insert(route);
-        } else {
-            routes.remove(&route);
+    /// Records whether the handler of a route looks for an identity. A route where it did so once
+    /// stays one of those, and a failure proves nothing, because the handler may have failed before
+    /// it looked: otherwise strangers could make a route count as anonymous, and lock out its users.
+    fn record_route(&self, head: &RequestHead, watch: &PrivateResponseWatch, status: StatusCode) {
+        let mut routes = self.routes.borrow_mut();
+        if watch.sources() != IdentitySources::default() {
+            routes.insert(head.routes_hash(), RouteKind::Identified);
+        } else if status.is_success() {
+            routes.entry(head.routes_hash()).or_insert(RouteKind::Anonymous);
+        }
+    }
+
+    fn releases_key(&self, response: &Response) -> bool {
+        match &self.release_if {
+            Some(release_if) => release_if(response),
+            None => is_retryable(response),
         }
     }
 
@@ -375,12 +388,9 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         key: &str,
         claim: u64,
         mut response: Response,
+        releases_key: bool,
         shared_scope: Option<&SharedScope>,
     ) -> Response {
-        let releases_key = match &self.release_if {
-            Some(release_if) => release_if(&response),
-            None => is_retryable(&response),
-        };
         if releases_key || response.status == StatusCode::SWITCHING_PROTOCOLS {
             if let Err(error) = self.store.release(key, claim).await {
                 catch_log_panic(

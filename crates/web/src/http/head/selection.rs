@@ -142,6 +142,18 @@ impl RequestHead {
         self.selection().mount.as_ref().map_or_else(|| self.path(), |mount| &mount.path)
     }
 
+    /// If code that does not know this type, such as a tower layer, has changed the path of
+    /// `original`, this head still has the path that the client sent as its
+    /// [`original_path`](Self::original_path), by which caches distinguish requests.
+    #[doc(hidden)]
+    pub fn keep_original_path(&mut self, original: &Self) {
+        if self.path() != original.original_path() {
+            let path = original.original_path().into();
+            let selection = self.selection_mut();
+            selection.mount = Some(MountInfo { path, routes_hash: selection.outer_routes_hash });
+        }
+    }
+
     /// Records how the request reached this application.
     #[doc(hidden)]
     pub fn set_mount(&mut self, mount: MountInfo) {

@@ -85,7 +85,8 @@ struct ExportedMarks {
     identity_hash: Option<u64>,
 }
 
-/// Hashes every value that may identify the client; `None` if the request has no such value.
+/// Hashes every value that may identify the client; `None` if the request has no such value. The
+/// authority counts, because it may name the tenant of an application.
 fn hash_identity(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     let mut has_identity = false;
@@ -98,6 +99,9 @@ fn hash_identity(head: &RequestHead, connection: &ConnectionInfo) -> Option<u64>
     }
     if let Some(query) = head.query() {
         add("query", query.as_bytes());
+    }
+    if !head.authority().is_empty() {
+        add("authority", head.authority().as_bytes());
     }
     if let Some(client) = connection.client_identity() {
         add("certificate", &client.fingerprint);
@@ -259,7 +263,8 @@ impl PrivateResponse {
             values.peek().is_some() && !values.eq(head.header_values_untracked(name))
         };
         let has_other_query = original.query().is_some() && original.query() != head.query();
-        if has_other_query || IDENTITY_FIELDS.iter().any(is_changed) {
+        let has_other_authority = original.authority() != head.authority();
+        if has_other_query || has_other_authority || IDENTITY_FIELDS.iter().any(is_changed) {
             Self::mark_source(head, IdentitySource::Other);
         }
     }
