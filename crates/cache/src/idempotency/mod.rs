@@ -445,6 +445,13 @@ fn credential_scope(head: &RequestHead) -> String {
     }
 }
 
+/// Whether the handler of a route looks for an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RouteKind {
+    Anonymous,
+    Identified,
+}
+
 /// Decides which responses must not be stored because [`Idempotency::scope`] is not set, so that
 /// several clients may share a scope.
 struct SharedScope {

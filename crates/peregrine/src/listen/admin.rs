@@ -24,7 +24,8 @@ pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 ///   [`liveness_threshold`](Self::liveness_threshold).
 /// - `/readyz`: 200 while the server serves; 503 before that, and once a shutdown was requested.
 ///   `/readyz?overload=unready` also responds with 503 while all workers refuse requests because
-///   memory is short.
+///   memory is short. After an upgrade in place, the old process responds with 200 while it drains,
+///   because the new one serves.
 /// - `/startupz`: 200 once all workers serve.
 /// - `/routes`: the application's routes, in JSON.
 /// - `/connections`: the number of connections in each state, by worker, in JSON.

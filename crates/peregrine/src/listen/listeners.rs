@@ -86,6 +86,7 @@ impl Listeners {
         permissions: &SocketFilePermissions,
         inherited: &mut Option<InheritedListeners>,
     ) -> Result<AdminListener, Error> {
+        // The sockets are for one worker: the admin listener's own thread.
         let (key, socket_options) = (source.key(), SocketOptions::default());
         let (bound_sockets, is_inherited) =
             source.bind_or_inherit(permissions, 1, &socket_options, inherited)?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use peregrine_web::cookies::Cookies;
+use peregrine_web::extract::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tracing::field::{Field, Visit};
 use tracing::subscriber::NoSubscriber;
@@ -119,6 +120,40 @@ fn responses_are_evicted_for_keys_but_keys_are_not() {
         );
     }
     assert_eq!(status(&send(&client, "/mine", user, 0, 1)), 422);
+}
+
+#[test]
+fn strangers_whose_requests_fail_do_not_lock_out_the_users_of_a_route() {
+    for users_come_first in [false, true] {
+        let store = MemoryIdempotencyStore::new().bytes_max(20_000);
+        // The path is read before the cookie, so the handler fails before it reads an identity.
+        let pay = |Path(_): Path<u32>, cookies: Cookies| {
+            drop(cookies);
+            "paid"
+        };
+        let app = App::new().wrap(Idempotency::new(store.clone())).post("/pay/{amount}", pay);
+        let client = app.test();
+        let user = Some("user=ali");
+        if users_come_first {
+            assert_eq!(status(&send(&client, "/pay/3", user, 9000, 0)), 200);
+        }
+        let is_rejected = |key: u32| status(&send(&client, "/pay/x", None, key, 0)) == 503;
+        assert!((0..1000).any(is_rejected), "the strangers' quarter is full");
+        assert_eq!(status(&send(&client, "/pay/3", user, 9001, 0)), 200, "{store:?}");
+    }
+}
+
+#[test]
+fn a_panic_of_release_if_leaves_no_key_in_progress() {
+    let panics = |_: &Response| panic!("requested by the test");
+    let client = App::new()
+        .wrap(Idempotency::new(MemoryIdempotencyStore::new()).release_if(panics))
+        .post("/", || "done")
+        .test();
+    let first = std::panic::catch_unwind(Safe(|| send(&client, "/", None, 1, 0)));
+    assert!(first.map_or(true, |response| status(&response) == 500));
+    let again = send(&client, "/", None, 1, 0);
+    assert_eq!((status(&again), again.header("idempotent-replayed")), (500, Some("true")));
 }
 
 #[test]
