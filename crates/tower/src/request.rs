@@ -45,15 +45,11 @@ pub(crate) fn into_http<B>(
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let stripped = if strip_mount_prefix { strip_prefix(&parts, request.uri()) } else { None };
-<<<<<<< HEAD
-    // The code around a nested application may change the path.
+    // An application inside the service distinguishes by this value, for example in cache keys,
+    // between requests that reached it under different prefixes or through different routes. The
+    // service around it may change the path, too.
     if stripped.is_some() || parts.head.depends_on_selection() || extensions::may_have_nested_app()
     {
-=======
-    // An application inside the service distinguishes by this value, for example in cache keys,
-    // between requests that reached it under different prefixes or through different routes.
-    if stripped.is_some() || parts.head.depends_on_selection() {
->>>>>>> pass3
         let (path, routes_hash) = (parts.head.original_path().into(), parts.head.routes_hash());
         request.extensions_mut().insert(MountInfo { path, routes_hash });
     }
