@@ -339,7 +339,7 @@ fn too_few_threads_are_told_before_the_first_line(driver: &str) {
         let mut errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let mut line = String::new();
         errors.read_line(&mut line).expect("the process writes a line");
-        if line.contains("Trying io_uring failed") {
+        if line.contains("The io_uring self-test failed") {
             refused += 1;
             process.wait().expect("the process exits");
             continue;
