@@ -2,7 +2,7 @@ use peregrine::prelude::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The numbers of free and of sold seats, shared by all workers.
+/// The numbers of free and sold seats, shared by all workers.
 #[derive(Clone)]
 struct Hall(Arc<Mutex<(u32, u32)>>);
 
@@ -20,7 +20,7 @@ async fn buy(hall: StateRef<Hall>) -> Result<&'static str, Problem> {
     Ok("Enjoy the show!")
 }
 
-/// Stands for a slow call to the bank, which a test replaces by something like this.
+/// Stands in for the slow call to the bank, as a mock would in a test.
 async fn pay() {
     tokio::time::sleep(Duration::from_millis(800)).await;
 }
@@ -41,7 +41,7 @@ fn every_seat_is_free_or_sold() {
             buyers.push(sim.spawn(async move { request.send().await }));
         }
         for buyer in buyers {
-            // With a seat, without one, or disconnected before the response.
+            // The buyer got a seat, got none, or disconnected before the response.
             let _ = buyer.await;
         }
         server.graceful_shutdown().await;
