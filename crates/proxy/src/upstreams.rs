@@ -1,7 +1,7 @@
 //! The upstream servers: their health, and the choice of the next one.
 
-#[cfg(feature = "tls")]
 use crate::error::UpstreamError;
+#[cfg(feature = "tls")]
 use crate::upstream_tls::{UpstreamTls, native_roots_config};
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};

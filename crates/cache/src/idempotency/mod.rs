@@ -362,9 +362,9 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         !has_identity || routes.get(&parts.head.routes_hash()) == Some(&RouteKind::Anonymous)
     }
 
-    /// Records whether the handler of a route looks for an identity. A route where it did so once
-    /// stays one of those, and a failure proves nothing, because the handler may have failed before
-    /// it looked: otherwise strangers could make a route count as anonymous, and lock out its users.
+    /// Records whether the handler of a route looks for an identity. Once it has, the route stays
+    /// one of those. A failed request is not evidence, because the handler may have failed before
+    /// it looked. Otherwise strangers could make a route count as anonymous and lock out its users.
     fn record_route(&self, head: &RequestHead, watch: &PrivateResponseWatch, status: StatusCode) {
         let mut routes = self.routes.borrow_mut();
         if watch.sources() != IdentitySources::default() {
