@@ -12,9 +12,10 @@ use peregrine_tests::client::{PATIENCE, connect, field, started, wait_for};
 use peregrine_tests::on_both_drivers;
 use peregrine_tests::server::streams::Streams;
 use peregrine_tests::server::{SocketWire, secure};
+use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::mem::take;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -564,10 +565,12 @@ fn named(name: &'static str) -> impl Fn(usize, TcpStream) + Send + Sync {
 }
 
 fn an_upstream_that_is_down_is_left_out_and_the_others_answer(choice: DriverChoice) {
-    let nobody = {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        format!("http://{}", listener.local_addr().expect("the socket is bound"))
-    };
+    // Bound but not listening: the kernel refuses connections, and no other test gets the port.
+    let reserved = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    reserved.bind(&any_port.into()).expect("a port");
+    let address = reserved.local_addr().expect("the socket is bound").as_socket();
+    let nobody = format!("http://{}", address.expect("an IP address"));
     let (one, two) = (peer(named("one")).0, peer(named("two")).0);
     for balance in [LoadBalancing::RoundRobin, LoadBalancing::LeastRequests] {
         let upstreams =
