@@ -27,8 +27,9 @@ const ANONYMOUS_SHARE_DIVISOR: usize = 4;
 /// the store is full (64 MiB, or [`MemoryIdempotencyStore::bytes_max`]), it first evicts the
 /// responses of finished requests, oldest first; repeating such a request gets a 409. When it is
 /// full of keys alone, requests with new keys get a 503, whose `Retry-After` is the time until the
-/// next key expires, and this is logged once. Requests without an identity may use a quarter of the
-/// store, so that they cannot lock other clients out.
+/// next key expires, and this is logged once. Requests without an identity may use only a quarter
+/// of the store. On a route that reads cookies, any cookie counts as an identity, even an invented
+/// one, so put authentication or a rate limit outside of `Idempotency`.
 #[derive(Clone)]
 pub struct MemoryIdempotencyStore(Arc<Mutex<MemoryStoreInner>>);
 

@@ -98,7 +98,8 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///   [`PrivateResponse::mark`](peregrine_web::private_response::PrivateResponse::mark), their
 ///   responses are not stored, the repeated request gets a 409, and the log says that
 ///   [`Idempotency::scope`] must be set. The same applies to responses with `Set-Cookie` to
-///   requests without `Authorization` and `X-Api-Key`.
+///   requests without `Authorization` and `X-Api-Key`, and to applications inside another server,
+///   which may have identified the client.
 ///
 /// # Outcomes
 ///
