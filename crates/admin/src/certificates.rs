@@ -35,7 +35,7 @@ const ORDERS: MetricFamily<'_> = MetricFamily {
 };
 
 #[cfg(feature = "acme")]
-const FAILURES: MetricFamily<'_> = MetricFamily {
+const CONSECUTIVE_FAILURES: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_failures",
     metric_type: MetricType::Gauge,
     unit: "",
@@ -51,7 +51,7 @@ const NEXT_ORDER: MetricFamily<'_> = MetricFamily {
 };
 
 #[cfg(feature = "acme")]
-const ERRORS: MetricFamily<'_> = MetricFamily {
+const ORDER_ERRORS: MetricFamily<'_> = MetricFamily {
     name: "peregrine_acme_errors",
     metric_type: MetricType::Counter,
     unit: "",
@@ -71,7 +71,7 @@ const PANICS: MetricFamily<'_> = MetricFamily {
 pub(crate) fn families() -> impl Iterator<Item = MetricFamily<'static>> {
     let families = [EXPIRY, RELOADS, RELOAD_ERRORS].into_iter();
     #[cfg(feature = "acme")]
-    let families = families.chain([ORDERS, ERRORS, FAILURES, NEXT_ORDER, PANICS]);
+    let families = families.chain([ORDERS, ORDER_ERRORS, CONSECUTIVE_FAILURES, NEXT_ORDER, PANICS]);
     families
 }
 
@@ -142,14 +142,14 @@ fn write_orders(page: &mut Exposition, tls_configs: &[TlsConfig]) {
     for (result, count) in [("issued", issued), ("adopted", adopted), ("failed", failed)] {
         page.sample(&[("result", result)], count);
     }
-    page.begin_family(&ERRORS);
+    page.begin_family(&ORDER_ERRORS);
     for reason in peregrine_acme::FailureReason::ALL {
         let count_of =
             |status: &peregrine_acme::AcmeStatus| status.failures_by_reason.get(&reason).copied();
         let count = statuses.iter().filter_map(count_of).sum::<u64>();
         page.sample(&[("reason", reason.label())], count);
     }
-    page.begin_family(&FAILURES);
+    page.begin_family(&CONSECUTIVE_FAILURES);
     for (name, (failures, _)) in &names {
         page.sample(&[("name", name)], *failures as f64);
     }

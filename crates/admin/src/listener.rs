@@ -27,9 +27,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The number of connection slots that are reserved for new connections when all other slots are in
-/// use. If no reserved slot is free either, the server closes the oldest connection in these slots
-/// that has not sent a request. Probes can therefore always connect, even if idle clients hold all
-/// other slots.
+/// use. If no reserved slot is free either, the connection that has been in one for longest is
+/// closed, as soon as it has no request in progress. Probes can therefore always connect, even if
+/// idle clients hold all other slots.
 const RESERVED_CONNECTIONS: usize = 64;
 
 /// How long [`RunningAdmin::shutdown`] waits for the thread.
@@ -55,7 +55,7 @@ pub fn app() -> App {
 }
 
 /// Serves the pages on the calling thread until a shutdown is requested through `own_lifecycle`,
-/// the lifecycle of the admin listener. That of the server is in `state`.
+/// the lifecycle of the admin listener. The server's lifecycle is in `state`.
 fn run(
     listeners: Vec<BoundListener<Socket>>,
     state: &Arc<AdminState>,
@@ -114,7 +114,7 @@ impl FdReserve for ReservedFds {
         }
     }
 
-    fn is_depleted(&self) -> bool {
+    fn is_incomplete(&self) -> bool {
         self.0.borrow().len() < RESERVED_FDS
     }
 }
@@ -156,7 +156,8 @@ fn limits() -> Limits {
         idle_timeout: Duration::from_secs(30),
         transfer_rate_grace: Duration::from_secs(10),
         exchange_timeout: Some(Duration::from_secs(10)),
-        // This gives a connection that has just been accepted time to send its request.
+        // During the shutdown, a connection that has just been accepted has time to send its
+        // request.
         drain_idle_timeout: Duration::from_millis(500),
         linger_timeout: Duration::from_millis(100),
         linger_time_max: Duration::from_millis(500),

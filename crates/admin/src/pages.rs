@@ -48,8 +48,8 @@ fn livez(state: StateParam) -> PageResponse {
     if blocked.is_empty() {
         return probe_response(true, "alive");
     }
-    let describe = |handler: crate::state::BlockedWorker| {
-        let crate::state::BlockedWorker { worker, route, blocked_for } = handler;
+    let describe = |blocked_worker: crate::state::BlockedWorker| {
+        let crate::state::BlockedWorker { worker, route, blocked_for } = blocked_worker;
         format!(
             "worker {worker}: {route} has blocked its thread for {:.1} s",
             blocked_for.as_secs_f64()

@@ -190,6 +190,7 @@ fn atomic_add_f64(bits: &AtomicU64, addend: f64) {
 }
 
 thread_local! {
+    /// The index of the shard that this thread updates. `None` until its first update.
     static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
     static THREAD_CACHE: RefCell<ThreadCache> = RefCell::default();
 }
@@ -205,7 +206,7 @@ struct ThreadCache {
 /// The maximum number of cached handles of each kind; beyond it the cache is cleared.
 const THREAD_CACHE_MAX: usize = 1024;
 
-/// Returns the shard that this thread updates.
+/// Returns the index of the shard that this thread updates.
 fn current_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.get().unwrap_or_else(|| {
@@ -215,7 +216,7 @@ fn current_shard() -> usize {
     })
 }
 
-/// Returns this thread's handle, which is created on first use.
+/// Returns this thread's handle to the cell of `key`. Creates both on first use.
 fn cached_handle<C>(
     select: impl FnOnce(&mut ThreadCache) -> &mut HashMap<Key, Arc<ThreadHandle<C>>>,
     key: &Key,

@@ -29,6 +29,7 @@ pub struct WorkerView {
     tid: OnceLock<u32>,
     /// The methods and the pattern of each route.
     routes: OnceLock<Vec<(String, String)>>,
+    /// Whether the worker has started to serve. Remains true when it ends.
     is_serving: AtomicBool,
 }
 
@@ -124,7 +125,7 @@ pub struct AdminState {
 #[derive(Clone, Debug)]
 struct LastPoll {
     /// The number of the poll, which identifies it.
-    poll_count: usize,
+    poll_number: usize,
     route: String,
     /// When the poll was first seen.
     since: Instant,
@@ -204,12 +205,12 @@ impl AdminState {
         self.certificates.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether all workers are serving.
+    /// Returns whether all workers have started to serve.
     pub(crate) fn all_serving(&self) -> bool {
         self.workers.iter().all(|worker| worker.is_serving.load(Ordering::Acquire))
     }
 
-    /// Whether all workers refuse requests because memory is short.
+    /// Returns whether there are workers, and all of them reject requests because memory is short.
     pub(crate) fn all_low_on_memory(&self) -> bool {
         let mut workers = self.workers.iter();
         !self.workers.is_empty() && workers.all(|worker| worker.metrics.is_memory_low())
@@ -234,19 +235,19 @@ impl AdminState {
             self.workers.iter().zip(&mut *last_polls).enumerate()
         {
             let current_poll = worker.heartbeat().and_then(|heartbeat| heartbeat.current_poll());
-            let Some((poll_count, route)) = current_poll else {
+            let Some((poll_number, route)) = current_poll else {
                 *last_poll = None;
                 continue;
             };
             match last_poll {
-                Some(last_poll) if last_poll.poll_count == poll_count => {
+                Some(last_poll) if last_poll.poll_number == poll_number => {
                     let blocked_for = now.saturating_duration_since(last_poll.since);
                     if blocked_for >= self.liveness_threshold {
                         let route = last_poll.route.clone();
                         blocked.push(BlockedWorker { worker: worker_id, route, blocked_for });
                     }
                 }
-                _ => *last_poll = Some(LastPoll { poll_count, route, since: now }),
+                _ => *last_poll = Some(LastPoll { poll_number, route, since: now }),
             }
         }
         blocked

@@ -94,6 +94,7 @@ impl CredentialLocation {
     pub(crate) fn scheme_name(&self) -> &str {
         match self {
             Self::Scheme(name) => name,
+            // Unused: the challenge for an API key does not contain this name.
             Self::Header(_) | Self::Query(_) => "Bearer",
         }
     }
@@ -195,6 +196,7 @@ impl Credentials for ApiKey {
     fn read(parts: &Parts, location: &CredentialLocation) -> Result<Option<Self>, &'static str> {
         location.record_lookup(parts);
         let (first, second): (Option<Cow<'_, [u8]>>, _) = match location {
+            // An `ApiKeyLocation` is never a `Scheme`.
             CredentialLocation::Header(name) | CredentialLocation::Scheme(name) => {
                 let mut fields = parts.head.header_values(name).map(Cow::Borrowed);
                 (fields.next(), fields.next())

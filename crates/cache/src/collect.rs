@@ -17,8 +17,9 @@ const FRAMES_PER_POLL: u32 = 32;
 pub(crate) enum Collected {
     /// The complete content.
     Complete(Bytes),
-    /// A body that yields the same frames as the original one, which was too long or too slow, had
-    /// trailers, failed, or did not have its announced length, or the worker was low on memory.
+    /// A body with the content, and the trailers or error, of the original one. That one was too
+    /// long or too slow, had trailers, failed, or did not have its declared length; or the worker
+    /// was low on memory.
     Incomplete(Body),
 }
 
@@ -36,7 +37,7 @@ pub(crate) async fn collect_body(
         Ok(bytes) => return Collected::Complete(bytes),
         Err(body) => body,
     };
-    let announced_length = body.length();
+    let declared_length = body.length();
     let (mut buffer, mut last_frame, mut reservation) =
         (BodyBuffer::default(), None, MemoryReservation::empty());
     // Without a runtime, as in tests, timers do not work.
@@ -59,12 +60,13 @@ pub(crate) async fn collect_body(
             polled.map(Some)
         });
         match next.await {
+            // The time limit has passed.
             None => break false,
             Some(None) => {
                 is_ended = true;
-                // A response to HEAD may announce the length of the GET response without having
+                // A response to HEAD may declare the length of the GET response without having
                 // content.
-                break announced_length.is_none_or(|length| length == buffer.length());
+                break declared_length.is_none_or(|length| length == buffer.length());
             }
             Some(Some(frame)) => match frame.map(Frame::into_data) {
                 Ok(Ok(data)) => {

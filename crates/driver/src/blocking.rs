@@ -82,7 +82,7 @@ impl BlockingThreads {
 }
 
 /// Waits for a worker's blocking functions when the worker ends: implements
-/// [`Driver::wait_for_blocking_tasks_while`] for drivers that host tokio.
+/// [`Driver::keep_waiting_for_blocking_tasks_while`] for drivers that host tokio.
 #[derive(Default)]
 pub struct BlockingTasks {
     threads: BlockingThreads,
@@ -100,7 +100,7 @@ impl BlockingTasks {
     }
 
     /// Makes [`shut_down`](Self::shut_down) wait while `keep_waiting` returns true.
-    pub fn wait_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
+    pub fn set_keep_waiting(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
         self.keep_waiting.replace(Some(Box::new(keep_waiting)));
     }
 
@@ -137,7 +137,7 @@ impl BlockingTasks {
     }
 
     fn should_keep_waiting(&self) -> bool {
-        // Taken out during the call, because `keep_waiting` may itself call `wait_while`.
+        // Taken out during the call, because `keep_waiting` may itself call `set_keep_waiting`.
         let Some(mut keep_waiting) = self.keep_waiting.take() else { return false };
         let should_wait = keep_waiting(self.threads.count());
         self.keep_waiting.borrow_mut().get_or_insert(keep_waiting);
@@ -146,8 +146,8 @@ impl BlockingTasks {
 
     /// Calls `shut_down_runtime`, which shuts the runtime down and waits for its threads for at
     /// most the given time. Then waits for functions that are still running, for as long as the
-    /// `keep_waiting` passed to [`wait_while`](Self::wait_while) returns true. Without one, it does
-    /// not wait for any function.
+    /// `keep_waiting` passed to [`set_keep_waiting`](Self::set_keep_waiting) returns true. Without
+    /// one, it does not wait for any function.
     pub fn shut_down(&self, shut_down_runtime: impl FnOnce(Duration)) {
         match self.keep_waiting.take() {
             None => shut_down_runtime(Duration::ZERO),

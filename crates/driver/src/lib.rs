@@ -59,8 +59,8 @@ pub trait Driver: Clone + 'static {
     /// Runs `main` and all tasks it spawns on the calling thread until `main` completes.
     ///
     /// Then drops all tasks that are still alive, and waits for functions on tokio's blocking
-    /// threads as set by [`Driver::wait_for_blocking_tasks_while`]. A tokio runtime is entered for
-    /// the whole time, so `tokio::spawn`, timers and sockets work in every task.
+    /// threads as set by [`Driver::keep_waiting_for_blocking_tasks_while`]. A tokio runtime is
+    /// entered for the whole time, so `tokio::spawn`, timers and sockets work in every task.
     ///
     /// # Errors
     /// The kernel rejected a resource that the driver needs, such as descriptors or locked memory.
@@ -178,7 +178,10 @@ pub trait Driver: Clone + 'static {
     ///
     /// Without this call, a driver does not wait for them. The default never waits and never calls
     /// `keep_waiting`.
-    fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
+    fn keep_waiting_for_blocking_tasks_while(
+        &self,
+        keep_waiting: impl FnMut(usize) -> bool + 'static,
+    ) {
         drop(keep_waiting);
     }
 

@@ -143,7 +143,7 @@ impl OriginPattern {
             return Err(WILDCARD_ERROR);
         }
         let Some(origin) = Origin::parse(&text) else { return Err(WILDCARD_ERROR) };
-        // Otherwise anyone with a domain under, for example, `*.com` would be allowed.
+        // `*.com`, for example, would allow anyone with a domain under it.
         if has_wildcard && !origin.host.contains('.') && origin.host != "localhost" {
             return Err("the host after `*.` must have at least two labels");
         }

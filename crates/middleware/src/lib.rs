@@ -1,7 +1,7 @@
 //! The middleware included in Peregrine, one file each.
 //!
-//! They use only the two traits of `peregrine-web` ([`Middleware`] and [`Service`]), depend on
-//! neither server nor driver, and are added to a scope or an application with `.wrap(..)`.
+//! Each uses only the two traits of `peregrine-web` ([`Middleware`] and [`Service`]), depends on
+//! neither server nor driver, and is added to a scope or an application with `.wrap(..)`.
 //! Middleware added earlier runs around middleware added later.
 //!
 //! The usual order, from the outside: [`SetRequestId`], so that everything inside can log the

@@ -28,14 +28,14 @@ impl From<AcmeSetupError> for Error {
 /// The ACME clients of a server that has not started yet, and their challenge responses.
 pub(crate) struct AcmeClients {
     clients: Vec<AcmeClient>,
-    challenges: Arc<[Arc<ChallengeResponses>]>,
+    challenge_sets: Arc<[Arc<ChallengeResponses>]>,
 }
 
 impl AcmeClients {
     pub(crate) fn new<'t>(tls_configs: impl Iterator<Item = &'t TlsConfig>) -> Self {
         let clients = AcmeClient::for_listeners(tls_configs);
-        let challenges = clients.iter().map(AcmeClient::challenge_responses).collect();
-        Self { clients, challenges }
+        let challenge_sets = clients.iter().map(AcmeClient::challenge_responses).collect();
+        Self { clients, challenge_sets }
     }
 
     /// Wraps the applications of `make_app` so that validation requests get their response before
@@ -44,15 +44,15 @@ impl AcmeClients {
         &self,
         make_app: &'m mut dyn FnMut() -> BoxedMakeApp,
     ) -> Box<dyn FnMut() -> BoxedMakeApp + 'm> {
-        if self.challenges.is_empty() {
+        if self.challenge_sets.is_empty() {
             return Box::new(make_app);
         }
-        let challenges = Arc::clone(&self.challenges);
+        let challenge_sets = Arc::clone(&self.challenge_sets);
         Box::new(move || {
-            let (make, challenges) = (make_app(), Arc::clone(&challenges));
+            let (make, challenge_sets) = (make_app(), Arc::clone(&challenge_sets));
             Box::new(move || -> BuildFuture {
                 let build = make();
-                Box::pin(async move { Ok(intercept_challenges(build.await?, challenges)) })
+                Box::pin(async move { Ok(intercept_challenges(build.await?, challenge_sets)) })
             })
         })
     }
@@ -62,8 +62,8 @@ impl AcmeClients {
     pub(crate) fn start(self, handle: &ServerHandle) -> Result<Vec<AcmeClientThread>, Error> {
         let start = |client: AcmeClient| {
             let (mut serving_state, mut shutdown_state) = (handle.subscribe(), handle.subscribe());
-            // During an upgrade in place, the previous process holds the sockets and the lock until
-            // this one serves.
+            // During an upgrade in place, the previous process holds the sockets and the lock of
+            // the certificate storage until this one serves.
             let serving = async move {
                 drop(serving_state.wait_for(|state| *state >= Lifecycle::Serving).await)
             };
@@ -88,9 +88,9 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Makes `application` respond to validation requests while a challenge is pending.
 fn intercept_challenges(
     application: BuiltApp,
-    challenges: Arc<[Arc<ChallengeResponses>]>,
+    challenge_sets: Arc<[Arc<ChallengeResponses>]>,
 ) -> BuiltApp {
-    let challenge_sets = Arc::clone(&challenges);
+    let responder_sets = Arc::clone(&challenge_sets);
     // Decides before any route is tried whether a request may be a validation request.
     let classify = move |head: &RequestHead| {
         let is_pending = |challenges: &Arc<ChallengeResponses>| {
@@ -101,7 +101,7 @@ fn intercept_challenges(
             && matches!(head.method(), Method::GET | Method::HEAD);
         let token = challenge_token(head.path()).filter(|_| is_validation)?;
         let is_local = challenge_sets.iter().any(|challenges| challenges.http01(token).is_some());
-        // Another instance of the server may have requested the validation.
+        // Another instance of the server may have started the challenge.
         let may_be_remote =
             || challenge_sets.iter().any(|challenges| challenges.has_remote_http01());
         if is_local {
@@ -110,7 +110,8 @@ fn intercept_challenges(
             may_be_remote().then_some(Intercept::Sheddable)
         }
     };
-    application.intercept(classify, |app| ChallengeResponder { challenges, app })
+    application
+        .intercept(classify, |app| ChallengeResponder { challenge_sets: responder_sets, app })
 }
 
 /// Returns the token at the end of a validation request's path.
@@ -144,14 +145,14 @@ async fn find_key_authorization(
 
 /// Responds to validation requests, and passes all others to the application.
 struct ChallengeResponder {
-    challenges: Arc<[Arc<ChallengeResponses>]>,
+    challenge_sets: Arc<[Arc<ChallengeResponses>]>,
     app: BuiltApp,
 }
 
 impl Service for ChallengeResponder {
     async fn call(&self, request: Request) -> Response {
         let authorization = match challenge_token(request.parts.head.path()) {
-            Some(token) => find_key_authorization(&self.challenges, token).await,
+            Some(token) => find_key_authorization(&self.challenge_sets, token).await,
             None => None,
         };
         match authorization {

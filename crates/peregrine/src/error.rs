@@ -25,7 +25,7 @@ pub enum Error {
     },
     /// The server cannot listen on an address.
     Bind {
-        /// The address, as passed by the application.
+        /// The address, or a description of a listener bound elsewhere.
         address: String,
         /// The operating system's error.
         cause: io::Error,
@@ -229,7 +229,8 @@ impl From<TlsSetupError> for Error {
 }
 
 /// Allows `?` on this error in a `main` that returns `io::Result`, as with other frameworks. The
-/// kind is that of the operating system's error, if there was one.
+/// kind is that of the variant's `io::Error`, if it has one, except that `InvalidAddress` always
+/// becomes `InvalidInput`.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
@@ -252,8 +253,8 @@ impl From<Error> for io::Error {
 mod tests {
     use super::*;
 
-    fn bind(address: &str, code: i32) -> String {
-        let cause = io::Error::from_raw_os_error(code);
+    fn bind_error(address: &str, errno: i32) -> String {
+        let cause = io::Error::from_raw_os_error(errno);
         Error::Bind { address: address.to_owned(), cause }.to_string()
     }
 
@@ -284,12 +285,12 @@ mod tests {
     #[test]
     fn hints_match_the_kind_of_address_and_the_cause() {
         for (text, hint) in [
-            (bind("127.0.0.1:80", 13), "CAP_NET_BIND_SERVICE"),
-            (bind("unix:/run/app.sock", 13), "directory"),
-            (bind("unix:/run/none/app.sock", 2), "directory does not exist"),
-            (bind("unix:/run/app.sock", 98), "remove the file"),
-            (bind("127.0.0.1:80", 98), "port 0"),
-            (bind("127.0.0.1:80", 24), "ulimit -n"),
+            (bind_error("127.0.0.1:80", 13), "CAP_NET_BIND_SERVICE"),
+            (bind_error("unix:/run/app.sock", 13), "directory"),
+            (bind_error("unix:/run/none/app.sock", 2), "directory does not exist"),
+            (bind_error("unix:/run/app.sock", 98), "remove the file"),
+            (bind_error("127.0.0.1:80", 98), "port 0"),
+            (bind_error("127.0.0.1:80", 24), "ulimit -n"),
             (Error::Worker(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
             (Error::Signals(io::Error::from_raw_os_error(24)).to_string(), "ulimit -n"),
             (Error::Worker(io::Error::from_raw_os_error(11)).to_string(), "TasksMax="),

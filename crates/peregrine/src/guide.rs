@@ -7,7 +7,7 @@ mod index {}
 mod first_steps {}
 
 #[doc = include_str!("../../../docs/guide/errors.md")]
-mod error_messages {}
+mod errors {}
 
 #[doc = include_str!("../../../docs/guide/extractors.md")]
 mod extractors {}
@@ -16,7 +16,7 @@ mod extractors {}
 mod responses_and_errors {}
 
 #[doc = include_str!("../../../docs/guide/middleware.md")]
-mod around_handlers {}
+mod middleware {}
 
 #[doc = include_str!("../../../docs/guide/state-and-concurrency.md")]
 mod state_and_concurrency {}
@@ -25,7 +25,7 @@ mod state_and_concurrency {}
 mod testing {}
 
 #[doc = include_str!("../../../docs/guide/limits.md")]
-mod limits_and_ends {}
+mod limits {}
 
 #[doc = include_str!("../../../docs/guide/http2.md")]
 mod http2 {}
@@ -39,7 +39,7 @@ mod browsers {}
 
 #[cfg(feature = "compression")]
 #[doc = include_str!("../../../docs/guide/compression.md")]
-mod packed {}
+mod compression {}
 
 #[cfg(feature = "cache")]
 #[doc = include_str!("../../../docs/guide/responses.md")]
@@ -60,7 +60,7 @@ mod sessions {}
 
 #[cfg(feature = "auth")]
 #[doc = include_str!("../../../docs/guide/auth.md")]
-mod auth_of_requests {}
+mod auth {}
 
 #[cfg(feature = "rate-limit")]
 #[doc = include_str!("../../../docs/guide/rate-limits.md")]
@@ -92,7 +92,7 @@ mod proxies {}
 
 #[cfg(feature = "tls")]
 #[doc = include_str!("../../../docs/guide/tls.md")]
-mod tls_in_operation {}
+mod tls {}
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
 #[doc = include_str!("../../../docs/guide/deployment.md")]
@@ -100,7 +100,7 @@ mod deployment {}
 
 #[cfg(feature = "websocket")]
 #[doc = include_str!("../../../docs/guide/websocket.md")]
-mod websockets {}
+mod websocket {}
 
 #[cfg(feature = "multipart")]
 #[doc = include_str!("../../../docs/guide/forms.md")]
@@ -112,11 +112,11 @@ mod validation {}
 
 #[cfg(feature = "openapi")]
 #[doc = include_str!("../../../docs/guide/openapi.md")]
-mod documents {}
+mod openapi {}
 
 #[cfg(feature = "files")]
 #[doc = include_str!("../../../docs/guide/files.md")]
-mod files_and_pages {}
+mod files {}
 
 #[doc = include_str!("../../../docs/guide/observability.md")]
 mod observability {}

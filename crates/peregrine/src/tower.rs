@@ -122,7 +122,8 @@ impl From<TcpListener> for ServeListener {
 
 impl From<tokio::net::TcpListener> for ServeListener {
     fn from(listener: tokio::net::TcpListener) -> Self {
-        // tokio's listeners are non-blocking. The server sets the mode that its drivers need.
+        // tokio's listeners are non-blocking. This restores the standard library's default; the
+        // server later sets the mode that its drivers need.
         let listener = listener
             .into_std()
             .and_then(|listener| listener.set_nonblocking(false).map(|()| listener));

@@ -133,7 +133,7 @@ pub(crate) struct UpstreamResponse {
     pub(crate) in_flight: InFlightAttempt,
 }
 
-/// A failure, and the request's content if none of it was read.
+/// A failure, and the request's content if none of the request was sent.
 pub(crate) struct FailedAttempt {
     pub(crate) error: AttemptError,
     pub(crate) body: Option<Body>,

@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 /// hyper's limits on the bytes of an incomplete head and of its fields.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Opens a connection. Its task ends when its last sender and the responses in progress are
-/// dropped. An upgrade gets an HTTP/1.1 connection.
+/// Opens a connection. The connection's task ends when its last sender and the responses in
+/// progress are dropped. An upgrade gets an HTTP/1.1 connection.
 pub(crate) async fn connect(
     upstream: &Upstream,
     is_upgrade: bool,

@@ -85,11 +85,11 @@ pub(crate) fn upstream_headers(
         let Ok(name) = HeaderName::from_bytes(name) else { continue };
         let Ok(value) = HeaderValue::from_bytes(value) else { continue };
         let is_forwarding = is_forwarding_field(&name);
-        // RFC 9110 §10.1.1: this server sends the 100 itself, when the content is first read.
         let is_removed = HOP_BY_HOP.contains(&name)
             || name == HOST
+            // RFC 9110 §10.1.1: this server sends the 100 itself, when the content is first read.
             || name == EXPECT
-            || is_forwarding && !(is_trusted && is_forwarded(&name, forwarded))
+            || is_forwarding && !(is_trusted && is_extended_list(&name, forwarded))
             || !is_trusted && has_prefix(&name, X_FORWARDED_PREFIX)
             || nominated.contains(&name);
         if !is_removed {
@@ -246,7 +246,7 @@ fn has_prefix(name: &HeaderName, prefix: &str) -> bool {
 }
 
 /// Whether a trusted proxy's value of this field is kept: only the list that this proxy extends is.
-fn is_forwarded(name: &HeaderName, forwarded: ForwardedHeaders) -> bool {
+fn is_extended_list(name: &HeaderName, forwarded: ForwardedHeaders) -> bool {
     match forwarded {
         ForwardedHeaders::XForwarded => *name == X_FORWARDED_FOR,
         ForwardedHeaders::Forwarded => *name == FORWARDED,

@@ -32,7 +32,7 @@ pub(crate) struct Http2Connection {
     sender: hyper::client::conn::http2::SendRequest<UpstreamRequestBody>,
     /// Counts the requests that use the connection.
     streams: Rc<()>,
-    /// The maximum number of requests that use the connection.
+    /// The maximum number of requests that use the connection at once.
     concurrent_streams_max: u32,
 }
 

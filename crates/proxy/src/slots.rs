@@ -48,7 +48,7 @@ pub(crate) struct Slots {
 /// A request in progress.
 struct Entry {
     client: Rc<ConnectionInfo>,
-    /// When the client stopped reading the response; `None` while the response waits for the
+    /// Since when the response waits for its client to read more; `None` while it waits for the
     /// upstream.
     unread_since: Cell<Option<Instant>>,
     /// The response to abort.
@@ -78,7 +78,8 @@ impl Slots {
     }
 
     /// Waits for a slot for one more request of this client. `None` if none becomes free in time,
-    /// or too many requests are waiting already.
+    /// too many requests are waiting already, or another client's request takes this one's place
+    /// in the queue.
     pub(crate) async fn acquire(self: &Rc<Self>, client: &Rc<ConnectionInfo>) -> Option<Slot> {
         if let Some(slot) = self.try_acquire() {
             return Some(slot.assign_to(client));
@@ -109,11 +110,11 @@ impl Slots {
     }
 
     /// Adds a request to the queue. If the queue is full, the request replaces one whose client has
-    /// more requests. Returns `false` if there is no such request.
+    /// at least two more requests. Returns `false` if there is no such request.
     fn enqueue(&self, waiter: Waiter) -> bool {
         let shares = self.shares();
         let mut queue = self.queue.borrow_mut();
-        queue.retain(|waiter| !waiter.slot.is_closed());
+        queue.retain(|other| !other.slot.is_closed());
         let total = |client: &Rc<ConnectionInfo>| {
             let key = ClientKey::from_connection(client);
             let waiting = queue
@@ -133,8 +134,7 @@ impl Slots {
         true
     }
 
-    /// Aborts a response of the client that occupies the most slots, if it has more slots than
-    /// `client` and does not read.
+    /// Aborts the response that [`find_victim`](Self::find_victim) finds, if any.
     fn evict_for(&self, client: &Rc<ConnectionInfo>) {
         let victim = self.find_victim(client);
         if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
@@ -150,8 +150,8 @@ impl Slots {
         }
     }
 
-    /// Finds the response that has been unread for the longest time, among the clients with the
-    /// most slots.
+    /// Finds an unread response of a client that occupies at least two more slots than `client`.
+    /// Prefers clients with more slots, then responses that have been unread for longer.
     fn find_victim(&self, client: &Rc<ConnectionInfo>) -> Option<Rc<Entry>> {
         let shares = self.shares();
         let own_share = shares.count(client);

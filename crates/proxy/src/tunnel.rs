@@ -20,9 +20,9 @@ const READ_BYTES: usize = 16 * 1024;
 const COPIES_PER_POLL: u32 = 64;
 
 /// Copies bytes in both directions until the upstream has closed its side and all bytes are sent,
-/// or until either connection fails. When the client closes its side, the upstream's side is closed
-/// too. The upstream can still send, but the tunnel ends when it pauses for `idle_timeout`, because
-/// a client that has disconnected looks the same.
+/// or until either connection fails. When the client closes its side, the tunnel shuts down its own
+/// side of the upstream's connection. The upstream can still send, but the tunnel ends when the
+/// upstream pauses for `idle_timeout`, because a client that has disconnected looks the same.
 pub(crate) async fn copy_bidirectional(
     client: ClientUpgraded,
     upstream: UpstreamUpgraded,
@@ -32,11 +32,11 @@ pub(crate) async fn copy_bidirectional(
         client,
         upstream: TokioIo::new(upstream),
         pending_to_upstream: Bytes::new(),
-        is_client_done: false,
+        has_client_closed: false,
         needs_flush: false,
-        upstream_shut_down: false,
+        has_shut_down_upstream: false,
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
-        is_upstream_done: false,
+        has_upstream_closed: false,
         idle_timeout,
         idle_timer: None,
     };
@@ -49,11 +49,11 @@ struct Tunnel {
     upstream: TokioIo<UpstreamUpgraded>,
     /// Received from the client and not written yet.
     pending_to_upstream: Bytes,
-    is_client_done: bool,
+    has_client_closed: bool,
     needs_flush: bool,
-    upstream_shut_down: bool,
+    has_shut_down_upstream: bool,
     buffer: Box<[u8]>,
-    is_upstream_done: bool,
+    has_upstream_closed: bool,
     idle_timeout: Duration,
     /// Set while nothing is copied, after the client has closed its side.
     idle_timer: Option<Pin<Box<Sleep>>>,
@@ -63,7 +63,7 @@ impl Tunnel {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..COPIES_PER_POLL {
             let to_upstream = self.poll_copy_to_upstream(cx)?;
-            if self.is_upstream_done {
+            if self.has_upstream_closed {
                 return self.client.poll_flush(cx);
             }
             let to_client = self.poll_copy_to_client(cx)?;
@@ -79,7 +79,7 @@ impl Tunnel {
     /// Waits for more bytes. After the client has closed its side, fails once `idle_timeout` has
     /// passed.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.is_client_done {
+        if !self.has_client_closed {
             return Poll::Pending;
         }
         let until = saturating_add(Instant::now(), self.idle_timeout);
@@ -100,12 +100,12 @@ impl Tunnel {
             self.needs_flush = true;
             return Poll::Ready(Ok(()));
         }
-        if !self.is_client_done {
+        if !self.has_client_closed {
             match self.client.poll_recv(cx) {
                 Poll::Ready(received) => {
                     match received? {
                         Some(bytes) => self.pending_to_upstream = bytes,
-                        None => self.is_client_done = true,
+                        None => self.has_client_closed = true,
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -118,9 +118,9 @@ impl Tunnel {
             self.needs_flush = false;
             return Poll::Ready(Ok(()));
         }
-        if !self.upstream_shut_down {
+        if !self.has_shut_down_upstream {
             ready!(Pin::new(&mut self.upstream).poll_shutdown(cx))?;
-            self.upstream_shut_down = true;
+            self.has_shut_down_upstream = true;
         }
         Poll::Pending
     }
@@ -131,7 +131,7 @@ impl Tunnel {
         let mut buffer = ReadBuf::new(&mut self.buffer);
         ready!(Pin::new(&mut self.upstream).poll_read(cx, &mut buffer))?;
         match buffer.filled() {
-            [] => self.is_upstream_done = true,
+            [] => self.has_upstream_closed = true,
             bytes => self.client.start_send(bytes),
         }
         Poll::Ready(Ok(()))

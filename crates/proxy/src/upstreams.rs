@@ -89,9 +89,9 @@ pub(crate) struct Upstream {
     checked_at: AtomicU64,
     check_in_progress: AtomicBool,
     /// Consecutive failed checks. The results of requests do not change it.
-    failed_checks: AtomicU32,
+    check_failures: AtomicU32,
     /// Whether it has failed too many consecutive checks. It is then skipped until it passes one.
-    fails_checks: AtomicBool,
+    is_failing_checks: AtomicBool,
 }
 
 /// The current state of an upstream.
@@ -190,8 +190,8 @@ impl Upstreams {
         self.configure(|set| set.load_balancing = load_balancing)
     }
 
-    /// Sets the number of consecutive failures after which an upstream is skipped: failed
-    /// connections, missing responses, and invalid ones. Default: 3.
+    /// Sets the number of consecutive failures after which an upstream is skipped. Failed
+    /// connections, missing responses and invalid responses are failures. Default: 3.
     ///
     /// # Panics
     /// The set was already cloned.
@@ -265,9 +265,9 @@ impl UpstreamSet {
                 .into_iter()
                 .min_by_key(|index| self.upstreams[*index].in_flight.load(Ordering::Relaxed)),
         };
-        // An upstream whose time to be skipped is over gets one request as a trial, which may wait
-        // long. Other requests skip it until it has responded to the trial, or for the same time
-        // again.
+        // An upstream whose time to be skipped is over gets one request as a trial. The response
+        // may take long. Other requests skip the upstream until it has responded to the trial, or
+        // for the same time again.
         let unhealthy_until = &self.upstreams[selected?].unhealthy_until;
         let previous = unhealthy_until.load(Ordering::Relaxed);
         let is_trial = previous != 0 && previous <= now;
@@ -283,7 +283,8 @@ impl UpstreamSet {
         selected
     }
 
-    /// Whether the upstream failed so often that it is skipped, except for a trial.
+    /// Whether requests failed so often that the upstream is skipped, except for a trial, until it
+    /// responds.
     pub(crate) fn is_unhealthy(&self, index: usize) -> bool {
         self.upstreams[index].unhealthy_until.load(Ordering::Relaxed) != 0
     }
@@ -347,8 +348,8 @@ impl UpstreamSet {
         upstream.checked_at.store(now(), Ordering::Relaxed);
         match outcome {
             Ok(()) => {
-                upstream.failed_checks.store(0, Ordering::Relaxed);
-                if upstream.fails_checks.swap(false, Ordering::Relaxed) {
+                upstream.check_failures.store(0, Ordering::Relaxed);
+                if upstream.is_failing_checks.swap(false, Ordering::Relaxed) {
                     catch_log_panic(|| {
                         tracing::info!(
                             target: "peregrine",
@@ -361,9 +362,9 @@ impl UpstreamSet {
             }
             Err(error) => {
                 let failed =
-                    upstream.failed_checks.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                    upstream.check_failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
                 if failed >= self.failures_max
-                    && !upstream.fails_checks.swap(true, Ordering::Relaxed)
+                    && !upstream.is_failing_checks.swap(true, Ordering::Relaxed)
                 {
                     catch_log_panic(|| {
                         tracing::warn!(
@@ -439,8 +440,8 @@ impl Upstream {
             unhealthy_until: AtomicU64::new(0),
             checked_at: AtomicU64::new(0),
             check_in_progress: AtomicBool::new(false),
-            failed_checks: AtomicU32::new(0),
-            fails_checks: AtomicBool::new(false),
+            check_failures: AtomicU32::new(0),
+            is_failing_checks: AtomicBool::new(false),
         })
     }
 
@@ -448,8 +449,10 @@ impl Upstream {
         self.is_secure
     }
 
+    /// Whether requests may be sent to it: it passes its checks, and is not skipped after failures,
+    /// or that time is over.
     fn is_healthy(&self, now: u64) -> bool {
-        !self.fails_checks.load(Ordering::Relaxed)
+        !self.is_failing_checks.load(Ordering::Relaxed)
             && self.unhealthy_until.load(Ordering::Relaxed) <= now
     }
 }

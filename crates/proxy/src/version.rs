@@ -7,7 +7,7 @@ use http::header::{CONNECTION, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Request, Uri};
 
-/// The parts of a request that exist only in the HTTP/1.1 form.
+/// The parts of a request that exist only in the HTTP/1.1 form; `None` if the request still has it.
 #[derive(Default)]
 pub(crate) struct Http1Form(Option<(Uri, Vec<(HeaderName, HeaderValue)>)>);
 

@@ -42,15 +42,15 @@ pub(crate) mod handover_message {
     pub(crate) const UNUSED: &str = "untaken";
     /// The successor is ready, but does not accept connections yet.
     pub(crate) const READY: &str = "ready";
-    /// The successor cannot start; the bytes contain the reason.
+    /// The successor cannot take over; the bytes contain the reason.
     pub(crate) const FAILED: &str = "failed";
     /// Lets the successor accept connections.
     pub(crate) const GO: &str = "go";
+    /// The successor accepts connections.
+    pub(crate) const SERVING: &str = "serving";
     /// A reload was requested from the predecessor when the successor could already have read its
     /// settings, so the successor must reload.
     pub(crate) const RELOAD: &str = "reload";
-    /// The successor accepts connections.
-    pub(crate) const SERVING: &str = "serving";
     /// The successor now owns the sockets, and is the service manager's main process.
     pub(crate) const RELEASED: &str = "yours";
 }

@@ -24,7 +24,7 @@ pub trait UpgradeHost: Send + Sync {
     fn run_reload(&self);
 
     /// Reports to the `tracing` subscriber, or prints to the terminal unless `quiet`.
-    fn send_event(&self, text: &str, quiet: bool);
+    fn report(&self, text: &str, quiet: bool);
 }
 
 /// The predecessor of this process did not pass on its sockets.

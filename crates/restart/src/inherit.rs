@@ -35,7 +35,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct InheritedListeners {
     link: UnixStream,
     inherited: Vec<ReceivedListener>,
-    /// The sockets that belong to this process alone once it has taken over.
+    /// The flags of the taken sockets. They are cleared when this process has taken over, and thus
+    /// no longer shares the sockets.
     taken: Vec<SocketSharing>,
 }
 
@@ -58,7 +59,8 @@ enum InheritedAddr {
     Unix(Option<PathBuf>),
 }
 
-/// The result of the first search for a predecessor. It stays here until a server takes it.
+/// The result of the first search for a predecessor; `None` before it. The sockets stay here until
+/// a server takes them, which leaves `Some(None)`.
 static INHERITED: Mutex<Option<Option<InheritedListeners>>> = Mutex::new(None);
 
 /// Returns the value of [`ENV_VAR`] for a process with this standard input.
@@ -165,8 +167,8 @@ impl InheritedListeners {
         host: &dyn UpgradeHost,
         mut check: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
-        // Not all workers are ready in this case.
         if host.lifecycle() > Lifecycle::Serving {
+            // A shutdown was requested, so not all workers are ready.
             return Ok(());
         }
         for listener in &self.inherited {

@@ -34,6 +34,7 @@ enum NotifyStage {
 pub struct ReloadGuard {
     /// The state to notify when the reload completes, if its start was reported.
     restart: Option<Arc<RestartState>>,
+    /// The status to report if the reload has failed.
     failed: Option<String>,
     /// Reloads that complete together with this one.
     joined: Vec<Self>,

@@ -12,6 +12,7 @@ const UNNAMED: &str = "unknown";
 
 /// The sockets passed to this process. Each can be taken once.
 struct ActivatedSockets {
+    /// Each socket with its name: `None` once it was taken, an error if it cannot be used.
     sockets: Vec<(String, Option<Result<Socket, String>>)>,
     /// Why no sockets were passed.
     reason: &'static str,

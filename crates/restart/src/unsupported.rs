@@ -1,5 +1,5 @@
 //! Stubs for builds without upgrades: on systems other than Linux, and without the feature
-//! `restart`. Nothing here has a value or does anything.
+//! `restart`. The types have no values, or values that do nothing.
 #![expect(missing_docs, reason = "the types of the same names in the other modules have docs")]
 
 use crate::host::{HandoverError, UpgradeHost};

@@ -25,12 +25,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long to wait for the exit status of a successor that has closed its end of the socket pair.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Everything that an upgrade passes to the successor.
+/// What an upgrade needs from a server that serves.
 #[derive(Debug)]
 pub(crate) struct HandoverState {
     listener_fds: Vec<ListenerFds>,
     options: UpgradeOptions,
     current_exe: Result<PathBuf, io::Error>,
+    /// Whether the server prints nothing to the terminal.
     pub(crate) quiet: bool,
 }
 
@@ -55,7 +56,7 @@ pub enum UpgradeError {
     Exited {
         /// The exit status; `None` if the successor had to be killed.
         status: Option<ExitStatus>,
-        /// The error of the successor's server; `None` if the server was not reached.
+        /// The error of the successor's server; `None` if the server reported none.
         cause: Option<String>,
     },
     /// The successor did not serve within this timeout, and was killed.
@@ -169,7 +170,7 @@ impl RestartState {
         match &result {
             Ok(pid) => {
                 let text = format!("peregrine: process {pid} serves in place of this one");
-                host.send_event(&text, handover.quiet);
+                host.report(&text, handover.quiet);
             }
             Err(error) => {
                 if is_reported {
@@ -188,6 +189,7 @@ struct UpgradeAttempt<'a> {
     child: ChildGuard,
     link: UnixStream,
     deadline: Option<Instant>,
+    /// The keys of the listeners whose sockets the successor did not take.
     unused: Vec<String>,
     /// The error reported by the successor.
     cause: Option<String>,

@@ -66,6 +66,7 @@ impl Watchdog {
                 if lifecycle > Lifecycle::Serving {
                     return;
                 }
+                // With a tolerance of half the time between checks.
                 let is_due = last_notified.elapsed() + half / CHECKS_PER_HALF / 2 >= half;
                 // Until this process serves, its predecessor notifies the manager.
                 let is_serving = lifecycle == Lifecycle::Serving;
@@ -81,8 +82,7 @@ impl Watchdog {
         thread::Builder::new().name(name).spawn(run_checks).map(drop)
     }
 
-    /// Returns whether all workers have responded since the last check, and then starts another
-    /// one.
+    /// Returns whether all workers have responded to the last check. If so, starts another one.
     fn check(&mut self) -> bool {
         let ping = *self.ping.borrow();
         let has_responded = |pong: &Arc<AtomicU64>| pong.load(Ordering::Relaxed) >= ping;

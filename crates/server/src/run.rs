@@ -40,17 +40,17 @@ pub async fn run_worker<D: Driver>(
     balancer: Option<Balancer<D::Handoff>>,
 ) -> std::io::Result<WorkerReport> {
     shutdown::install(&lifecycle);
-    let initial = *lifecycle.borrow();
+    let initial_lifecycle = *lifecycle.borrow();
     let WorkerLimits { limits, overload_updates, reserved_connections } = limits.into();
     let worker = Rc::new(Worker::new(
         driver,
         application,
         (limits, reserved_connections),
         instrumentation,
-        initial,
+        initial_lifecycle,
     ));
     install_clock(&worker);
-    let active_states = Rc::new(active_state_pool());
+    let active_state_pool = Rc::new(active_state_pool());
     let balancer = balancer.map(Rc::new);
     if let Some(balancer) = balancer.clone() {
         worker
@@ -58,11 +58,11 @@ pub async fn run_worker<D: Driver>(
             .set_on_open_connections(move |connections| balancer.set_open_connections(connections));
     }
     for (listener_index, bound) in listeners.into_iter().enumerate() {
-        let (sharing, updates) = (bound.sharing.clone(), bound.updates.clone());
+        let (socket_sharing, config_updates) = (bound.sharing.clone(), bound.updates.clone());
         let (context, socket) = ListenerContext::new(&worker, bound);
         let listener = worker.driver.listen(socket)?;
         let listener_state =
-            Rc::new(ListenerState { context, active_states: Rc::clone(&active_states) });
+            Rc::new(ListenerState { context, active_state_pool: Rc::clone(&active_state_pool) });
         let worker = Rc::clone(&worker);
         let balancing =
             balancer.clone().map(|balancer| ListenerBalancing { balancer, listener_index });
@@ -71,13 +71,22 @@ pub async fn run_worker<D: Driver>(
         let token = worker.instrumentation.track();
         let driver = worker.driver.clone();
         driver.spawn_boxed(Box::pin(async move {
-            accept::run(worker, listener_state, listener, sharing, updates, balancing).await;
+            accept::run(
+                worker,
+                listener_state,
+                listener,
+                socket_sharing,
+                config_updates,
+                balancing,
+            )
+            .await;
             drop(token);
         }));
     }
     worker.driver.spawn_boxed(Box::pin(drive_timers(Rc::clone(&worker))));
-    if let Some(updates) = overload_updates {
-        worker.driver.spawn_boxed(Box::pin(watch_overload_limits(Rc::clone(&worker), updates)));
+    if let Some(overload_updates) = overload_updates {
+        let watcher = watch_overload_limits(Rc::clone(&worker), overload_updates);
+        worker.driver.spawn_boxed(Box::pin(watcher));
     }
     Ok(shutdown::run(worker, lifecycle).await)
 }
@@ -85,14 +94,16 @@ pub async fn run_worker<D: Driver>(
 /// Applies changes of the overload limits until the worker is in [`Lifecycle::ForceClosing`].
 async fn watch_overload_limits<D: Driver>(
     worker: Rc<Worker<D>>,
-    mut updates: watch::Receiver<OverloadLimits>,
+    mut overload_updates: watch::Receiver<OverloadLimits>,
 ) {
     let timer = worker.timers.timer();
-    while let Some(Ok(())) =
-        run_until(updates.changed(), worker.lifecycle_reached(&timer, Lifecycle::ForceClosing))
-            .await
+    while let Some(Ok(())) = run_until(
+        overload_updates.changed(),
+        worker.lifecycle_reached(&timer, Lifecycle::ForceClosing),
+    )
+    .await
     {
-        worker.admission.set_limits(&updates.borrow_and_update());
+        worker.admission.set_limits(&overload_updates.borrow_and_update());
     }
 }
 

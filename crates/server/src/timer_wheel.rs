@@ -38,8 +38,8 @@ struct WheelInner {
     queued: usize,
     /// No timer fires before this tick, because the worker was blocked.
     grace_until: u32,
-    /// Whether the last call of [`TimerWheel::advance`] delayed the timers for that reason. The
-    /// next call then fires them.
+    /// Whether the timers are delayed for that reason. The first call of [`TimerWheel::advance`]
+    /// from `grace_until` on then fires them.
     is_in_grace: bool,
     /// The tick that the wheel's task waits for, and the task's waker.
     sleeping_until: u32,
@@ -101,7 +101,8 @@ impl TimerWheel {
         }
     }
 
-    /// Returns when [`TimerWheel::advance`] must be called next.
+    /// Returns when [`TimerWheel::advance`] must be called next; `None` if there are no timers to
+    /// check.
     pub(crate) fn next_expiration(&self) -> Option<Duration> {
         let mut inner = self.0.borrow_mut();
         inner.sleeping_until = inner.next_tick();
@@ -137,28 +138,28 @@ impl TimerWheel {
     /// If the call is more than one tick later than [`TimerWheel::next_expiration`] requested, a
     /// handler blocked the worker, or the machine was suspended. Data that peers sent in the
     /// meantime has not been read, so the wheel delays the timers by as long as the call was late,
-    /// up to one second. After the delay the timers fire, even if that call is late as well.
+    /// up to one second. The first call after the delay fires them, even if it is late as well.
     pub(crate) fn advance(&self, now: Duration) {
         let mut inner = self.0.borrow_mut();
-        let now = tick_of(now);
-        if now < inner.grace_until {
+        let now_tick = tick_of(now);
+        if now_tick < inner.grace_until {
             return;
         }
-        let ticks_late = now.saturating_sub(inner.sleeping_until);
+        let ticks_late = now_tick.saturating_sub(inner.sleeping_until);
         inner.is_in_grace = ticks_late > 1 && !inner.is_in_grace;
         if inner.is_in_grace {
-            inner.grace_until = now + ticks_late.min(STALL_GRACE_TICKS_MAX);
+            inner.grace_until = now_tick + ticks_late.min(STALL_GRACE_TICKS_MAX);
             return;
         }
         let mut expired_wakers = Vec::new();
         // Even if more than a whole round has passed, each slot needs to be checked only once.
-        let first_tick = inner.current_tick.max(now.saturating_sub(SLOTS as u32));
-        inner.current_tick = inner.current_tick.max(now);
-        for tick in first_tick + 1..=now {
+        let checked_until = inner.current_tick.max(now_tick.saturating_sub(SLOTS as u32));
+        inner.current_tick = inner.current_tick.max(now_tick);
+        for tick in checked_until + 1..=now_tick {
             let slot = std::mem::take(&mut inner.slots[tick as usize % SLOTS]);
             inner.queued -= slot.len();
             for key in slot {
-                inner.expire(key, tick, &mut expired_wakers);
+                inner.check(key, tick, &mut expired_wakers);
             }
         }
         drop(inner);
@@ -180,7 +181,7 @@ impl WheelInner {
     }
 
     /// Adds a timer to the slot of its deadline. If the deadline is more than one round away, the
-    /// timer is checked, and queued again, at the end of this round.
+    /// timer is checked, and queued again, after one round.
     fn queue(&mut self, key: u32) {
         let entry = &mut self.timers[key as usize];
         let tick = entry.deadline.clamp(self.current_tick + 1, self.current_tick + SLOTS as u32);
@@ -196,7 +197,7 @@ impl WheelInner {
 
     /// Checks a timer whose key was in the slot of `tick`: fires it if it has expired, or queues it
     /// again.
-    fn expire(&mut self, key: u32, tick: u32, expired_wakers: &mut Vec<Waker>) {
+    fn check(&mut self, key: u32, tick: u32, expired_wakers: &mut Vec<Waker>) {
         // The timer may have been dropped or moved to another slot, or a new timer may have the
         // same key.
         let Some(entry) = self.timers.get_mut(key as usize) else { return };
@@ -254,8 +255,8 @@ impl Timer {
         self.wheel.0.borrow_mut().timers[self.key as usize].deadline = NEVER;
     }
 
-    /// Ready when the timer fires. Otherwise, the task is woken when the timer fires, by
-    /// [`TimerWheel::wake`] and by [`TimerWheel::wake_all`].
+    /// Ready if the timer has fired. Otherwise, the task is woken when the timer fires, or before
+    /// that by [`TimerWheel::wake`] or [`TimerWheel::wake_all`].
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.wheel.0.borrow_mut();
         let current_tick = inner.current_tick;
@@ -273,7 +274,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // The key may still be in a slot. `expire` ignores it when that slot is checked.
+        // The key may still be in a slot. `check` ignores it when that slot is checked.
         self.wheel.0.borrow_mut().timers.remove(self.key as usize);
     }
 }

@@ -40,7 +40,7 @@ impl Backend {
         &self,
         name: &str,
         value: &str,
-        absolute: Duration,
+        absolute_timeout: Duration,
     ) -> session_store::Result<Option<Record>> {
         let record = match self {
             Self::Store(store) => match value.parse() {
@@ -51,7 +51,8 @@ impl Backend {
         };
         Ok(record.filter(|record| {
             let now = now();
-            let ends_at = started_at(&record.data).map(|started| started.saturating_add(absolute));
+            let ends_at =
+                started_at(&record.data).map(|started| started.saturating_add(absolute_timeout));
             record.expiry_date > now && ends_at.is_none_or(|ends_at| ends_at > now)
         }))
     }

@@ -54,8 +54,8 @@ const BYTES_MAX: usize = 64 * 1024;
 ///
 /// `Secure` is also set if a trusted proxy reports that the client uses TLS.
 ///
-/// Using a session extends its idle time. To save writes, the store is updated only when a session
-/// is loaded and a tenth of the idle time has passed, not on every request.
+/// Using a session extends its idle time. To save writes, the store gets the new expiry only
+/// when a session is loaded and a tenth of the idle time has passed, not on every request.
 ///
 /// A session is saved before the response is sent. If saving fails, the client gets a problem of
 /// status 500 instead of the response, so that it never believes that lost changes were saved. If
@@ -237,6 +237,7 @@ impl SessionSettings {
         if change == SessionChange::Modified {
             self.check_size(&data)?;
         } else {
+            // Only the cookie is sent again, with the expiry that `load` saved.
             expiry = loaded.expiry.unwrap_or(expiry);
         }
         let mut record = Record { id: Id::default(), data, expiry_date: expiry };

@@ -16,13 +16,13 @@ pub struct Failure {
     /// Requests without a response, and how long they had waited.
     pending_requests: Vec<(String, Duration)>,
     events: Vec<(Duration, String)>,
-    /// The outcome of the second run with this seed.
+    /// The outcome of the other run with this seed.
     repeat_result: Option<RepeatResult>,
     /// The name of the test, if it is known.
     test: Option<String>,
 }
 
-/// The outcome of the second run with a seed that failed.
+/// The outcome of the other run with the seed of a failed run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RepeatResult {
     /// It failed in the same way.
@@ -153,7 +153,7 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Explains a limit that was reached, and how to raise it.
+/// Explains why the network ended a run: a deadlock, or a limit, which can be raised.
 pub(super) fn cause_of(failure: &RunFailure, (time_max, steps_max): (Duration, u64)) -> String {
     let RunFailure { cause, tasks, tokio_tasks, waiting, .. } = failure;
     let explanation = match *cause {

@@ -61,7 +61,7 @@ impl Faults {
         self.change(|faults| faults.short_send_per_mille = per_mille)
     }
 
-    /// Stalls that direction of the connection after a segment of data, for up to `stall_max`.
+    /// After a segment of data, stalls this direction of its connection for up to `stall_max`.
     pub fn stalls(self, per_mille: u32, stall_max: Duration) -> Self {
         self.change(|faults| {
             (faults.stall_per_mille, faults.stall_ms_max) = (per_mille, milliseconds(stall_max));
@@ -120,5 +120,6 @@ impl Default for Faults {
 }
 
 fn milliseconds(time: Duration) -> u64 {
+    // The network multiplies this by 1,000.
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2000)
 }

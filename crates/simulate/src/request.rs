@@ -156,6 +156,7 @@ impl SimRequest {
     async fn send_head(&self) -> Result<(ResponseReader, ResponseHead), SimErrorKind> {
         let is_cut = self.cut_request.is_some() || self.cut_response.is_some();
         if is_cut {
+            // Without idle connections, the request gets a new one.
             self.client.close();
         }
         let mut reader = self.client.idle_or_new_connection();

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use std::rc::Rc;
 
-/// The maximum size of a response head, and of a line of a chunked body.
-const HEAD_BYTES_MAX: usize = 1 << 20;
+/// The maximum size of a line of a response head or of a chunked body.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// A connection, and the bytes that were received but not parsed yet.
 pub(super) struct ResponseReader {
@@ -103,6 +103,7 @@ impl ResponseReader {
                     return self.take_buffered(bytes_left).await.map(Some);
                 }
                 RemainingBody::Chunk(0) => {
+                    // The line ending after the chunk.
                     self.read_line().await?;
                     *remaining = RemainingBody::Chunks;
                 }
@@ -163,7 +164,7 @@ impl ResponseReader {
                 return String::from_utf8(line)
                     .map_err(|_| SimErrorKind::InvalidResponse("a line is not UTF-8".to_owned()));
             }
-            if self.buffer.len() > HEAD_BYTES_MAX {
+            if self.buffer.len() > LINE_BYTES_MAX {
                 return Err(SimErrorKind::InvalidResponse("a line is too long".to_owned()));
             }
             self.receive_or_eof().await?;

@@ -43,14 +43,13 @@ impl SimServer {
         settings: SimulatedServer,
         make_app: &mut dyn FnMut() -> BoxedMakeApp,
     ) -> Self {
-        let SimulatedServer { workers, limits, traces, listeners } = settings;
+        let SimulatedServer { workers: worker_count, limits, traces, listeners } = settings;
         let network = &sim.shared().network;
-        let count = workers;
         let mut addresses: Vec<_> =
             listeners.iter().map(|listener| (Vec::new(), listener.is_tls())).collect();
         let (lifecycle, _) = watch::channel(Lifecycle::Serving);
-        let balancers = Balancer::for_workers(count, listeners.len()).into_iter();
-        let balancers = balancers.map(|balancer| (count > 1).then_some(balancer));
+        let balancers = Balancer::for_workers(worker_count, listeners.len()).into_iter();
+        let balancers = balancers.map(|balancer| (worker_count > 1).then_some(balancer));
         let mut sim_workers = Vec::new();
         for balancer in balancers {
             let bind = |(listener, (ports, _)): (&ListenerSettings, &mut (Vec<u64>, bool))| {
@@ -76,7 +75,7 @@ impl SimServer {
             lifecycle,
             addresses,
             workers: sim_workers.iter().map(|worker| Rc::clone(&worker.instrumentation)).collect(),
-            reports: RefCell::new((0..count).map(|_| None).collect()),
+            reports: RefCell::new((0..worker_count).map(|_| None).collect()),
             exited: Notify::new(),
             is_force_close_requested: Cell::new(false),
         });

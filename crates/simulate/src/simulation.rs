@@ -72,7 +72,7 @@ pub struct RunReport {
     pub digest: u64,
     /// How long the run took, on the virtual clock.
     pub virtual_time: Duration,
-    /// How often a task was polled.
+    /// How often network tasks were polled.
     pub steps: u64,
 }
 

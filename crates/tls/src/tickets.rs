@@ -166,7 +166,7 @@ impl TicketKeys {
     ///
     /// # Errors
     /// As [`TicketKeys::from_secrets`]; the keys are then unchanged.
-    pub fn replace_random_keys(
+    pub fn replace_generated_keys(
         &self,
         secrets: impl IntoIterator<Item = [u8; 32]>,
     ) -> Result<bool, TlsSetupError> {
@@ -430,14 +430,14 @@ mod tests {
     fn replaced_random_keys_keep_rotating_and_configured_keys_are_not_replaced() {
         let predecessor = TicketKeys::random().expect("the system returns random bytes");
         let keys = TicketKeys::random().expect("the system returns random bytes");
-        assert!(keys.replace_random_keys(predecessor.secrets()).expect("the keys are valid"));
+        assert!(keys.replace_generated_keys(predecessor.secrets()).expect("the keys are valid"));
         assert_eq!(keys.secrets(), predecessor.secrets());
         keys.rotate_if_due(Instant::now() + 2 * ROTATION_INTERVAL);
         assert_eq!(keys.secrets()[1..], predecessor.secrets());
-        assert!(keys.replace_random_keys([[0; 32]; KEYS_MAX + 1]).is_err());
+        assert!(keys.replace_generated_keys([[0; 32]; KEYS_MAX + 1]).is_err());
         let configured = TicketKeys::from_secrets([[7; 32]]).expect("the key is valid");
         assert!(
-            !configured.replace_random_keys(predecessor.secrets()).expect("the keys are valid")
+            !configured.replace_generated_keys(predecessor.secrets()).expect("the keys are valid")
         );
         assert_eq!(configured.secrets(), [[7; 32]]);
     }

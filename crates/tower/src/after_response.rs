@@ -1,9 +1,9 @@
 //! Runs the work that nested applications leave to be done after their response.
 //!
-//! Such work exists, for example, while a task that a service inside the nested application has
-//! spawned still reads the request's body. It is a future that is not `Send`, so an
-//! `http::Response` cannot carry it. The nested application stores the future in a thread-local,
-//! and the mount or layer that polls the application collects it from there.
+//! For example, a service inside the nested application may have spawned a task that still reads
+//! the request's body. The work is a future that is not `Send`, so an `http::Response` cannot carry
+//! it. The nested application stores the future in a thread-local, and the mount or layer that
+//! polls the application collects it from there.
 
 use crate::body_channel::{LocalProvider, poll_with_provider};
 use peregrine_web::response::AfterResponse;
@@ -12,13 +12,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 thread_local! {
-    /// The futures that nested applications stored during the current poll; `None` if no mount or
-    /// layer collects them.
+    /// The futures that nested applications of the current mount or layer have stored so far.
+    /// `None` if no mount or layer collects them.
     static DEFERRED: Cell<Option<Vec<AfterResponse>>> = const { Cell::new(None) };
 }
 
-/// Calls `poll`, and appends the work that nested applications store during this call to
-/// `deferred`.
+/// Calls `poll`, and appends to `deferred` the work that nested applications store during the call.
 pub(crate) fn collect<T>(deferred: &mut Vec<AfterResponse>, poll: impl FnOnce() -> T) -> T {
     struct Collecting<'l> {
         deferred: &'l mut Vec<AfterResponse>,

@@ -63,10 +63,10 @@ use std::time::Duration;
 /// If the request's extensions contain a [`ConnectionInfo`], handlers see this value as their
 /// connection. Otherwise they see `ConnectionInfo::default()`.
 ///
-/// The application cannot know whether another server has identified the client, nor whether
-/// middleware that creates a new request without the original extensions has. In both cases,
-/// `Cache` stores only responses with `Cache-Control: public` or `s-maxage`, and `Idempotency`
-/// stores responses only if it has a scope.
+/// Behind another server, or behind middleware that creates a new request without the original
+/// extensions, the application cannot know whether the surrounding code has identified the client.
+/// In these cases, `Cache` stores only responses with `Cache-Control: public` or `s-maxage`, and
+/// `Idempotency` stores responses only if it has a scope.
 ///
 /// [`BodyError::Disconnected`]: peregrine_web::BodyError::Disconnected
 ///
@@ -131,8 +131,8 @@ impl AppService {
                 return self.app.render_problem(error.into(), &RequestHead::from_pool());
             }
         };
-        // Keeps the fields that `Connection` names. `Connection` was for the surrounding server,
-        // whose middleware may have set those fields itself.
+        // Keeps the fields that `Connection` names: the client addressed `Connection` to the
+        // surrounding server, whose middleware may have set those fields itself.
         head.keep_nominated_headers();
         // Saves the route of the surrounding server before this application sets its own.
         head.enter_nested_app();

@@ -1,4 +1,4 @@
-//! Request bodies that are `Send`, as mounted services and tower layers require.
+//! Bodies that are `Send`, as mounted services and tower layers require.
 //!
 //! Peregrine's own bodies are not `Send`. For a mounted service, this module converts a complete
 //! body to bytes, and passes the frames of an incomplete body through a channel (`body_channel`).
@@ -24,7 +24,8 @@ use std::task::{Context, Poll, Waker, ready};
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 
 /// A body that is `Send`, for requests to mounted services and tower layers, and for responses of
-/// [`spawn_tower`](crate::spawn_tower). Bytes and strings convert into it.
+/// [`NextService`](crate::NextService) and [`spawn_tower`](crate::spawn_tower). Bytes and strings
+/// convert into it.
 ///
 /// A body that was complete before the service was called is stored as bytes. Any other body
 /// requests one frame at a time from the connection's thread, and only when the service polls the
@@ -100,8 +101,8 @@ impl SendBody {
     /// Returns the body as Peregrine's own type, if it is on this thread.
     ///
     /// # Errors
-    /// The body is on another thread, is forwarded from one, or belongs to a request that is over.
-    /// It is returned unchanged.
+    /// The body is on another thread, passes through a channel, or belongs to a request that is
+    /// over. It is returned unchanged.
     pub(crate) fn try_into_body(self) -> Result<Body, Self> {
         match self.0 {
             SendBodyKind::Empty => Ok(Body::empty()),
@@ -160,7 +161,7 @@ fn full_body(length: usize, body: &mut Body) -> SendBodyKind {
 
 impl SendBody {
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame<BodyError>> {
-        // Leaves `Empty`, which is right after the single frame of `Bytes` and `Full`.
+        // Leaves `Empty`. `Bytes` and `Full` have a single frame, so they are then complete.
         match std::mem::take(&mut self.0) {
             SendBodyKind::Empty => Poll::Ready(None),
             SendBodyKind::Bytes(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),

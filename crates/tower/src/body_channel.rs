@@ -33,7 +33,7 @@ pub(crate) struct ForwardedBody {
 pub(crate) struct BodyChannel {
     /// The frame that the reader has not yet taken. `None` does not mean the end: see `end`.
     buffered: Option<Result<Frame<Bytes>, BodyError>>,
-    /// The reader is waiting for a frame.
+    /// The reader has polled for a frame that is not yet buffered.
     is_frame_requested: bool,
     end: ChannelEnd,
     is_reader_gone: bool,
@@ -105,7 +105,7 @@ impl Drop for ForwardedBody {
         let mut channel = lock(&self.channel);
         channel.is_reader_gone = true;
         channel.buffered = None;
-        // The forwarder wakes to drop the body, unless it has already done so at the body's end.
+        // Wakes the forwarder so that it drops the body, unless it did so at the end of the body.
         let waker = channel.forwarder_waker.take().filter(|_| channel.end == ChannelEnd::Open);
         drop(channel);
         if let Some(waker) = waker {
@@ -195,7 +195,7 @@ impl LocalProvider for BodyForwarder {
         Progress::Advanced
     }
 
-    /// Whether the body can still be read.
+    /// Whether the reader can still request frames.
     fn is_active(&self) -> bool {
         self.body.is_some() && !lock(&self.channel).is_reader_gone
     }
@@ -203,7 +203,8 @@ impl LocalProvider for BodyForwarder {
     /// Forwards frames until the body ends or the reader is dropped.
     async fn run_to_completion(mut self) {
         poll_fn(|cx| {
-            // Ends soon: a request is for one frame, and the reader must take it before the next.
+            // This loop ends soon: the reader requests one frame at a time, and must take it before
+            // it requests the next.
             while self.poll(cx) == Progress::Advanced {}
             if self.body.is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -226,8 +227,8 @@ impl Drop for BodyForwarder {
     }
 }
 
-/// Polls `poll_main` and `provider` alternately until `poll_main` is ready or neither makes
-/// progress. The code in `poll_main` may wait for `provider`.
+/// Polls `poll_main` and `provider` alternately until `poll_main` is ready, `provider` makes no
+/// progress, or the task has to yield. The code in `poll_main` may wait for `provider`.
 pub(crate) fn poll_with_provider<T>(
     provider: &mut Option<impl LocalProvider>,
     cx: &mut Context<'_>,

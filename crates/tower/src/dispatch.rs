@@ -1,5 +1,5 @@
 //! Calls a tower service when it is ready. A request that must wait takes the shared instance of
-//! the service, and a clone replaces that instance.
+//! the service, and a clone becomes the shared instance.
 
 use crate::body::SendBody;
 use crate::error::BoxError;
@@ -181,7 +181,7 @@ type ConnectionServices = Vec<(u64, Rc<dyn Any>)>;
 struct ConnectionToken(u64);
 
 impl ConnectionToken {
-    /// Returns the connection's token, which is created if there is none. Returns `None` if other
+    /// Returns the connection's token, and creates it if there is none. Returns `None` if other
     /// code has stored a value of another type as the connection's data.
     fn get_or_init(connection: &ConnectionInfo) -> Option<&Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -253,6 +253,7 @@ impl<M> Drop for PerConnection<M> {
     }
 }
 
+/// The clone gets its own id, because dropping a `PerConnection` drops the services with its id.
 impl<M: Clone> Clone for PerConnection<M> {
     fn clone(&self) -> Self {
         Self::new(self.make.borrow().clone())

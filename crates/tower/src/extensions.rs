@@ -31,7 +31,7 @@ type InsertFn = Arc<dyn Fn(&ConnectionInfo, ClientAddr, &mut Extensions) + Send 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientAddr {
     pub(crate) address: Option<SocketAddr>,
-    /// The connection is from a trusted proxy, so its requests come from many clients.
+    /// Whether the connection is from a trusted proxy, so that its requests come from many clients.
     is_forwarded: bool,
 }
 
@@ -55,6 +55,7 @@ impl ConnectionExtensions {
         extensions: &mut Extensions,
     ) {
         if client_addr.is_forwarded {
+            // For `PerConnection`, which then creates a service for each request.
             extensions.insert(client_addr);
             if let Some(address) = client_addr.address {
                 extensions.insert(ClientIp(address.ip()));

@@ -14,6 +14,7 @@ pub(crate) struct GrpcDeadline {
     timeout: Duration,
     /// Created at the first poll, so that calls with an immediate response need no timer.
     timer: Option<Box<dyn Timer>>,
+    /// The request's `Content-Type`, which the response repeats.
     content_type: HeaderValue,
 }
 

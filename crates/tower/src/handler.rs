@@ -18,7 +18,7 @@ use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::Requirements;
 use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
 use peregrine_web::panic::catch_log_panic;
-use peregrine_web::private_response::{PrivateResponse, PrivateResponseWatch};
+use peregrine_web::private_response::{IdentityMarks, PrivateResponse};
 use peregrine_web::{Body, Handler, IntoResponse, Parts, Problem, Request, Response};
 use std::convert::Infallible;
 use std::fmt;
@@ -50,8 +50,8 @@ use std::time::Duration;
 /// - The deadline of a gRPC call (`grpc-timeout`) is enforced, as in tonic's own server: a call
 ///   whose response has not begun by the deadline is dropped, and the response is
 ///   `DEADLINE_EXCEEDED`.
-/// - If the service panics, the response is a 500 and the connection is closed. The worker
-///   continues.
+/// - If the service panics, the response is a 500. An HTTP/1.1 connection is then closed. The
+///   worker continues.
 #[doc(alias = "nest_service")]
 #[doc(alias = "route_service")]
 pub struct TowerHandler<D> {
@@ -145,6 +145,7 @@ impl<D: Dispatch> IntoTowerHandler<ViaTowerHandler> for TowerHandler<D> {
 
 impl<D> TowerHandler<D> {
     fn new(dispatch: D) -> Self {
+        // Any service may serve gRPC. The server also checks each request's `Content-Type`.
         let options =
             RouteOptions { lifts_body_limit: true, is_grpc: true, ..RouteOptions::default() };
         Self { dispatch, options, extensions: ConnectionExtensions::default(), on_error: None }
@@ -309,7 +310,8 @@ impl<D: Dispatch> TowerHandler<D> {
         async move {
             let head = &request.parts.head;
             let wants_upgrade = head.index().wants_upgrade(head.as_bytes());
-            // Polled once, without waiting: a service that is ready is called without a clone.
+            // Polls the service once, without waiting. If it is ready, it is called directly;
+            // otherwise `oneshot` waits for it.
             let (readiness, upgrade_pair) = poll_fn(|cx| {
                 let upgrade_pair = if wants_upgrade { PendingUpgrade::new(cx) } else { None };
                 Poll::Ready((self.dispatch.poll_ready(cx), upgrade_pair))
@@ -320,16 +322,16 @@ impl<D: Dispatch> TowerHandler<D> {
             let is_head = parts.head.index().method == peregrine_proto::Method::Head;
             let (on_upgrade, pending_upgrade) = upgrade_pair.unzip();
             let deadline = GrpcDeadline::from_head(&parts.head);
-            // The request's parts are moved into the service's request, but `finish_response` must
-            // still be able to mark this request.
-            let watch = PrivateResponse::watch(&parts);
+            // The parts are moved into the service's request, but `finish_response` must still be
+            // able to mark this request.
+            let identity_marks = PrivateResponse::watch(&parts);
             let mut state = CallState {
                 forwarder,
                 pending_upgrade,
                 is_head,
                 deadline,
                 nested_work: Vec::new(),
-                watch,
+                identity_marks,
             };
             if let Poll::Ready(Ok(())) = readiness {
                 let request = self.convert_request(parts, body, strip_mount_prefix, on_upgrade).0;
@@ -359,10 +361,10 @@ impl<D: Dispatch> TowerHandler<D> {
     ) -> (http::Request<SendBody>, Rc<ConnectionInfo>) {
         let (connection, client_addr) =
             (Rc::clone(parts.connection_untracked()), ClientAddr::from_parts(&parts));
-        // The service may read cookies or credentials without marking the request.
+        // The service may read cookies or credentials, and cannot mark the request itself.
         PrivateResponse::mark_delegated(&parts);
         if extensions::may_have_nested_app() {
-            // An application inside the service cannot see this request's marks otherwise.
+            // A Peregrine application inside the service reads the marks from the extensions.
             PrivateResponse::export_marks(&mut parts);
         }
         let mut request = into_http(parts, body, strip_mount_prefix);
@@ -407,8 +409,8 @@ struct CallState {
     deadline: Option<Box<GrpcDeadline>>,
     /// Work that nested applications leave to be done after the response.
     nested_work: Vec<peregrine_web::response::AfterResponse>,
-    /// Marks the request as dependent on the client's identity.
-    watch: PrivateResponseWatch,
+    /// Records which parts of the client's identity the response depends on.
+    identity_marks: IdentityMarks,
 }
 
 impl CallState {
@@ -453,7 +455,7 @@ impl CallState {
         // The extensions of a nested application's response contain the identities that it has
         // read, such as its sessions.
         if let Some(sources) = response.extensions().and_then(|extensions| extensions.get()) {
-            self.watch.mark(*sources);
+            self.identity_marks.mark(*sources);
         }
         if self.is_head {
             suppress_content_length(&mut response);
@@ -466,7 +468,7 @@ impl CallState {
 }
 
 /// Prevents the server from adding `Content-Length: 0` to a response to HEAD. The service may have
-/// removed the content itself, so an empty body does not show that the response to GET is empty. A
+/// removed the content because of HEAD, so the response to GET is not necessarily empty. A
 /// `Content-Length` that the service set is sent unchanged.
 #[cold]
 fn suppress_content_length(response: &mut Response) {

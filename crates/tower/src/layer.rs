@@ -49,10 +49,10 @@ use tower_layer::Layer;
 /// Layers made for axum's bodies work with [`layer_with_body`](crate::layer_with_body).
 ///
 /// The layer's service must be `Clone`. If the service is not ready for a request, that request
-/// waits with this instance, and a clone replaces the instance for other requests. If the service's
-/// `call` fails, the response is a 500; if its `poll_ready` fails, the response is a 503. A
-/// handler's panic propagates to the layer's code that polls the inner service's future. If that
-/// future is first polled after the layer has responded, it yields a 500.
+/// takes the service and waits for it, and other requests use a clone. If the service's `call`
+/// fails, the response is a 500; if its `poll_ready` fails, the response is a 503. A panic of a
+/// handler propagates to the layer's code that polls the inner service's future. If that future is
+/// first polled after the layer has responded, it yields a 500.
 ///
 /// ```
 /// use peregrine::tower::layer;
@@ -205,8 +205,8 @@ where
     }
 }
 
-/// Passes a request to a layer's service. When the layer calls its inner service, the call goes to
-/// `next`. If `next` is `None`, `poll_owner` makes these calls. Otherwise it only polls the owner.
+/// Passes a request to a layer's service. The layer's calls to its inner service go to `next`. If
+/// `next` is `None`, `poll_owner` makes these calls; otherwise `poll_owner` only polls the owner.
 async fn call_layer<S, B>(
     service: &SharedService<S>,
     extensions: &ConnectionExtensions,
@@ -221,13 +221,14 @@ where
     S::Error: Into<BoxError>,
     B: HttpBody<Error: Into<BoxError>> + 'static,
 {
-    // Polled once, without waiting: a service that is ready is called without a clone.
+    // Polls the service once, without waiting. If it is ready, it is called directly; otherwise
+    // `oneshot_owned` waits for it.
     let readiness = poll_fn(|cx| Poll::Ready(service.poll_shared(cx))).await;
     let (mut parts, body) = request.into_parts();
     // Drops the fields that `Connection` names. Otherwise a client could name a field in
     // `Connection`, and so remove the value that a layer sets.
     parts.head.remove_nominated_headers();
-    // The layer may read cookies or credentials without marking the request.
+    // The layer may read cookies or credentials, and cannot mark the request itself.
     PrivateResponse::mark_delegated(&parts);
     let mut request = parts.head.to_http(SendBody::default());
     *request.extensions_mut() = take(parts.extensions_mut());
@@ -277,10 +278,10 @@ where
         let mut response = match result.map_err(&to_error) {
             Ok(response) => from_http(response, Some(owner), take(&mut nested_work), cx),
             Err(TowerError::PollReady(error)) => {
-                internal_error(&error, StatusCode::SERVICE_UNAVAILABLE)
+                layer_error_response(&error, StatusCode::SERVICE_UNAVAILABLE)
             }
             Err(TowerError::Call(error)) => {
-                internal_error(&error, StatusCode::INTERNAL_SERVER_ERROR)
+                layer_error_response(&error, StatusCode::INTERNAL_SERVER_ERROR)
             }
         };
         if response.status != StatusCode::SWITCHING_PROTOCOLS {
@@ -295,7 +296,7 @@ where
 }
 
 #[cold]
-fn internal_error(error: &BoxError, status: StatusCode) -> Response {
+fn layer_error_response(error: &BoxError, status: StatusCode) -> Response {
     catch_log_panic(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
     let detail = "The server could not handle this request.";
     Problem::new(status, "layer-failed", detail).into_response()
@@ -367,7 +368,7 @@ where
 fn request_gone() -> http::Response<SendBody> {
     let error = "it called its inner service after its response, or without the request's \
                  extensions";
-    let response = internal_error(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
+    let response = layer_error_response(&error.into(), StatusCode::INTERNAL_SERVER_ERROR);
     to_http(response, |body| SendBody::from_body(body).0)
 }
 
@@ -380,7 +381,7 @@ enum NextState<B> {
     NotStarted(Box<http::Request<B>>),
     /// The call is stored in its request's row (module `request_table`).
     Local(LocalHandle),
-    /// The request's [`RequestOwner`] makes the call.
+    /// The request's [`RequestOwner`], or the code that polls the owner, makes the call.
     Remote(oneshot::Receiver<CallOutcome>),
     /// The call is over, or cannot be made.
     Done,
@@ -393,7 +394,7 @@ impl<B> NextFuture<B>
 where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
-    /// Begins the call on this thread. Most handlers also complete within this poll.
+    /// Begins the call, on this thread if possible. Most handlers also complete within this poll.
     fn start(
         &mut self,
         request: Box<http::Request<B>>,
@@ -402,8 +403,9 @@ where
         let Some(RequestRefExtension(request_ref)) = request.extensions().get().cloned() else {
             return Poll::Ready(request_gone());
         };
-        // This thread has no inner service for the request if it is another thread, or if `run` has
-        // only borrowed the service. The owner or its poller then makes the call.
+        // There is no inner service here if this is not the request's thread, if `run` has only
+        // borrowed the service, or if the layer has responded. The owner or its poller then makes
+        // the call, but rejects it if the layer has responded.
         let Some(next) = request_ref.with_original(|original| original.next_service()).flatten()
         else {
             self.0 = NextState::Remote(request_ref.send_call(request.map(SendBoxBody::new)));
@@ -428,6 +430,7 @@ where
                 LocalValue::Body(_) => unreachable!("the handle belongs to a call"),
             });
             match (lookup, std::mem::replace(&mut self.0, NextState::Done)) {
+                // The layer has moved this future to another thread.
                 (LocalLookup::OtherThread, NextState::Local(handle)) => {
                     self.0 = NextState::Remote(handle.resume_call());
                 }

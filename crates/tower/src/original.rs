@@ -11,15 +11,15 @@ use peregrine_web::{Parts, Response};
 /// The parts of the original request, and the rest of the application that handles it.
 pub(crate) struct OriginalRequest {
     parts: Parts,
-    /// The rest of the application; `None` if the middleware's `run` only borrows it. In that case
-    /// `run` makes the layer's calls to its inner service.
+    /// The rest of the application; `None` if the layer middleware's `run` only borrows it. In that
+    /// case `run` makes the layer's calls to its inner service.
     next: Option<ErasedService>,
     /// The upgrades of the responses that the layer received from its inner service.
     upgrades: Vec<UpgradeHandler>,
 }
 
 /// The index of a response's upgrade in `OriginalRequest::upgrades`. It is stored in the response's
-/// extensions, because a layer that retries receives several responses.
+/// extensions, because a layer that retries may receive several upgrades.
 #[derive(Clone)]
 struct UpgradeIndex(usize);
 

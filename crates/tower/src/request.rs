@@ -9,8 +9,8 @@ use peregrine_web::scope::CATCH_ALL;
 use peregrine_web::selection::MountInfo;
 use peregrine_web::{Parts, RequestHead};
 
-/// The request target with the prefix that the mount removed. It is in the extensions of each
-/// request to a service that is mounted under a prefix.
+/// The full request target, including the prefix that the mount removed. It is in the extensions of
+/// each request to a service that is mounted under a prefix.
 ///
 /// ```
 /// use peregrine::tower::OriginalUri;
@@ -45,9 +45,9 @@ pub(crate) fn into_http<B>(
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let stripped = if strip_mount_prefix { strip_prefix(&parts, request.uri()) } else { None };
-    // An application inside the service distinguishes by this value, for example in cache keys,
-    // between requests that reached it under different prefixes or through different routes. The
-    // service around it may change the path, too.
+    // By its `MountInfo`, an application inside the service distinguishes requests that reached it
+    // under different prefixes or through different routes, for example in cache keys. The path
+    // that the application receives does not suffice, because the service may also change it.
     if stripped.is_some() || parts.head.depends_on_selection() || extensions::may_have_nested_app()
     {
         let (path, routes_hash) = (parts.head.original_path().into(), parts.head.routes_hash());
@@ -76,10 +76,10 @@ fn strip_prefix(parts: &Parts, uri: &Uri) -> Option<Uri> {
         Some(query) => PathAndQuery::try_from(format!("{rest}?{query}")),
         None => PathAndQuery::try_from(rest),
     };
-    let mut parts = uri.clone().into_parts();
+    let mut uri_parts = uri.clone().into_parts();
     // The rest of a valid target is valid, so neither conversion fails.
-    parts.path_and_query = Some(target.ok()?);
-    Uri::from_parts(parts).ok()
+    uri_parts.path_and_query = Some(target.ok()?);
+    Uri::from_parts(uri_parts).ok()
 }
 
 /// Converts the head of an `http` request.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 /// Converts the response and its body. `provider` is polled together with the response's body, and
-/// after the response for as long as other code can request something from it. Its users may
+/// after the response for as long as other code can request something from it. That code may
 /// outlive the service's future: the response or a spawned task may read a body that `provider`
 /// forwards, or wait for a call that `provider` polls. `nested_work` is what nested applications do
 /// after their response; it runs after this response.
@@ -41,8 +41,8 @@ where
     let mut response = Response::new(parts.status);
     let mut provider = ResponseProvider::new(provider);
     response.body = into_body(body, &parts.headers, &mut provider, cx);
-    // The provider is also polled after the response if it is still needed: a task that the service
-    // has spawned may still read the request's body.
+    // Polls the provider after the response too if it is still needed: the service may have spawned
+    // a task that still reads the request's body.
     match provider {
         ResponseProvider::Own(provider) if provider.is_active() || !nested_work.is_empty() => {
             let future = after_response::run(Some(provider), nested_work);
@@ -96,8 +96,8 @@ fn remove_zero_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Converts the body of a service's response. If the body may wait for `provider`, the result
-/// shares it and polls it too.
+/// Converts the body of a service's response. If that body may wait for `provider`, the returned
+/// body shares `provider` and polls it too.
 fn into_body<B, T>(
     body: B,
     headers: &HeaderMap,
@@ -144,9 +144,8 @@ where
             Poll::Pending => {}
         }
     } else {
-        // Only here, because a length that the body itself knows takes precedence over the field.
-        // The server sends no more than the announced length, and closes the connection if the body
-        // is shorter.
+        // The body does not know its length, so the service's `Content-Length` applies. The server
+        // sends no more than this length, and closes the connection if the body is shorter.
         remaining = declared_length(headers);
     }
     Body::new(ConvertedBody { first, body, remaining, provider: provider.share() })
@@ -217,8 +216,8 @@ where
     }
 }
 
-/// Converts the error with which a request's body fails if it is over a limit that a tower layer or
-/// another server has set on it.
+/// A request's body that a tower layer or another server may have limited. The error of a body over
+/// that limit is converted to a [`BodyError`](peregrine_web::BodyError).
 struct MapLimitError<B>(Pin<Box<B>>);
 
 impl<B> HttpBody for MapLimitError<B>
@@ -251,7 +250,7 @@ fn convert_frame<D: Buf, E: Into<BoxError>>(
     frame.map(|frame| frame.map_data(to_bytes)).map_err(Into::into)
 }
 
-/// A body of another type, as the stream inside a Peregrine [`Body`].
+/// A body, possibly of another type, as the stream inside a Peregrine [`Body`].
 struct ConvertedBody<B, T> {
     /// The frame, or the end of the body, that [`into_body`] has already polled. It is yielded
     /// first.
@@ -266,6 +265,7 @@ struct ConvertedBody<B, T> {
 enum ResponseProvider<T> {
     /// There is none, or it is no longer needed.
     None,
+    /// Not polled by the response's body.
     Own(T),
     /// Also polled by the response's body.
     Shared(SharedProvider<T>),

@@ -15,7 +15,7 @@ use peregrine_web::service::ErasedService;
 use peregrine_web::{Body, Parts, Problem, Request, RequestHead};
 use std::sync::Arc;
 
-/// Stores `parts` on this thread until the request is over. `request`, which was created from
+/// Stores `parts` on this thread until the layer has responded. `request`, which was created from
 /// `parts`, gets a [`RequestRefExtension`] that refers to them.
 pub(crate) fn store_request<B>(
     parts: Parts,
@@ -39,7 +39,7 @@ pub(crate) fn restore(
     body: Body,
 ) -> Result<(Request, Arc<RequestRef>), Problem> {
     let extension = parts.extensions.remove::<RequestRefExtension>();
-    // A copy of the original request, which the changes are applied to below.
+    // A copy of the original request. The layer's changes are applied to it below.
     let original = extension.and_then(|RequestRefExtension(request_ref)| {
         request_ref
             .with_original(|original| clone_without_body(original.parts()))

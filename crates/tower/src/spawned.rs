@@ -74,7 +74,7 @@ pub fn spawn_tower<M>(make: M) -> Result<SpawnedService, SpawnError>
 where
     M: FnOnce() -> App + Send + 'static,
 {
-    let (requests, request_receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
+    let (request_sender, request_receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
     let (build_sender, build_receiver) = std::sync::mpsc::channel();
     let run_thread = move || {
         let runtime = Builder::new_current_thread()
@@ -96,7 +96,7 @@ where
     let panicked =
         |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
     build_receiver.recv().map_err(panicked)??;
-    Ok(SpawnedService { requests, permit: None })
+    Ok(SpawnedService { request_sender, permit: None })
 }
 
 /// Handles each request in its own task, until the last [`SpawnedService`] is dropped and the last
@@ -150,7 +150,7 @@ struct RemoteRequest {
 /// An application on its own thread as a tower service. [`spawn_tower`] creates one.
 #[doc(alias = "Buffer")]
 pub struct SpawnedService {
-    requests: mpsc::Sender<RemoteRequest>,
+    request_sender: mpsc::Sender<RemoteRequest>,
     /// The permit for the next call, or the future that waits for it.
     permit: Option<PermitState>,
 }
@@ -170,7 +170,7 @@ type PermitFuture = Pin<
 
 impl Clone for SpawnedService {
     fn clone(&self) -> Self {
-        Self { requests: self.requests.clone(), permit: None }
+        Self { request_sender: self.request_sender.clone(), permit: None }
     }
 }
 
@@ -197,7 +197,7 @@ where
                     }
                 }
                 None => {
-                    let permit_future = self.requests.clone().reserve_owned();
+                    let permit_future = self.request_sender.clone().reserve_owned();
                     self.permit = Some(PermitState::Waiting(Box::pin(permit_future)));
                 }
             }

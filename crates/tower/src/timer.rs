@@ -54,7 +54,7 @@ impl Timer for TokioTimer {
         self.start.elapsed()
     }
 
-    fn is_draining(&self) -> bool {
+    fn is_server_draining(&self) -> bool {
         false
     }
 }

@@ -51,14 +51,14 @@ impl PendingUpgrade {
         let accepted = Cell::new(Some(accepted));
         let on_upgrade = Rc::new(Cell::new(None));
         let on_upgrade_cell = Rc::clone(&on_upgrade);
-        let service = hyper::service::service_fn(move |request| {
+        let fixed_service = hyper::service::service_fn(move |request| {
             on_upgrade_cell
                 .set(Some(hyper::upgrade::on::<http::Request<hyper::body::Incoming>>(request)));
             let accepted = accepted.take();
             async move {
                 if let Some(accepted) = accepted {
-                    // If the service refuses the upgrade, the `PendingUpgrade` is dropped, and this
-                    // connection with it.
+                    // If the mounted service refuses the upgrade, the `PendingUpgrade` is dropped,
+                    // and with it the in-memory connection and this future.
                     let _ = accepted.await;
                 }
                 let mut response = http::Response::new(EmptyBody);
@@ -67,10 +67,11 @@ impl PendingUpgrade {
             }
         });
         let io = HyperIo(Arc::clone(&upgrade_io.0));
+        // 8192 is the smallest limit that hyper allows.
         let connection =
-            http1::Builder::new().max_buf_size(8192).serve_connection(io, service).with_upgrades();
-        let mut connection = Box::pin(connection);
-        // One poll reads the fixed request and calls `service`, which sets `on_upgrade`.
+            http1::Builder::new().max_buf_size(8192).serve_connection(io, fixed_service);
+        let mut connection = Box::pin(connection.with_upgrades());
+        // One poll reads the fixed request and calls `fixed_service`, which sets `on_upgrade`.
         let _ = connection.as_mut().poll(cx);
         Some((on_upgrade.take()?, Box::new(Self { connection, accept, io: upgrade_io })))
     }
@@ -98,16 +99,17 @@ impl PendingUpgrade {
 struct UpgradeIo(Arc<Mutex<SharedIo>>);
 
 impl UpgradeIo {
-    /// Copies bytes between the real connection and the upgraded protocol until either ends.
+    /// Copies bytes between the real connection and the upgraded protocol, until the protocol has
+    /// closed its sending side and all of its bytes are sent, or until sending fails.
     async fn run(self, mut upgraded: Upgraded) {
-        let mut outgoing = Vec::new();
+        let mut chunk = Vec::new();
         poll_fn(|cx| {
             self.receive(&mut upgraded, cx);
             loop {
                 let capacity = upgraded.poll_capacity(cx);
                 let mut shared = lock(&self.0);
                 shared.run_waker.clone_from(cx.waker());
-                if shared.outgoing.is_empty() && shared.is_write_closed
+                if shared.outgoing.is_empty() && shared.is_outgoing_ended
                     || matches!(capacity, Poll::Ready(Err(_)))
                 {
                     return Poll::Ready(());
@@ -115,14 +117,14 @@ impl UpgradeIo {
                 if shared.outgoing.is_empty() || capacity.is_pending() {
                     return Poll::Pending;
                 }
-                std::mem::swap(&mut outgoing, &mut shared.outgoing);
-                let write_waker = shared.write_waker.take();
+                std::mem::swap(&mut chunk, &mut shared.outgoing);
+                let hyper_write_waker = shared.hyper_write_waker.take();
                 drop(shared);
-                if let Some(write_waker) = write_waker {
-                    write_waker.wake();
+                if let Some(hyper_write_waker) = hyper_write_waker {
+                    hyper_write_waker.wake();
                 }
-                upgraded.start_send(&outgoing);
-                outgoing.clear();
+                upgraded.start_send(&chunk);
+                chunk.clear();
             }
         })
         .await;
@@ -133,7 +135,7 @@ impl UpgradeIo {
         {
             let mut shared = lock(&self.0);
             shared.run_waker.clone_from(cx.waker());
-            if !shared.incoming.is_empty() || shared.is_read_closed || shared.is_aborted {
+            if !shared.incoming.is_empty() || shared.is_incoming_ended || shared.is_aborted {
                 return;
             }
         }
@@ -141,26 +143,26 @@ impl UpgradeIo {
         let mut shared = lock(&self.0);
         match received {
             Ok(Some(bytes)) => shared.incoming = bytes,
-            Ok(None) => shared.is_read_closed = true,
+            Ok(None) => shared.is_incoming_ended = true,
             Err(_) => {
                 drop(shared);
                 return self.abort();
             }
         }
-        let read_waker = shared.read_waker.take();
+        let hyper_read_waker = shared.hyper_read_waker.take();
         drop(shared);
-        if let Some(read_waker) = read_waker {
-            read_waker.wake();
+        if let Some(hyper_read_waker) = hyper_read_waker {
+            hyper_read_waker.wake();
         }
     }
 
-    /// Makes both directions fail, and wakes the tasks that wait for either. The protocol can still
-    /// read bytes that were received earlier.
+    /// Makes reads and writes on hyper's end fail, and wakes the tasks that wait for them. The
+    /// protocol can still read bytes that were received earlier.
     fn abort(&self) {
         let mut shared = lock(&self.0);
         shared.is_aborted = true;
         let unsent = std::mem::take(&mut shared.outgoing);
-        let wakers = [shared.read_waker.take(), shared.write_waker.take()];
+        let wakers = [shared.hyper_read_waker.take(), shared.hyper_write_waker.take()];
         drop(shared);
         drop(unsent);
         wakers.into_iter().flatten().for_each(Waker::wake);
@@ -180,14 +182,16 @@ struct SharedIo {
     incoming: Bytes,
     /// Bytes that hyper's end has written and our end has not yet sent.
     outgoing: Vec<u8>,
-    /// The peer has closed its sending side.
-    is_read_closed: bool,
+    /// The peer has closed its sending side, so no bytes follow `incoming`.
+    is_incoming_ended: bool,
     /// The real connection failed, or our end was dropped: no more bytes are received or sent.
     is_aborted: bool,
-    /// The protocol has closed its sending side or was dropped.
-    is_write_closed: bool,
-    read_waker: Option<Waker>,
-    write_waker: Option<Waker>,
+    /// The protocol has closed its sending side or was dropped, so no bytes follow `outgoing`.
+    is_outgoing_ended: bool,
+    /// Wakes the task that reads from hyper's end, when `incoming` has bytes or has ended.
+    hyper_read_waker: Option<Waker>,
+    /// Wakes the task that writes to hyper's end, when `outgoing` has space.
+    hyper_write_waker: Option<Waker>,
     /// The waker of the task that polls [`UpgradeIo::run`].
     run_waker: Waker,
 }
@@ -206,11 +210,11 @@ impl Default for SharedIo {
             phase: Phase::Handshake,
             incoming: Bytes::from_static(UPGRADE_REQUEST),
             outgoing: Vec::new(),
-            is_read_closed: false,
+            is_incoming_ended: false,
             is_aborted: false,
-            is_write_closed: false,
-            read_waker: None,
-            write_waker: None,
+            is_outgoing_ended: false,
+            hyper_read_waker: None,
+            hyper_write_waker: None,
             run_waker: Waker::noop().clone(),
         }
     }
@@ -235,10 +239,10 @@ impl Read for HyperIo {
             if shared.is_aborted {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
             }
-            if shared.is_read_closed {
+            if shared.is_incoming_ended {
                 return Poll::Ready(Ok(()));
             }
-            shared.read_waker = Some(cx.waker().clone());
+            shared.hyper_read_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let count = shared.incoming.len().min(buffer.remaining());
@@ -261,18 +265,18 @@ impl Write for HyperIo {
     ) -> Poll<io::Result<usize>> {
         let mut shared = lock(&self.0);
         if shared.phase == Phase::Handshake {
-            // This is the end of the head of the 101. hyper completes the upgrade next, and writes
-            // nothing before that.
             if bytes.ends_with(b"\r\n\r\n") {
+                // The head of the 101 ends here. hyper writes nothing more until it has completed
+                // the upgrade.
                 shared.phase = Phase::Established;
             }
             return Poll::Ready(Ok(bytes.len()));
         }
-        if shared.is_aborted || shared.is_write_closed {
+        if shared.is_aborted || shared.is_outgoing_ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if shared.outgoing.len() >= SEND_BUFFER_BYTES_MAX {
-            shared.write_waker = Some(cx.waker().clone());
+            shared.hyper_write_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let count = bytes.len().min(SEND_BUFFER_BYTES_MAX - shared.outgoing.len());
@@ -290,7 +294,7 @@ impl Write for HyperIo {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut shared = lock(&self.0);
         if shared.phase == Phase::Established {
-            shared.is_write_closed = true;
+            shared.is_outgoing_ended = true;
             let run_waker = shared.run_waker.clone();
             drop(shared);
             run_waker.wake();
@@ -302,7 +306,7 @@ impl Write for HyperIo {
 impl Drop for HyperIo {
     fn drop(&mut self) {
         let mut shared = lock(&self.0);
-        shared.is_write_closed = true;
+        shared.is_outgoing_ended = true;
         let run_waker = shared.run_waker.clone();
         drop(shared);
         run_waker.wake();
@@ -342,15 +346,17 @@ pub(crate) fn spawn_upgrade(on_upgrade: hyper::upgrade::OnUpgrade, handler: Upgr
         let (writer, reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
         let outgoing = SendBuffer::default();
         let mut protocol = handler.run(Upgraded::new(reader, outgoing.clone()));
-        let mut tunnel = Tunnel { writer: Some(writer), outgoing, unsent: Vec::new(), sent: 0 };
-        let mut has_ended = false;
+        let mut tunnel =
+            Tunnel { writer: Some(writer), outgoing, chunk: Vec::new(), chunk_sent: 0 };
+        let mut has_protocol_ended = false;
         poll_fn(|cx| {
-            has_ended = has_ended || protocol.as_mut().poll(cx).is_ready();
+            has_protocol_ended = has_protocol_ended || protocol.as_mut().poll(cx).is_ready();
             tunnel.poll_receive(&mut io, cx);
             match tunnel.poll_send(&mut io, cx) {
                 Poll::Ready(Err(_)) => Poll::Ready(()),
-                // The protocol's last bytes are sent before the connection ends.
-                Poll::Pending if tunnel.is_all_sent() && has_ended => Poll::Ready(()),
+                // Nothing is left in `outgoing`: otherwise, `poll_send` would have taken it. So the
+                // protocol's last bytes are sent.
+                Poll::Pending if tunnel.is_chunk_sent() && has_protocol_ended => Poll::Ready(()),
                 _ => Poll::Pending,
             }
         })
@@ -366,15 +372,15 @@ struct Tunnel {
     writer: Option<PipeWriter>,
     /// The bytes that the protocol has written.
     outgoing: SendBuffer,
-    /// The bytes taken from `outgoing`, of which the first `sent` are sent.
-    unsent: Vec<u8>,
-    sent: usize,
+    /// The bytes taken from `outgoing`, of which the first `chunk_sent` have been sent.
+    chunk: Vec<u8>,
+    chunk_sent: usize,
 }
 
 impl Tunnel {
-    /// Whether all bytes that were taken from `outgoing` are sent.
-    fn is_all_sent(&self) -> bool {
-        self.sent == self.unsent.len()
+    /// Whether all bytes that were taken from `outgoing` are sent. More may be in `outgoing`.
+    fn is_chunk_sent(&self) -> bool {
+        self.chunk_sent == self.chunk.len()
     }
 
     fn poll_receive(&mut self, io: &mut hyper::upgrade::Upgraded, cx: &mut Context<'_>) {
@@ -408,19 +414,19 @@ impl Tunnel {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            if self.is_all_sent() {
-                self.unsent.clear();
-                self.sent = 0;
-                if self.outgoing.poll_drain(cx, &mut self.unsent).is_pending() {
+            if self.is_chunk_sent() {
+                self.chunk.clear();
+                self.chunk_sent = 0;
+                if self.outgoing.poll_take(cx, &mut self.chunk).is_pending() {
                     return match ready!(Pin::new(&mut *io).poll_flush(cx)) {
                         Ok(()) => Poll::Pending,
                         Err(error) => self.fail(error),
                     };
                 }
             }
-            match ready!(Pin::new(&mut *io).poll_write(cx, &self.unsent[self.sent..])) {
+            match ready!(Pin::new(&mut *io).poll_write(cx, &self.chunk[self.chunk_sent..])) {
                 Ok(0) => return self.fail(io::ErrorKind::WriteZero.into()),
-                Ok(count) => self.sent += count,
+                Ok(count) => self.chunk_sent += count,
                 Err(error) => return self.fail(error),
             }
         }

@@ -4,8 +4,9 @@
 //! Nothing here does I/O or depends on the server, so a test can call an application without a
 //! network, and most tests should.
 //!
-//! Start reading with [`Service`], the trait that every part of an application implements, then
-//! `app/mod.rs`, which combines routes, handlers and middleware into an application.
+//! Start reading with [`Service`], the trait that handles a request and that handlers and
+//! middleware are turned into, then `app/mod.rs`, which combines routes, handlers and middleware
+//! into an application.
 //!
 //! The folders, from the bottom up, are `http` (messages and connections), `extract` (extractors),
 //! `trace` and `sse`, `app` (routes, handlers and middleware) and `testing`. Each imports only from
@@ -62,8 +63,8 @@ pub mod prelude {
     };
 }
 
-// For the project's own crates. The hidden items below are not part of the public API: any release
-// may change or remove them.
+// The hidden items below are for the project's own crates. They are not part of the public API: any
+// release may change or remove them.
 
 #[doc(hidden)]
 pub mod app;

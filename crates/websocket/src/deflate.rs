@@ -111,9 +111,9 @@ impl DeflateCodec for DeflateContext {
     ) -> Result<usize, InflateError> {
         let create = || INFLATERS.with(|pool| take_pooled(pool, Inflater::new));
         let inflater = self.inflater.get_or_insert_with(create);
-        let consumed = inflater.inflate(input, out_bytes_max, out);
+        let result = inflater.inflate(input, out_bytes_max, out);
         self.update_reservation();
-        consumed
+        result
     }
 
     fn end_inflate(&mut self) {

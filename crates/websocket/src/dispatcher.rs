@@ -149,7 +149,7 @@ impl Dispatcher {
         let Some(timer) = &mut self.timer else { return };
         self.is_timer_armed = false;
         let has_expired = timer.poll_elapsed(cx).is_ready();
-        if timer.is_draining() && self.phase < ClosePhase::Draining {
+        if timer.is_server_draining() && self.phase < ClosePhase::Draining {
             self.shared.with(|state| state.drain());
             return self.enter_phase(ClosePhase::Draining, self.timeouts.drain_timeout);
         }
@@ -191,8 +191,8 @@ impl Dispatcher {
     }
 
     /// Returns whether the peer could be silent because of backpressure: its bytes are not read, or
-    /// the ping is still unsent. A peer that does not read is subject to the server's minimum
-    /// transfer rate.
+    /// output such as the ping is still unsent. A peer that does not read is subject to the
+    /// server's minimum transfer rate.
     fn is_backpressured(&self) -> bool {
         self.io.unsent_bytes() > 0 || self.shared.with(|state| state.is_receive_queue_full())
     }
@@ -319,8 +319,8 @@ impl Dispatcher {
             self.poll_timers(handler, cx);
             self.shared.with(|state| state.take_changed());
             self.run_handler(handler, cx);
-            let unread = self.unread.capacity();
-            self.shared.with(|state| state.update_reservation(unread));
+            let unread_bytes = self.unread.capacity();
+            self.shared.with(|state| state.update_reservation(unread_bytes));
             self.advance(handler);
             self.flush_output(cx);
             if self.phase == ClosePhase::Done {
@@ -350,8 +350,8 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         self.shared.with(|state| state.on_connection_lost());
-        // The connection broke before `poll` could resume the panic.
         if let Some(panic) = self.panic.take() {
+            // The connection broke before `poll` could resume the panic.
             panic::log_panic("the handler of a WebSocket", panic);
         }
     }

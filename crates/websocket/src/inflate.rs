@@ -17,7 +17,7 @@ const WINDOW_BYTES: usize = 32 * 1024;
 pub(crate) struct Inflater {
     state: Box<DecompressorOxide>,
     window: Box<[u8]>,
-    /// The position of the next byte in the window.
+    /// The position in the window to which the next byte is written.
     end: usize,
     /// Whether the complete window was written since the last reset.
     is_full: bool,

@@ -12,8 +12,8 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a peer may take to respond to that ping.
 pub const PONG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long closing may take: the wait for the peer's Close frame, and then the rest of the
-/// handler.
+/// How long each step of closing may take: the wait for the peer's Close frame, and then the rest
+/// of the handler.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a handler may still send while the server drains.

@@ -190,7 +190,8 @@ impl WebSocketSender {
     }
 
     /// Closes the WebSocket: sends a Close frame and waits for the peer's, for a limited time. In
-    /// the meantime the receiver must be read from or dropped.
+    /// the meantime the receiver must be read from or dropped, because the peer's Close frame is
+    /// not read while the receive queue is full.
     ///
     /// # Errors
     /// The WebSocket is already closed, or the code is not allowed.

@@ -145,8 +145,8 @@ impl WebSocketUpgrade {
         self
     }
 
-    /// Sets how long closing may take: first the wait for the peer's Close frame, then the rest of
-    /// the handler, which is dropped after that time. The default is
+    /// Sets how long each step of closing may take: first the wait for the peer's Close frame, then
+    /// the rest of the handler, which is dropped after that time. The default is
     /// [`CLOSE_TIMEOUT`](crate::CLOSE_TIMEOUT).
     #[must_use]
     pub fn close_timeout(mut self, timeout: Duration) -> Self {

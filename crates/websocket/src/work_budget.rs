@@ -8,7 +8,7 @@ const BUDGET_BYTES: usize = 256 * 1024;
 /// The fixed cost of a sent message.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
-/// The fixed cost of a compressed message, and the factor for its bytes.
+/// The cost of a compressed message is the factor, times its bytes plus the overhead.
 const COMPRESSED_OVERHEAD_BYTES: usize = 1024;
 const COMPRESSED_COST_FACTOR: usize = 16;
 

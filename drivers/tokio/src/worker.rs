@@ -191,8 +191,11 @@ impl Driver for Tokio {
         tasks.saturating_sub(self.worker.poll_clock.tasks())
     }
 
-    fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
-        self.worker.blocking_tasks.wait_while(keep_waiting);
+    fn keep_waiting_for_blocking_tasks_while(
+        &self,
+        keep_waiting: impl FnMut(usize) -> bool + 'static,
+    ) {
+        self.worker.blocking_tasks.set_keep_waiting(keep_waiting);
     }
 
     /// `enters` is the number of reads, writes, accepts and parks of the thread; the runtime does

@@ -130,8 +130,11 @@ impl Driver for Uring {
         Handle::try_current().map_or(0, |handle| event_loop::tokio_tasks(&handle.metrics()))
     }
 
-    fn wait_for_blocking_tasks_while(&self, keep_waiting: impl FnMut(usize) -> bool + 'static) {
-        self.worker.blocking_tasks.wait_while(keep_waiting);
+    fn keep_waiting_for_blocking_tasks_while(
+        &self,
+        keep_waiting: impl FnMut(usize) -> bool + 'static,
+    ) {
+        self.worker.blocking_tasks.set_keep_waiting(keep_waiting);
     }
 
     /// `in_flight` does not include the driver's poll for wake-ups by other threads.

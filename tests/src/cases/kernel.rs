@@ -463,7 +463,7 @@ pub fn connections_wait_in_the_backlog_until_they_are_accepted<D: Driver<Socket 
 }
 
 /// A worker that ends waits for blocking functions while the callback of
-/// `wait_for_blocking_tasks_while` returns true.
+/// `keep_waiting_for_blocking_tasks_while` returns true.
 pub fn the_worker_waits_for_blocking_functions<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
     let reported = Arc::new(Mutex::new(Vec::new()));
     let callback_reports = Arc::clone(&reported);
@@ -474,7 +474,7 @@ pub fn the_worker_waits_for_blocking_functions<D: Driver<Socket = Socket>>(_: &K
         let (release, released) = mpsc::channel::<()>();
         drop(tokio::task::spawn_blocking(move || released.recv()));
         let (mut release, start) = (Some(release), Instant::now());
-        driver.wait_for_blocking_tasks_while(move |functions| {
+        driver.keep_waiting_for_blocking_tasks_while(move |functions| {
             let mut reported = callback_reports.lock().expect("the mutex is not poisoned");
             // On a busy machine an idle thread may take a while to exit.
             if !reported.is_empty() || has_settled(functions, start) {
@@ -508,7 +508,7 @@ pub fn queued_blocking_functions_start<D: Driver<Socket = Socket>>(_: &Kernel<D>
                 *completed_count.lock().expect("the mutex is not poisoned") += 1;
             }));
         }
-        driver.wait_for_blocking_tasks_while(move |_| {
+        driver.keep_waiting_for_blocking_tasks_while(move |_| {
             *gate.0.lock().expect("the mutex is not poisoned") = true;
             gate.1.notify_all();
             true
@@ -525,7 +525,7 @@ fn has_settled(functions: usize, start: Instant) -> bool {
     functions <= 1
 }
 
-/// Without a `wait_for_blocking_tasks_while` callback a worker does not wait for blocking
+/// Without a `keep_waiting_for_blocking_tasks_while` callback a worker does not wait for blocking
 /// functions, and a callback that returns false ends the wait.
 pub fn endless_blocking_functions_do_not_delay_a_worker<D: Driver<Socket = Socket>>(_: &Kernel<D>) {
     for has_callback in [false, true] {
@@ -536,7 +536,7 @@ pub fn endless_blocking_functions_do_not_delay_a_worker<D: Driver<Socket = Socke
             drop(tokio::task::spawn_blocking(move || released.recv()));
             if has_callback {
                 let start = Instant::now();
-                driver.wait_for_blocking_tasks_while(move |functions| {
+                driver.keep_waiting_for_blocking_tasks_while(move |functions| {
                     *reported.lock().expect("the mutex is not poisoned") = Some(functions);
                     !has_settled(functions, start)
                 });

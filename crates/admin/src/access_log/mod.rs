@@ -102,6 +102,7 @@ impl Error for AccessLogError {
     }
 }
 
+/// An output that has not been opened yet.
 enum Target {
     Stdout,
     File(PathBuf),
@@ -137,8 +138,8 @@ impl AccessLogOptions {
     }
 
     /// Appends to a file, which is created if it does not exist. After log rotation has renamed the
-    /// file, it is reopened on SIGUSR1 (if the server runs through `Server::serve`) or by
-    /// `ServerHandle::reopen_logs`. No line is lost between the two files.
+    /// file, SIGUSR1 (if the server runs through `Server::serve`) or `ServerHandle::reopen_logs`
+    /// makes the server open `path` again. No line is lost between the two files.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::with_target(Target::File(path.into()))
     }
@@ -312,7 +313,7 @@ pub struct LogControl(Arc<WriterSignal>);
 impl LogControl {
     /// Reopens the file.
     pub fn reopen(&self) {
-        self.0.reopen();
+        self.0.request_reopen();
     }
 
     /// Switches to another output. Lines that are already queued are written to either output.

@@ -10,9 +10,9 @@ use std::thread::Thread;
 /// The maximum capacity of a buffer that is reused after its lines are written.
 pub(super) const RETAINED_BYTES_MAX: usize = 64 * 1024;
 
-/// How often a worker tries to lock a slot. Two attempts can both fail if the writer thread moves
-/// from the first slot to the second between them. The writer thread then pauses before it returns
-/// to the first slot, so further attempts succeed.
+/// How many times a worker tries to lock a slot. Two attempts can both fail if the writer thread
+/// moves from the first slot to the second between them. The writer thread then pauses before it
+/// returns to the first slot, so further attempts succeed.
 const LOCK_ATTEMPTS: usize = 4;
 
 /// The lines of one worker that wait to be written.
@@ -91,9 +91,10 @@ impl LineQueue {
 /// Wakes the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct WriterSignal {
-    /// Whether the thread has been woken for lines or requests that it has not begun to handle. A
-    /// worker that reads false after queueing a line wakes the thread. The thread clears this flag
-    /// before it removes lines from a slot. The slot's lock orders the two accesses.
+    /// Whether the thread has been woken, for lines or a change of the output, and has not begun to
+    /// handle them. A worker that reads false after queueing a line wakes the thread. The thread
+    /// clears this flag before it removes lines from a slot. The slot's lock orders the two
+    /// accesses.
     is_set: AtomicBool,
     /// Whether a queue has become half full, so that the thread must not wait for more lines.
     is_urgent: AtomicBool,
@@ -105,7 +106,7 @@ pub(super) struct WriterSignal {
     thread: OnceLock<Thread>,
 }
 
-/// The state of a log's thread. States only advance.
+/// The state of the writer thread. States only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriterState {
     Running,
@@ -155,7 +156,7 @@ impl WriterSignal {
         self.is_set.load(Ordering::Acquire)
     }
 
-    pub(super) fn reopen(&self) {
+    pub(super) fn request_reopen(&self) {
         self.is_reopen_requested.store(true, Ordering::Release);
         self.is_set.store(true, Ordering::Release);
         self.wake();

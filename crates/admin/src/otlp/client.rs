@@ -273,7 +273,7 @@ mod tests {
     fn collector(response: &'static [u8]) -> (SocketAddr, thread::JoinHandle<Vec<u8>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
-        let body = move || {
+        let serve = move || {
             let (mut stream, _) = listener.accept().expect("a client connects");
             let mut request = Vec::new();
             while !request.ends_with(b"spans") {
@@ -283,7 +283,7 @@ mod tests {
             let _ = stream.read_to_end(&mut Vec::new());
             request
         };
-        (address, thread::spawn(body))
+        (address, thread::spawn(serve))
     }
 
     fn send(response: &'static [u8], timeout: Duration) -> (io::Result<Response<Bytes>>, String) {

@@ -291,13 +291,14 @@ fn deadline_in(timeout: Duration) -> Instant {
     now.checked_add(timeout).unwrap_or_else(|| now + FAR_FUTURE)
 }
 
-/// Sends all queued spans, and waits for this for up to [`Otlp::flush_timeout`].
+/// Sends all queued spans. Waits until they are sent, for up to the longest [`Otlp::flush_timeout`]
+/// of all exporters.
 pub fn flush() {
     let providers = PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(timeout) = providers.iter().map(|(_, timeout)| *timeout).max() else { return };
     let (sender, receiver) = mpsc::channel();
     let deadline = deadline_in(timeout);
-    let flush = move || {
+    let flush_all = move || {
         // `force_flush` has its own timeout, which may be shorter than ours, so it is repeated.
         let results: Vec<_> = loop {
             let flushes = providers.iter().map(|(provider, _)| provider.force_flush());
@@ -310,7 +311,7 @@ pub fn flush() {
         };
         let _ = sender.send(results);
     };
-    if thread::Builder::new().name("peregrine-otlp".to_owned()).spawn(flush).is_err() {
+    if thread::Builder::new().name("peregrine-otlp".to_owned()).spawn(flush_all).is_err() {
         return;
     }
     match receiver.recv_timeout(timeout) {
@@ -344,14 +345,14 @@ struct OtelRecorder;
 impl SpanRecorder for OtelRecorder {
     fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])> {
         if let Some(parent) = parent {
-            // Fails if no layer records the span. Its context is then invalid, and `None` is
-            // returned.
+            // Fails if no layer records the span. The span's context is then invalid, so `None` is
+            // returned below.
             let _ = span
                 .set_parent(Context::new().with_remote_span_context(to_otel_span_context(parent)));
         }
         let context = span.context();
-        let span = context.span();
-        let span_context = span.span_context();
+        let otel_span = context.span();
+        let span_context = otel_span.span_context();
         span_context
             .is_valid()
             .then(|| (span_context.trace_id().to_bytes(), span_context.span_id().to_bytes()))

@@ -62,10 +62,9 @@ pub(super) struct SpanQueue {
 impl SpanQueue {
     /// Creates a queue for this exporter.
     pub(super) fn new(collector: opentelemetry_otlp::SpanExporter) -> Self {
-        let queue_len_max = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
-        let queue_len_max =
-            queue_len_max.and_then(|text| text.trim().parse().ok()).filter(|n| *n > 0);
-        let queue_len_max = queue_len_max.unwrap_or(QUEUED_SPANS_MAX);
+        let setting = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
+        let setting = setting.and_then(|text| text.trim().parse().ok()).filter(|max| *max > 0);
+        let queue_len_max = setting.unwrap_or(QUEUED_SPANS_MAX);
         let queue_len = Arc::<AtomicUsize>::default();
         let counting_exporter = CountingExporter { collector, queue_len: Arc::clone(&queue_len) };
         // The SDK's queue has the same size, so it never drops a span that this queue accepts.

@@ -315,7 +315,8 @@ impl Drop for FetchGuard<'_> {
     }
 }
 
-/// Returns the future's output, or `None` after `time` on this thread's clock.
+/// Returns the future's output, or `None` after `time` on this thread's clock. Without a clock,
+/// waits for the output, however long that takes.
 async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     if time.is_zero() {
         return None;

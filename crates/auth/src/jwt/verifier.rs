@@ -231,7 +231,7 @@ impl VerifierSettings {
     }
 }
 
-/// Returns the reason for rejecting a token, in words that do not reveal anything to the client.
+/// Returns the reason for rejecting a token, without details that the client must not see.
 fn error_description(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",

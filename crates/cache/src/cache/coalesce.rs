@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 /// The outcome that waiting requests receive.
 #[derive(Clone, Debug)]
 pub(crate) enum FlightOutcome {
-    /// A stored response. Each waiting request checks whether the response matches it too.
+    /// A response that may be stored. Each waiting request checks whether it may use the response.
     Stored(Arc<CacheEntry>),
     /// The response is not shareable, or the handler panicked, which must fail only one request:
     /// each waiting request calls the handler itself.

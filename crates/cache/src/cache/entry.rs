@@ -72,16 +72,16 @@ pub(crate) enum Revalidation {
     NotBefore(Instant),
 }
 
-/// The remaining uses of an entry.
+/// How an entry may still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
-    /// Any request.
+    /// For any request.
     Fresh,
-    /// Any request, while a newer response is fetched.
+    /// For any request, while a newer response is fetched.
     StaleWhileRevalidate,
     /// Only in place of an error.
     StaleIfError,
-    /// Nothing.
+    /// Not at all until a handler confirms it.
     Expired,
 }
 
@@ -192,6 +192,7 @@ impl CacheEntry {
         let is_updated = |name: &HeaderName| {
             let is_updatable =
                 !UNSTORED_FIELDS.contains(name) && !FIELDS_KEPT_ON_304.contains(name);
+            // `Age` is not stored, but the new lifetime is computed from it.
             is_updatable || *name == AGE
         };
         let forbids_compression = NoCompression::is_set(not_modified);
@@ -211,7 +212,8 @@ impl CacheEntry {
         self.vary.iter().map(|(name, _)| &**name)
     }
 
-    /// Whether the entry is from the route that this request reaches.
+    /// Whether the entry is from the route that this request reaches, or, for HEAD, from the one
+    /// that GET would reach.
     pub(crate) fn is_from(&self, requester: Requester<'_>) -> bool {
         self.route_key == requester.route_key() || requester.is_plain_head()
     }
@@ -235,7 +237,8 @@ impl CacheEntry {
         }
     }
 
-    /// RFC 9111, section 4.2.3: the age on arrival plus the time since.
+    /// RFC 9111, section 4.2.3: the age that the response had at first, plus the time since the
+    /// request.
     pub(crate) fn age(&self) -> Duration {
         self.lifetime.age.saturating_add(self.requested_at.elapsed())
     }
@@ -253,6 +256,7 @@ impl CacheEntry {
                 *state = Revalidation::Background;
                 return Revalidation::Background;
             }
+            // This request cannot wait: it gets the stale response, without a refresh.
             Revalidation::Foreground => return Revalidation::NotBefore(Instant::now()),
             Revalidation::Background | Revalidation::NotBefore(_) => {}
         }

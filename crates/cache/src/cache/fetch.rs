@@ -76,11 +76,12 @@ impl<S: Service> Fetch<S> {
         }
         let requester =
             Requester { head: &head, connection: &connection, sources: watch.sources() };
-        let is_private = requester.is_private() && !is_background;
-        let (response, is_stored) =
+        // After a background refresh, the next request tries a foreground one in any case.
+        let is_private_in_foreground = requester.is_private() && !is_background;
+        let (response, is_cacheable) =
             settings.store_if_cacheable(response, leader, (requester, &watch), requested_at).await;
-        match stale.filter(|_| !is_stored) {
-            Some((entry, _)) if is_private => entry.revalidation_was_private(),
+        match stale.filter(|_| !is_cacheable) {
+            Some((entry, _)) if is_private_in_foreground => entry.revalidation_was_private(),
             Some((entry, _)) => entry.revalidation_failed(is_background),
             None => {}
         }

@@ -23,7 +23,7 @@ use http::{HeaderName, Method, StatusCode};
 use outer::OuterCache;
 use peregrine_web::in_flight::InFlightHandle;
 use peregrine_web::precondition::{PreconditionOutcome, Validators, not_modified};
-use peregrine_web::private_response::PrivateResponseWatch;
+use peregrine_web::private_response::IdentityMarks;
 use peregrine_web::{
     Body, IntoResponse, Middleware, Parts, Problem, Request, RequestHead, Response, Service,
 };
@@ -42,7 +42,7 @@ const ENTRY_BYTES_MAX: u64 = 1024 * 1024;
 const COALESCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A streamed response that takes longer is not stored.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time limit of a fetch for waiting or later requests, when no request's time limit applies.
+/// The time limit of a fetch that continues without its own request, for waiting or later requests.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Requests with one of these fields bypass the cache: they need something other than the whole
@@ -72,18 +72,18 @@ const BYPASS_FIELDS: [&str; 5] =
 ///
 /// # Stored responses
 ///
-/// Responses to GET with a lifetime (`s-maxage`, `max-age` or `Expires`), or without one if
-/// [`Cache::default_ttl`] is set, and with status 200, 203, 204, 300, 301, 302, 307, 308, 404, 405,
-/// 410 or 414.
+/// A response to a GET request is stored if it has a lifetime (`s-maxage`, `max-age` or `Expires`,
+/// or else [`Cache::default_ttl`]) and its status is 200, 203, 204, 300, 301, 302, 307, 308, 404,
+/// 405, 410 or 414.
 ///
-/// A response is not stored if it has `no-store`, `no-cache`, `private`, `Vary: *` or `Set-Cookie`
-/// (but see [`Cache::allow_set_cookie`]), if it is a range, has trailers, has more than 1 MiB of
-/// content or is streamed for longer than 5 s, or if it is personal and has neither `public` nor
+/// It is not stored if it has `no-store`, `no-cache`, `private`, `Vary: *` or `Set-Cookie` (but see
+/// [`Cache::allow_set_cookie`]), if it is a range, has trailers, has more than 1 MiB of content or
+/// is streamed for longer than 5 s, or if it is a private response and has neither `public` nor
 /// `s-maxage`.
 ///
-/// # Personal responses
+/// # Private responses
 ///
-/// A response is personal if the request
+/// A response is private if the request
 ///
 /// - has `Authorization` or `X-Api-Key`;
 /// - has a cookie or client certificate that was read: by an extractor (`Cookies`,
@@ -94,7 +94,7 @@ const BYPASS_FIELDS: [&str; 5] =
 /// - was marked by
 ///   [`PrivateResponse::mark`](peregrine_web::private_response::PrivateResponse::mark).
 ///
-/// All personal responses except those of upstream servers are sent with `Cache-Control: private`.
+/// All private responses except those of upstream servers are sent with `Cache-Control: private`.
 /// If a handler looked for an identity and found none, its response is reused only for other
 /// clients without one.
 ///
@@ -126,10 +126,11 @@ const BYPASS_FIELDS: [&str; 5] =
 ///
 /// A background refresh has the request's head and extensions, and **nothing else from outer
 /// middleware**, such as a session or a transaction. It counts as a request in progress of its
-/// route and client, and is cancelled after 60 s. If their limit on requests in progress is
-/// reached, no refresh starts, and a later request tries again. If the refresh produces nothing
-/// that can be stored, the next request waits for its own refresh. If that fails too, the stale
-/// response is sent for 5 s before the next attempt, unless the failed response was personal.
+/// route and client, and is cancelled after 60 s. If the route or client has reached its limit on
+/// requests in progress, no refresh starts, and a later request tries again. If the refresh
+/// produces nothing that can be stored, the next request waits for its own refresh. If that fails
+/// too, the stale response is sent for 5 s before the next attempt, unless the failed refresh
+/// produced a private response.
 ///
 /// A stale 200 with an `ETag` or `Last-Modified` is revalidated with `If-None-Match` and
 /// `If-Modified-Since`. If the handler, or an inner [`Etag`](crate::Etag), responds with 304, the
@@ -184,7 +185,7 @@ impl Cache {
 
     /// Sets the lifetime of 200 responses that do not specify one. By default, these are not
     /// stored. Requests with a `Cookie` or an identified client are excluded, because their
-    /// responses may be personal.
+    /// responses may be private.
     #[doc(alias = "proxy_cache_valid")]
     #[must_use]
     pub fn default_ttl(self, time: Duration) -> Self {
@@ -325,6 +326,7 @@ impl<S: Service + 'static> CacheService<S> {
                         }
                     }
                 }
+                // A fetch can still revalidate this entry, or use it in place of an error.
                 other => other,
             };
             // RFC 9111 §5.2.1.7: 504 if no stored response can be sent.
@@ -426,25 +428,25 @@ impl CacheSettings {
         tokio::time::timeout(self.coalesce_timeout, flight.wait()).await.ok()
     }
 
-    /// Stores the response if permitted. Returns it, and whether it was stored.
+    /// Stores the response if permitted. Returns it, and whether storing was permitted.
     async fn store_if_cacheable(
         &self,
         mut response: Response,
         leader: FlightLeader,
-        (mut requester, watch): (Requester<'_>, &PrivateResponseWatch),
+        (mut requester, watch): (Requester<'_>, &IdentityMarks),
         requested_at: Instant,
     ) -> (Response, bool) {
         let status = response.status;
         requester.head.vary_by_guards(&mut response);
         let lifetime_for = |requester: Requester<'_>, response: &Response| {
-            let (has_credentials, is_personal) =
+            let (has_credentials, may_be_private) =
                 (requester.has_credentials(), requester.is_private());
             freshness_lifetime(
                 status,
                 &response.headers,
                 &self.defaults,
                 has_credentials,
-                is_personal,
+                may_be_private,
             )
         };
         if lifetime_for(requester, &response).is_none() {

@@ -108,7 +108,7 @@ pub(crate) enum Audience {
     /// All clients: the response has `public` or `s-maxage`.
     All,
     /// Clients that were not identified: the response has a lifetime, but does not say that it is
-    /// for all.
+    /// for all clients.
     Unidentified,
     /// Clients without credentials and cookies: only the cache's settings permit storing the
     /// response.
@@ -120,7 +120,7 @@ pub(crate) enum Audience {
 pub(crate) struct FreshnessLifetime {
     /// The clients for which it may be used.
     pub(crate) audience: Audience,
-    /// Its age on arrival.
+    /// Its age when the handler returned it: its `Age` field.
     pub(crate) age: Duration,
     /// The age until which it is fresh.
     pub(crate) max_age: Duration,
@@ -130,7 +130,7 @@ pub(crate) struct FreshnessLifetime {
     pub(crate) stale_if_error: Duration,
 }
 
-/// The settings for responses that do not specify a lifetime.
+/// The cache's settings for what a response does not specify, and for `Set-Cookie`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Defaults {
     pub(crate) ttl: Option<Duration>,
@@ -143,14 +143,14 @@ pub(crate) struct Defaults {
 const CACHEABLE_STATUSES: [u16; 12] = [200, 203, 204, 300, 301, 302, 307, 308, 404, 405, 410, 414];
 
 /// Returns how long a response to a GET request may be used; `None` if it must not be stored.
-/// `is_personal`: the response may be specific to the client. `has_credentials`: it may be so
-/// because the client sent credentials.
+/// `has_credentials`: the client was identified or sent credentials. `may_be_private`: this is so,
+/// or the client sent a cookie, so the response may be specific to the client.
 pub(crate) fn freshness_lifetime(
     status: StatusCode,
     fields: &Headers,
     defaults: &Defaults,
     has_credentials: bool,
-    is_personal: bool,
+    may_be_private: bool,
 ) -> Option<FreshnessLifetime> {
     let directives = Directives::from_fields(fields);
     let has = |name: &HeaderName| fields.get(name).is_some();
@@ -180,7 +180,8 @@ pub(crate) fn freshness_lifetime(
     }
     let explicit = directives.s_maxage.or(directives.max_age).or_else(|| expires(fields));
     // Without an explicit lifetime, a response that may be specific to a client is not shared.
-    let max_age = explicit.or(defaults.ttl.filter(|_| !is_personal && status == StatusCode::OK))?;
+    let max_age =
+        explicit.or(defaults.ttl.filter(|_| !may_be_private && status == StatusCode::OK))?;
     let age = fields.get(&AGE).and_then(|age| parse_delta_seconds(age.as_bytes().trim_ascii()));
     let age = age.unwrap_or_default();
     // RFC 9111 §4.2.4 and §5.2.2.10: these directives forbid using a stale response.
@@ -309,11 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_cookies_make_a_response_personal() {
+    fn credentials_and_cookies_make_a_response_private() {
         let defaults = Defaults { ttl: Some(Duration::from_secs(9)), ..Defaults::default() };
-        let is_stored = |value, has_credentials, is_personal| {
+        let is_stored = |value, has_credentials, may_be_private| {
             let fields = fields(&[("cache-control", value)]);
-            freshness_lifetime(StatusCode::OK, &fields, &defaults, has_credentials, is_personal)
+            freshness_lifetime(StatusCode::OK, &fields, &defaults, has_credentials, may_be_private)
                 .is_some()
         };
         assert!(is_stored("max-age=5", false, true), "the response has a lifetime");

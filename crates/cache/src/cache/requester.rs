@@ -73,7 +73,8 @@ impl<'h> Requester<'h> {
             } else {
                 encoded.extend_from_slice(value);
             }
-            // No value contains a newline, so an empty field differs from an absent one.
+            // A newline, which no value contains, ends each value, so that an empty field differs
+            // from an absent one.
             encoded.push(b'\n');
         }
         encoded

@@ -65,7 +65,7 @@ struct CacheShard {
     targets: HashMap<Arc<str>, TargetEntry>,
     /// Keys by their last use.
     lru: BTreeMap<u64, Arc<str>>,
-    /// The fetches in progress, by key and variant.
+    /// The fetches in progress, by key and request class (see [`FlightLeader`]).
     flights: HashMap<(Arc<str>, Vec<u8>), Arc<Flight>>,
     /// Increases with each use of a target, to order targets by their last use.
     tick: u64,
@@ -80,7 +80,8 @@ struct TargetEntry {
     variants: Vec<Arc<CacheEntry>>,
     last_used: u64,
     /// Before these times, requests do not wait for each other, because a recent response was not
-    /// shareable. The first is for clients without an identity, the second for clients with one.
+    /// shareable. The first is for requests whose [`Requester::is_private`] is `false`, the second
+    /// for the others.
     hit_for_pass_until: [Option<Instant>; 2],
 }
 
@@ -92,12 +93,13 @@ pub(crate) enum FlightRole {
     Follower(Arc<Flight>),
 }
 
-/// The right to call the handler on behalf of waiting requests. Dropping it passes the right on to
-/// one of them.
+/// The right to call the handler on behalf of waiting requests. Dropping it before it has an
+/// outcome passes the right on to one of them, except during a panic.
 pub(crate) struct FlightLeader {
     store: CacheStore,
     key: Arc<str>,
-    variant: Vec<u8>,
+    /// The requests for the key that may share a response, as far as is known before the fetch.
+    request_class: Vec<u8>,
     pub(crate) flight: Arc<Flight>,
     /// No request waits for this one, because recent responses were not shareable.
     pub(crate) is_hit_for_pass: bool,
@@ -211,36 +213,36 @@ impl CacheStore {
         let mut shard = self.shard(key);
         let target = shard.targets.get(key);
         let is_hit_for_pass = target.is_some_and(|target| target.is_hit_for_pass(requester));
-        let mut variant = vec![depth, u8::from(requester.is_private())];
-        variant.extend(requester.route_key());
+        let mut request_class = vec![depth, u8::from(requester.is_private())];
+        request_class.extend(requester.route_key());
         if is_hit_for_pass {
             // The request gets its own flight, by which a concurrent invalidation can prevent its
             // response from being stored.
             shard.tick += 1;
-            variant.push(1);
-            variant.extend(shard.tick.to_be_bytes());
+            request_class.push(1);
+            request_class.extend(shard.tick.to_be_bytes());
         } else {
             // Requests that the newest response's `Vary` distinguishes do not wait for each other.
             let mut variants = target.into_iter().flat_map(|target| target.variants.iter().rev());
             let newest = variants.find(|newest| newest.is_from(requester));
-            variant.push(0);
+            request_class.push(0);
             for name in newest.into_iter().flat_map(|newest| newest.vary_fields()) {
-                variant.extend(requester.field_values(name));
-                variant.push(0);
+                request_class.extend(requester.field_values(name));
+                request_class.push(0);
             }
         }
         let key: Arc<str> = key.into();
-        if let Some(flight) = shard.flights.get(&(Arc::clone(&key), variant.clone())) {
+        if let Some(flight) = shard.flights.get(&(Arc::clone(&key), request_class.clone())) {
             return FlightRole::Follower(Arc::clone(flight));
         }
         let flight = Arc::<Flight>::default();
         shard.stats.misses += 1;
-        shard.flights.insert((Arc::clone(&key), variant.clone()), Arc::clone(&flight));
+        shard.flights.insert((Arc::clone(&key), request_class.clone()), Arc::clone(&flight));
         drop(shard);
         FlightRole::Leader(FlightLeader {
             store: self.clone(),
             key,
-            variant,
+            request_class,
             flight,
             is_hit_for_pass,
         })
@@ -270,8 +272,8 @@ impl FlightLeader {
         self.flight.complete(FlightOutcome::Stored(Arc::clone(entry)));
     }
 
-    /// Records that the handler's response, which has this status, is not shareable. A stored
-    /// response that it replaces is removed.
+    /// Records that the handler's response, which has this status, is not shareable. If this also
+    /// applies to other clients, removes the stored response for this request.
     pub(crate) fn mark_hit_for_pass(self, requester: Requester<'_>, status: StatusCode) {
         let has_waiters = self.flight.waiter_count() > 0;
         self.store.shard(&self.key).mark_hit_for_pass(&self.key, requester, status, has_waiters);
@@ -292,7 +294,7 @@ impl FlightLeader {
 
 impl Drop for FlightLeader {
     fn drop(&mut self) {
-        let flight_key = (Arc::clone(&self.key), std::mem::take(&mut self.variant));
+        let flight_key = (Arc::clone(&self.key), std::mem::take(&mut self.request_class));
         let mut shard = self.store.shard(&self.key);
         // After an invalidation, this key may belong to another flight.
         if shard.flights.get(&flight_key).is_some_and(|other| Arc::ptr_eq(other, &self.flight)) {
@@ -361,6 +363,7 @@ impl CacheShard {
         if is_conclusive && !requester.is_private() {
             target.variants.retain(|entry| !entry.matches(requester));
         }
+        // Without concurrent requests, no request would wait for another one.
         if has_waiters {
             let until = Instant::now().checked_add(HIT_FOR_PASS_TTL);
             target.hit_for_pass_until[usize::from(requester.is_private())] = until;

@@ -69,9 +69,9 @@ const REQUEST_PRIVATE_NETWORK: &str = "access-control-request-private-network";
 #[must_use = "a middleware does nothing until it is added to an application or a scope"]
 pub struct Cors {
     origins: AllowedOrigins,
-    /// `None` allows the requested methods.
+    /// The allowed methods, also as a field value. `None` allows the requested ones.
     methods: Option<(Vec<Method>, HeaderValue)>,
-    /// `None` allows the requested fields.
+    /// The allowed request fields, also as a field value. `None` allows the requested ones.
     headers: Option<(Vec<HeaderName>, HeaderValue)>,
     exposed: Option<HeaderValue>,
     allows_credentials: bool,

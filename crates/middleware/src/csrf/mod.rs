@@ -28,10 +28,10 @@ pub const FORM_BYTES_MAX: u64 = 1 << 20;
 /// A request passes if one of these rules accepts it, in this order:
 ///
 /// 1. Its method is safe: GET, HEAD, OPTIONS, TRACE, QUERY. Handlers for these methods must
-///    therefore not change anything.
+///    therefore not change anything. Or it is [exempt](Csrf::exempt_if).
 /// 2. Its `Origin` is [trusted](Csrf::trust_origin).
 /// 3. Its `Sec-Fetch-Site` is `same-origin`, or `none`, which means that the visitor started it.
-///    With any other value it is rejected.
+///    With any other value it is rejected (but see [`Csrf::trust_same_site`]).
 /// 4. It has no such field, and its `Origin` is this server's own as seen by the client, also
 ///    behind [trusted proxies](peregrine_web::TrustedProxies). With any other `Origin` it is
 ///    rejected.

@@ -190,9 +190,9 @@ impl Csp {
                     (source, _) => write!(text, " {source}"),
                 };
             }
-            // The only source was an unused nonce. Nothing is allowed, which `'none'` says
-            // explicitly.
             if text.len() == before && !sources.is_empty() {
+                // The only source was an unused nonce. Nothing is allowed, which `'none'` says
+                // explicitly.
                 text.push_str(" 'none'");
             }
         }
@@ -220,6 +220,7 @@ fn validate_source(source: &str) -> Result<(), &'static str> {
         return Err("a constant nonce gives no protection; use NONCE");
     }
     let is_hash = ["sha256-", "sha384-", "sha512-"].iter().any(|start| quoted.starts_with(start));
+    // The last two belong to the directives for trusted types.
     let is_known =
         is_keyword(quoted) || is_hash || quoted == "script" || quoted == "allow-duplicates";
     is_known.then_some(()).ok_or("this is not a keyword, and other sources have no quotes")

@@ -64,7 +64,7 @@ impl Admin {
     /// Uses a listener that was bound elsewhere, for example by a service manager.
     #[doc(alias = "listener")]
     pub fn from_socket(listener: impl Into<Socket>) -> Self {
-        Self::from_source(ListenSource::BoundElsewhere(listener.into()))
+        Self::from_source(ListenSource::FromProgram(listener.into()))
     }
 
     /// Listens on the sockets called `name` from a service manager; see

@@ -90,8 +90,8 @@ impl BoundSockets {
     pub(crate) fn distribute(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
         // Each socket has one queue. If the queues cannot be distributed evenly, all workers accept
         // from all of them.
-        let is_even = self.sockets.len().is_multiple_of(workers);
-        let is_assigned = |worker, queue: usize| !is_even || queue % workers == worker;
+        let divides_evenly = self.sockets.len().is_multiple_of(workers);
+        let is_assigned = |worker, queue: usize| !divides_evenly || queue % workers == worker;
         let clones_for = |worker| {
             let queues = self.sockets.iter().enumerate();
             let assigned = queues.filter(move |(queue, _)| is_assigned(worker, *queue));
@@ -177,7 +177,7 @@ fn bind_tcp(
     let socket_count = if REUSEPORT_BALANCES && !options.shared_accept_queue { workers } else { 1 };
     // A socket with SO_REUSEPORT can be bound to a port on which another process of this user
     // already listens with that option, and would silently take half of its connections. So a first
-    // socket is bound without the option, only to fail if the port is in use. It is closed before
+    // socket is bound without the option, which fails if the port is in use. It is closed before
     // the actual sockets are bound. If the kernel chooses the port, the port is free. The first
     // socket then has the option and stays open, so that no other process can take the port before
     // the other sockets are bound.
@@ -312,7 +312,8 @@ pub(crate) fn from_socket(listener: Socket) -> Result<BoundSockets, Error> {
     // connection would be lost when the server stops listening.
     set_nonblocking(&listener).map_err(bind_error)?;
     let address = local_addr(&listener).map_err(bind_error)?;
-    let sharing = SocketSharing::from(true);
+    let is_shared = true;
+    let sharing = SocketSharing::from(is_shared);
     Ok(BoundSockets { sharing, is_external: true, ..BoundSockets::owned(address, vec![listener]) })
 }
 

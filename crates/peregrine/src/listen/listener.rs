@@ -37,7 +37,7 @@ pub struct Listener {
     limits: Option<Limits>,
     proxy_protocol: Option<ProxyProtocol>,
     trusted_proxies: Option<TrustedProxies>,
-    /// The settings that reloads can change.
+    /// The channel for the limits and trusted proxies, if reloads can change them.
     updates: Option<watch::Receiver<ReloadableConfig>>,
 }
 
@@ -45,8 +45,8 @@ pub struct Listener {
 #[derive(Debug)]
 pub(crate) enum ListenSource {
     Address(String),
-    /// A socket that was bound outside of this server.
-    BoundElsewhere(Socket),
+    /// A socket bound elsewhere, which the program passed.
+    FromProgram(Socket),
     /// The name of sockets from the service manager, and the address to bind if it passed no
     /// sockets.
     #[cfg(all(target_os = "linux", feature = "restart"))]
@@ -59,7 +59,7 @@ impl ListenSource {
     pub(crate) fn own_address(&self) -> Option<&str> {
         match self {
             Self::Address(address) => Some(address),
-            Self::BoundElsewhere(_) => None,
+            Self::FromProgram(_) => None,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(_, address) => address.as_deref(),
         }
@@ -88,7 +88,7 @@ impl Listener {
         Self::new(ListenSource::Activated(name.into(), Some(address.into())))
     }
 
-    /// Returns the current `transfer_rate_grace` of this listener's own limits, if it has any.
+    /// Returns this listener's current `transfer_rate_grace`; `None` if the server's applies.
     pub(crate) fn transfer_rate_grace(&self) -> Option<Duration> {
         let current =
             self.updates.as_ref().map(|updates| updates.borrow().limits.transfer_rate_grace);
@@ -200,7 +200,7 @@ impl Listener {
         let trusted_proxies = self.trusted_proxies.or_else(|| server_proxies.cloned());
         let name = || match &self.source {
             ListenSource::Address(address) => address.clone(),
-            ListenSource::BoundElsewhere(_) => "(a listener bound elsewhere)".to_owned(),
+            ListenSource::FromProgram(_) => "(a listener bound elsewhere)".to_owned(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
             ListenSource::Activated(socket_name, _) => socket_name.clone(),
         };
@@ -243,7 +243,7 @@ impl ListenerSettings {
     pub(crate) fn inherit_ticket_secrets(&self, TicketSecrets(secrets): &TicketSecrets) {
         #[cfg(feature = "tls")]
         if let (Some(keys), false) = (self.ticket_keys(), secrets.is_empty())
-            && let Err(error) = keys.replace_random_keys(secrets.iter().copied())
+            && let Err(error) = keys.replace_generated_keys(secrets.iter().copied())
         {
             catch_log_panic(
                 || tracing::warn!(target: "peregrine", %error, "cannot use the old ticket keys"),
@@ -317,7 +317,7 @@ impl From<std::os::unix::net::UnixListener> for Listener {
 /// workers share it.
 impl From<Socket> for Listener {
     fn from(socket: Socket) -> Self {
-        Self::new(ListenSource::BoundElsewhere(socket))
+        Self::new(ListenSource::FromProgram(socket))
     }
 }
 

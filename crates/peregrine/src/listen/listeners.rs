@@ -46,8 +46,8 @@ pub(crate) struct AdminListener {
     pub(crate) listeners: Vec<BoundListener<Socket>>,
     pub(crate) address: ListenAddr,
     pub(crate) sharing: SocketSharing,
-    /// Whether the sockets were inherited. The previous process then still accepts on them until it
-    /// hands over.
+    /// Whether the sockets were inherited. If so, the previous process still accepts on them until
+    /// it hands over the serving.
     pub(crate) is_inherited: bool,
 }
 
@@ -86,8 +86,8 @@ impl Listeners {
         permissions: &SocketFilePermissions,
         inherited: &mut Option<InheritedListeners>,
     ) -> Result<AdminListener, Error> {
-        // The sockets are for one worker: the admin listener's own thread.
         let (key, socket_options) = (source.key(), SocketOptions::default());
+        // The sockets are for one worker: the admin listener's own thread.
         let (bound_sockets, is_inherited) =
             source.bind_or_inherit(permissions, 1, &socket_options, inherited)?;
         let first = bound_sockets.first().expect("a source has at least one socket");
@@ -140,7 +140,7 @@ impl ListenSource {
     fn key(&self) -> String {
         match self {
             Self::Address(address) => format!("address {address}"),
-            Self::BoundElsewhere(socket) => {
+            Self::FromProgram(socket) => {
                 let address = bind::local_addr(socket).map(|address| address.to_string());
                 format!("listener {}", address.unwrap_or_default())
             }
@@ -149,12 +149,12 @@ impl ListenSource {
         }
     }
 
-    /// Removes the sockets of this source from those that the previous process handed over, and
-    /// returns them. A socket that the program itself has bound is used in place of inherited ones.
+    /// Removes the sockets of this source from those that the previous process passed on, and
+    /// returns them. A socket that the program passed is used in place of inherited ones.
     fn inherit(&self, inherited: &mut InheritedListeners) -> Vec<InheritedListener> {
         match self {
             Self::Address(address) => inherited.take(&self.key(), Some(address)),
-            Self::BoundElsewhere(_) => Vec::new(),
+            Self::FromProgram(_) => Vec::new(),
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(..) => inherited.take(&self.key(), None),
         }
@@ -187,10 +187,11 @@ impl ListenSource {
     ) -> Result<Vec<BoundSockets>, Error> {
         let bound = match self {
             Self::Address(address) => bind::bind(&address, permissions, workers, socket_options)?,
-            Self::BoundElsewhere(socket) => bind::from_socket(socket)?,
+            Self::FromProgram(socket) => bind::from_socket(socket)?,
             #[cfg(all(target_os = "linux", feature = "restart"))]
             Self::Activated(name, address) => {
-                let sockets_passed = activated(&name, address.is_some());
+                let has_other_address = address.is_some();
+                let sockets_passed = activated(&name, has_other_address);
                 let sockets_passed =
                     sockets_passed.map_err(|error| Error::Config(error.to_string()))?;
                 match address.filter(|_| sockets_passed.is_empty()) {

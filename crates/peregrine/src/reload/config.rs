@@ -51,7 +51,7 @@ pub(crate) struct ConfigReloader {
     set_in_code: Vec<&'static str>,
     /// The server's trusted proxies at startup. Reloads retain them if they were set in code.
     trusted_proxies: Option<TrustedProxies>,
-    /// The settings in effect as text, for the admin listener.
+    /// The settings in effect as text, for the admin pages.
     text: Arc<Mutex<String>>,
     metrics: Arc<ReloadMetrics>,
     quiet: bool,
@@ -118,8 +118,9 @@ impl ConfigReloader {
         self.on_reload = Some(Box::new(callback));
     }
 
-    pub(crate) fn add_listener(&mut self, name: &str, updates: watch::Sender<ReloadableConfig>) {
-        self.listeners.push((name.to_owned(), updates));
+    /// Lets reloads change a configured listener, through `sender`.
+    pub(crate) fn add_listener(&mut self, name: &str, sender: watch::Sender<ReloadableConfig>) {
+        self.listeners.push((name.to_owned(), sender));
     }
 
     /// Whether the configuration was read from a source that can be read again.
@@ -132,7 +133,7 @@ impl ConfigReloader {
         self.can_reload().then(|| self.overload_sender.subscribe())
     }
 
-    /// Returns the settings in effect, as the admin listener shows them.
+    /// Returns the settings in effect, as the admin pages show them.
     pub(crate) fn text(&self) -> Arc<Mutex<String>> {
         Arc::clone(&self.text)
     }
@@ -156,7 +157,8 @@ impl ConfigReloader {
         }
     }
 
-    /// Sets the control through which a reload changes the target of the access log.
+    /// Sets the control through which a reload changes the target of the access log. Ignored unless
+    /// [`attach_access_log`](Self::attach_access_log) has let reloads change the log.
     pub(crate) fn with_log_control(mut self, control: Option<LogControl>) -> Self {
         self.log_control = control.filter(|_| self.style_sender.is_some());
         self
@@ -227,9 +229,10 @@ impl ConfigReloader {
         }
     }
 
-    /// Lets reloads change those settings of a listener added by the program that the program has
-    /// not set. Must be called after [`initialize`](Self::initialize).
+    /// For a listener that the program added: lets reloads change the settings that the program has
+    /// not set on it. Must be called after [`initialize`](Self::initialize).
     pub(crate) fn attach_listener(&mut self, listener: &mut Listener) {
+        // A configured listener already has a channel for updates.
         let Some((limits, proxies)) = listener.own_settings() else { return };
         let current_limits = limits.as_ref().unwrap_or(&self.config.limits).clone();
         let trusted_proxies = proxies.clone().or_else(|| self.trusted_proxies.clone());
@@ -240,8 +243,9 @@ impl ConfigReloader {
     }
 
     /// Starts the reload thread, and returns the function that requests a reload. Dropping the
-    /// function ends the thread. After each reload, the thread calls `reload_certificates`. If the
-    /// configuration cannot be read again, returns `reload_certificates`.
+    /// function ends the thread. After each reload of the configuration, even a failed one, the
+    /// thread calls `reload_certificates`. If the configuration has no source to read again
+    /// ([`can_reload`](Self::can_reload)), starts no thread and returns `reload_certificates`.
     pub(crate) fn start(
         mut self,
         reload_certificates: Option<Arc<ReloadFn>>,
@@ -256,6 +260,7 @@ impl ConfigReloader {
                 requests.try_iter().for_each(|other| guard.join(other));
                 catch_log_panic(|| {
                     if let Err(error) = self.reload() {
+                        // The service manager shows this as the status of the server.
                         let message = format!("serving; the configuration is unchanged: {error}");
                         guard.set_failed(message);
                     }
@@ -297,7 +302,8 @@ impl ConfigReloader {
         })
     }
 
-    /// Reads the layers again and applies the changes. Returns the text for the log.
+    /// Reads the layers of the configuration (such as its file) again, and applies the changes.
+    /// Returns the text for the log.
     ///
     /// # Errors
     /// A setting is invalid, or a layer cannot be read. No setting has changed.
@@ -305,11 +311,12 @@ impl ConfigReloader {
         let Some(source) = self.config.source() else {
             return Ok("peregrine: the configuration was built in code".to_owned());
         };
-        let read = ServerConfig::from_layers((*source.defaults).clone(), source.layers.clone())?;
-        let next = self.merge_reloadable(&read);
+        let (defaults, layers) = ((*source.defaults).clone(), source.layers.clone());
+        let reread_config = ServerConfig::from_layers(defaults, layers)?;
+        let next = self.merge_reloadable(&reread_config);
         let plan = self.plan(&next)?;
         let changes = diff(&self.config, &next)?;
-        let mut needs_restart = diff(&next, &read)?;
+        let mut needs_restart = diff(&next, &reread_config)?;
         needs_restart.retain(|change| !self.is_set_in_code(&change.setting));
         // No step from here on can fail, so either all changes are applied or none.
         self.apply(plan);
@@ -388,43 +395,38 @@ impl ConfigReloader {
         suffixes.any(|suffix| suffix.is_empty() || suffix.starts_with('.'))
     }
 
-    /// Returns the current settings with those changes in `read`, the configuration that was read
-    /// again, that need no restart and were not overridden in code.
-    fn merge_reloadable(&self, read: &ServerConfig) -> ServerConfig {
+    /// Returns the current settings, plus the changes in `reread_config` that need no restart and
+    /// were not overridden in code.
+    fn merge_reloadable(&self, reread_config: &ServerConfig) -> ServerConfig {
         let mut next = self.config.clone();
         if !self.is_set_in_code("limits") {
-            // `connection_limits` takes the current overload limits, but `overload_sender` can
-            // change them.
-            let overload = read.limits.overload.clone();
-            next.limits = Limits { overload, ..connection_limits(&read.limits, &next.limits) };
+            next.limits = with_startup_limits_of(&next.limits, &reread_config.limits);
         }
         if !self.is_set_in_code("trusted_proxies") {
-            next.trusted_proxies = read.trusted_proxies.clone();
+            next.trusted_proxies = reread_config.trusted_proxies.clone();
         }
+        // Only the callback can apply the log level.
         if self.on_reload.is_some() {
-            next.logging = read.logging.clone();
+            next.logging = reread_config.logging.clone();
         }
         if self.style_sender.is_some() {
-            next.access_log = self.config.access_log.merge_reloadable(&read.access_log);
+            next.access_log = self.config.access_log.merge_reloadable(&reread_config.access_log);
         }
         if self.traces_sender.is_some() {
-            next.traces = self.config.traces.merge_reloadable(&read.traces);
+            next.traces = self.config.traces.merge_reloadable(&reread_config.traces);
         }
         let server_limits = &next.limits;
         for (name, listener) in &mut next.listeners {
-            let Some(read) = read.listeners.get(name) else { continue };
+            let Some(reread_listener) = reread_config.listeners.get(name) else { continue };
             let current = listener.limits.as_ref().unwrap_or(server_limits).clone();
-            // Overload limits apply to the whole server. A listener's copy has no effect.
-            listener.limits = read.limits.as_ref().map(|new| Limits {
-                overload: new.overload.clone(),
-                ..connection_limits(new, &current)
-            });
-            listener.trusted_proxies = read.trusted_proxies.clone();
+            let new = reread_listener.limits.as_ref();
+            listener.limits = new.map(|new| with_startup_limits_of(&current, new));
+            listener.trusted_proxies = reread_listener.trusted_proxies.clone();
         }
         next
     }
 
-    /// Updates the text that the admin listener shows.
+    /// Updates the text that the admin pages show.
     fn publish(&self) {
         let mut text = String::new();
         for section in &self.set_in_code {
@@ -461,15 +463,13 @@ fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
     });
 }
 
-/// Returns the limits of `new` that apply per connection, and the server-wide limits of `current`,
-/// which a reload does not change.
-fn connection_limits(new: &Limits, current: &Limits) -> Limits {
+/// Returns `new`, but with those limits of `current` that are fixed when the server starts.
+fn with_startup_limits_of(current: &Limits, new: &Limits) -> Limits {
     Limits {
         blocking_poll_threshold: current.blocking_poll_threshold,
         lame_duck_period: current.lame_duck_period,
         shutdown_timeout: current.shutdown_timeout,
         background_task_timeout: current.background_task_timeout,
-        overload: current.overload.clone(),
         ..new.clone()
     }
 }

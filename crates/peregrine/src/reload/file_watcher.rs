@@ -40,7 +40,7 @@ impl FileWatcher {
     pub(crate) fn new(on_change: impl Fn() + Send + 'static) -> Self {
         let on_event = move |event: notify::Result<notify::Event>| {
             // Events are also sent when a file is read, which is not a change. An error may hide a
-            // change.
+            // change, so it counts as one.
             if !event.is_ok_and(|event| is_read_access(event.kind)) {
                 on_change();
             }
@@ -67,8 +67,8 @@ impl FileWatcher {
         }
         let mut watched = BTreeSet::new();
         for directory in directories {
-            // The watch is renewed, because another directory may now have this path.
             if self.directories.contains(&directory) {
+                // The watch is renewed, because another directory may now have this path.
                 let _ = watcher.unwatch(&directory);
             }
             match watcher.watch(&directory, RecursiveMode::NonRecursive) {

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 /// The minimum time between checks, so that the thread sleeps even if the threshold is zero.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// Logs a warning for each handler that blocks its thread for longer than `threshold`, until all
-/// workers have ended. While no handler is running, the thread sleeps.
+/// Starts a thread that logs a warning when a handler blocks its worker for longer than
+/// `threshold`, at most once a minute for each route. While no handler is running, the thread
+/// sleeps. It ends when all workers have ended.
 pub(crate) fn start_blocking_watchdog(
     heartbeats: Vec<Weak<Heartbeat>>,
     threshold: Duration,

@@ -3,8 +3,9 @@
 use peregrine_server::Lifecycle;
 use std::time::{Duration, Instant};
 
-/// How long the server waits for workers after the shutdown timeout has expired and all connections
-/// are cut. Only a handler that blocks its thread makes a worker take longer.
+/// How long the server waits for workers after all connections were cut, because the shutdown
+/// timeout expired or a forced close was requested. Only a handler that blocks its thread makes a
+/// worker take longer.
 pub(crate) const FORCE_CLOSE_GRACE: Duration = Duration::from_secs(5);
 
 /// How long a shutdown takes before the server reports what it is waiting for.
@@ -20,8 +21,8 @@ pub(crate) struct ShutdownDeadline {
     force_close_at: Option<Instant>,
     /// Whether a forced close was requested before `force_close_at`.
     pub(crate) is_force_close_requested: bool,
-    /// When to report what the shutdown is waiting for; `None` if there is nothing to report, or
-    /// nothing more.
+    /// When to report what the shutdown is waiting for; `None` before a shutdown, once it was
+    /// reported, and after a forced close.
     report_at: Option<Instant>,
 }
 
@@ -61,8 +62,8 @@ impl ShutdownDeadline {
         self.abandon_at = self.abandon_at.into_iter().chain(now.checked_add(timeout)).min();
     }
 
-    /// Returns how long the caller may wait for an event. `Some(None)` means without a limit;
-    /// `None` means that the deadline has passed.
+    /// Returns how long the caller may wait for an event, before a report is due or the deadline
+    /// has passed. `Some(None)` means without a limit; `None` means that the deadline has passed.
     pub(crate) fn next_wait(&self, now: Instant) -> Option<Option<Duration>> {
         let Some(abandon_at) = self.abandon_at else {
             return Some(self.report_at.map(|at| at.saturating_duration_since(now)));

@@ -24,11 +24,12 @@ pub enum DriverChoice {
     Tokio,
 }
 
-/// The driver of all workers, and the reason for it as text.
+/// The driver of all workers.
 pub(crate) struct SelectedDriver {
     /// One entry per worker. All entries are of the same variant.
     pub(crate) drivers: Vec<PreparedDriver>,
-    pub(crate) reason: String,
+    /// The driver's name, and its features or why it was selected, for the startup line.
+    pub(crate) description: String,
 }
 
 /// The resources of one worker's driver. They are created before any worker's thread starts, so
@@ -68,7 +69,7 @@ impl DriverChoice {
                 Err(error) => Some(error),
             },
         };
-        let reason = match (self, uring_error) {
+        let description = match (self, uring_error) {
             (Self::Uring, Some(cause)) => {
                 return Err(Error::Driver { driver: "io_uring", cause });
             }
@@ -77,7 +78,7 @@ impl DriverChoice {
         };
         Ok(SelectedDriver {
             drivers: workers.iter().map(|_| PreparedDriver::Tokio).collect(),
-            reason,
+            description,
         })
     }
 }
@@ -91,7 +92,7 @@ fn prepare_uring(workers: &[Options]) -> Result<SelectedDriver, String> {
     let (features, rings) =
         peregrine_driver_uring::prepare(workers).map_err(|error| error.to_string())?;
     let drivers = rings.into_iter().map(|ring| PreparedDriver::Uring(Box::new(ring))).collect();
-    Ok(SelectedDriver { drivers, reason: format!("io_uring ({features})") })
+    Ok(SelectedDriver { drivers, description: format!("io_uring ({features})") })
 }
 
 #[cfg(all(not(target_os = "linux"), feature = "uring"))]
@@ -120,7 +121,7 @@ mod tests {
     fn without_the_uring_feature_the_reason_and_the_error_name_the_feature() {
         let workers = [Options::default()];
         let selected = DriverChoice::Auto.prepare(&workers).expect("tokio is available");
-        assert!(selected.reason.contains("feature `uring`"), "{}", selected.reason);
+        assert!(selected.description.contains("feature `uring`"), "{}", selected.description);
         let error =
             DriverChoice::Uring.prepare(&workers).err().expect("no feature `uring`").to_string();
         assert!(error.contains("feature `uring`"), "{error}");
@@ -133,7 +134,7 @@ mod tests {
         assert!(
             matches!(selected.drivers[..], [PreparedDriver::Tokio, PreparedDriver::Tokio]),
             "{}",
-            selected.reason
+            selected.description
         );
     }
 }

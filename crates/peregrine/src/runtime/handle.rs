@@ -91,8 +91,8 @@ impl ServerHandle {
     }
 
     pub(crate) fn run_reload(&self) {
-        // True if this process has handed over, so that it has nothing to reload any more.
-        if self.restart.record_reload_request(self) {
+        let has_handed_over = self.restart.record_reload_request(self);
+        if has_handed_over {
             catch_log_panic(|| {
                 tracing::warn!(target: "peregrine",
                 "another process has taken over from this one: reload that process")
@@ -114,7 +114,7 @@ impl ServerHandle {
 
     /// Reopens the access log's file, as SIGUSR1 does, after log rotation has renamed it. Returns
     /// immediately: the thread that writes the log reopens the file and logs the result. Each line
-    /// is written to one of the two files.
+    /// is written either to the renamed file or to the new one.
     pub fn reopen_logs(&self) {
         match self.access_log.get() {
             Some(control) => control.reopen(),
@@ -142,7 +142,7 @@ impl ServerHandle {
         self.advance_lifecycle(|_| Lifecycle::ForceClosing);
     }
 
-    /// Shuts down gracefully on the first call, and cuts all connections on the second.
+    /// Requests a graceful shutdown. If one was already requested, cuts all connections.
     fn escalate(&self) {
         self.advance_lifecycle(|current| {
             if current < Lifecycle::Draining {
@@ -153,8 +153,8 @@ impl ServerHandle {
         });
     }
 
-    /// Moves the lifecycle to the state that `next_after` returns for the current one, unless it is
-    /// an earlier state.
+    /// Moves the lifecycle to the state that `next_after` returns for the current one, unless that
+    /// would be a step back.
     fn advance_lifecycle(&self, next_after: impl FnOnce(Lifecycle) -> Lifecycle) {
         let has_changed = self.lifecycle.send_if_modified(|current| {
             let next = next_after(*current).max(*current);
@@ -184,7 +184,7 @@ impl ServerHandle {
     }
 
     /// Handles signals until the returned value is dropped. SIGTERM and Ctrl-C shut the server
-    /// down; a second one cuts all connections. If they are enabled, SIGHUP reloads, SIGUSR1
+    /// down; a second one cuts all connections. If `handled` enables them, SIGHUP reloads, SIGUSR1
     /// reopens the log and SIGUSR2 upgrades.
     pub(crate) fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();
@@ -244,7 +244,7 @@ impl UpgradeHost for ServerHandle {
         Self::run_reload(self);
     }
 
-    fn send_event(&self, text: &str, quiet: bool) {
+    fn report(&self, text: &str, quiet: bool) {
         report(text, quiet);
     }
 }

@@ -92,8 +92,9 @@ where
 /// Builds a worker's application, on the worker's thread.
 pub type BoxedMakeApp = Box<dyn FnOnce() -> BuildFuture + Send>;
 
-/// Erases the type of `make`, so that the server is compiled once, with this crate, instead of once
-/// for each application.
+/// Returns a function that creates a boxed clone of `make` for each worker. This erases the type of
+/// `make`, so that the server is compiled once, with this crate, instead of once for each
+/// application.
 pub fn box_make_app<Via, M: MakeApp<Via>>(make: M) -> impl FnMut() -> BoxedMakeApp + Send {
     move || {
         let make = make.clone();

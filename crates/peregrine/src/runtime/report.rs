@@ -63,13 +63,14 @@ impl fmt::Display for ShutdownReport {
         write!(f, "peregrine: stopped after {requests} requests on {connections} connections")?;
         let not_ended = self.workers.iter().filter(|worker| worker.is_none()).count();
         match (self.force_closed.len(), self.is_force_close_requested) {
+            // A worker that did not end may have cut connections that are not in this report.
             (0, _) if not_ended > 0 => {}
             (0, _) => f.write_str("; none was cut")?,
-            (cut, true) => write!(f, "; {cut} cut before the deadline, as requested:")?,
-            (cut, false) => write!(f, "; {cut} cut at the deadline:")?,
+            (count, true) => write!(f, "; {count} cut before the deadline, as requested:")?,
+            (count, false) => write!(f, "; {count} cut at the deadline:")?,
         }
-        for cut in &self.force_closed {
-            write!(f, "\n  {cut}")?;
+        for force_closed in &self.force_closed {
+            write!(f, "\n  {force_closed}")?;
         }
         let (tasks, functions) = (self.aborted_tasks(), self.abandoned_blocking_tasks());
         if tasks + functions > 0 {

@@ -37,6 +37,7 @@ pub struct RunningServer {
     events: mpsc::Receiver<ServerEvent>,
     /// The workers that were ready and have not ended yet.
     running_workers: BTreeSet<usize>,
+    /// The final report, completed as the workers end.
     report: ShutdownReport,
     /// The first error of a worker, which shut the server down.
     first_error: Option<Error>,
@@ -112,13 +113,13 @@ impl RunningServer {
     /// for workers that are still starting, because building an application can take arbitrarily
     /// long.
     fn wait_until_ready(&mut self, count: usize) -> Result<(), Error> {
-        let mut ready = 0;
-        while ready < count {
+        let mut ready_count = 0;
+        while ready_count < count {
             let event = self.events.recv().expect("`self.handle` holds a sender");
             match event {
                 ServerEvent::LifecycleChanged => break,
                 ServerEvent::WorkerReady(worker) => {
-                    ready += 1;
+                    ready_count += 1;
                     self.running_workers.insert(worker);
                 }
                 ServerEvent::WorkerExited(WorkerExit { result: Err(error), .. }) => {
@@ -186,8 +187,8 @@ impl RunningServer {
         })
     }
 
-    /// Whether the server is serving. False if a shutdown was requested before all workers were
-    /// ready.
+    /// Whether the server is serving. False once a shutdown was requested, even if that was before
+    /// all workers were ready.
     pub(crate) fn is_serving(&self) -> bool {
         self.handle.lifecycle() == Lifecycle::Serving
     }
@@ -320,7 +321,7 @@ impl RunningServer {
 
     /// Waits for SIGTERM or Ctrl-C, shuts down, and waits until the server has ended. A second
     /// signal cuts all connections. SIGHUP reloads certificates, and the configuration if it came
-    /// from a file. On Linux, SIGUSR2 upgrades in place.
+    /// from a file. SIGUSR1 reopens the access log's file. On Linux, SIGUSR2 upgrades in place.
     ///
     /// # Errors
     /// A worker failed or panicked, or the signal handlers cannot be installed.

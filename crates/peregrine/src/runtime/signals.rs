@@ -15,15 +15,15 @@ pub(crate) struct Signals {
 /// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalAction {
-    /// SIGTERM or Ctrl-C.
+    /// Requested by SIGTERM or Ctrl-C.
     Shutdown,
-    /// SIGHUP.
+    /// Requested by SIGHUP.
     #[cfg_attr(not(unix), expect(dead_code, reason = "there is no such signal"))]
     Reload,
-    /// SIGUSR1.
+    /// Requested by SIGUSR1.
     #[cfg(unix)]
     ReopenLogs,
-    /// SIGUSR2.
+    /// Requested by SIGUSR2.
     #[cfg(unix)]
     Upgrade,
 }
@@ -32,11 +32,11 @@ pub(crate) enum SignalAction {
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
 pub(crate) struct HandledSignals {
-    /// SIGHUP.
+    /// Whether to handle SIGHUP.
     pub(crate) reload: bool,
-    /// SIGUSR2.
+    /// Whether to handle SIGUSR2.
     pub(crate) upgrade: bool,
-    /// SIGUSR1.
+    /// Whether to handle SIGUSR1.
     pub(crate) reopen: bool,
 }
 
@@ -51,7 +51,7 @@ static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
     may_handle_sigusr2: None,
 });
 
-/// True while no [`Signals`] exists. Signals then have their default effect.
+/// True while no [`Signals`] exists: each handled signal then has its default effect.
 static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> =
     LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
@@ -72,6 +72,8 @@ struct Registrations {
 
 #[cfg(unix)]
 impl Signals {
+    /// Installs the handlers, and starts the thread that calls `on_action` for each signal.
+    ///
     /// # Errors
     /// The process is out of descriptors or threads, or the system does not deliver signals.
     pub(crate) fn register(
@@ -115,7 +117,9 @@ impl Signals {
 }
 
 /// Installs a handler that performs the signal's default action while no [`Signals`] exists, unless
-/// the program already has its own handler. Handlers cannot be removed without `unsafe` code.
+/// the program already handles or ignores the signal. It is needed because handlers cannot be
+/// removed without `unsafe` code: those of a dropped [`Signals`] remain, and suppress the default
+/// action.
 #[cfg(unix)]
 fn register_default_action(signal: i32) -> io::Result<()> {
     if is_default(signal) {
@@ -149,6 +153,8 @@ impl Drop for Signals {
 
 #[cfg(not(unix))]
 impl Signals {
+    /// Starts the thread that handles Ctrl-C, and calls `on_action` for it.
+    ///
     /// # Errors
     /// The system cannot start another thread.
     pub(crate) fn register(
@@ -160,9 +166,9 @@ impl Signals {
         // If `ctrl_c` fails, the loop ends, and only a `ServerHandle` can end the server.
         let listen = move || {
             while runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-                // tokio's handler stays installed after the last `Signals` is dropped, so Ctrl-C
-                // must end the process here.
                 if USE_DEFAULT_ACTION.load(Ordering::SeqCst) {
+                    // tokio's handler stays installed after the last `Signals` is dropped, so
+                    // Ctrl-C must end the process here. 130 is its exit status in Unix shells.
                     std::process::exit(130);
                 }
                 on_action(SignalAction::Shutdown);

@@ -32,7 +32,7 @@ pub(crate) struct Worker {
     pub(crate) limits: WorkerLimits,
     pub(crate) options: Options,
     pub(crate) driver: PreparedDriver,
-    /// Publishes the worker's state for the admin listener.
+    /// Publishes the worker's state for the admin pages.
     pub(crate) reporter: Option<WorkerReporter>,
     pub(crate) access_log: Option<WorkerAccessLog>,
     pub(crate) traces: Option<TraceConfig>,
@@ -111,7 +111,7 @@ impl Worker {
     }
 }
 
-/// The inputs of a worker, without its driver.
+/// The inputs of a worker, without its driver. Created on the worker's thread.
 struct WorkerStart<'r> {
     make: BoxedMakeApp,
     on_ready: &'r dyn Fn(),

@@ -20,21 +20,21 @@ impl Server {
     /// immediately.
     ///
     /// Methods called on the server afterwards override the configuration, and a reload does not
-    /// undo them. [`listen`](Self::listen) and similar methods add to the configured listeners.
-    /// Settings that are not set on an added listener follow the configuration, even after a
-    /// reload.
+    /// undo them. [`listen`](Self::listen) and similar methods add to the configured listeners. An
+    /// added listener without its own limits or trusted proxies follows those of the configuration,
+    /// even after a reload.
     ///
     /// ```no_run
     /// use peregrine::config::ServerConfig;
-    /// use peregrine::{Limits, prelude::*};
+    /// use peregrine::prelude::*;
     /// use std::time::Duration;
     ///
     /// fn main() -> peregrine::Result<()> {
-    ///     // The file overrides this.
-    ///     let mut code = ServerConfig::default();
-    ///     code.limits.idle_timeout = Duration::from_secs(20);
-    ///     let config = ServerConfig::load_over(code, "/etc/app/app.toml")?;
-    ///     // The configuration cannot change this listener, which is for tests.
+    ///     // The file overrides these defaults.
+    ///     let mut defaults = ServerConfig::default();
+    ///     defaults.limits.idle_timeout = Duration::from_secs(20);
+    ///     let config = ServerConfig::load_over(defaults, "/etc/app/app.toml")?;
+    ///     // This listener is opened in any case. Its limits follow the file.
     ///     let server = Server::from_config(config)?.listen("127.0.0.1:8081");
     ///     server.serve(|| App::new().get("/", || "hello"))
     /// }
@@ -149,7 +149,7 @@ fn build_listener(name: &str, config: &ListenerConfig) -> Result<Listener, Error
         listener = listener.unix_group(group);
     }
     if let Some(proxies) = &config.trusted_proxies {
-        // An empty section trusts no proxies.
+        // An empty section trusts no proxies, not even those that the server trusts.
         let proxies = proxies.to_trusted_proxies(&path_of("trusted_proxies"))?;
         listener = listener.trusted_proxies(
             proxies.unwrap_or_else(|| TrustedProxies::from_networks(Vec::<String>::new())),
@@ -187,6 +187,8 @@ fn build_tls(
     }
 }
 
+/// Creates a listener from `address` and `activated`. Returns `None` if `activated` is set, but
+/// this build does not support it.
 #[cfg(all(target_os = "linux", feature = "restart"))]
 fn base_listener(config: &ListenerConfig) -> Option<Listener> {
     Some(match (&config.activated, &config.address) {
@@ -355,6 +357,7 @@ mod tests {
                 "[traces]\nroute_sample_ratios.'/a' = -1",
                 "`traces.route_sample_ratios./a`: -1 is out of range",
             ),
+            // Rejected because traces are off or, without the feature `otlp`, not supported.
             ("[traces.otlp]\nendpoint = 'http://a'", "traces."),
             ("[traces.otlp]\nendpoint = 'collector:4318'", "`traces.otlp.endpoint`: write a URL"),
             (

@@ -221,9 +221,10 @@ impl Server {
     /// ends, so that no client is refused while the next process starts. It also determines how
     /// many there are, and whether they are TCP or Unix sockets. Available on Linux only.
     ///
-    /// Some service managers do not name sockets: watchexec and systemfd pass no names, and systemd
-    /// uses the name of the unit by default. So if a single unnamed socket was passed, the first
-    /// call uses it, whatever `name` is. If several sockets were passed, they must have names.
+    /// Not all sockets have a name of their own: the tools watchexec and systemfd pass no names,
+    /// and systemd by default passes the name of the unit. So if a single such socket was passed,
+    /// the first call uses it, whatever `name` is. If several sockets were passed, they must have
+    /// names.
     ///
     /// The server fails to start if there are no such sockets. To bind an address in that case, use
     /// [`listen_activated_or`](Self::listen_activated_or).
@@ -353,9 +354,9 @@ impl Server {
     /// startup aborts the startup without waiting for workers that are not ready.
     ///
     /// When the server has stopped, signals have their previous effect again. If the program
-    /// continues and only then installs its own handlers, the signals still end the process as
-    /// well. Such a program should use [`Server::start`] and a
-    /// [`ServerHandle`](crate::ServerHandle) instead, which install no handlers.
+    /// continues and installs its own handlers only then, the signals still end the process. Such a
+    /// program should use [`Server::start`] and a [`ServerHandle`](crate::ServerHandle) instead,
+    /// which install no handlers.
     ///
     /// On SIGHUP, a server built from a configuration (the feature `config`) reads it again, and
     /// TLS listeners reload their certificates. The server logs what has changed, or why the
@@ -412,7 +413,7 @@ impl Server {
         self.config_reloader.as_mut()
     }
 
-    /// The signals that the server handles.
+    /// Returns the optional signals that the server handles.
     pub(crate) fn handled_signals(&self) -> HandledSignals {
         let reload = self.listeners.iter().any(Listener::is_tls);
         #[cfg(feature = "config")]
@@ -432,7 +433,8 @@ impl Server {
     }
 
     /// Starts serving, and blocks until all sockets are bound and all workers are ready. Unlike
-    /// [`serve`](Self::serve), installs no signal handlers and does not notify the service manager.
+    /// [`serve`](Self::serve), installs no signal handlers, and notifies the service manager only
+    /// after a call of `notify_service_manager`.
     ///
     /// # Errors
     /// See [`Error`].

@@ -33,6 +33,7 @@ impl Server {
     #[doc(hidden)]
     pub fn into_simulated(mut self) -> Result<SimulatedServer, Error> {
         if self.listeners.is_empty() {
+            // The address is not used: a simulation has no sockets.
             self.listeners.push(Listener::bind("simulated"));
         }
         self.validate()?;

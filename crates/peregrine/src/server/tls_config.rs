@@ -50,11 +50,11 @@ pub(super) fn build(config: &TlsSection, section: &str) -> Result<TlsConfig, Err
 
 /// Builds TLS settings with all certificates, and with defaults for everything else.
 fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Error> {
-    let first = config.default_certificate.as_ref().or(config.certificates.keys().next());
-    let (mut tls, loaded) = match (config.acme.domains.is_empty(), first) {
+    let first_label = config.default_certificate.as_ref().or(config.certificates.keys().next());
+    let (mut tls, loaded_label) = match (config.acme.domains.is_empty(), first_label) {
         (false, _) => (with_acme(config, section)?, None),
-        (true, Some(first)) => {
-            (TlsConfig::from_certificate(build_certificate(config, first))?, Some(first))
+        (true, Some(label)) => {
+            (TlsConfig::from_certificate(build_certificate(config, label))?, Some(label))
         }
         (true, None) => {
             return Err(Error::Config(format!(
@@ -63,7 +63,7 @@ fn with_certificates(config: &TlsSection, section: &str) -> Result<TlsConfig, Er
             )));
         }
     };
-    for label in config.certificates.keys().filter(|label| Some(*label) != loaded) {
+    for label in config.certificates.keys().filter(|label| Some(*label) != loaded_label) {
         tls = tls.with_certificate(build_certificate(config, label))?;
     }
     Ok(tls)
@@ -112,8 +112,9 @@ fn as_strs(strings: &[String]) -> Vec<&str> {
     strings.iter().map(String::as_str).collect()
 }
 
-/// Builds TLS settings with the certificates that the ACME client has already stored. `section` is
-/// the path of the section, for error messages.
+/// Builds TLS settings whose certificates an ACME client obtains while the server runs. At first
+/// they have the certificates that it has stored in earlier runs. `section` is the path of the
+/// section, for error messages.
 #[cfg(feature = "acme")]
 fn build_acme(config: &AcmeConfig, section: &str) -> Result<TlsConfig, Error> {
     let mut acme = Acme::new(&config.domains).directory_url(&config.directory_url);

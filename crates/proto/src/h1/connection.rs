@@ -387,7 +387,7 @@ impl Connection {
         use receive::State;
         match self.receive.state() {
             State::Head if self.receive.is_in_head() => WaitingFor::Head,
-            State::Head if self.has_received_head => WaitingFor::Idle,
+            State::Head if self.has_received_head => WaitingFor::NextRequest,
             State::Head => WaitingFor::FirstByte,
             State::Exact | State::Chunked => WaitingFor::Body,
             State::Done | State::Failed | State::Upgraded | State::Closed => WaitingFor::Nothing,
@@ -397,7 +397,7 @@ impl Connection {
     /// Makes the current request the last one; its response contains `connection: close`. Between
     /// requests, [`next_action`](Self::next_action) is `Close`; a response to a request that has
     /// arrived can still be sent.
-    pub fn drain(&mut self) {
+    pub fn stop_after_response(&mut self) {
         self.draining = true;
     }
 

@@ -9,8 +9,8 @@ use std::ops::Range;
 pub enum Event {
     /// More bytes are needed. Call again with the unused bytes and those after them.
     NeedInput,
-    /// A head is complete: `unread[framing.skip..used]`. If its body length is `None`, nothing
-    /// follows: the request is complete.
+    /// A head is complete: `unread[framing.leading_bytes..used]`. If its body length is `None`,
+    /// nothing follows: the request is complete.
     Head(Framing),
     /// Content of the request: this range of `unread`. Never empty.
     Data(Range<usize>),
@@ -41,7 +41,7 @@ pub enum WaitingFor {
     /// The rest of a request's content.
     Body,
     /// The first byte of a later request.
-    Idle,
+    NextRequest,
     /// Nothing from the peer.
     Nothing,
 }

@@ -12,7 +12,7 @@ pub struct Framing {
     /// How much content follows.
     pub body: BodyLength,
     /// How many of the used bytes precede the head: 2 for an empty line, otherwise 0.
-    pub skip: u8,
+    pub leading_bytes: u8,
     /// Whether the client allows another request on this connection.
     pub keep_alive: bool,
     /// Whether the client waits for an interim 100 response before it sends the content.
@@ -65,7 +65,7 @@ fn body_length(
             return Err(RequestError::ContentLengthWithTransferEncoding);
         }
         check_transfer_encoding(head, index)?;
-        return Ok(BodyLength::Chunked);
+        return Ok(BodyLength::Unknown);
     }
     if let Some(value) = index.get(KnownField::ContentLength) {
         // RFC 9110 §8.6: a recipient of repeated identical values may reject the message as

@@ -162,7 +162,7 @@ impl ReceivePath {
         }
         match parse::parse_head(&unread[skip..], &mut self.progress, limits, index, framing) {
             Ok(length) => {
-                framing.skip = if skip == 0 { 0 } else { CRLF_BYTES };
+                framing.leading_bytes = if skip == 0 { 0 } else { CRLF_BYTES };
                 self.begin_body(limits, framing.body);
                 (skip + length, Event::Head(*framing))
             }
@@ -188,7 +188,7 @@ impl ReceivePath {
                 self.bytes_left = length;
                 self.transition(Transition::HeadWithLength);
             }
-            BodyLength::Chunked => {
+            BodyLength::Unknown => {
                 self.bytes_left = 0;
                 self.body_bytes_allowed = limits.body_bytes_max;
                 self.phase = ChunkedState::Start;

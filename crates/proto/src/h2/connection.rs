@@ -347,7 +347,7 @@ impl Connection {
     #[must_use]
     pub fn waiting_for(&self) -> WaitingFor {
         match self.receive.waiting_for() {
-            WaitingFor::Idle if self.streams.count() > 0 => WaitingFor::Streams,
+            WaitingFor::NextRequest if self.streams.count() > 0 => WaitingFor::Streams,
             waiting => waiting,
         }
     }

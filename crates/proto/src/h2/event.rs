@@ -73,7 +73,7 @@ pub struct Request {
     /// The request's stream.
     pub stream: StreamKey,
     /// How much content follows. With `None`, neither `Data` nor `End` follows: the request is
-    /// complete. `Chunked` means any length that is unknown before the content ends.
+    /// complete.
     pub body: BodyLength,
     /// Whether the client waits for an interim 100 response before it sends the content.
     pub expect_continue: bool,
@@ -102,7 +102,7 @@ pub enum WaitingFor {
     /// [`Connection::is_stream_window_exhausted`](super::Connection::is_stream_window_exhausted).
     Streams,
     /// The next request.
-    Idle,
+    NextRequest,
     /// Nothing from the peer.
     Nothing,
 }

@@ -221,7 +221,7 @@ impl Connection {
             }
             Err(HeadError::Request(error)) => {
                 self.budget.charge(Cost::RequestRefused)?;
-                let body = if end_stream { BodyLength::None } else { BodyLength::Chunked };
+                let body = if end_stream { BodyLength::None } else { BodyLength::Unknown };
                 let head_info = HeadInfo { body, ..HeadInfo::REFUSED };
                 let stream = self.open_stream(limits, id, &head_info, is_head_request);
                 let state = self.streams.at_mut(stream.slot);

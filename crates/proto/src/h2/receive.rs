@@ -86,7 +86,7 @@ impl ReceivePath {
                 WaitingFor::Head
             }
             FrameReadState::Frame if self.partial == Partial::Frame => WaitingFor::Frame,
-            FrameReadState::Frame => WaitingFor::Idle,
+            FrameReadState::Frame => WaitingFor::NextRequest,
         }
     }
 

@@ -275,7 +275,7 @@ impl<'a> RequestSink<'a> {
         const SPECIAL: u64 =
             KnownField::ContentLength.bit() | KnownField::Expect.bit() | KnownField::Priority.bit();
         let is_tunnel = self.pseudo[PROTOCOL].is_some();
-        let body = if end_stream { BodyLength::None } else { BodyLength::Chunked };
+        let body = if end_stream { BodyLength::None } else { BodyLength::Unknown };
         let mut info = HeadInfo { body, is_tunnel, ..HeadInfo::REFUSED };
         if self.index.present & SPECIAL != 0 {
             self.apply_special_fields(end_stream, &mut info)?;

@@ -14,7 +14,7 @@ impl Connection {
     /// [`go_away_now`](Self::go_away_now).
     // RFC 9113 §6.8: a server that shuts down gracefully sends GOAWAY with the largest identifier,
     // and after a round trip another one with the last stream that it serves.
-    pub fn drain(&mut self, out: &mut Vec<u8>) {
+    pub fn begin_shutdown(&mut self, out: &mut Vec<u8>) {
         if self.goaway == GoAwayState::NotSent && self.receive.step != FrameReadState::Closed {
             self.goaway = GoAwayState::Sent;
             frame::write_go_away(WINDOW_CEILING, ErrorCode::NO_ERROR, out);

@@ -51,7 +51,7 @@ pub enum MessageType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
     /// The next message. Meanwhile, the caller may send pings and enforce an idle timeout.
-    Idle,
+    NextMessage,
     /// The rest of a message, between its frames.
     Message,
     /// The rest of a frame.

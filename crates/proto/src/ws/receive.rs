@@ -48,7 +48,7 @@ impl ReceivePath {
         } else if self.message.is_some() {
             WaitingFor::Message
         } else {
-            WaitingFor::Idle
+            WaitingFor::NextMessage
         }
     }
 

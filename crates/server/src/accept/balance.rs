@@ -8,10 +8,10 @@
 //! accepted, before it receives anything on them.
 //!
 //! The other worker takes the connection in its next loop iteration. If it has not done so after
-//! [`HANDOFF_TIMEOUT`], the worker that accepted the connection takes it back and serves it. It
-//! then hands over nothing to the other worker until that worker polls its queue again. So if the
-//! other worker is blocked, full, shutting down or ended, the connection is delayed only briefly,
-//! and the code need not distinguish these cases.
+//! [`HANDOFF_TIMEOUT`], the worker that accepted the connection takes it back and serves it. The
+//! other worker then gets no more connections until it polls its queue again. So if the other
+//! worker is blocked, full, shutting down or ended, the connection is delayed only briefly, and the
+//! code need not distinguish these cases.
 
 use peregrine_metrics::Gauge;
 use std::cell::{Cell, RefCell};
@@ -32,8 +32,8 @@ pub(crate) const HANDOFF_TIMEOUT: Duration = Duration::from_millis(50);
 const HANDOFFS_PER_WINDOW: u32 = 64;
 const HANDOFF_WINDOW: Duration = Duration::from_millis(100);
 
-/// How many other workers are checked for each accepted connection. Each check may cause a cache
-/// miss.
+/// At most this many other workers are checked for each accepted connection. Each check may cause a
+/// cache miss.
 const CANDIDATES_MAX: usize = 8;
 
 /// One worker's part in balancing the connections of a server.
@@ -41,8 +41,8 @@ const CANDIDATES_MAX: usize = 8;
 pub struct Balancer<H> {
     workers: Arc<[WorkerLoad<H>]>,
     index: usize,
-    /// Which of the other workers to check first next time.
-    next: Cell<usize>,
+    /// Which of the other workers to check first for the next connection.
+    first_candidate: Cell<usize>,
     /// When the current window began, and how many connections were handed over in it.
     window: Cell<(Duration, u32)>,
     /// For each listener, a copy of the waker that this worker last stored in its own queue.
@@ -77,7 +77,7 @@ struct QueueInner<H> {
     /// Each connection with its ID, the oldest first.
     waiting: VecDeque<(u64, H)>,
     last_id: u64,
-    /// Wakes the task of the worker that takes the connections.
+    /// Wakes the worker's task that takes the connections.
     waker: Option<Waker>,
 }
 
@@ -92,7 +92,7 @@ impl<H> Balancer<H> {
         let new_balancer = |index| Self {
             workers: Arc::clone(&loads),
             index,
-            next: Cell::new(0),
+            first_candidate: Cell::new(0),
             window: Cell::default(),
             wakers: (0..listeners).map(|_| RefCell::default()).collect(),
         };
@@ -110,7 +110,7 @@ impl<H> Balancer<H> {
 
     /// Chooses the worker for a connection that this worker has just accepted at `listener` and
     /// that is not counted as open yet. `None` means this worker. `now` reads the clock, and is
-    /// called only if another worker has fewer connections.
+    /// called only if another worker has clearly fewer connections.
     pub(crate) fn pick_worker(
         &self,
         listener: usize,
@@ -120,7 +120,7 @@ impl<H> Balancer<H> {
         let other_workers = self.workers.len() - 1;
         let mut least: Option<(u64, &Arc<HandoffQueue<H>>)> = None;
         for step in 0..other_workers.min(CANDIDATES_MAX) {
-            let offset = 1 + (self.next.get() + step) % other_workers;
+            let offset = 1 + (self.first_candidate.get() + step) % other_workers;
             let worker = &self.workers[(self.index + offset) % self.workers.len()];
             let queue = &worker.queues[listener];
             let load = worker.load();
@@ -130,7 +130,7 @@ impl<H> Balancer<H> {
                 least = Some((load, queue));
             }
         }
-        self.next.set(self.next.get().wrapping_add(1));
+        self.first_candidate.set(self.first_candidate.get().wrapping_add(1));
         let (load, queue) = least?;
         // `open` and `load + 1` are the counts if this worker, or the other one, gets the
         // connection. A difference of up to one sixteenth is not worth handing over the connection
@@ -205,7 +205,7 @@ impl<H> Drop for Balancer<H> {
 }
 
 impl<H> WorkerLoad<H> {
-    /// The number of the worker's open connections and of those in its queues.
+    /// The number of the worker's open connections, plus those in its queues.
     fn load(&self) -> u64 {
         let queued = |queue: &Arc<HandoffQueue<H>>| queue.count.load(Ordering::Relaxed) as u64;
         let open = self.open_connections.get().max(0).cast_unsigned();
@@ -291,7 +291,7 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Takes all connections out of the queues, and returns their IDs for each worker.
+    /// Opens all queues, takes all connections out of them, and returns their IDs for each worker.
     fn take_all(balancers: &[Balancer<usize>]) -> Vec<Vec<usize>> {
         let cx = &Context::from_waker(Waker::noop());
         let take = |balancer: &Balancer<usize>| {
@@ -305,7 +305,8 @@ mod tests {
     }
 
     /// Accepts this many connections on the first worker. The other workers take connections from
-    /// their queues `immediately` or at the end. Returns how many connections each worker has.
+    /// their queues after each accepted connection if `immediately` is true, otherwise at the end.
+    /// Returns how many connections each worker has.
     fn distribute(workers: usize, connections: usize, immediately: bool) -> Vec<usize> {
         let balancers = Balancer::for_workers(workers, 1);
         take_all(&balancers);

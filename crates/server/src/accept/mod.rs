@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The first pause after the process ran out of a resource. It doubles each time, up to the
+/// The first pause after a failure to accept. It doubles with each further failure, up to the
 /// maximum.
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(crate) async fn run<D: Driver>(
     worker: Rc<Worker<D>>,
     listener_state: Rc<ListenerState<D>>,
     listener: impl Listener<Stream = D::Stream>,
-    sharing: SocketSharing,
+    socket_sharing: SocketSharing,
     config_updates: Option<watch::Receiver<ReloadableConfig>>,
     balancing: Option<ListenerBalancing<D::Handoff>>,
 ) {
@@ -65,11 +65,11 @@ pub(crate) async fn run<D: Driver>(
         }
     }
     acceptor.open_remaining_handoffs();
-    if !sharing.is_shared() {
+    if !socket_sharing.is_shared() {
         listener.refuse_new_connections();
         acceptor.accept_backlog(&listener).await;
     } else if was_serving && let Ok(Some(stream)) = listener.cancel_accept().await {
-        // The kernel may have woken only this worker for this connection.
+        // The kernel may have woken no other worker for this connection, so accept it here.
         acceptor.open(acceptor.acquire_over_limit(), stream);
     }
 }
@@ -101,21 +101,20 @@ impl<D: Driver> Acceptor<D> {
                     return;
                 }
                 if !self.make_room() {
-                    // Leave the connection in the backlog, where it costs nothing, and retry.
+                    // Leave new connections in the backlog, where they cost nothing, and retry.
                     let backoff =
                         worker.driver.sleep_until(worker.driver.now() + ACCEPT_BACKOFF_MIN);
                     race(backoff, worker.lifecycle_reached(&timer, Lifecycle::Draining)).await;
                     continue;
                 }
             }
+            // Each `run_until` returns `None` when the worker drains.
             let capacity = run_until(
                 self.wait_for_capacity(),
                 worker.lifecycle_reached(&timer, Lifecycle::Draining),
             )
             .await;
-            if capacity.is_none() {
-                return;
-            }
+            let Some(()) = capacity else { return };
             let accepted = run_until(
                 self.accept(listener),
                 worker.lifecycle_reached(&timer, Lifecycle::Draining),
@@ -149,7 +148,7 @@ impl<D: Driver> Acceptor<D> {
                             "a connection failed before it was accepted");
                     });
                 }
-                // A reserved descriptor is now available for the connection: retry.
+                // One reserved descriptor was closed, so retry: the connection can use it.
                 Some(Err(error))
                     if is_fd_exhausted(&error) && worker.instrumentation.release_reserved_fd() => {}
                 Some(Err(error)) => {
@@ -175,13 +174,13 @@ impl<D: Driver> Acceptor<D> {
         self.listener_state.context.needs_reserved_slot(self.worker.reserved_slot_count)
     }
 
-    /// Frees pooled memory if memory is short, and a reserved slot if all are taken. Returns false
-    /// if all are taken and none can be freed yet.
+    /// Frees pooled memory if memory is short, and a reserved slot if all of these are taken.
+    /// Returns false if none can be freed yet.
     fn make_room(&self) -> bool {
         let worker = &self.worker;
         if memory::pressure() >= MemoryPressure::Moderate {
             // The pooled buffers count towards the memory limit, so free them.
-            self.listener_state.active_states.clear();
+            self.listener_state.active_state_pool.clear();
             self.pause_handoffs();
             worker.instrumentation.record_limit("overload.memory_max");
         }
@@ -284,6 +283,7 @@ impl<D: Driver> Acceptor<D> {
         let Some(target) = target else { return self.open(permit, stream) };
         match driver.hand_off(stream).map(|handoff| target.push(handoff)) {
             Ok(Ok(pending)) => self.reclaim_after_timeout(pending, permit),
+            // The other worker has closed its queue since `pick_worker`.
             Ok(Err(handoff)) => self.open_handoff(permit, handoff),
             Err(error) => {
                 catch_log_panic(|| {
@@ -307,7 +307,7 @@ impl<D: Driver> Acceptor<D> {
             config_updates: None,
             balancing: None,
         };
-        let token = self.worker.instrumentation.track();
+        let keep_alive = self.worker.instrumentation.track();
         let deadline = self.worker.driver.now() + HANDOFF_TIMEOUT;
         self.worker.driver.spawn_boxed(Box::pin(async move {
             acceptor.worker.driver.sleep_until(deadline).await;
@@ -316,7 +316,7 @@ impl<D: Driver> Acceptor<D> {
                 Some(handoff) => acceptor.open_handoff(permit, handoff),
             }
             drop(acceptor);
-            drop(token);
+            drop(keep_alive);
         }));
     }
 
@@ -335,7 +335,7 @@ impl<D: Driver> Acceptor<D> {
         }
     }
 
-    /// Spawns the task of an accepted connection.
+    /// Spawns the connection's task. Resets the connection if its client has reached its limit.
     fn open(&self, permit: ConnectionPermit, stream: D::Stream) {
         let Self { worker, listener_state, .. } = self;
         let client_ip = listener_state.context.client_ip(stream.peer_addr());
@@ -387,16 +387,16 @@ impl<D: Driver> Acceptor<D> {
         loop {
             // Slots become free soon: idle connections are about to be closed.
             let context = &self.listener_state.context;
-            let permit = context.connection_limiter.acquire(context.limits.connections_max);
-            let permit =
-                run_until(permit, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing)).await;
-            let Some(permit) = permit.filter(|_| worker.lifecycle() < Lifecycle::ForceClosing)
+            let acquire = context.connection_limiter.acquire(context.limits.connections_max);
+            let acquired =
+                run_until(acquire, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing)).await;
+            let Some(permit) = acquired.filter(|_| worker.lifecycle() < Lifecycle::ForceClosing)
             else {
                 return;
             };
             let timeout = worker.driver.sleep_until(worker.driver.now() + BACKLOG_ACCEPT_TIMEOUT);
-            let timeout = race(timeout, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing));
-            match run_until(listener.accept(), timeout).await {
+            let end = race(timeout, worker.lifecycle_reached(&timer, Lifecycle::ForceClosing));
+            match run_until(listener.accept(), end).await {
                 Some(Ok(stream)) => self.open(permit, stream),
                 Some(Err(error)) if is_transient(&error) => {}
                 // The backlog is empty: see `Listener::refuse_new_connections`.
@@ -444,7 +444,8 @@ fn reloaded<D: Driver>(
     updates: &mut watch::Receiver<ReloadableConfig>,
 ) -> Rc<ListenerState<D>> {
     let context = listener_state.context.reloaded(&updates.borrow_and_update());
-    Rc::new(ListenerState { context, active_states: Rc::clone(&listener_state.active_states) })
+    let active_state_pool = Rc::clone(&listener_state.active_state_pool);
+    Rc::new(ListenerState { context, active_state_pool })
 }
 
 /// Completes after all other ready tasks have been polled.
@@ -468,8 +469,7 @@ async fn config_changed(updates: &mut watch::Receiver<ReloadableConfig>) {
     }
 }
 
-/// Returns whether the next attempt may succeed without a pause, because the error concerns only
-/// the connection to be accepted, or no connection was ready.
+/// Returns whether to retry without a pause: no connection was ready, or a single one failed.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)

@@ -8,19 +8,20 @@ use std::net::IpAddr;
 /// When the table shrinks, it still has capacity for this many clients.
 const CLIENTS_CAPACITY_MIN: usize = 1024;
 
-/// The number of open connections and requests in progress of each client. A client with neither is
-/// removed, except possibly `latest`, so the table never has more entries than there are
-/// connections and requests.
+/// The number of open connections and requests in progress of each client.
 ///
-/// Most requests end before the next one begins. The client of such a request is stored in
-/// `latest`, outside the table, so that no lookup is needed. A client is either in `latest` or in
-/// the table, never in both.
+/// One client is stored in `inline_client`, all others in `table`. Most requests end before the
+/// next one begins, so usually the only client is the inline one, and no lookup is needed.
+///
+/// A client without connections and requests is removed from the table, so the table never has more
+/// entries than there are connections and requests. An inline client without any is not removed,
+/// but replaced by the next new client.
 #[derive(Debug, Default)]
 pub(crate) struct PerClientCounts {
-    latest: RefCell<Option<(ClientKey, ClientUsage)>>,
-    /// Used for each request, so the hash must be fast. Peers cannot provoke collisions: the hash
-    /// is keyed with a secret, and peers see neither hashes nor the order of entries.
-    all: RefCell<HashMap<ClientKey, ClientUsage, RandomState>>,
+    inline_client: RefCell<Option<(ClientKey, ClientUsage)>>,
+    /// Looked up for many requests, so the hash must be fast. Peers cannot provoke collisions: the
+    /// hash is keyed with a secret, and peers see neither hashes nor the order of entries.
+    table: RefCell<HashMap<ClientKey, ClientUsage, RandomState>>,
 }
 
 /// The address that identifies a client, as an IPv6 address.
@@ -49,44 +50,44 @@ impl PerClientCounts {
         resource: ClientResource,
         max: usize,
     ) -> bool {
-        // Otherwise, a client without connections and requests would be stored below.
+        // If `max` is 0, the code below would store a client without connections and requests.
         if max == 0 {
             return false;
         }
-        let mut latest = self.latest.borrow_mut();
-        if let Some((latest_client, usage)) = &mut *latest
-            && *latest_client == client
+        let mut inline_client = self.inline_client.borrow_mut();
+        if let Some((inline_key, usage)) = &mut *inline_client
+            && *inline_key == client
         {
             return usage.try_acquire(resource, max);
         }
-        let mut all = self.all.borrow_mut();
-        if let Some(usage) = all.get_mut(&client) {
+        let mut table = self.table.borrow_mut();
+        if let Some(usage) = table.get_mut(&client) {
             return usage.try_acquire(resource, max);
         }
         let mut usage = ClientUsage::default();
         let has_room = usage.try_acquire(resource, max);
-        if latest.as_ref().is_none_or(|(_, usage)| usage.is_empty()) {
-            *latest = Some((client, usage));
+        if inline_client.as_ref().is_none_or(|(_, usage)| usage.is_empty()) {
+            *inline_client = Some((client, usage));
         } else {
-            all.insert(client, usage);
+            table.insert(client, usage);
         }
         has_room
     }
 
     /// Counts one fewer connection or request of this client.
     pub(crate) fn release(&self, client: ClientKey, resource: ClientResource) {
-        if let Some((latest_client, usage)) = &mut *self.latest.borrow_mut()
-            && *latest_client == client
+        if let Some((inline_key, usage)) = &mut *self.inline_client.borrow_mut()
+            && *inline_key == client
         {
             return usage.release(resource);
         }
-        let mut all = self.all.borrow_mut();
-        let Some(usage) = all.get_mut(&client) else { return };
+        let mut table = self.table.borrow_mut();
+        let Some(usage) = table.get_mut(&client) else { return };
         usage.release(resource);
         if usage.is_empty() {
-            all.remove(&client);
-            if all.capacity() / 8 > all.len().max(CLIENTS_CAPACITY_MIN) {
-                all.shrink_to(CLIENTS_CAPACITY_MIN);
+            table.remove(&client);
+            if table.capacity() / 8 > table.len().max(CLIENTS_CAPACITY_MIN) {
+                table.shrink_to(CLIENTS_CAPACITY_MIN);
             }
         }
     }
@@ -94,9 +95,9 @@ impl PerClientCounts {
     /// The number of clients with a connection or a request in progress.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        let latest = self.latest.borrow();
-        let counts_latest = latest.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
-        self.all.borrow().len() + usize::from(counts_latest)
+        let inline_client = self.inline_client.borrow();
+        let counts_inline = inline_client.as_ref().is_some_and(|(_, usage)| !usage.is_empty());
+        self.table.borrow().len() + usize::from(counts_inline)
     }
 }
 
@@ -220,7 +221,7 @@ mod tests {
             assert!(clients.try_acquire(address(number), ClientResource::Request, 1))
         });
         (0..100_000).for_each(|number| clients.release(address(number), ClientResource::Request));
-        let capacity = clients.all.borrow().capacity();
+        let capacity = clients.table.borrow().capacity();
         assert!(capacity < 16 * CLIENTS_CAPACITY_MIN, "{capacity}");
     }
 }

@@ -1,8 +1,9 @@
 //! Limits how many connections are open at a time, and counts them.
 //!
 //! Listeners that share a limit share one [`ConnectionLimiter`]. A [`ConnectionPermit`] occupies a
-//! slot for one connection until it is dropped. When the connection is opened, its permit becomes a
-//! [`ConnectionGuard`], which reports the connection's state and its end to [`Instrumentation`].
+//! slot for one connection until the permit is dropped. When the connection is opened, its permit
+//! becomes a [`ConnectionGuard`], which reports the connection's state and its end to
+//! [`Instrumentation`].
 
 use crate::observe::Instrumentation;
 use crate::observe::close_reason::CloseReason;
@@ -15,12 +16,12 @@ use std::task::{Context, Poll, Waker};
 /// The connection slots of listeners that share a limit.
 pub(crate) struct ConnectionLimiter {
     instrumentation: Rc<Instrumentation>,
-    /// How many slots are taken, with or without an open connection.
+    /// How many slots are taken, including those whose connection is not open yet.
     in_use: Cell<usize>,
-    /// Accept loops that accept nothing until a slot is free.
+    /// Wakers of accept loops that accept nothing until a slot is free.
     available_wakers: RefCell<Vec<Waker>>,
-    /// Accept loops that wait for a connection while a slot is free. When the last slot is taken,
-    /// they are woken so that they stop accepting.
+    /// Wakers of accept loops that wait for a connection while a slot is free. When the last slot
+    /// is taken, the loops are woken so that they stop accepting.
     exhausted_wakers: RefCell<Vec<Waker>>,
 }
 

@@ -5,16 +5,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The handshakes of one worker, the oldest first. The time in which a connection receives its
-/// PROXY header counts as a handshake.
+/// One worker's handshakes, for all listeners that share this limiter. The time in which a
+/// connection receives its PROXY header counts as a handshake.
 ///
 /// If there are too many handshakes, the oldest one is aborted. An honest peer completes its
 /// handshake within two round trips. The handshake of a peer that stalls becomes the oldest, so
 /// stalled handshakes, however many there are, cannot prevent new ones.
 #[derive(Default)]
 pub(crate) struct HandshakeLimiter {
-    /// The serial number of each handshake, and the key of its connection's timer.
-    all: RefCell<VecDeque<(u64, u32)>>,
+    /// The handshakes in progress that are not evicted, the oldest first: the serial number of
+    /// each, and the key of its connection's timer.
+    in_progress: RefCell<VecDeque<(u64, u32)>>,
     last_serial: Cell<u64>,
     /// All handshakes up to this serial number have ended or must end.
     evicted_through: Cell<u64>,
@@ -38,9 +39,9 @@ impl HandshakeLimiter {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);
         let evicted = {
-            let mut all = self.all.borrow_mut();
-            all.push_back((serial, timer.key()));
-            if all.len() > max { all.pop_front() } else { None }
+            let mut in_progress = self.in_progress.borrow_mut();
+            in_progress.push_back((serial, timer.key()));
+            if in_progress.len() > max { in_progress.pop_front() } else { None }
         };
         if let Some((evicted_serial, timer_key)) = evicted {
             self.evicted_through.set(evicted_serial);
@@ -59,9 +60,9 @@ impl HandshakePermit {
 
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
-        let mut all = self.limiter.all.borrow_mut();
-        if let Ok(index) = all.binary_search_by_key(&self.serial, |(serial, _)| *serial) {
-            all.remove(index);
+        let mut in_progress = self.limiter.in_progress.borrow_mut();
+        if let Ok(index) = in_progress.binary_search_by_key(&self.serial, |(serial, _)| *serial) {
+            in_progress.remove(index);
         }
     }
 }

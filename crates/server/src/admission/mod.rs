@@ -1,7 +1,8 @@
 //! Decides whether a worker admits a request or rejects it because of overload. The decision is
 //! made before the request's body is read and before any application code runs for the request.
 //!
-//! Start with [`AdmissionController::admit`], which performs the cheapest checks first.
+//! Start with [`AdmissionController::admit`], which performs the cheapest checks first. The
+//! submodules also limit connections and handshakes.
 
 mod clients;
 pub(crate) mod connections;
@@ -19,7 +20,7 @@ use peregrine_web::built::{BuiltApp, MatchedEndpoint};
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::handler::RouteOptions;
 use peregrine_web::head::RequestHead;
-use peregrine_web::in_flight::{InFlightCounter, WorkerRef};
+use peregrine_web::in_flight::{InFlightCounter, WorkerRegistration};
 use peregrine_web::memory::{self, MemoryPressure};
 use peregrine_web::{ClientInfo, Response};
 use std::any::Any;
@@ -30,8 +31,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The queue delay of one in this many requests is measured. For a small request, the cost of
-/// reading the clock is noticeable.
+/// The metric of the queue delay measures one in this many requests. For a small request, the cost
+/// of reading the clock is noticeable.
 const DELAY_SAMPLE_INTERVAL: u32 = 16;
 
 /// The overload limits of a worker, and the requests, connections and clients that currently count
@@ -39,16 +40,17 @@ const DELAY_SAMPLE_INTERVAL: u32 = 16;
 pub(crate) struct AdmissionController {
     config: RefCell<AdmissionConfig>,
     metrics: Arc<WorkerMetrics>,
+    /// Indexed by route ID.
     routes: Box<[RouteLoad]>,
     per_client: PerClientCounts,
     /// How many requests to skip until the next one whose delay is measured.
     until_sample: Cell<u32>,
-    /// Whether a task is running that ends queue-delay rejections if no more requests arrive.
+    /// Whether a task is running that calls [`Self::update_shedding_metric`].
     is_watched: Cell<bool>,
     responses: ShedResponses,
     /// Through this reference, work outside an exchange finds this controller, which then counts
     /// the work as in progress.
-    worker_ref: WorkerRef,
+    worker_ref: WorkerRegistration,
 }
 
 /// The limits of a route, and its number of requests in progress if that number is limited.
@@ -161,7 +163,7 @@ impl AdmissionController {
             until_sample: Cell::new(0),
             is_watched: Cell::new(false),
             responses: ShedResponses::default(),
-            worker_ref: WorkerRef::new(weak.clone()),
+            worker_ref: WorkerRegistration::new(weak.clone()),
         });
         controller.apply_memory_max();
         controller
@@ -211,7 +213,7 @@ impl AdmissionController {
         if !options.is_never_shed {
             self.check_worker_limits(request, &config.limits)?;
         }
-        // Called for every request, because it also measures the delay.
+        // Called even if the request is never rejected, because it also measures the delay.
         if self.exceeds_queue_delay(config.queue_delay.as_ref(), times) && !options.is_never_shed {
             return Err(self.record_shed(ShedReason::QueueDelay));
         }
@@ -248,6 +250,7 @@ impl AdmissionController {
         if let Some(max) = limits.requests_per_client_max.filter(|_| !is_never_shed) {
             let address = match info.trusted_proxies {
                 None => info.peer.socket_addr().map(|peer| peer.ip()),
+                // The peer is a trusted proxy: count the request for the proxy's client.
                 Some(_) => ClientInfo::new(head, info).ip(),
             };
             let client =
@@ -272,14 +275,14 @@ impl AdmissionController {
         request: &AdmissionRequest<'_>,
         limits: &OverloadLimits,
     ) -> Result<(), ShedReason> {
-        // A connection in a reserved slot is new, so its buffers are still small.
+        // A connection in a reserved slot is new, so its buffers may still have to grow.
         let may_grow = request.has_content || request.uses_reserved_slot;
         self.shed_reason(may_grow, limits, 0).map_or(Ok(()), |reason| Err(self.record_shed(reason)))
     }
 
-    /// Returns why a request must be rejected, if the worker's memory or number of requests exceeds
-    /// its limit. `may_grow` is whether the request or its connection may need more memory. `extra`
-    /// raises the limit of requests.
+    /// Returns why a request must be rejected, if the worker's memory is short or its number of
+    /// requests has reached the limit. `may_grow` is whether the request or its connection may need
+    /// more memory. `extra` raises the limit of requests.
     #[inline]
     fn shed_reason(
         &self,
@@ -296,8 +299,8 @@ impl AdmissionController {
         limits.requests_max.is_some_and(is_full).then_some(ShedReason::Requests)
     }
 
-    /// Returns whether a request has waited too long. Calls `times` only if the limit is set, or if
-    /// this request is one of those whose delay is measured.
+    /// Returns whether to reject a request because requests wait too long. Calls `times` only if
+    /// the limit is set, or if this request is one of those whose delay is measured.
     #[inline]
     fn exceeds_queue_delay(
         &self,
@@ -323,16 +326,16 @@ impl AdmissionController {
         })
     }
 
-    /// Returns true if the caller must start a task that ends queue-delay rejections. There is at
-    /// most one such task at a time.
+    /// Returns true if the caller must start a task that calls [`Self::update_shedding_metric`].
+    /// There is at most one such task at a time.
     #[inline]
     pub(crate) fn needs_watcher(&self) -> bool {
         self.metrics.is_shedding.get() != 0 && !self.is_watched.replace(true)
     }
 
-    /// When to check again whether queue-delay rejections can end; `None` if they have ended. They
-    /// end if no requests arrive for an interval.
-    pub(crate) fn next_check(&self, now: Duration) -> Option<Duration> {
+    /// Resets the `is_shedding` metric if no request has arrived for an interval, which ends
+    /// queue-delay rejections. Returns when to call this again; `None` if they have ended.
+    pub(crate) fn update_shedding_metric(&self, now: Duration) -> Option<Duration> {
         let config = self.config.borrow();
         let idle_at = config.queue_delay.as_ref().map(QueueDelayMonitor::idle_at);
         let check_at =
@@ -362,8 +365,8 @@ impl AdmissionController {
     /// The response to a rejected request.
     #[cold]
     pub(crate) fn shed_response(&self, reason: ShedReason, application: &BuiltApp) -> Response {
-        let base = self.config.borrow().limits.retry_after_seconds();
-        self.responses.response(reason == ShedReason::Client, base, application)
+        let retry_after = self.config.borrow().limits.retry_after_seconds();
+        self.responses.response(reason == ShedReason::Client, retry_after, application)
     }
 
     /// Counts a connection of the client at `address`, if connections per client are limited.

@@ -21,9 +21,9 @@ pub(crate) struct QueueDelayMonitor {
     polled_at: Cell<Duration>,
     /// Whether any request found by that poll has been late so far.
     has_late_request: Cell<bool>,
-    /// If the previous poll found late requests: the time of the second poll in the unbroken series
-    /// of polls that did. The current poll counts as the second one even before any of its requests
-    /// is late.
+    /// Since which poll every poll, including the current one, has directly followed a poll that
+    /// found late requests. `None` if the previous poll found none, or if no requests arrived for
+    /// an interval after it.
     late_since: Cell<Option<Duration>>,
     /// When a request last left the queue, to be handled or rejected.
     last_dequeue: Cell<Duration>,
@@ -44,10 +44,10 @@ impl QueueDelayMonitor {
         }
     }
 
-    /// A fast check. False does not mean that the request is late. If this returns true, the
-    /// request is not late, and [`should_shed`](Self::should_shed) need not be called. It returns
-    /// true for most requests: the same poll found the previous request, and no requests are being
-    /// rejected.
+    /// A fast check. If this returns true, the request is not late, and
+    /// [`should_shed`](Self::should_shed) need not be called. False does not mean that the request
+    /// is late: the check also requires that the same poll found the previous request and that no
+    /// requests are being rejected. Most requests meet these conditions.
     #[inline]
     pub(crate) fn is_clearly_on_time(&self, polled_at: Duration, now: Duration) -> bool {
         let is_on_time = self.polled_at.get() == polled_at

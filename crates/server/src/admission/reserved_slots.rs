@@ -1,4 +1,5 @@
-//! Connection slots that are used when memory or ordinary connection slots are short.
+//! Connection slots that are used when memory, ordinary connection slots or file descriptors are
+//! short.
 
 use crate::timer_wheel::{Timer, TimerWheel};
 use std::cell::{Cell, RefCell};
@@ -6,27 +7,27 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The maximum number of connections in reserved slots.
+/// The maximum number of connections in reserved slots. An evicted connection does not count.
 pub(crate) const RESERVED_SLOTS_MAX: usize = 64;
 
-/// How long a connection in a reserved slot has to send a request before another connection may
-/// take its slot.
+/// How much time a connection in a reserved slot gets to send a request before another connection
+/// may take its slot.
 const EVICTION_GRACE: Duration = Duration::from_millis(100);
 
-/// The reserved slots of a worker. If memory is short or few connection slots are left, new
+/// The reserved slots of a worker. If memory, connection slots or file descriptors are short, new
 /// connections use reserved slots, because they may send requests that must not be rejected. A
 /// connection in a reserved slot counts towards `connections_max` like any other.
 ///
 /// If all reserved slots are taken and another connection needs one, the connection that has had
-/// its slot for longest is closed. A client that sends its request immediately gets its response
-/// before its connection is closed. A client that sends nothing occupies a slot only for a short
-/// time.
+/// its slot for longest is evicted, but not before [`EVICTION_GRACE`] has passed. It closes once it
+/// has no request in progress. So a client that sends its request immediately gets its response,
+/// and a client that sends nothing occupies a slot only for a short time.
 #[derive(Default)]
 pub(crate) struct ReservedSlots {
-    /// The oldest first.
-    all: RefCell<VecDeque<SlotEntry>>,
+    /// The slots in use by connections that are not evicted, the oldest first.
+    occupied: RefCell<VecDeque<SlotEntry>>,
     last_serial: Cell<u64>,
-    /// All connections up to this serial number have closed or must close.
+    /// All connections up to this serial number have released their slots or are evicted.
     evicted_through: Cell<u64>,
 }
 
@@ -45,15 +46,14 @@ pub(crate) struct ReservedSlot {
 
 impl ReservedSlots {
     /// Returns whether one more connection may be accepted. If all slots are taken and the oldest
-    /// connection has had its slot for [`EVICTION_GRACE`], wakes that connection, which must then
-    /// close.
+    /// connection has had its slot for [`EVICTION_GRACE`], evicts and wakes that connection.
     pub(crate) fn make_room(&self, wheel: &TimerWheel, now: Duration) -> bool {
         let oldest = {
-            let mut all = self.all.borrow_mut();
-            if all.len() < RESERVED_SLOTS_MAX {
+            let mut occupied = self.occupied.borrow_mut();
+            if occupied.len() < RESERVED_SLOTS_MAX {
                 return true;
             }
-            all.pop_front_if(|oldest| now >= oldest.acquired_at.saturating_add(EVICTION_GRACE))
+            occupied.pop_front_if(|oldest| now >= oldest.acquired_at.saturating_add(EVICTION_GRACE))
         };
         let Some(SlotEntry { serial, timer_key, .. }) = oldest else { return false };
         self.evicted_through.set(serial);
@@ -61,18 +61,20 @@ impl ReservedSlots {
         true
     }
 
-    /// Takes a reserved slot for the connection with this timer.
+    /// Takes a reserved slot for the connection with this timer. Does not check whether one is
+    /// free: see [`ReservedSlots::make_room`].
     pub(crate) fn acquire(self: &Rc<Self>, timer: &Timer, now: Duration) -> ReservedSlot {
         let serial = self.last_serial.get() + 1;
         self.last_serial.set(serial);
         let entry = SlotEntry { serial, timer_key: timer.key(), acquired_at: now };
-        self.all.borrow_mut().push_back(entry);
+        self.occupied.borrow_mut().push_back(entry);
         ReservedSlot { slots: Rc::clone(self), serial }
     }
 }
 
 impl ReservedSlot {
-    /// Returns whether this connection must close because another connection needs its slot.
+    /// Returns whether this connection must close, once it has no request in progress, because
+    /// another connection needs its slot.
     pub(crate) fn is_evicted(&self) -> bool {
         self.serial <= self.slots.evicted_through.get()
     }
@@ -80,9 +82,9 @@ impl ReservedSlot {
 
 impl Drop for ReservedSlot {
     fn drop(&mut self) {
-        let mut all = self.slots.all.borrow_mut();
-        if let Ok(index) = all.binary_search_by_key(&self.serial, |entry| entry.serial) {
-            all.remove(index);
+        let mut occupied = self.slots.occupied.borrow_mut();
+        if let Ok(index) = occupied.binary_search_by_key(&self.serial, |entry| entry.serial) {
+            occupied.remove(index);
         }
     }
 }
@@ -113,6 +115,6 @@ mod tests {
         acquired.push_back(slots.acquire(&timers[RESERVED_SLOTS_MAX + 1], EVICTION_GRACE));
         assert_eq!(acquired.iter().filter(|slot| slot.is_evicted()).count(), 1);
         drop(acquired);
-        assert!(slots.all.borrow().is_empty());
+        assert!(slots.occupied.borrow().is_empty());
     }
 }

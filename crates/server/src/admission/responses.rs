@@ -23,14 +23,15 @@ struct CachedResponse {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
-    /// The index of the `Retry-After` field, unless the application changed its value.
+    /// The index of the `Retry-After` field. `None` if the application removed the field, or set
+    /// another value, which is then sent unchanged.
     retry_after_index: Option<usize>,
 }
 
 impl ShedResponses {
     /// Returns the response to a rejected request. `is_clients_fault` is true if the client
     /// exceeded its own limit. The `Retry-After` of the response is `retry_after` seconds or
-    /// slightly more.
+    /// more ([`jittered_retry_after`]).
     pub(crate) fn response(
         &self,
         is_clients_fault: bool,
@@ -56,15 +57,16 @@ impl ShedResponses {
 /// The golden ratio spreads consecutive responses as evenly as possible without random numbers.
 fn jittered_retry_after(seconds: u64, number: u64) -> u64 {
     let choices = u128::from((seconds / 2).max(1)) + 1;
-    // A fraction between 0 and 1, in units of 2^-64.
-    let fraction = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    // The fractional part of `number` times the golden ratio, in units of 2^-64.
+    let fraction_units = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     // The result is less than `choices`, so the conversion cannot fail.
-    let jitter = u64::try_from((fraction * choices) >> 64).unwrap_or(0);
+    let jitter = u64::try_from((fraction_units * choices) >> 64).unwrap_or(0);
     seconds.saturating_add(jitter)
 }
 
 impl CachedResponse {
     fn render(new_problem: impl Fn() -> Problem, retry_after: u64, application: &BuiltApp) -> Self {
+        // The response serves all requests, so the application gets an empty head.
         let rendered = application.render_problem(new_problem(), &RequestHead::from_pool());
         // If the application streams the body, it cannot be cached: use the default format.
         let response = match rendered.body.as_slice() {
@@ -112,7 +114,7 @@ mod tests {
             assert!(all.iter().all(|value| values.contains(value)), "{seconds}: {all:?}");
             let expected = 300 / choices;
             for value in values {
-                let count = all.iter().filter(|count| **count == value).count() as u64;
+                let count = all.iter().filter(|other| **other == value).count() as u64;
                 assert!(
                     count.abs_diff(expected) <= expected / 5 + 2,
                     "{seconds}: {count} of {expected} at {value}"

@@ -33,7 +33,7 @@ pub(crate) fn active_state_pool<D: Driver>() -> ActiveStatePool<D> {
 /// The state shared by the connections of one listener on a worker.
 pub(crate) struct ListenerState<D: Driver> {
     pub(crate) context: ListenerContext,
-    pub(crate) active_states: Rc<ActiveStatePool<D>>,
+    pub(crate) active_state_pool: Rc<ActiveStatePool<D>>,
 }
 
 /// The state that a connection has only while it is busy.
@@ -111,7 +111,7 @@ impl<D: Driver> ActiveState<D> {
         }
     }
 
-    /// Returns whether a request in progress must never be rejected.
+    /// Returns whether a request in progress must never be rejected because of overload.
     pub(super) fn is_never_shed(&self) -> bool {
         self.http1.is_never_shed() || self.http2.is_never_shed()
     }

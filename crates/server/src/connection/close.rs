@@ -78,7 +78,7 @@ impl<D: Driver> Connection<D> {
                 return Some(self.abort(state, CloseReason::HandshakeTimeout));
             }
             Phase::Upgraded(_) if kind == TimeoutKind::Probe => {
-                // The turn schedules the next probe.
+                // If the peer is still connected, the next turn schedules another probe.
                 let is_broken = self.stream.is_broken();
                 return is_broken.then(|| self.abort(state, CloseReason::PeerAborted));
             }
@@ -110,9 +110,9 @@ impl<D: Driver> Connection<D> {
 
     /// Returns the state to the pool. If memory is short, the pool is cleared.
     pub(super) fn deactivate(&self, state: Box<ActiveState<D>>) {
-        self.listener.active_states.put(state);
+        self.listener.active_state_pool.put(state);
         if memory::pressure() >= MemoryPressure::Moderate {
-            self.listener.active_states.clear();
+            self.listener.active_state_pool.clear();
         }
         self.worker.admission.publish_memory();
     }
@@ -130,7 +130,8 @@ impl<D: Driver> Connection<D> {
 
     /// Returns whether the worker may keep the memory that this connection has just added. Near the
     /// limit, only two kinds of connection may grow: those with a request that must never be
-    /// rejected, and those in reserved slots, which may send such a request.
+    /// rejected, and those in reserved slots, which may send such a request. Over the limit, none
+    /// may grow.
     #[inline]
     pub(super) fn may_reserve_more(&self, state: &ActiveState<D>) -> bool {
         match memory::pressure() {
@@ -140,10 +141,9 @@ impl<D: Driver> Connection<D> {
         }
     }
 
-    /// Handles a connection in a reserved slot. If memory and ordinary slots are available again,
-    /// the connection releases the reserved slot and continues. Otherwise it is closed if another
-    /// connection needs the slot and this one has no request in progress. Ready if the connection
-    /// is over.
+    /// Handles a connection in a reserved slot. If new connections need no reserved slots any more,
+    /// the connection releases its slot and continues. Otherwise it is closed if another connection
+    /// needs the slot and this one has no request in progress. Ready if the connection is over.
     #[cold]
     pub(super) fn poll_eviction(&mut self) -> Poll<()> {
         if !self.listener.context.needs_reserved_slot(self.worker.reserved_slot_count) {
@@ -203,7 +203,8 @@ impl<D: Driver> Connection<D> {
         }
         let is_cut_short =
             matches!(close.reason, CloseReason::PeerAborted) && state.http1.is_close_delimited();
-        // A reset discards unsent output, and shows the peer that the response is incomplete.
+        // A reset discards data that the peer has not received, and shows the peer that the
+        // response is incomplete.
         if is_cut_short
             || matches!(close.reason, CloseReason::WriteStalled | CloseReason::ExchangeTimeout)
         {
@@ -292,6 +293,8 @@ impl<D: Driver> Connection<D> {
         let mut force_closed = self.worker.force_closed.borrow_mut();
         let len_before = force_closed.len();
         force_closed.extend(state.http2.in_flight(is_sent).map(with_request));
+        // If no HTTP/2 request is unfinished, report the request of the HTTP/1 or upgraded
+        // connection or, if there is none, the connection without a request.
         if force_closed.len() == len_before {
             let request = match &state.phase {
                 Phase::Upgraded(upgraded) => upgraded.in_flight(),

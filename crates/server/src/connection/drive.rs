@@ -24,9 +24,9 @@ const BUDGET_PER_POLL: usize = 64;
 /// sends many small messages quickly could occupy the worker.
 const BYTES_PER_BUDGET_UNIT: u64 = 4 * 1024;
 
-/// A large chunk of content costs this many units, so a connection yields after four chunks.
-/// Without this rule, a connection whose peer receives everything without delay would neither wait
-/// nor yield.
+/// A turn costs this many units if it has written a large chunk of content, so a connection yields
+/// after four such turns. Without this rule, a connection whose peer receives everything without
+/// delay would neither wait nor yield.
 const BUDGET_PER_SHARED_WRITE: usize = BUDGET_PER_POLL / 3;
 
 /// How many units of the budget `bytes` received bytes cost.
@@ -42,7 +42,8 @@ impl<D: Driver> Connection<D> {
         state: &mut ActiveState<D>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<CloseReason>> {
-        // Receive before an upgraded protocol's first turn, so that one turn is usually enough.
+        // For an upgraded protocol, receive before the first turn of this poll, so that one turn is
+        // usually enough.
         if matches!(&state.phase, Phase::Upgraded(upgraded) if upgraded.wants_read())
             && let Poll::Ready(wake_reason) = self.poll_readable(state, cx)
             && let Some(reason) = self.on_wake(state, wake_reason)
@@ -50,8 +51,8 @@ impl<D: Driver> Connection<D> {
             return Poll::Ready(Some(reason));
         }
         loop {
-            // After its last turn, a connection only sends the output that is already written,
-            // unless it is closing.
+            // After its final turn, a connection that is not closing only sends the output that is
+            // already written.
             if state.io.had_final_turn && !matches!(state.phase, Phase::Closing(_)) {
                 return self.flush_final(state, cx).map(Some);
             }
@@ -100,6 +101,7 @@ impl<D: Driver> Connection<D> {
                 })) if state.io.output.is_empty() && self.stream.is_flushed() => {
                     return Poll::Ready(Some(self.abort(state, reason)));
                 }
+                // As in `on_timeout`, a stalled handshake gets no orderly close.
                 Some(Action::Close(Close { reason: CloseReason::HandshakeTimeout, .. })) => {
                     return Poll::Ready(Some(self.abort(state, CloseReason::HandshakeTimeout)));
                 }

@@ -25,7 +25,8 @@ impl<D: Driver> Connection<D> {
         self.poll_idle_timeout(cx)
     }
 
-    /// Waits until the connection must close or, over HTTP/2, must send GOAWAY.
+    /// Waits until the connection must close or, over HTTP/2, must send GOAWAY. If bytes have
+    /// arrived before it closes, returns them instead.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Activation<D>> {
         let (worker, limits) = (&*self.worker, &self.listener.context.limits);
         let is_new = match &self.http2 {
@@ -47,7 +48,7 @@ impl<D: Driver> Connection<D> {
         let (expires_at, drain_deadline) = match &self.http2 {
             None => (expires_at, drain_deadline),
             // Before its first request, an HTTP/2 connection is closed like an HTTP/1 connection.
-            // `Lifecycle::ForceClosing` sends no GOAWAY.
+            // In `Lifecycle::ForceClosing`, no GOAWAY is sent.
             Some(core) if core.is_new() || worker.lifecycle() == Lifecycle::ForceClosing => {
                 (expires_at, drain_deadline)
             }
@@ -71,8 +72,9 @@ impl<D: Driver> Connection<D> {
         };
         let deadline = idle_since.saturating_add(timeout).min(expires_at).min(drain_deadline);
         let is_drained = drain_deadline != Duration::MAX && drain_deadline <= worker.driver.now();
-        // The timer may first expire for an HTTP/2 connection to free memory, or because the idle
-        // time began later than estimated. Only at `deadline`, the connection closes.
+        // Before `deadline`, the timer expires at each `shrink_at` for an HTTP/2 connection to free
+        // memory. At either time, the idle time may turn out to have begun later than estimated.
+        // Otherwise, the connection closes at `deadline`.
         loop {
             let core = self.http2.as_mut().filter(|_| !is_drained);
             let shrink_at =

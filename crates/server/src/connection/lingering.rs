@@ -12,8 +12,8 @@ use std::time::Duration;
 /// A connection that is being closed.
 pub(crate) struct Closing {
     reason: CloseReason,
-    /// Whether a response was truncated. The close must then not look like the end of a complete
-    /// response.
+    /// Whether a response was truncated although `reason` does not imply it. The close must then
+    /// not look like the end of a complete response.
     is_cut_short: bool,
     step: CloseStep,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Closing {
 enum CloseStep {
     /// Sends the remaining output.
     Flush { linger: bool },
-    /// Sends the TLS `close_notify`.
+    /// Sends the TLS `close_notify`, if there is one.
     CloseNotify { linger: bool },
     /// The sending side was shut down at this time. Data from the peer is discarded.
     Linger(Duration),
@@ -108,23 +108,24 @@ impl Closing {
         let (worker, limits) = (conn.worker, &conn.listener.limits);
         if worker.lifecycle() >= Lifecycle::Draining {
             let start = worker.lifecycle_since().max(since);
-            conn.io
-                .deadlines
-                .set_earlier(TimeoutKind::LingerMax, start.saturating_add(limits.linger_timeout));
+            conn.io.deadlines.set_if_earlier(
+                TimeoutKind::LingerMax,
+                start.saturating_add(limits.linger_timeout),
+            );
             let idle_deadline = worker.driver.now().saturating_add(limits.drain_idle_timeout);
-            conn.io.deadlines.set_earlier(TimeoutKind::LingerIdle, idle_deadline);
+            conn.io.deadlines.set_if_earlier(TimeoutKind::LingerIdle, idle_deadline);
         }
     }
 
     fn send_close_notify<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         // Nothing may be sent after a TLS alert, and `close_notify` would make a truncated response
         // look complete.
-        let is_cut_short = self.is_cut_short
+        let is_truncated = self.is_cut_short
             || matches!(
                 self.reason,
                 CloseReason::ResponseBodyFailed | CloseReason::ExchangeTimeout | CloseReason::Io(_)
             );
-        if is_cut_short || self.reason.is_tls_failure() {
+        if is_truncated || self.reason.is_tls_failure() {
             return;
         }
         if let Transport::Tls(tls) = &mut *conn.transport {

@@ -4,8 +4,8 @@
 //! buffers. When bytes arrive, it borrows an [`ActiveState`] from the worker's pool and alternates
 //! two steps. [`Connection::turn`] runs the protocol as far as it can. [`Connection::wait`] passes
 //! output to the driver and suspends until bytes arrive, the driver has room for output, a deadline
-//! expires, or the worker's [`Lifecycle`] changes. `wait` is the only place that suspends a busy
-//! connection.
+//! expires, or the worker's [`Lifecycle`] changes. A busy connection is suspended only in `wait`
+//! or, if it must yield, directly after it.
 
 mod active_state;
 mod close;
@@ -54,7 +54,8 @@ use std::time::Duration;
 /// driver, and its [`ConnectionInfo`].
 const TASK_BYTES: usize = 512;
 
-/// If this many received bytes have not been parsed, a deadline is not extended to receive more.
+/// An expired deadline is extended if more data has already arrived, unless this many received
+/// bytes have not been parsed yet.
 const UNPARSED_BYTES_MAX: usize = 64 * 1024;
 
 /// Why [`Connection::wait`] ended.
@@ -78,14 +79,15 @@ enum WakeReason {
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct Connection<D: Driver> {
+    /// `None` while the connection is idle.
     active: Option<Box<ActiveState<D>>>,
     /// The reserved slot, if the connection uses one.
     reserved_slot: Option<Box<ReservedSlot>>,
-    /// `None` if the connection never had to yield.
+    /// `None` if the connection has not yielded yet, or if the driver needs no gate.
     yield_gate: Option<Arc<YieldGate>>,
     /// How much of the budget the connection has used since it last yielded: see `drive`.
     budget_used: usize,
-    /// Whether the connection starts with a PROXY header that has not been read yet.
+    /// How the connection starts. After a PROXY header has been read, [`Preamble::None`].
     preamble: Preamble,
     listener: Rc<ListenerState<D>>,
     worker: Rc<Worker<D>>,
@@ -99,8 +101,9 @@ pub(crate) struct Connection<D: Driver> {
     /// Whether `idle_since` is only an estimate: the driver may pass the last response to the
     /// kernel later than that.
     is_flush_time_unknown: bool,
-    /// The HTTP/2 state of an idle connection. An HTTP/2 connection does not use `protocol`.
+    /// The HTTP/2 state of an idle HTTP/2 connection.
     http2: Option<Box<Http2Core>>,
+    /// The protocol core of HTTP/1. An HTTP/2 connection does not use it.
     protocol: h1::Connection,
     info: Rc<ConnectionInfo>,
     /// When the connection was accepted, in milliseconds of the driver's clock.
@@ -125,6 +128,7 @@ impl<D: Driver> Connection<D> {
         let peer = to_connection_addr(stream.peer_addr(), || stream.peer_credentials());
         let preamble_for = |settings: &ProxyProtocol| settings.preamble_for(&peer);
         let preamble = context.proxy_protocol.as_ref().map_or(Preamble::None, preamble_for);
+        // If the connection starts with a PROXY header, TLS starts after the header.
         let tls = context.tls.as_ref().filter(|_| preamble == Preamble::None);
         let transport = Transport::new(tls.map(TlsConfig::new_connection));
         let info = Rc::new(ConnectionInfo {
@@ -172,7 +176,7 @@ impl<D: Driver> Future for Connection<D> {
         if this.yield_gate.as_ref().is_some_and(|gate| gate.is_closed()) {
             return Poll::Pending;
         }
-        let reserved_before = memory::reserved();
+        let memory_before = memory::reserved();
         if this.reserved_slot.is_some() && this.poll_eviction().is_ready() {
             return Poll::Ready(());
         }
@@ -208,7 +212,7 @@ impl<D: Driver> Future for Connection<D> {
                     }
                     state.update_reservation();
                     this.worker.admission.publish_memory();
-                    if memory::reserved() > reserved_before && !this.may_reserve_more(&state) {
+                    if memory::reserved() > memory_before && !this.may_reserve_more(&state) {
                         return this.close_over_memory(state);
                     }
                     this.guard.set_state(state.phase.connection_state());
@@ -252,21 +256,25 @@ enum Activation<D: Driver> {
 impl<D: Driver> Connection<D> {
     /// Borrows an [`ActiveState`] from the pool and makes the connection busy.
     fn activate(&mut self, activation: Activation<D>) -> Box<ActiveState<D>> {
-        let mut state = self.listener.active_states.get();
+        let mut state = self.listener.active_state_pool.get();
         if let Some(core) = self.http2.take() {
             state.http2.resume(core);
             state.phase = Phase::Http2;
         }
         match activation {
+            // `poll` checks this flag of `http1` for HTTP/2 connections as well.
             Activation::MustSend => state.http1.require_idle_restart(),
             Activation::Received(chunk) => {
                 let result = self.on_chunk(&mut state, chunk);
+                // Called before `fail_tls`, whose `Phase::Closing` it would replace.
                 self.start_phase(&mut state);
                 if let Err(error) = result {
                     self.fail_tls(&mut state, &error);
                 }
             }
             Activation::Close(reason) => {
+                // Each of these two reasons can be caused by more than one limit, so `finish` does
+                // not know which one to count.
                 match reason {
                     CloseReason::HandshakeTimeout => {
                         self.worker.instrumentation.record_limit("handshake_timeout")
@@ -321,7 +329,7 @@ impl<D: Driver> Connection<D> {
     }
 
     /// Passes output to the driver, and then waits for the events in `interest`, a deadline, or a
-    /// forced close. No other method suspends a busy connection.
+    /// forced close.
     fn wait(
         &mut self,
         state: &mut ActiveState<D>,
@@ -340,13 +348,14 @@ impl<D: Driver> Connection<D> {
                         return Poll::Ready(wake_reason);
                     }
                     // Receive before reporting room to send: the driver may have room all the time,
-                    // and the peer's bytes must still be read. Output behind a shared chunk is sent
-                    // after the next turn.
+                    // and the peer's bytes must still be read. Also report room if `flush` has left
+                    // output because of a shared chunk: the wait after the next turn sends more.
                     has_room = interest.writable || !state.io.output.is_empty();
                     if has_room && !interest.readable {
                         return Poll::Ready(WakeReason::Ready);
                     }
-                    // Nothing below wakes the task if sending this output fails.
+                    // Without `poll_readable`, nothing below wakes the task if sending this output
+                    // fails.
                     if !interest.readable
                         && let Poll::Ready(Err(error)) = self.stream.poll_flush(cx)
                     {
@@ -424,6 +433,7 @@ impl<D: Driver> Connection<D> {
                     return Poll::Ready(self.timed_out_unless_readable(state, kind));
                 }
                 Some(kind) => return Poll::Ready(WakeReason::Timeout(kind)),
+                // Not expected: the timer does not fire before the first deadline.
                 None => return Poll::Ready(WakeReason::Ready),
             }
         }
@@ -445,7 +455,7 @@ impl<D: Driver> Connection<D> {
         self.on_chunk(state, chunk).map_or_else(WakeReason::Tls, |()| WakeReason::Ready)
     }
 
-    /// Passes output to the driver if the driver has sent the previous output.
+    /// Passes output to the driver, unless earlier output waits for the peer to read.
     fn flush(&mut self, state: &mut ActiveState<D>) -> Result<(), WakeReason> {
         let io = &mut state.io;
         if io.output.is_empty() || !self.stream.is_writable() {

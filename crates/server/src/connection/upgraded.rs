@@ -23,9 +23,9 @@ pub(crate) struct UpgradedConnection {
     incoming: Option<PipeWriter>,
     /// Carries the protocol's bytes to the peer.
     outgoing: SendBuffer,
-    /// Whether `incoming` has room for more of the peer's bytes.
+    /// Whether to receive more: `incoming` has room, and the peer has not ended its sending side.
     wants_read: bool,
-    /// Checks whether the peer is still connected while `incoming` is full.
+    /// Checks whether the peer is still connected while the server does not receive.
     probe: ProbeSchedule,
 }
 
@@ -45,7 +45,7 @@ impl UpgradedConnection {
         self.exchange.in_flight()
     }
 
-    /// Returns whether, after the last turn, there was room for more of the peer's bytes.
+    /// Returns whether, according to the last turn, more of the peer's bytes can be received.
     pub(crate) fn wants_read(&self) -> bool {
         self.wants_read
     }
@@ -59,7 +59,7 @@ impl UpgradedConnection {
         let mut has_progressed = false;
         self.wants_read = self.receive(conn, cx, &mut has_progressed);
         let exchange = &mut self.exchange;
-        // Bytes that the protocol sends in this poll need not wake the task: `poll_drain` below
+        // Bytes that the protocol sends in this poll need not wake the task: `poll_take` below
         // takes them.
         let result =
             self.outgoing.run_protocol(|| exchange.poll_upgraded(cx, &conn.worker.heartbeat));
@@ -70,7 +70,7 @@ impl UpgradedConnection {
         // If output remains, or the protocol has ended, another turn is needed after the driver has
         // accepted the output.
         let mut wants_write = !conn.io.output.plaintext.is_empty();
-        if !wants_write && self.outgoing.poll_drain(cx, &mut conn.io.output.plaintext).is_ready() {
+        if !wants_write && self.outgoing.poll_take(cx, &mut conn.io.output.plaintext).is_ready() {
             has_progressed = true;
             wants_write = !self.exchange.is_upgraded();
         } else if !self.exchange.is_upgraded() && conn.io.output.plaintext.is_empty() {
@@ -84,7 +84,7 @@ impl UpgradedConnection {
     }
 
     /// Passes received bytes to the protocol, and sets `has_progressed` if there were any. Returns
-    /// whether `incoming` has room for more.
+    /// whether to receive more.
     fn receive<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -138,7 +138,7 @@ impl UpgradedConnection {
         self.exchange.abort();
     }
 
-    /// Restarts the timeout of a connection on which no bytes move.
+    /// Restarts the timeout that expires if no bytes move.
     fn reset_silence_timer<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
         if let Some(timeout) = conn.listener.limits.upgraded_idle_timeout {
             let deadline = conn.worker.driver.now().saturating_add(timeout);

@@ -44,7 +44,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Slots up to this size are reused for the next handler. Larger ones are freed with their future.
+/// The memory of a handler's future is reused for the next one up to this size. Otherwise, it is
+/// freed with the future.
 const RETAINED_SLOT_BYTES_MAX: usize = 64 * 1024;
 
 /// The approximate memory of a waiting request besides its head and body: the head index and the
@@ -214,7 +215,7 @@ impl Exchange {
     }
 
     /// Returns whether a handler is running that must run to completion even if its client
-    /// disconnects. If the client does, the exchange is detached from its connection.
+    /// disconnects. In that case, the exchange is detached from its connection.
     pub(crate) fn is_detachable(&self) -> bool {
         self.handler.is_some() && self.on_disconnect == OnDisconnect::RunToCompletion
     }
@@ -272,9 +273,9 @@ impl Exchange {
         Poll::Ready(outcome)
     }
 
-    /// Passes the interim responses that the last poll produced to `send`. If `unsent_bytes` of
-    /// output is large, the peer receives slowly, and the interim responses are dropped: they are
-    /// only hints.
+    /// Passes the interim responses that the last poll produced to `send`. If much output
+    /// (`unsent_bytes`) is unsent, the peer receives slowly, and the interim responses are dropped:
+    /// they are only hints.
     pub(crate) fn send_interims(
         &mut self,
         unsent_bytes: usize,
@@ -394,9 +395,9 @@ impl Exchange {
         })
     }
 
-    /// Drops all application code of the exchange: the handler, the upgraded protocol and the body.
-    /// If the request has not been reported yet, reports it as aborted. Its name and head remain
-    /// for log lines.
+    /// Drops all application code of the exchange: the handler, the upgraded protocol, the
+    /// response's body and the future to spawn after the response. If the request has not been
+    /// reported yet, reports it as aborted. Its name and head remain for log lines.
     pub(crate) fn abort(&mut self) {
         if self.metrics.is_started() {
             self.metrics.mark_aborted();

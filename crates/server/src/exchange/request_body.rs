@@ -35,17 +35,20 @@ pub(crate) enum BodyCapacity {
     Full,
     /// The peer expects `100 Continue`, and the handler has not started to read the body.
     AwaitingDemand,
-    /// There is nothing more to receive, or the rest is to be discarded
-    /// ([`RequestBodySender::is_discarding`]).
-    Closed,
+    /// There is nothing more to receive.
+    Finished,
+    /// The reader needs no more, so the rest is to be discarded.
+    Discarding,
 }
 
 impl RequestBodySender {
     /// Returns whether more may be received. After `Full` and `AwaitingDemand`, the task of `cx` is
     /// woken when that changes.
     pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> BodyCapacity {
-        let Self::Open { pipe, awaits_continue, .. } = self else {
-            return BodyCapacity::Closed;
+        let (pipe, awaits_continue) = match self {
+            Self::Finished => return BodyCapacity::Finished,
+            Self::Discarding => return BodyCapacity::Discarding,
+            Self::Open { pipe, awaits_continue, .. } => (pipe, awaits_continue),
         };
         let capacity = if *awaits_continue { pipe.poll_demand(cx) } else { pipe.poll_capacity(cx) };
         match capacity {
@@ -58,7 +61,7 @@ impl RequestBodySender {
             Poll::Ready(Ok(())) => BodyCapacity::Ready,
             Poll::Ready(Err(_closed)) => {
                 *self = Self::Discarding;
-                BodyCapacity::Closed
+                BodyCapacity::Discarding
             }
         }
     }

@@ -31,14 +31,14 @@ impl Http1 {
         self.respond(Ok(response), conn)
     }
 
-    /// Responds to a request that violates the protocol, and closes the connection: `drain` makes
-    /// this response its last one.
+    /// Responds to a request that breaks a rule of HTTP or exceeds a limit, and closes the
+    /// connection.
     pub(super) fn reject<D: Driver>(
         &mut self,
         error: RequestError,
         conn: &mut ConnectionContext<'_, D>,
     ) -> Action {
-        conn.protocol.drain();
+        conn.protocol.stop_after_response();
         self.respond_problem(error.into(), conn);
         Action::linger(CloseReason::Rejected(error))
     }

@@ -10,7 +10,7 @@ mod receive;
 mod send;
 mod timeouts;
 
-use self::disconnect::Progress;
+use self::disconnect::ResponseProgress;
 use self::receive::ForwardResult;
 use self::send::BodyWriter;
 use crate::exchange::in_flight::{InFlightRequest, RequestName};
@@ -37,28 +37,30 @@ pub(crate) struct Http1 {
     state: ExchangeState,
     /// The head that is being received.
     head: Option<RequestHead>,
-    /// A head index for calls of the protocol core while it receives a body. They require an index,
-    /// but do not fill it.
+    /// Passed to the protocol core while it receives a body. Its `receive` requires a head index
+    /// even then, but does not change it.
     scratch_index: HeadIndex,
     exchange: Exchange,
     request_body: RequestBodySender,
-    /// Whether another turn must poll the reader of the request's body. It was not woken when it
-    /// got content, because it is part of the handler or of the response's body, which this
-    /// connection's task polls.
+    /// Whether another turn must poll the reader of the request's body. New content does not wake a
+    /// reader that is part of the handler or of the response's body, because this connection's task
+    /// polls those.
     repoll_reader: bool,
-    /// The protocol error in the current request's body. The connection closes after the response.
+    /// The protocol error in the current request's body, if there was one. The connection then
+    /// closes after the response.
     rejection: Option<RequestError>,
     /// Whether the current handler panicked.
     handler_panicked: bool,
-    /// Whether the head of the current request announced that it is the peer's last request.
+    /// Whether, according to its head, the current request is the peer's last one.
     is_last_request: bool,
-    /// Whether the request uses HTTP/1.1, so that the server may send an interim response to find
-    /// out whether a peer that has ended its sending side is still connected.
+    /// Whether the current request uses HTTP/1.1, so that interim responses may be sent. They show
+    /// whether a peer that has ended its sending side is still connected.
     can_probe: bool,
     probe: ProbeSchedule,
     /// The memory, in bytes, of the body in [`ExchangeState::SendingFull`] when its sending began.
-    sending_full_bytes: usize,
-    /// The last request whose response was written to the output. It might not have been sent yet.
+    full_body_memory_bytes: usize,
+    /// The last request whose response was written to the output. That response might not have been
+    /// sent yet.
     last_written: Option<RequestName>,
     /// Whether the current exchange takes more than one turn. It may then have set deadlines and
     /// kept the driver awake.
@@ -74,14 +76,15 @@ enum ExchangeState {
     ReadingHead,
     /// Runs the handler.
     RunningHandler,
-    /// Sends a large body from memory. The field is the part that is not sent yet.
+    /// Sends a large body from memory. The field is the part that is not written to the output yet.
     SendingFull(CatchDropPanic<Bytes>),
-    /// Sends a body frame by frame.
-    SendingStream(BodyWriter),
+    /// Sends a body that the application produces piece by piece.
+    SendingStreamed(BodyWriter),
     /// Receives the request's body for a task that continues to read it after the response is
     /// complete.
     ReceivingBody {
-        /// How many bytes the task had read when the server last found the body's pipe full.
+        /// How many bytes the task had read when the server last found the body's pipe full; `None`
+        /// if it was never full.
         consumed: Option<u64>,
     },
     /// The response is complete. Discards the part of the request's body that was not read.
@@ -102,7 +105,7 @@ impl Default for Http1 {
             is_last_request: false,
             can_probe: false,
             probe: ProbeSchedule::default(),
-            sending_full_bytes: 0,
+            full_body_memory_bytes: 0,
             last_written: None,
             spans_turns: false,
             requires_idle_restart: false,
@@ -121,18 +124,18 @@ impl Http1 {
             ExchangeState::ReadingHead => self.receive_head(conn, cx),
             ExchangeState::RunningHandler => self.drive_handler(conn, cx),
             ExchangeState::SendingFull(_) => self.send_full_body(conn, cx),
-            ExchangeState::SendingStream(_) => self.send_streamed_body(conn, cx),
+            ExchangeState::SendingStreamed(_) => self.send_streamed_body(conn, cx),
             ExchangeState::ReceivingBody { .. } => self.receive_after_response(conn, cx),
             ExchangeState::DiscardingBody => self.discard_body_after_response(conn),
         }
     }
 
-    /// Fails the request's body, because the connection has ended. The reader gets an error.
+    /// Fails the request's body, because the connection is ending. The reader gets an error.
     pub(crate) fn fail_request_body(&mut self) {
         self.request_body.fail(BodyError::Disconnected);
     }
 
-    /// Takes the exchange of an ended connection, if its handler must run to completion.
+    /// Takes the exchange from a connection that is ending, if its handler must run to completion.
     pub(crate) fn take_detachable(&mut self) -> Option<Exchange> {
         self.exchange.is_detachable().then(|| std::mem::take(&mut self.exchange))
     }
@@ -166,7 +169,7 @@ impl Http1 {
 
     /// Returns whether only the close of the connection marks the end of the response in progress.
     pub(crate) fn is_close_delimited(&self) -> bool {
-        matches!(&self.state, ExchangeState::SendingStream(writer) if writer.is_close_delimited())
+        matches!(&self.state, ExchangeState::SendingStreamed(writer) if writer.is_close_delimited())
     }
 
     /// Drops the handler and its response.
@@ -176,7 +179,8 @@ impl Http1 {
 
     /// Makes the idle time start again when the connection becomes idle, even if it completes no
     /// response until then. Called when an idle connection becomes busy without received bytes: it
-    /// must send the rest of its last response or, over HTTP/2, a GOAWAY.
+    /// must send the rest of its last response or, over HTTP/2, a GOAWAY. So HTTP/2 connections use
+    /// this flag too.
     pub(crate) fn require_idle_restart(&mut self) {
         self.requires_idle_restart = true;
     }
@@ -190,7 +194,7 @@ impl Http1 {
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
         if matches!(self.state, ExchangeState::SendingFull(_)) {
-            self.sending_full_bytes
+            self.full_body_memory_bytes
         } else {
             0
         }
@@ -222,9 +226,9 @@ impl Http1 {
             conn.protocol.receive(&conn.listener.proto_limits, unread, head.index_mut());
         match event {
             Event::Head(framing) => {
-                let mut head = self.head.take().expect("the head was set before `receive`");
+                let mut head = self.head.take().expect("the head was set above");
                 // An empty line may precede the request line.
-                let head_start = usize::from(framing.skip);
+                let head_start = usize::from(framing.leading_bytes);
                 head.set_bytes(&conn.io.input.unread()[head_start..used]);
                 conn.io.input.consume(used);
                 conn.io.deadlines.clear(TimeoutKind::Head);
@@ -245,9 +249,9 @@ impl Http1 {
     /// Waits for a head or the rest of one. If the peer has ended its sending side, closes the
     /// connection.
     fn wait_for_head<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
-        // `Idle` means that the first byte of a later request has not arrived.
+        // Idle: not even the first byte of the next request has arrived.
         let is_before_head =
-            matches!(conn.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::Idle);
+            matches!(conn.protocol.waiting_for(), WaitingFor::FirstByte | WaitingFor::NextRequest);
         let is_idle = conn.io.input.is_empty() && is_before_head;
         if conn.is_eof() {
             return match conn.protocol.receive_eof() {
@@ -311,7 +315,7 @@ impl Http1 {
             conn.io.deadlines.set(TimeoutKind::Handler, now.saturating_add(timeout));
         }
         self.start_exchange_timer(now, conn);
-        self.poll_request_body(Progress::NoContent, conn, cx)
+        self.poll_request_body(ResponseProgress::NoContent, conn, cx)
     }
 
     fn drive_handler<D: Driver>(
@@ -321,7 +325,7 @@ impl Http1 {
     ) -> Action {
         match self.poll_handler(conn, cx) {
             Poll::Ready(outcome) => self.respond(outcome, conn),
-            Poll::Pending => self.poll_request_body(Progress::NoContent, conn, cx),
+            Poll::Pending => self.poll_request_body(ResponseProgress::NoContent, conn, cx),
         }
     }
 
@@ -339,12 +343,12 @@ impl Http1 {
         result
     }
 
-    /// Receives the request's body and detects a disconnect. Called while the handler or the
-    /// response's body is not ready. If the peer has ended its sending side, `progress` decides
-    /// whether the response's body is polled again or the connection closes.
+    /// Receives the request's body and detects a disconnect. Called when the handler or the
+    /// response's body is not ready, and before a turn that sent many frames yields. `progress` is
+    /// for [`Http1::on_peer_eof`].
     fn poll_request_body<D: Driver>(
         &mut self,
-        progress: Progress,
+        progress: ResponseProgress,
         conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
@@ -352,7 +356,7 @@ impl Http1 {
         let must_repoll = std::mem::take(&mut self.repoll_reader);
         match result {
             ForwardResult::Disconnected => Action::close(CloseReason::PeerAborted),
-            // The reader of the request's body was not woken, so another turn must poll it.
+            // Poll the reader before the connection waits or closes.
             _ if must_repoll => Action::Continue,
             ForwardResult::Pending { readable } => self.wait_for_handler(readable, conn),
             ForwardResult::Done if conn.is_eof() => self.on_peer_eof(progress, conn),
@@ -361,7 +365,7 @@ impl Http1 {
     }
 
     /// Waits until the handler or the response's body wakes the connection and, if `readable`,
-    /// until bytes arrive. Without receiving, probes must detect a reset.
+    /// until bytes arrive. While the server does not receive, only probes detect a reset.
     fn wait_for_handler<D: Driver>(
         &mut self,
         readable: bool,
@@ -373,8 +377,9 @@ impl Http1 {
         Action::Wait(Interest { readable, writable: false })
     }
 
-    /// Called when the response is written, and again when no more of the request's body follows.
-    /// Continues with the rest of that body or the next request, or closes the connection.
+    /// Called when the response is written, and again when the rest of the request's body was
+    /// received or has no reader any more. Continues with the rest of that body or with the next
+    /// request, or closes the connection.
     fn continue_after_response<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -389,7 +394,7 @@ impl Http1 {
             }));
         }
         if let Some(error) = self.rejection.take() {
-            conn.protocol.drain();
+            conn.protocol.stop_after_response();
             return Action::linger(CloseReason::Rejected(error));
         }
         if self.request_body.is_discarding() {

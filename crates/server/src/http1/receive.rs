@@ -19,7 +19,7 @@ use std::task::Context;
 /// What the next received bytes of a body are.
 pub(super) enum BodyEvent {
     /// Content, at the range `data` of the unread bytes. After reading it, the caller must consume
-    /// `used` bytes.
+    /// `used` bytes, which include its framing.
     Data {
         data: std::ops::Range<usize>,
         used: usize,
@@ -41,8 +41,9 @@ pub(super) enum ForwardResult {
 }
 
 impl Http1 {
-    /// Creates the handler's body from the content that has already arrived. A complete body
-    /// without trailers needs no pipe. `limit` is the route's maximum length of a body.
+    /// Creates the body for the handler. It holds the content itself if all of that has already
+    /// arrived and no trailers follow. Otherwise, a pipe passes the content. `limit` is the route's
+    /// maximum length of a body.
     pub(super) fn receive_body<D: Driver>(
         &mut self,
         framing: Framing,
@@ -52,7 +53,7 @@ impl Http1 {
         let length = match framing.body {
             BodyLength::None => return Ok(Body::empty()),
             BodyLength::Exact(length) => Some(length),
-            BodyLength::Chunked => None,
+            BodyLength::Unknown => None,
         };
         let mut buffered = pool::get();
         loop {
@@ -61,7 +62,7 @@ impl Http1 {
                     buffered.extend_from_slice(&conn.io.input.unread()[data]);
                     conn.io.input.consume(used);
                 }
-                // Trailers are rare and are passed through a pipe.
+                // Trailers are rare, so only the pipe supports them.
                 BodyEvent::End if conn.protocol.trailers().next().is_none() => {
                     return Ok(Body::from_pooled(buffered).limited(limit));
                 }
@@ -89,7 +90,7 @@ impl Http1 {
         Ok(Body::incoming(reader, limit))
     }
 
-    /// Passes received content to the handler until the pipe is full or more input is needed.
+    /// Passes received content to the body's reader until the pipe is full or more input is needed.
     pub(super) fn forward_body<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -97,7 +98,7 @@ impl Http1 {
     ) -> ForwardResult {
         loop {
             match self.request_body.poll_capacity(cx) {
-                BodyCapacity::Closed => {
+                BodyCapacity::Finished | BodyCapacity::Discarding => {
                     conn.stop_body_timers();
                     return ForwardResult::Done;
                 }
@@ -131,7 +132,7 @@ impl Http1 {
                 Some(BodyEvent::NeedInput) => {
                     let is_sending_response = matches!(
                         self.state,
-                        ExchangeState::SendingFull { .. } | ExchangeState::SendingStream(_)
+                        ExchangeState::SendingFull { .. } | ExchangeState::SendingStreamed(_)
                     );
                     // On a bidirectional stream, the peer may wait for the response's content, so
                     // the minimum rate does not apply: only the silence of both sides is limited.
@@ -159,7 +160,7 @@ impl Http1 {
     }
 
     /// Passes the body to a task that continues to read it after the response is complete. If the
-    /// task reads nothing for `idle_timeout`, its body fails.
+    /// task reads nothing for `idle_timeout` although the pipe is full, its body fails.
     pub(super) fn receive_after_response<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -211,7 +212,8 @@ impl Http1 {
                     let input = &mut conn.io.input;
                     // If the content is all of the input, pass the memory that holds it, uncopied.
                     let is_whole_input = combined.is_empty() && data == (0..input.unread().len());
-                    if is_whole_input && let Some(owned) = input.take_owned(D::Stream::try_into_vec)
+                    if is_whole_input
+                        && let Some(owned) = input.take_without_copy(D::Stream::try_into_vec)
                     {
                         self.repoll_reader |= self.request_body.push_without_wake(owned, cx);
                         continue;

@@ -1,7 +1,7 @@
 //! Sends a response: its head, then its body, as fast as the application produces it and the peer
 //! receives it.
 
-use super::disconnect::Progress;
+use super::disconnect::ResponseProgress;
 use super::receive::ForwardResult;
 use super::{ExchangeState, Http1, encode};
 use crate::exchange::{Exchange, HandlerPanic};
@@ -28,7 +28,8 @@ const FRAMES_PER_TURN: usize = 32;
 /// that receives as fast as the server sends would monopolise the worker.
 const YIELD_AFTER_BYTES: usize = 256 * 1024;
 
-/// The state of a response's body that is sent frame by frame. The exchange holds the body itself.
+/// The state of a response's body that the application produces piece by piece. The exchange holds
+/// the body itself.
 pub(super) struct BodyWriter {
     framing: BodyFraming,
     /// Bytes still to be sent, if the length was declared. At 0, the body is not polled again, even
@@ -57,10 +58,9 @@ impl Http1 {
     /// must close after this response, and whether the rest of the request's body is read or
     /// discarded.
     fn set_persistence<D: Driver>(&self, conn: &mut ConnectionContext<'_, D>) {
-        // A connection in a reserved slot may send only one request. `drain` makes this response
-        // the connection's last one.
+        // A connection in a reserved slot may send only one request.
         if conn.should_close() || conn.uses_reserved_slot {
-            conn.protocol.drain();
+            conn.protocol.stop_after_response();
         }
         if self.request_body.is_discarding() {
             conn.protocol.discard_body();
@@ -80,7 +80,7 @@ impl Http1 {
         let response = outcome.unwrap_or_else(|panic| {
             self.handler_panicked = true;
             self.exchange.metrics.set_error(ErrorType::Panic);
-            conn.protocol.drain();
+            conn.protocol.stop_after_response();
             self.exchange.log_panic("a handler", &panic, &conn.info.peer);
             self.render_problem(Problem::internal_error(), conn)
         });
@@ -131,7 +131,7 @@ impl Http1 {
                 conn.protocol.finish(std::iter::empty(), &mut output.plaintext);
                 return self.continue_after_response(conn);
             }
-            self.sending_full_bytes = memory_bytes;
+            self.full_body_memory_bytes = memory_bytes;
             self.state = ExchangeState::SendingFull(CatchDropPanic::new(body));
         } else {
             self.start_streaming(&mut response, &date, conn);
@@ -159,7 +159,7 @@ impl Http1 {
             BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
         };
         self.exchange.set_body(body);
-        self.state = ExchangeState::SendingStream(BodyWriter {
+        self.state = ExchangeState::SendingStreamed(BodyWriter {
             framing,
             remaining,
             trailers: HeaderMap::new(),
@@ -177,7 +177,8 @@ impl Http1 {
         let ExchangeState::SendingFull(remaining) = &mut self.state else {
             unreachable!("called only in `SendingFull`")
         };
-        // The exchange must not end before the driver has sent all of the body.
+        // The exchange must not end before the driver has sent all of the body, because
+        // `Http1::memory_bytes` counts the body only while the exchange is in this state.
         if conn.is_output_full() || (remaining.is_empty() && !conn.stream.is_writable()) {
             return self.wait_writable(conn, cx);
         }
@@ -186,6 +187,7 @@ impl Http1 {
             let is_zero_copy = remaining_len >= ZERO_COPY_BYTES_MIN;
             let chunk_bytes_max = if is_zero_copy { ZERO_COPY_BYTES_MAX } else { buffer_max };
             let chunk = remaining.split_to(remaining_len.min(chunk_bytes_max));
+            // A smaller chunk is one of the last, so a counter of the bytes sent is not needed.
             let must_yield = chunk.len() >= YIELD_AFTER_BYTES;
             self.exchange.metrics.add_sent(encode::write_content(
                 conn.protocol,
@@ -204,13 +206,13 @@ impl Http1 {
         conn: &mut ConnectionContext<'_, D>,
         cx: &mut Context<'_>,
     ) -> Action {
-        let mut progress = Progress::NoContent;
+        let mut progress = ResponseProgress::NoContent;
         for _ in 0..FRAMES_PER_TURN {
             if conn.is_output_full() {
                 return self.wait_writable(conn, cx);
             }
-            let ExchangeState::SendingStream(writer) = &mut self.state else {
-                unreachable!("called only in `SendingStream`")
+            let ExchangeState::SendingStreamed(writer) = &mut self.state else {
+                unreachable!("called only in `SendingStreamed`")
             };
             if writer.remaining == Some(0) {
                 return self.finish_body(conn);
@@ -238,9 +240,9 @@ impl Http1 {
                 }
                 BodyPart::Frame(frame) => match frame.into_data() {
                     Ok(data) => encode::write_content(conn.protocol, data, &mut conn.io.output),
-                    // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
+                            // Trailers are the last frame of a body, so it is not polled again.
                             writer.trailers = trailers;
                             return self.finish_body(conn);
                         }
@@ -251,7 +253,7 @@ impl Http1 {
             writer.remaining = writer.remaining.map(|remaining| remaining - written as u64);
             self.exchange.metrics.add_sent(written);
             if written > 0 {
-                progress = Progress::Content;
+                progress = ResponseProgress::Content;
             }
             writer.bytes_since_yield += written;
             if writer.bytes_since_yield >= YIELD_AFTER_BYTES {
@@ -259,8 +261,8 @@ impl Http1 {
                 break;
             }
         }
-        // Before the turn yields, receive the request's content, because the handler may need it to
-        // produce more of the response.
+        // Before the turn yields, receive the request's content, because the response's body may
+        // need it to produce more.
         match self.poll_request_body(progress, conn, cx) {
             Action::Wait(interest) => Action::Yield(interest),
             action => action,
@@ -269,8 +271,8 @@ impl Http1 {
 
     /// Writes the end of a streamed body with its trailers.
     pub(super) fn finish_body<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
-        let ExchangeState::SendingStream(writer) = &self.state else {
-            unreachable!("called only in `SendingStream`")
+        let ExchangeState::SendingStreamed(writer) = &self.state else {
+            unreachable!("called only in `SendingStreamed`")
         };
         encode::finish_body(conn.protocol, &writer.trailers, &mut conn.io.output.plaintext);
         self.continue_after_response(conn)
@@ -303,7 +305,8 @@ impl Http1 {
     }
 
     /// Waits until there is room for more output. Meanwhile, the server still receives the
-    /// request's body. A peer that has ended its sending side may still receive the response.
+    /// request's body. If that ends early, the wait continues: a peer that has ended its sending
+    /// side may still receive the response.
     pub(super) fn wait_writable<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,

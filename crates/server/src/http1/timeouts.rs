@@ -20,8 +20,7 @@ impl Http1 {
     ) -> Action {
         match (kind, &self.state) {
             (TimeoutKind::Head, _) => {
-                // `drain` makes this response the connection's last one.
-                conn.protocol.drain();
+                conn.protocol.stop_after_response();
                 self.respond_problem(Problem::head_timeout(), conn);
                 Action::linger(CloseReason::HeadTimeout)
             }
@@ -43,9 +42,10 @@ impl Http1 {
                 Action::Continue
             }
             // During an exchange, only a bidirectional stream sets `Silence`. If bytes have moved
-            // since then, the next turn sets it again.
+            // meanwhile, the next turn sets it again.
             (TimeoutKind::Silence, _) if !conn.is_silence_expired() => Action::Continue,
-            // The handler gets the error and may still respond. The response is the last one.
+            // The handler gets the error when it reads the body, and may still respond. Its
+            // response is the connection's last one.
             (TimeoutKind::Receive | TimeoutKind::Silence, _) => {
                 conn.worker.instrumentation.record_limit(match kind {
                     TimeoutKind::Receive => "transfer_rate_min",
@@ -53,7 +53,7 @@ impl Http1 {
                 });
                 self.request_body.fail(BodyError::TooSlow);
                 self.request_body = RequestBodySender::Discarding;
-                conn.protocol.drain();
+                conn.protocol.stop_after_response();
                 Action::Continue
             }
             (TimeoutKind::Handler | TimeoutKind::Exchange, ExchangeState::RunningHandler) => {
@@ -75,6 +75,8 @@ impl Http1 {
             }
             // The next turn sends or schedules the next probe.
             (TimeoutKind::Probe, _) => Action::Continue,
+            // The other kinds belong to other states, to other phases of the connection, or to
+            // HTTP/2.
             _ => Action::Continue,
         }
     }

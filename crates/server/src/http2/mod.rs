@@ -1,9 +1,9 @@
 //! HTTP/2 on a busy connection: many concurrent exchanges, each of which works as over HTTP/1.
 //!
 //! Start with [`Http2::turn`]. A turn does as much work as it can without waiting, in three steps.
-//! `receive.rs` parses received bytes and passes content to its streams. Then the streams that were
-//! woken are polled. Last, `send.rs` sends the content that they produced, as far as the peer's
-//! windows and the connection's output buffer allow.
+//! `receive.rs` parses received bytes and passes their content to the handlers. Then the streams
+//! that were woken are polled. Last, `send.rs` sends the content that they produced, as far as the
+//! peer's windows and the connection's output buffer allow.
 //!
 //! A stream's `slot` is the index of its entry in [`Streams`], not its HTTP/2 stream identifier. A
 //! stream is *woken* if its own waker was called, and *ready* if its content can be sent.
@@ -45,29 +45,33 @@ pub(crate) struct Http2 {
     streams: Streams,
     /// The head of the next request, which is being received.
     head: Option<RequestHead>,
-    /// Slots of streams whose handler is called after all received bytes have been parsed:
-    /// [`StreamState::Buffering`].
+    /// Slots of streams in [`StreamState::Buffering`]: their handlers are called when all received
+    /// bytes have been parsed.
     buffering: Vec<u32>,
-    /// Slots of streams that received content, or its end, in this turn. A slot may occur twice.
+    /// Slots of streams that received content, or its end, which is passed on when all received
+    /// bytes have been parsed. A slot may occur twice.
     readable: Vec<u32>,
     /// Slots of the woken streams, which this turn polls. Empty between turns.
-    woken: Vec<u32>,
+    to_poll: Vec<u32>,
     /// Exchanges whose streams have ended but whose handlers must run to completion, and the
     /// handlers' deadlines. The connection takes them after each turn.
     detached: Vec<(Exchange, Option<Duration>)>,
-    /// The last request whose response was written to the output. It might not have been sent yet.
+    /// The last request whose response was written to the output. That response might not have been
+    /// sent yet.
     last_written: Option<RequestName>,
     /// Whether any exchange has ended since the connection was last idle. If so, the idle timeout
     /// restarts.
     has_ended_exchange: bool,
-    /// Bytes of content received and sent on all streams. Streams share the connection, so a
-    /// waiting stream does not time out while content moves on other streams.
+    /// Bytes of content received on all streams. A stream that waits for content does not time out
+    /// while other streams receive, because all streams share the connection.
     received: u64,
+    /// Bytes of content sent on all streams. A stream that waits for the connection's window does
+    /// not time out while other streams send.
     sent: u64,
     /// The maximum, so far, of `received` plus the received bytes of an incomplete TLS record, so
     /// that a slowly arriving record counts as progress.
     receive_progress: u64,
-    /// How many bytes had been received when the PING timeout last started.
+    /// How many bytes had been received when the interval before the next PING last started.
     last_bytes_received: u64,
     /// When a timer wakes the connection to send content that the core holds back, because the
     /// peer's window has room for only a small part of it. If this time has passed, no timer is
@@ -75,7 +79,7 @@ pub(crate) struct Http2 {
     held_until: Duration,
     /// Whether a PING was sent and no byte has been received since.
     is_ping_pending: bool,
-    /// How many bytes the kernel had accepted when a PING was sent or last checked.
+    /// How many bytes the kernel had accepted when the last PING was sent or last checked.
     last_bytes_written: u64,
     /// Whether more output was waiting for the kernel at that time.
     was_output_waiting: bool,
@@ -110,16 +114,16 @@ impl Http2 {
         cx: &mut Context<'_>,
     ) -> Action {
         self.begin_turn(conn);
-        let mut woken = std::mem::take(&mut self.woken);
+        let mut to_poll = std::mem::take(&mut self.to_poll);
         if !self.streams.is_empty() {
-            self.streams.woken.take_woken(&mut woken);
+            self.streams.woken.take_woken(&mut to_poll);
         }
         let result = self.receive(conn);
         self.send_goaway(conn);
-        for slot in woken.drain(..) {
+        for slot in to_poll.drain(..) {
             self.poll_stream(slot, conn);
         }
-        self.woken = woken;
+        self.to_poll = to_poll;
         if let Err(action) = result {
             return action;
         }
@@ -156,10 +160,11 @@ impl Http2 {
             return;
         }
         let now = conn.worker.driver.now();
-        core.protocol.drain(&mut conn.io.output.plaintext);
+        core.protocol.begin_shutdown(&mut conn.io.output.plaintext);
         core.goaway_sent_at = Some(now);
+        // At this deadline, `finish_goaway` stops accepting streams.
         let deadline = now.saturating_add(conn.listener.limits.drain_idle_timeout);
-        conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
+        conn.io.deadlines.set_if_earlier(TimeoutKind::NextStream, deadline);
     }
 
     /// Ends a turn and decides what the connection waits for.
@@ -171,7 +176,10 @@ impl Http2 {
         let core = self.core.as_mut().expect("a core exists during a turn");
         core.update_reservation();
         let (is_full, is_over_limit) = (conn.is_output_full(), conn.is_output_over_limit());
+        // Over the limit, the server does not receive. So received bytes may not be parsed yet even
+        // if the peer has ended its sending side, and the head timeout does not run.
         if !is_over_limit && conn.is_eof() {
+            // Whether or not the core reports an error, the connection closes.
             let _event = core.protocol.receive_eof();
             return Action::close(if self.streams.is_empty() {
                 CloseReason::PeerClosed
@@ -193,7 +201,7 @@ impl Http2 {
             conn.io.keep_awake = None;
             conn.io.deadlines.clear(TimeoutKind::Ping);
             if conn.io.input.is_empty()
-                && matches!(waiting_for, WaitingFor::Idle | WaitingFor::Preface)
+                && matches!(waiting_for, WaitingFor::NextRequest | WaitingFor::Preface)
             {
                 conn.io.deadlines.clear_all();
                 return Action::Idle;
@@ -210,7 +218,7 @@ impl Http2 {
         if !self.streams.is_empty() {
             if !is_goaway_sent {
                 // Even if all streams are silent, wake up at the maximum age to send the GOAWAY.
-                conn.io.deadlines.set_earlier(TimeoutKind::NextStream, conn.expires_at());
+                conn.io.deadlines.set_if_earlier(TimeoutKind::NextStream, conn.expires_at());
             }
             self.schedule_ping(conn);
             self.schedule_held_content(conn, cx);
@@ -231,9 +239,9 @@ impl Http2 {
         conn.io.deadlines.set_if_unset(TimeoutKind::Head, deadline);
     }
 
-    /// Admits a request and calls its handler with the body that `create_body` returns for the
-    /// stream and the route's maximum length of a body. If the first poll completes the handler,
-    /// also writes its response.
+    /// Admits a request and calls its handler. `create_body` creates the request's body; its
+    /// arguments are the stream and the route's maximum length of a body. If the first poll
+    /// completes the handler, also writes its response.
     fn begin<D: Driver>(
         &mut self,
         slot: u32,
@@ -245,7 +253,7 @@ impl Http2 {
         let target = worker.application.find(&mut head, conn.info);
         let limit = target.body_limit(conn.listener.limits.body_bytes_max);
         let stream = self.streams.at(slot);
-        // A request with content was already admitted when its head arrived.
+        // `on_request` has already admitted requests with content. Tunnels count as having none.
         if stream.exchange.admission.is_none() {
             let has_content = false;
             match conn.admit(&target, &head, has_content) {
@@ -307,7 +315,8 @@ impl Http2 {
                     self.respond(slot, outcome, conn);
                 }
             }
-            StreamState::SendingStream(_) => self.poll_response_body(slot, conn),
+            StreamState::SendingStreamed(_) => self.poll_response_body(slot, conn),
+            // Nothing to poll.
             StreamState::Buffering { .. } | StreamState::SendingFull { .. } => {}
             StreamState::ReceivingBody | StreamState::DiscardingBody | StreamState::Vacant => {}
         }
@@ -352,8 +361,8 @@ impl Http2 {
         self.discard_after_response(slot, conn);
     }
 
-    /// Ends a stream whose response is incomplete. A handler that must run to completion continues
-    /// without its stream.
+    /// Ends a stream before its request and its response are both complete. A handler that must run
+    /// to completion continues without its stream.
     fn fail_stream(&mut self, slot: u32) {
         self.has_ended_exchange = true;
         let stream = self.streams.at(slot);
@@ -444,12 +453,12 @@ impl Http2 {
             return;
         }
         let Self {
-            core, streams, head, buffering, readable, woken, detached, last_written, ..
+            core, streams, head, buffering, readable, to_poll, detached, last_written, ..
         } = self;
         streams.reset();
         buffering.clear();
         readable.clear();
-        woken.clear();
+        to_poll.clear();
         detached.clear();
         (*core, *head, *last_written) = (None, None, None);
         (self.has_ended_exchange, self.received, self.sent, self.receive_progress) =

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 impl Http2 {
     /// Parses received bytes while the output has room for replies, and passes their content to the
-    /// handlers. Returns an error if the connection must close.
+    /// handlers. If the connection must close, returns the closing action as the error.
     pub(super) fn receive<D: Driver>(
         &mut self,
         conn: &mut ConnectionContext<'_, D>,
@@ -62,9 +62,8 @@ impl Http2 {
                 continue;
             }
             conn.io.input.consume(used);
-            // These events do not clear the head timeout, because no request progresses, and
-            // neither do frames without an event. Otherwise, a peer could restart the timeout
-            // indefinitely.
+            // Control events do not clear the head timeout, nor do frames without an event: no
+            // request progresses with them, and a peer could restart the timeout indefinitely.
             let is_control =
                 matches!(event, Event::Settings | Event::StreamError { .. } | Event::GoAway { .. });
             if !is_control && !matches!(event, Event::NeedInput) {
@@ -84,6 +83,8 @@ impl Http2 {
                         self.fail_stream(slot);
                     }
                 }
+                // The core has written RST_STREAM for a head that it rejected or a frame on a
+                // closed stream. No exchange is affected.
                 Event::StreamError { id, error } => {
                     conn.worker.instrumentation.metrics().record_violation(Violation::Http2(error));
                     catch_log_panic(|| {
@@ -107,10 +108,11 @@ impl Http2 {
         Ok(())
     }
 
-    /// Handles a complete head. If content follows, calls the handler only after all received bytes
-    /// have been parsed, because most content arrives together with its head.
+    /// Handles a complete head. If content follows, the handler is called when the request is
+    /// complete, but at the latest when all received bytes have been parsed: most content arrives
+    /// together with its head.
     fn on_request<D: Driver>(&mut self, request: Request, conn: &mut ConnectionContext<'_, D>) {
-        let mut head = self.head.take().expect("the head was set before `receive`");
+        let mut head = self.head.take().expect("`parse_input` sets the head");
         conn.worker.instrumentation.record_request();
         let slot = self.streams.open(request.stream);
         self.start_metrics(slot, Some(&head), conn);
@@ -136,7 +138,7 @@ impl Http2 {
         stream.exchange.admission = Some(admission);
         stream.content_length = match request.body {
             BodyLength::Exact(length) => Some(length),
-            BodyLength::None | BodyLength::Chunked => None,
+            BodyLength::None | BodyLength::Unknown => None,
         };
         stream.buffered = pool::get();
         stream.state = StreamState::Buffering { head, request };
@@ -173,7 +175,7 @@ impl Http2 {
         self.streams.at(slot).exchange.metrics.start(recorder, head, version_and_info, now);
     }
 
-    /// Buffers received content of a stream.
+    /// Buffers received content of a stream, or discards it if it is not needed.
     fn on_data<D: Driver>(
         &mut self,
         key: StreamKey,
@@ -221,13 +223,13 @@ impl Http2 {
         self.readable.push(slot);
     }
 
-    /// Calls the handler of a request before all of its content has arrived. The content is passed
-    /// through a pipe.
+    /// Calls the handler of a request whose content is incomplete or has trailers. The content is
+    /// passed through a pipe.
     fn begin_with_pipe<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
         let Some(stream) = self.streams.get(slot) else { return };
         let state = std::mem::replace(&mut stream.state, StreamState::Vacant);
         let StreamState::Buffering { head, request } = state else {
-            // The request was rejected after it was added to `buffering`.
+            // The stream was rejected or replaced after it was added to `buffering`.
             stream.state = state;
             return;
         };
@@ -259,7 +261,8 @@ impl Http2 {
         let Some(stream) = self.streams.get(slot) else { return };
         // Without `consumed`, there is no pipe, or nothing of the request is needed any more.
         let (Some(key), Some(_)) = (stream.key, &stream.consumed) else { return };
-        // The reader gets no more content, but may still read what its pipe contains.
+        // The reader gets no more content, but may still read what its pipe contains, which opens
+        // the windows.
         if matches!(stream.request_body, RequestBodySender::Discarding) {
             return self.release_capacity(slot, key, conn);
         }
@@ -267,9 +270,7 @@ impl Http2 {
         loop {
             let Stream { request_body, waker, .. } = &mut *stream;
             match request_body.poll_capacity(&mut Context::from_waker(waker)) {
-                BodyCapacity::Closed if stream.request_body.is_discarding() => {
-                    return self.discard_body(slot, conn);
-                }
+                BodyCapacity::Discarding => return self.discard_body(slot, conn),
                 BodyCapacity::SendContinue => {
                     let out = &mut conn.io.output.plaintext;
                     protocol(&mut self.core).send_interim(key, 100, std::iter::empty(), out);
@@ -284,7 +285,7 @@ impl Http2 {
                     }
                     break;
                 }
-                BodyCapacity::Closed | BodyCapacity::Full | BodyCapacity::AwaitingDemand => break,
+                BodyCapacity::Finished | BodyCapacity::Full | BodyCapacity::AwaitingDemand => break,
             }
         }
         self.release_capacity(slot, key, conn);
@@ -299,8 +300,9 @@ impl Http2 {
         self.update_receive_timer(slot, conn);
         let (now, stream) = (conn.worker.driver.now(), self.streams.at(slot));
         if matches!(stream.state, StreamState::ReceivingBody) {
-            // If the task does not read the content in its pipe within this time, its body fails.
-            // While the server waits for the peer instead, `receive` is the deadline.
+            // A task still reads the content after the response. If it does not read what is in its
+            // pipe within `idle_timeout`, its body fails. While the server waits for the peer
+            // instead, `deadlines.receive` applies.
             stream.deadlines.step = match awaits_data {
                 true => Duration::MAX,
                 false => now.saturating_add(conn.listener.limits.idle_timeout),
@@ -309,10 +311,10 @@ impl Http2 {
         self.schedule_stream_timer(slot, conn);
     }
 
-    /// Updates the deadline for content from the peer: it must send at the minimum rate while the
-    /// server waits for content. Content on any stream counts, because streams share the connection
-    /// and a client may send one body after another. A bidirectional stream fails only if both
-    /// sides are silent for too long.
+    /// Updates the deadline for content from the peer, which must send at the minimum rate while
+    /// the server waits for content. Content on any stream counts, because streams share the
+    /// connection and a client may send one body after another. A bidirectional stream fails only
+    /// if both sides are silent for too long.
     pub(super) fn update_receive_timer<D: Driver>(
         &mut self,
         slot: u32,
@@ -321,7 +323,7 @@ impl Http2 {
         let (now, limits) = (conn.worker.driver.now(), &conn.listener.limits);
         self.receive_progress =
             self.receive_progress.max(self.received + conn.transport.partial_record_bytes());
-        let (received, rate) = (self.receive_progress, limits.min_rate());
+        let (progress, rate) = (self.receive_progress, limits.min_rate());
         let Some(stream) = self.streams.get(slot) else { return };
         if stream.is_tunnel {
             return self.update_tunnel_timer(slot, conn);
@@ -333,12 +335,13 @@ impl Http2 {
         let is_waiting = stream.awaits_data && can_receive;
         let is_bidi = is_waiting && stream.is_bidi();
         stream.deadlines.receive = if is_bidi {
-            stream.receive_rate.pause(now, received, rate);
+            stream.receive_rate.pause(now, progress, rate);
             stream.activity_rate.start(now, stream.received + stream.sent, limits.bidi_min_rate())
         } else if is_waiting {
-            stream.receive_rate.start(now, received, rate)
+            stream.receive_rate.start(now, progress, rate)
         } else {
-            stream.receive_rate.pause(now, received, rate);
+            stream.receive_rate.pause(now, progress, rate);
+            // Other handlers may read, which opens the connection's window, so check again.
             if stream.awaits_data { now.saturating_add(rate.grace) } else { Duration::MAX }
         };
         if !is_bidi {
@@ -346,8 +349,8 @@ impl Http2 {
         }
     }
 
-    /// Opens the windows by the number of bytes that the reader has read. The stream is woken when
-    /// the reader reads more.
+    /// Opens the windows by the number of bytes that the reader has read since the last call. The
+    /// stream is woken when the reader reads more.
     pub(super) fn release_capacity<D: Driver>(
         &mut self,
         slot: u32,
@@ -357,13 +360,13 @@ impl Http2 {
         let Stream { consumed, released, waker, .. } = self.streams.at(slot);
         let Some(consumed_bytes) = consumed else { return };
         let mut cx = Context::from_waker(waker);
-        while let Poll::Ready(count) = consumed_bytes.poll_increase(*released, &mut cx) {
-            let increase = usize::try_from(count - *released).unwrap_or(usize::MAX);
-            *released = count;
+        while let Poll::Ready(consumed_total) = consumed_bytes.poll_increase(*released, &mut cx) {
+            let increase = usize::try_from(consumed_total - *released).unwrap_or(usize::MAX);
+            *released = consumed_total;
             let out = &mut conn.io.output.plaintext;
             protocol(&mut self.core).release_capacity(key, increase, out);
-            // The reader was dropped, which counts as reading everything.
-            if count == u64::MAX {
+            if consumed_total == u64::MAX {
+                // The reader was dropped, which counts as reading everything.
                 *consumed = None;
                 return;
             }
@@ -393,7 +396,7 @@ impl Http2 {
                 stream.state = StreamState::Vacant;
                 self.respond_problem(slot, error.into(), conn);
             }
-            // The handler is already running, so it responds, as over HTTP/1.
+            // The handler was already called, so it responds, as over HTTP/1.
             _ => {
                 stream.request_body.fail(BodyError::Protocol(error));
                 self.discard_body(slot, conn);

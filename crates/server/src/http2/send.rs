@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Limits two counts: how often a body is polled in a row while it yields frames without content,
-/// and how often in one turn content is sent that does not complete a response.
+/// and how many sends of one turn do not complete a response.
 const FRAMES_PER_TURN: usize = 32;
 
 impl Http2 {
@@ -35,7 +35,8 @@ impl Http2 {
         self.respond(slot, Ok(response), conn);
     }
 
-    /// Writes the response. If its body does not fit or is not ready, later turns write the rest.
+    /// Writes the response. If its body does not fit or is not ready, [`Http2::send_ready`] writes
+    /// the rest.
     pub(super) fn respond<D: Driver>(
         &mut self,
         slot: u32,
@@ -131,7 +132,7 @@ impl Http2 {
             BodyFraming::Chunked | BodyFraming::CloseDelimited => None,
         };
         stream.state =
-            StreamState::SendingStream(BodyFrames { remaining, ..BodyFrames::default() });
+            StreamState::SendingStreamed(BodyFrames { remaining, ..BodyFrames::default() });
         self.start_exchange_timer(slot, conn);
         self.poll_response_body(slot, conn);
         self.streams.update_reservation(slot);
@@ -173,17 +174,17 @@ impl Http2 {
         slot: u32,
         conn: &mut ConnectionContext<'_, D>,
     ) {
-        // The upgraded protocol of a tunnel produces the content of the body. If it panicked, the
-        // stream is closed.
+        // The upgraded protocol of a tunnel produces the content of the body. If it panics,
+        // `poll_tunnel` resets the stream.
         if !self.poll_tunnel(slot, conn) {
             return;
         }
         for _ in 0..FRAMES_PER_TURN {
             let Stream { state, exchange, waker, is_tunnel, .. } = self.streams.at(slot);
-            let StreamState::SendingStream(frames) = state else { return };
-            let unsent = frames.data.len() as u64;
-            let completes_body = frames.remaining == Some(unsent);
-            if frames.has_ended || !(unsent == 0 || completes_body) {
+            let StreamState::SendingStreamed(frames) = state else { return };
+            let unsent_len = frames.data.len() as u64;
+            let completes_body = frames.remaining == Some(unsent_len);
+            if frames.has_ended || !(unsent_len == 0 || completes_body) {
                 return self.offer_data(slot, conn);
             }
             match exchange.poll_frame(&mut Context::from_waker(waker), &conn.worker.heartbeat) {
@@ -203,9 +204,9 @@ impl Http2 {
                         data.truncate(remaining.unwrap_or(usize::MAX));
                         frames.data = data;
                     }
-                    // Trailers are the last frame of a body, so the body is not polled again.
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
+                            // Trailers are the last frame of a body, so it is not polled again.
                             (frames.trailers, frames.has_ended) = (trailers, true);
                         }
                     }
@@ -213,7 +214,7 @@ impl Http2 {
             }
         }
         self.offer_data(slot, conn);
-        // No poll returned content. Poll the body again, after other tasks.
+        // The limit was reached. Poll the body again, after other tasks.
         self.streams.woken.wake(slot);
     }
 
@@ -221,7 +222,7 @@ impl Http2 {
     /// its body has ended.
     fn offer_data<D: Driver>(&mut self, slot: u32, conn: &mut ConnectionContext<'_, D>) {
         let Stream { key, state, .. } = self.streams.at(slot);
-        let (Some(key), StreamState::SendingStream(frames)) = (*key, state) else { return };
+        let (Some(key), StreamState::SendingStreamed(frames)) = (*key, state) else { return };
         if !frames.data.is_empty() {
             protocol(&mut self.core).mark_ready(key);
             self.update_send_timer(slot, conn);
@@ -281,7 +282,7 @@ impl Http2 {
                     stream.exchange.metrics.add_sent(sent);
                     sent == unsent.len()
                 }
-                StreamState::SendingStream(frames) => {
+                StreamState::SendingStreamed(frames) => {
                     let is_last = frames.has_ended && frames.trailers.is_empty();
                     let more_data = if is_last { MoreData::End } else { MoreData::Pending };
                     let sent = core.send_data(limits, key, &frames.data, more_data, out);
@@ -322,28 +323,28 @@ impl Http2 {
         let Some(stream) = self.streams.get(slot) else { return };
         let has_content = match &stream.state {
             StreamState::SendingFull { .. } => true,
-            StreamState::SendingStream(frames) => !frames.data.is_empty(),
+            StreamState::SendingStreamed(frames) => !frames.data.is_empty(),
             _ => false,
         };
         let (now, rate) = (conn.worker.driver.now(), conn.listener.limits.min_rate());
-        let (core, sent) = (protocol(&mut self.core), self.sent);
+        let (core, connection_sent) = (protocol(&mut self.core), self.sent);
         if !has_content {
             (stream.send_rate, stream.connection_send_rate) =
-                (TransferRate::new(stream.sent), TransferRate::new(sent));
+                (TransferRate::new(stream.sent), TransferRate::new(connection_sent));
         }
         let is_stream_blocked =
             has_content && stream.key.is_some_and(|key| core.is_stream_window_exhausted(key));
         let is_connection_blocked =
             has_content && !is_stream_blocked && core.is_connection_window_exhausted();
         stream.deadlines.send = if is_stream_blocked {
-            stream.connection_send_rate.pause(now, sent, rate);
+            stream.connection_send_rate.pause(now, connection_sent, rate);
             stream.send_rate.start(now, stream.sent, rate)
         } else {
             stream.send_rate.pause(now, stream.sent, rate);
             if is_connection_blocked {
-                stream.connection_send_rate.start(now, sent, rate)
+                stream.connection_send_rate.start(now, connection_sent, rate)
             } else {
-                stream.connection_send_rate.pause(now, sent, rate);
+                stream.connection_send_rate.pause(now, connection_sent, rate);
                 // Other streams may use up the connection's window, so check again.
                 if has_content { now.saturating_add(rate.grace) } else { Duration::MAX }
             }

@@ -46,7 +46,7 @@ pub(super) struct Stream {
     pub(super) receive_rate: TransferRate,
     /// Bytes of content received on this stream.
     pub(super) received: u64,
-    /// Measures how long neither side has sent content on a bidirectional stream.
+    /// Detects that neither side of a bidirectional stream has sent content for too long.
     pub(super) activity_rate: TransferRate,
     /// Whether this is a gRPC call, which counts as bidirectional even before its response.
     pub(super) is_grpc_call: bool,
@@ -75,15 +75,15 @@ pub(super) struct Stream {
 
 /// The current step of a stream.
 pub(super) enum StreamState {
-    /// Collects content until all received bytes have been parsed. The handler is called only then,
-    /// because most content arrives together with its head.
+    /// Collects content until the request is complete or all received bytes have been parsed. Only
+    /// then is the handler called, because most content arrives together with its head.
     Buffering { head: RequestHead, request: Request },
     /// The handler is running.
     RunningHandler,
     /// A body in memory is being sent. Everything before `offset` has been sent.
     SendingFull { body: CatchDropPanic<Body>, offset: usize },
-    /// A body is being sent frame by frame.
-    SendingStream(BodyFrames),
+    /// A body that the application produces piece by piece is being sent.
+    SendingStreamed(BodyFrames),
     /// The response is complete, and a task continues to read the request's content.
     ReceivingBody,
     /// The response is complete, and the rest of the request is being discarded.
@@ -93,7 +93,8 @@ pub(super) enum StreamState {
     Vacant,
 }
 
-/// The state of a response's body that is sent frame by frame. The exchange holds the body itself.
+/// The state of a response's body that the application produces piece by piece. The exchange holds
+/// the body itself.
 #[derive(Default)]
 pub(super) struct BodyFrames {
     /// Content that was polled from the body and is not sent yet.
@@ -112,9 +113,9 @@ pub(super) struct StreamDeadlines {
     pub(super) exchange: Duration,
     pub(super) receive: Duration,
     pub(super) send: Duration,
-    /// Its meaning depends on the step that the stream is in: for the task to read more
-    /// (`ReceivingBody`), for discarded content to end (`DiscardingBody`), or for bytes of an
-    /// upgraded protocol in either direction (`SendingStream`).
+    /// The deadline of the current step. By then, the task must read more (`ReceivingBody`), the
+    /// discarded content must end (`DiscardingBody`), or bytes of an upgraded protocol must move in
+    /// either direction (`SendingStreamed`).
     pub(super) step: Duration,
 }
 
@@ -169,7 +170,7 @@ impl Stream {
             self.state,
             StreamState::RunningHandler
                 | StreamState::SendingFull { .. }
-                | StreamState::SendingStream(_)
+                | StreamState::SendingStreamed(_)
         )
     }
 
@@ -177,7 +178,7 @@ impl Stream {
     /// either may be silent for a while.
     pub(super) fn is_bidi(&self) -> bool {
         let is_sending_response =
-            matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStream(_));
+            matches!(self.state, StreamState::SendingFull { .. } | StreamState::SendingStreamed(_));
         let is_open_call = self.is_grpc_call && matches!(self.state, StreamState::RunningHandler);
         (is_sending_response || is_open_call) && self.request_body.has_unknown_length()
     }
@@ -191,7 +192,7 @@ impl Stream {
         }
     }
 
-    /// Clears the entry, except for its reusable memory and its waker.
+    /// Clears the entry, except for its waker and the memory that `exchange` reuses.
     fn clear(&mut self) {
         self.record_head();
         self.key = None;
@@ -215,7 +216,7 @@ impl Stream {
 /// The streams of one connection.
 #[derive(Default)]
 pub(super) struct Streams {
-    /// Entries, indexed by slot. A slot stays valid until `reset`.
+    /// Entries, indexed by slot. Only `reset` removes any. After `close`, `open` reuses the slot.
     entries: Vec<Stream>,
     free: Vec<u32>,
     /// Slots of streams, indexed by [`StreamKey::index`].
@@ -263,12 +264,12 @@ impl Streams {
     /// Accounts for the current memory of a stream.
     pub(super) fn update_reservation(&mut self, slot: u32) {
         let Some(stream) = self.get(slot) else { return };
-        let unsent = match &stream.state {
+        let unsent_bytes = match &stream.state {
             StreamState::SendingFull { body, .. } => body.memory_bytes(),
-            StreamState::SendingStream(frames) => accounted_bytes(&frames.data),
+            StreamState::SendingStreamed(frames) => accounted_bytes(&frames.data),
             _ => 0,
         };
-        stream.reservation.resize(stream.buffered.capacity() + unsent);
+        stream.reservation.resize(stream.buffered.capacity() + unsent_bytes);
     }
 
     /// The memory of the entries, in bytes.
@@ -305,7 +306,7 @@ impl Streams {
 
     /// Returns whether any stream that is `DiscardingBody` has discarded more than `bytes_max`
     /// bytes, or is known to have more than that still to receive.
-    pub(super) fn exceeds_drain_limit(&self, bytes_max: u64) -> bool {
+    pub(super) fn exceeds_discard_limit(&self, bytes_max: u64) -> bool {
         let mut streams = self.open_streams();
         streams.any(|stream| {
             let remaining =
@@ -327,18 +328,17 @@ impl Streams {
         self.free.extend(self.slots().rev());
         self.by_key.clear();
         self.discarding = 0;
-        // Usually no stream waited, so skip the lock, which is expensive right after a turn. A late
-        // wake-up then causes a stream of the next connection to be polled unnecessarily, which is
-        // harmless.
+        // `clear` takes a lock, so call it only if `woken` may hold a waker. A wake-up that remains
+        // causes a stream of the next connection to be polled unnecessarily, which is harmless.
         if take(&mut self.is_armed) {
             self.woken.clear();
         }
     }
 
-    /// Ends a turn: the next stream that is woken also wakes `connection`. If a stream has been
-    /// woken during the turn, does nothing and returns false.
-    pub(super) fn arm(&mut self, connection: &Waker) -> bool {
+    /// Ends a turn: the next stream that is woken also calls `connection_waker`. If a stream has
+    /// been woken during the turn, does nothing and returns false.
+    pub(super) fn arm(&mut self, connection_waker: &Waker) -> bool {
         self.is_armed = true;
-        self.woken.arm(connection)
+        self.woken.arm(connection_waker)
     }
 }

@@ -32,8 +32,8 @@ impl Http2 {
         }
     }
 
-    /// Schedules the next PING, or the check of the last one. Called while streams are open. Each
-    /// received byte restarts the interval.
+    /// Schedules the next PING, unless one is already scheduled or waits for its reply. Received
+    /// bytes restart the interval. Called while streams are open.
     pub(super) fn schedule_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let Some(interval) = conn.listener.limits.http2.keep_alive_interval else { return };
         let received = conn.io.input.bytes_received();
@@ -51,11 +51,12 @@ impl Http2 {
     /// has sent no bytes since then.
     ///
     /// While the client still receives output that was queued before the PING, it cannot have seen
-    /// the PING: with a large window, a slow reader may be silent for minutes. Output that the
-    /// kernel accepted immediately does not count, because it shows nothing about the client.
+    /// the PING, so the check is repeated: with a large window, a slow reader may be silent for
+    /// minutes. Output that the kernel accepted immediately does not count, because it shows
+    /// nothing about the client.
     fn send_ping<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) -> Action {
-        // If too much output is waiting, the server does not receive, and the send deadline applies
-        // instead.
+        // If bytes were received, `schedule_ping` restarts the interval. If too much output is
+        // waiting, the server does not receive, and the send deadline applies instead.
         if conn.io.input.bytes_received() != self.last_bytes_received || conn.is_output_over_limit()
         {
             return Action::Continue;
@@ -107,7 +108,7 @@ impl Http2 {
     ) {
         let deadline = self.streams.at(slot).deadlines.next_deadline();
         if deadline != Duration::MAX {
-            conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
+            conn.io.deadlines.set_if_earlier(TimeoutKind::NextStream, deadline);
         }
     }
 
@@ -137,7 +138,7 @@ impl Http2 {
         if deadline <= now {
             protocol(&mut self.core).go_away_now(&mut conn.io.output.plaintext);
         } else {
-            conn.io.deadlines.set_earlier(TimeoutKind::NextStream, deadline);
+            conn.io.deadlines.set_if_earlier(TimeoutKind::NextStream, deadline);
         }
     }
 
@@ -170,7 +171,7 @@ impl Http2 {
             return self.discard_after_response(slot, conn);
         }
         // While a response is sent, only a tunnel sets this deadline.
-        if deadlines.step <= now && matches!(stream.state, StreamState::SendingStream(_)) {
+        if deadlines.step <= now && matches!(stream.state, StreamState::SendingStreamed(_)) {
             conn.worker.instrumentation.record_limit("upgraded_idle_timeout");
             return self.reset_timed_out(slot, "its upgraded protocol was idle for too long", conn);
         }
@@ -186,8 +187,8 @@ impl Http2 {
             }
             return;
         }
-        // The peer may have sent or opened its windows since a deadline was set. If so, the update
-        // moves the deadline.
+        // Since a deadline was set, the peer may have sent content or opened its windows. If so,
+        // the update moves the deadline.
         if deadlines.receive <= now {
             self.update_receive_timer(slot, conn);
             let stream = self.streams.at(slot);

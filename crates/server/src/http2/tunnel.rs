@@ -1,8 +1,9 @@
 //! Runs other protocols on streams (RFC 8441), as an upgrade does on an HTTP/1.1 connection.
 //!
-//! The protocol core presents such a request as an HTTP/1.1 GET with `Upgrade`, so handlers need
-//! not distinguish the two. The handler sees no content. The bytes that the peer sends are the
-//! input of the other protocol, and its output is sent as the content of the response.
+//! The protocol core presents a request for another protocol (an extended CONNECT) as an HTTP/1.1
+//! GET with `Upgrade`, so handlers need not distinguish the two. The handler sees no content. The
+//! bytes that the peer sends are the input of the other protocol, and its output is sent as the
+//! content of the response.
 
 use super::Http2;
 use super::streams::{Stream, StreamState};
@@ -25,8 +26,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 impl Http2 {
-    /// Calls the handler of a request for another protocol. What the peer sends goes to a pipe that
-    /// the protocol reads if the handler accepts the upgrade.
+    /// Calls the handler of a request for another protocol. The peer's bytes go to a pipe, which
+    /// the other protocol reads if the handler accepts the upgrade.
     pub(super) fn begin_tunnel<D: Driver>(
         &mut self,
         slot: u32,
@@ -90,7 +91,7 @@ impl Http2 {
         None
     }
 
-    /// Creates the response for a handler that indicated success but returned no upgrade.
+    /// Creates the response for a handler that indicated success but did not accept the upgrade.
     #[cold]
     fn protocol_not_supported<D: Driver>(
         &mut self,
@@ -136,7 +137,7 @@ impl Http2 {
         let stream = self.streams.at(slot);
         stream.deadlines.receive = Duration::MAX;
         let transferred = stream.received + stream.sent;
-        let has_started = matches!(stream.state, StreamState::SendingStream(_));
+        let has_started = matches!(stream.state, StreamState::SendingStreamed(_));
         if has_started
             && (stream.deadlines.step == Duration::MAX || stream.last_transferred != transferred)
         {
@@ -160,7 +161,7 @@ impl http_body::Body for TunnelBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut bytes = Vec::new();
-        ready!(self.0.poll_drain(cx, &mut bytes));
+        ready!(self.0.poll_take(cx, &mut bytes));
         Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
     }
 }

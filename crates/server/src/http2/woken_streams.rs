@@ -111,19 +111,19 @@ mod tests {
 
     #[test]
     fn returns_each_woken_stream_once_and_wakes_the_connection_once() {
-        let ready = Arc::new(WokenStreams::default());
+        let streams = Arc::new(WokenStreams::default());
         let connection = Arc::new(WokenStreams::default());
-        assert!(ready.arm(&connection.waker(7)));
+        assert!(streams.arm(&connection.waker(7)));
         for slot in [3, 64, 200, 3] {
-            ready.wake(slot);
+            streams.wake(slot);
         }
-        assert!(!ready.arm(&connection.waker(7)));
+        assert!(!streams.arm(&connection.waker(7)));
         let (mut slots, mut connection_wakes) = (Vec::new(), Vec::new());
-        ready.take_woken(&mut slots);
+        streams.take_woken(&mut slots);
         connection.take_woken(&mut connection_wakes);
         assert_eq!((slots, connection_wakes), (vec![3, 64, 200], vec![7]));
         let mut again = Vec::new();
-        ready.take_woken(&mut again);
+        streams.take_woken(&mut again);
         assert!(again.is_empty());
     }
 }

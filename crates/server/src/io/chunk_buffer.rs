@@ -68,7 +68,7 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
         fill(&mut self.owned)
     }
 
-    /// Removes bytes that were read, if they are at least half of `owned`. Otherwise the buffer
+    /// Removes bytes that were read, if they are at least half of `owned`. Without this, the buffer
     /// would grow without limit if the reader never consumed all of it.
     fn compact(&mut self) {
         if self.chunk.is_none() && self.consumed > 0 && self.consumed >= self.owned.len() / 2 {
@@ -88,13 +88,13 @@ impl<C: Deref<Target = [u8]>> ChunkBuffer<C> {
 
     /// Takes all unread bytes without a copy, if they are in a chunk and `try_into_vec` returns the
     /// memory of that chunk. Otherwise, nothing changes.
-    pub(crate) fn take_owned(
+    pub(crate) fn take_without_copy(
         &mut self,
         try_into_vec: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
         match try_into_vec(self.chunk.take()?) {
-            Ok(owned) => {
-                let unread = Bytes::from(owned).split_off(self.consumed);
+            Ok(memory) => {
+                let unread = Bytes::from(memory).split_off(self.consumed);
                 self.clear();
                 Some(unread)
             }
@@ -175,17 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn take_owned_returns_only_the_unread_bytes() {
+    fn take_without_copy_returns_only_the_unread_bytes() {
         let owner = Rc::new(());
         let mut buffer = ChunkBuffer::new();
         buffer.push(tracked(&owner, b"head, body"));
         buffer.consume(6);
-        assert_eq!(buffer.take_owned(Err), None);
+        assert_eq!(buffer.take_without_copy(Err), None);
         assert_eq!(buffer.unread(), b"body");
-        let taken = buffer.take_owned(|chunk| Ok(chunk.to_vec()));
+        let taken = buffer.take_without_copy(|chunk| Ok(chunk.to_vec()));
         assert_eq!(taken.as_deref(), Some(&b"body"[..]));
         assert!(buffer.is_empty());
-        assert_eq!(buffer.take_owned(|chunk| Ok(chunk.to_vec())), None);
+        assert_eq!(buffer.take_without_copy(|chunk| Ok(chunk.to_vec())), None);
         assert_eq!(Rc::strong_count(&owner), 1);
     }
 

@@ -43,8 +43,8 @@ pub(crate) struct ConnectionContext<'t, D: Driver> {
 pub(crate) enum Action {
     /// Run another turn without waiting.
     Continue,
-    /// Run another turn after other tasks have been polled. If the `Interest` includes input,
-    /// receive before that.
+    /// Receive if the `Interest` is `readable`, then let other tasks be polled, then run another
+    /// turn.
     Yield(Interest),
     /// Wait for these events, a deadline, a lifecycle change, or a wake-up by an exchange.
     Wait(Interest),
@@ -117,7 +117,8 @@ impl<D: Driver> ConnectionContext<'_, D> {
     // RFC 9110 §7.4: reject a request if the connection is not secured for the request's origin.
     #[inline]
     pub(crate) fn check_origin(&mut self, head: &RequestHead) -> Result<(), RequestError> {
-        // A trusted proxy may have used TLS with its client.
+        // `trusted_proxies` is set if the peer is a trusted proxy, which may have used TLS with its
+        // client.
         let is_secure = self.info.is_secure() || self.info.trusted_proxies.is_some();
         if let Err(error) = head.index().check_https_over_tls(is_secure) {
             return Err(warn_misdirected(error));
@@ -205,23 +206,23 @@ impl<D: Driver> ConnectionContext<'_, D> {
     }
 }
 
-/// Ends queue-delay rejections if no more requests arrive. Without this task, only the arrival of a
-/// request could end them.
+/// Resets the `is_shedding` metric when no request has arrived for an interval. Otherwise, only the
+/// next request would update the metric.
 async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
     let timer = worker.timers.timer();
-    while let Some(next_check) = worker.admission.next_check(worker.driver.now())
+    while let Some(next_update) = worker.admission.update_shedding_metric(worker.driver.now())
         && worker.lifecycle() < Lifecycle::ForceClosing
     {
         race(
-            worker.driver.sleep_until(next_check),
+            worker.driver.sleep_until(next_update),
             worker.lifecycle_reached(&timer, Lifecycle::ForceClosing),
         )
         .await;
     }
 }
 
-/// Logs once why requests get a 421 if a gateway in front of this server terminates TLS. Returns
-/// the error.
+/// Logs, once per process, the usual cause of `error`, which the peer gets as a 421: a gateway in
+/// front of this server terminates TLS. Returns `error`.
 #[cold]
 fn warn_misdirected(error: RequestError) -> RequestError {
     static WARNED: Once = Once::new();

@@ -14,11 +14,12 @@ pub(crate) struct InputBuffer<C> {
     is_eof: bool,
     /// Bytes received, before decryption.
     bytes_received: u64,
-    /// Bytes of plaintext received.
+    /// With TLS, bytes of plaintext received, plus all that arrived before TLS was started (see
+    /// [`InputBuffer::start_tls`]). Without TLS, unused.
     plaintext_bytes: u64,
-    /// The highest value so far of `plaintext_bytes` plus the received bytes of an incomplete TLS
-    /// record. The peer's rate is measured by this count, to which padding and empty records
-    /// contribute nothing.
+    /// The bytes by which the peer's rate is measured: without TLS, all received bytes; with TLS,
+    /// the highest value so far of `plaintext_bytes` plus the received bytes of an incomplete
+    /// record. So padding and empty records do not count.
     payload_bytes: u64,
 }
 
@@ -71,7 +72,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         result
     }
 
-    /// Passes unread bytes, which arrived before the TLS session began, to the session.
+    /// Passes unread bytes, which arrived while a PROXY header was expected, to the TLS session.
     ///
     /// # Errors
     /// As [`InputBuffer::push`].
@@ -81,14 +82,15 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
         let Transport::Tls(tls) = transport else { return Ok(()) };
-        // From now on, only decrypted bytes count.
+        // The bytes received so far stay counted. From now on, decrypted bytes are added.
         self.plaintext_bytes = self.payload_bytes;
         let ciphertext = self.buffer.unread().to_vec();
         self.buffer.consume(ciphertext.len());
         self.decrypt(tls, &ciphertext, replies)
     }
 
-    /// Continues to process the bytes that the TLS session has already received.
+    /// Continues to process the bytes that the TLS session has already received, after its
+    /// handshake had to wait for a lookup.
     ///
     /// # Errors
     /// As [`InputBuffer::push`].
@@ -136,11 +138,11 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     }
 
     /// Takes all unread bytes without a copy, if `try_into_vec` returns the memory that holds them.
-    pub(crate) fn take_owned(
+    pub(crate) fn take_without_copy(
         &mut self,
         try_into_vec: impl FnOnce(C) -> Result<Vec<u8>, C>,
     ) -> Option<Bytes> {
-        self.buffer.take_owned(try_into_vec)
+        self.buffer.take_without_copy(try_into_vec)
     }
 
     /// The memory of this buffer, not including the driver's buffer.
@@ -154,7 +156,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         self.buffer.release_chunk();
     }
 
-    /// Frees a large buffer, if nothing is unread.
+    /// Frees a buffer larger than `retained_bytes_max`, if nothing is unread.
     pub(crate) fn shrink(&mut self, retained_bytes_max: usize) {
         if self.buffer.is_empty() {
             self.buffer.reset(retained_bytes_max);

@@ -26,9 +26,10 @@ use peregrine_driver::{Driver, Stream};
 /// [`Exchange`](crate::exchange::Exchange).
 #[repr(C)]
 pub(crate) struct ConnectionIo<D: Driver> {
-    /// Held while the connection waits for an event that the driver does not know.
+    /// Held while the connection waits for an event that the driver does not know about, for
+    /// example a wake-up by a handler.
     pub(crate) keep_awake: Option<D::KeepAwake>,
-    /// How many bytes were passed to the driver that may not have been sent yet. Large content with
+    /// How many of the bytes passed to the driver may not have been sent yet. Large content with
     /// other owners does not count ([`output::accounted_bytes`]).
     pub(crate) unflushed_bytes: usize,
     /// Measures how fast the peer receives.
@@ -41,11 +42,11 @@ pub(crate) struct ConnectionIo<D: Driver> {
     pub(crate) had_final_turn: bool,
     /// Measures how fast the peer sends while the server waits for content.
     pub(crate) receive_rate: TransferRate,
-    /// Measures how long both sides of a bidirectional stream have been silent.
+    /// Detects that both sides of a bidirectional stream have been silent for too long.
     pub(crate) activity_rate: TransferRate,
 }
 
-/// Larger empty buffers are freed while an upgraded connection waits.
+/// Larger empty buffers are freed while a connection with an upgraded protocol waits.
 const TUNNEL_RETAINED_BYTES_MAX: usize = 4 * 1024;
 
 impl<D: Driver> ConnectionIo<D> {
@@ -63,8 +64,8 @@ impl<D: Driver> ConnectionIo<D> {
         }
     }
 
-    /// Records that all output was sent. Because it is unknown when that happened, no time since
-    /// then counts against the peer.
+    /// Records that all output was sent. It is unknown when that happened, so the peer gets the
+    /// whole grace again.
     pub(crate) fn on_flushed(&mut self, bytes_written: u64) {
         self.send_rate = TransferRate::new(bytes_written);
         self.unflushed_bytes = 0;
@@ -77,7 +78,7 @@ impl<D: Driver> ConnectionIo<D> {
         self.input.memory_bytes() + self.output.memory_bytes() + self.unflushed_bytes
     }
 
-    /// Frees large empty buffers, because the upgraded connection may wait for days.
+    /// Frees large empty buffers, because an upgraded protocol may be silent for days.
     pub(crate) fn shrink(&mut self) {
         self.input.shrink(TUNNEL_RETAINED_BYTES_MAX);
         self.output.shrink(TUNNEL_RETAINED_BYTES_MAX);

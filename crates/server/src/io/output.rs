@@ -42,8 +42,7 @@ impl Flushed {
 /// The sending half of a busy connection.
 ///
 /// Protocols write plaintext to `plaintext`, and pass large content of the application to
-/// [`OutputBuffer::write_shared`]. When the driver has sent the previous output,
-/// [`OutputBuffer::flush`] passes the next output to it.
+/// [`OutputBuffer::write_shared`]. [`OutputBuffer::flush`] passes the output to the driver.
 ///
 /// There is at most one shared chunk at a time, which may be part of a file. The order on the wire
 /// is `before_shared`, then `shared` or `file`, then `plaintext`. If there is no shared chunk,
@@ -98,9 +97,9 @@ impl OutputBuffer {
         self.file = Some(part);
     }
 
-    /// Passes output to the driver, unless the driver still has earlier output to send. A large
+    /// Passes output to the driver, unless earlier output waits for the peer to read. A large
     /// shared chunk is passed in parts, one per call, and the bytes behind it wait for a later
-    /// call. With TLS, at most `bytes_max` bytes of a shared chunk are encrypted per call. Returns
+    /// call. With TLS, `bytes_max` limits how much of a shared chunk is encrypted per call. Returns
     /// how much was passed.
     ///
     /// # Errors
@@ -142,7 +141,7 @@ impl OutputBuffer {
         }
     }
 
-    /// The memory of the buffers, and of a waiting shared chunk.
+    /// The memory of the buffers and, if it counts, of a waiting shared chunk.
     #[inline]
     pub(crate) fn memory_bytes(&self) -> usize {
         let buffers =
@@ -151,8 +150,8 @@ impl OutputBuffer {
     }
 
     /// Encrypts output into `tls_records` with `send`, without copying the plaintext first.
-    /// Encrypts at most `bytes_max` bytes of a shared chunk, and what follows the chunk only once
-    /// all of the chunk is encrypted.
+    /// Encrypts at most `bytes_max` bytes of a shared chunk (or [`ZERO_COPY_BYTES_MIN`], if that is
+    /// more). Encrypts the bytes after the chunk only once all of the chunk is encrypted.
     fn encrypt(
         &mut self,
         bytes_max: usize,
@@ -185,7 +184,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Discards bytes that were not encrypted.
+    /// Discards all output that is not encrypted.
     pub(crate) fn discard_plaintext(&mut self) {
         self.before_shared.clear();
         self.shared = CatchDropPanic::default();
@@ -193,7 +192,7 @@ impl OutputBuffer {
         self.plaintext.clear();
     }
 
-    /// Frees the memory of empty buffers.
+    /// Frees empty buffers that are larger than `retained_bytes_max`.
     pub(crate) fn shrink(&mut self, retained_bytes_max: usize) {
         for buffer in [&mut self.plaintext, &mut self.tls_records, &mut self.before_shared] {
             if buffer.is_empty() && buffer.capacity() > retained_bytes_max {

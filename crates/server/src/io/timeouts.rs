@@ -9,8 +9,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum TimeoutKind {
-    /// Bytes in either direction on an upgraded connection or a bidirectional stream. This is the
-    /// first variant, so that its deadline is next to `set` in memory.
+    /// Any bytes, in either direction, on an upgraded connection or a bidirectional stream: the end
+    /// of the silence. This is the first variant, so that in [`Deadlines`] its deadline is next to
+    /// `set_kinds` in memory.
     Silence,
     /// The rest of a PROXY header, or the end of the TLS handshake.
     Handshake,
@@ -31,8 +32,8 @@ pub(crate) enum TimeoutKind {
     LingerIdle,
     /// The end of lingering, even if the peer keeps sending.
     LingerMax,
-    /// A read by the task that continues to read the request's body after the response, while
-    /// content is available.
+    /// A read by the application's task that still reads the request's body after the response. Set
+    /// only while the task does not read and no more content can be buffered for it.
     BodyReader,
     /// Any bytes from an HTTP/2 client, for example its acknowledgement of a PING.
     Ping,
@@ -65,13 +66,13 @@ const TIMEOUTS: [TimeoutKind; 13] = [
 #[repr(C)]
 pub(crate) struct Deadlines {
     /// Which deadlines are set: one bit for each [`TimeoutKind`].
-    set: u16,
+    set_kinds: u16,
     deadlines: [Duration; TIMEOUTS.len()],
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { set: 0, deadlines: [Duration::MAX; TIMEOUTS.len()] }
+        Self { set_kinds: 0, deadlines: [Duration::MAX; TIMEOUTS.len()] }
     }
 }
 
@@ -81,35 +82,35 @@ impl Deadlines {
         if deadline == Duration::MAX {
             return self.clear(kind);
         }
-        self.set |= bit(kind);
+        self.set_kinds |= bit(kind);
         self.deadlines[kind as usize] = deadline;
     }
 
     /// Sets a deadline, unless one of this kind is set.
     pub(crate) fn set_if_unset(&mut self, kind: TimeoutKind, deadline: Duration) {
-        if self.set & bit(kind) == 0 {
+        if self.set_kinds & bit(kind) == 0 {
             self.set(kind, deadline);
         }
     }
 
     /// Sets a deadline, unless an earlier one of this kind is set.
-    pub(crate) fn set_earlier(&mut self, kind: TimeoutKind, deadline: Duration) {
-        if self.get(kind).is_none_or(|earlier| deadline < earlier) {
+    pub(crate) fn set_if_earlier(&mut self, kind: TimeoutKind, deadline: Duration) {
+        if self.get(kind).is_none_or(|current| deadline < current) {
             self.set(kind, deadline);
         }
     }
 
     /// The deadline of this kind; `None` if it is not set.
     pub(crate) fn get(&self, kind: TimeoutKind) -> Option<Duration> {
-        (self.set & bit(kind) != 0).then(|| self.deadlines[kind as usize])
+        (self.set_kinds & bit(kind) != 0).then(|| self.deadlines[kind as usize])
     }
 
     pub(crate) fn clear(&mut self, kind: TimeoutKind) {
-        self.set &= !bit(kind);
+        self.set_kinds &= !bit(kind);
     }
 
     pub(crate) fn clear_all(&mut self) {
-        self.set = 0;
+        self.set_kinds = 0;
     }
 
     /// The earliest deadline.
@@ -117,7 +118,7 @@ impl Deadlines {
         self.iter().map(|kind| self.deadlines[kind as usize]).min()
     }
 
-    /// Returns the kind of an expired deadline, and clears that deadline.
+    /// Clears an expired deadline and returns its kind; `None` if none has expired.
     pub(crate) fn pop_expired(&mut self, now: Duration) -> Option<TimeoutKind> {
         let expired = self.iter().find(|kind| self.deadlines[*kind as usize] <= now)?;
         self.clear(expired);
@@ -126,7 +127,7 @@ impl Deadlines {
 
     /// The kinds whose deadline is set, in order.
     fn iter(&self) -> impl Iterator<Item = TimeoutKind> {
-        let mut remaining = self.set;
+        let mut remaining = self.set_kinds;
         std::iter::from_fn(move || {
             let first = TIMEOUTS.get(remaining.trailing_zeros() as usize)?;
             remaining &= remaining - 1;
@@ -192,14 +193,14 @@ mod tests {
         let mut deadlines = Deadlines::default();
         deadlines.set(TimeoutKind::NextStream, SECOND);
         deadlines.set(TimeoutKind::NextStream, Duration::MAX);
-        deadlines.set_earlier(TimeoutKind::Exchange, Duration::MAX);
+        deadlines.set_if_earlier(TimeoutKind::Exchange, Duration::MAX);
         assert_eq!(
             (deadlines.next_deadline(), deadlines.get(TimeoutKind::NextStream)),
             (None, None)
         );
         assert_eq!(deadlines.pop_expired(Duration::MAX), None);
-        deadlines.set_earlier(TimeoutKind::Exchange, SECOND * 2);
-        deadlines.set_earlier(TimeoutKind::Exchange, SECOND * 3);
+        deadlines.set_if_earlier(TimeoutKind::Exchange, SECOND * 2);
+        deadlines.set_if_earlier(TimeoutKind::Exchange, SECOND * 3);
         assert_eq!(deadlines.get(TimeoutKind::Exchange), Some(SECOND * 2));
     }
 

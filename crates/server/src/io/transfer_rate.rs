@@ -54,7 +54,7 @@ impl TransferRate {
         deadline
     }
 
-    /// Ends the current wait, because the server no longer waits for the peer.
+    /// Ends the current wait, if there is one, and credits the bytes that have moved.
     pub(crate) fn pause(&mut self, now: Duration, total_bytes: u64, rate: MinRate) {
         if let Some((started_at, _)) = self.waiting.take() {
             self.used_grace = self.used_grace.saturating_add(now.saturating_sub(started_at));
@@ -71,7 +71,7 @@ impl TransferRate {
         self.used_grace = self.used_grace.saturating_sub(credit);
     }
 
-    /// Returns whether the grace is used up.
+    /// Starts or continues a wait, and returns whether the grace is used up.
     pub(crate) fn is_too_slow(&mut self, now: Duration, total_bytes: u64, rate: MinRate) -> bool {
         self.update_deadline(now, total_bytes, rate) <= now
     }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn slow_peer_is_too_slow_once_the_grace_is_used_up() {
-        // With the next bytes, the peer would have been 30 s behind.
+        // At 59 s, 29.5 s of the grace are used up. The rest is used up before the next bytes move.
         assert_eq!(late_at(50, 1, RATE), Some(59));
         assert_eq!(late_at(90, 1, RATE), Some(291));
     }
@@ -123,15 +123,15 @@ mod tests {
     #[test]
     fn bytes_since_the_last_check_do_not_excuse_a_peer_that_is_already_too_slow() {
         let mut meter = TransferRate::default();
-        let (mut now, mut count) = (Duration::ZERO, 0);
+        let (mut now, mut total_bytes) = (Duration::ZERO, 0);
         while now < seconds(100) {
             // The check is made when requested, one tick late, and another byte has arrived by
             // then.
-            let deadline = meter.start(now, count, RATE);
+            let deadline = meter.start(now, total_bytes, RATE);
             if deadline <= now {
                 break;
             }
-            (now, count) = (deadline + Duration::from_millis(100), count + 1);
+            (now, total_bytes) = (deadline + Duration::from_millis(100), total_bytes + 1);
         }
         assert!(now < seconds(32), "{now:?}");
     }

@@ -47,7 +47,7 @@ impl Transport {
         matches!(self, Self::Tls(tls) if tls.session.is_lookup_pending())
     }
 
-    /// Ready when the handshake is not waiting for such a lookup.
+    /// Ready when no lookup of an ACME challenge is pending.
     pub(crate) fn poll_lookup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain => Poll::Ready(()),
@@ -61,7 +61,7 @@ impl Transport {
         tls.session.handshake_info().is_some_and(|info| info.alpn == Some(b"h2"))
     }
 
-    /// The number of received bytes of an incomplete record, after the handshake.
+    /// The number of received bytes of an incomplete record; 0 during the handshake.
     pub(crate) fn partial_record_bytes(&self) -> u64 {
         match self {
             Self::Plain => 0,
@@ -122,7 +122,7 @@ fn to_client_identity(certificate: PeerCertificate) -> ClientIdentity {
 }
 
 impl TlsState {
-    /// The number of received bytes of an incomplete record, after the handshake.
+    /// The number of received bytes of an incomplete record; 0 during the handshake.
     pub(crate) fn partial_record_bytes(&self) -> u64 {
         match self.read_state {
             TlsReadState::Handshaking => 0,

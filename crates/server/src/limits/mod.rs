@@ -47,8 +47,8 @@ pub struct Limits {
     #[doc(alias = "max_headers")]
     pub fields_max: usize,
     /// The size of the extensions of one chunk of a chunked body. Default 256. Over the limit: 400
-    /// and close. A second limit cannot be changed: the extensions of all chunks together may
-    /// exceed the content received so far by at most 16 KiB. Over that: 400 and close.
+    /// and close. There is also a fixed limit: the extensions of all chunks together may exceed the
+    /// content received so far by at most 16 KiB. Over that: 400 and close.
     #[cfg_attr(feature = "config", serde(with = "ByteSize"))]
     pub chunk_extension_bytes_max: u16,
     /// The size of the trailer section of a chunked body. Default 8 KiB. Over the limit: 431 and
@@ -90,9 +90,10 @@ pub struct Limits {
     /// receive buffer, it happens at higher rates: on loopback, clients that read 4 to 6 kB/s were
     /// disconnected.
     ///
-    /// *Conversations* have no minimum rate. A conversation is a request with content of unknown
-    /// length whose response has begun, or a gRPC call to a mounted service. As on an upgraded
-    /// connection, both sides may be silent, and `upgraded_idle_timeout` applies instead.
+    /// *Bidirectional streams* have no minimum rate. A bidirectional stream is a request with
+    /// content of unknown length whose response has begun, or a gRPC call to a mounted service. As
+    /// on an upgraded connection, both sides may be silent, and `upgraded_idle_timeout` applies
+    /// instead.
     #[doc(alias = "MinRequestBodyDataRate")]
     #[doc(alias = "send_timeout")]
     #[doc(alias = "client_body_timeout")]
@@ -105,10 +106,10 @@ pub struct Limits {
     #[doc(alias = "GracePeriod")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub transfer_rate_grace: Duration,
-    /// How long an exchange may take, from the moment when it first has to wait, usually for its
-    /// handler. An exchange ends with its response or, if a task continues to read the request's
-    /// body, with that body. Default none. After that: 503, or a reset if the response has begun. A
-    /// task that reads the body gets an error.
+    /// How long an exchange may take. The time starts when the exchange first has to wait, usually
+    /// because its handler is not ready at once. An exchange ends with its response or, if a task
+    /// continues to read the request's body, with that body. Default none. After that: 503, or a
+    /// reset if the response has begun. A task that reads the body gets an error.
     #[doc(alias = "request_timeout")]
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub exchange_timeout: Option<Duration>,
@@ -143,9 +144,9 @@ pub struct Limits {
     /// After that: close.
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub handshake_timeout: Duration,
-    /// The number of TLS handshakes that may be in progress at a time, per worker. Default 1,024.
-    /// Over the limit, the oldest handshake is aborted, because its peer is the least likely to
-    /// complete it.
+    /// The number of TLS handshakes that may be in progress at a time, per worker. Receiving a
+    /// PROXY header counts as a handshake. Default 1,024. Over the limit, the oldest handshake is
+    /// aborted, because its peer is the least likely to complete it.
     #[doc(alias = "max_connection_rate")]
     pub handshakes_max: usize,
     /// How many response bytes may wait to be sent. Default 64 KiB. At the limit, an HTTP/1
@@ -185,22 +186,23 @@ pub struct Limits {
     #[doc(alias = "lingering_time")]
     #[cfg_attr(feature = "config", serde(with = "HumanDuration"))]
     pub linger_time_max: Duration,
-    /// How long both sides of an upgraded connection or of a conversation (see `transfer_rate_min`)
-    /// may be silent. Default 1 hour. After that: close. In a conversation, reading the request's
-    /// content fails instead, up to an eighth of this time later. Set this timeout to `None` only
-    /// if the protocols themselves detect peers that have disappeared.
+    /// How long both sides of an upgraded connection or of a bidirectional stream (see
+    /// `transfer_rate_min`) may be silent. Default 1 hour. After that: close. In a bidirectional
+    /// stream, reading the request's content fails instead, up to an eighth of this time later. Set
+    /// this timeout to `None` only if the protocols themselves detect peers that have disappeared.
     #[cfg_attr(feature = "config", serde(with = "OptionalDuration"))]
     pub upgraded_idle_timeout: Option<Duration>,
     /// How long one poll of a handler, or of a stream that it returned, may take: the time between
     /// two `await`s that suspend it. Default 100 ms; `None` disables the check. While a handler
-    /// blocks its thread, all other connections of its worker wait. If a poll takes 1.5 times this
-    /// threshold, [`WorkerStats::blocking_polls`] counts it, and the server logs a warning that
-    /// names the route, at most one per minute and route. The warning is logged while the handler
-    /// still blocks. If the handler is inside a mounted service, the warning names only the mount,
-    /// and a second warning names the request when the handler returns. To fix a blocking handler,
-    /// use `peregrine::spawn_blocking` or `tokio::task::spawn_blocking`. The check costs three
-    /// stores to one cache line and two loads from it in each poll of a handler. A separate thread
-    /// checks twice in each period of this length, and sleeps while no handler is polled.
+    /// blocks its thread, all other connections of its worker wait. A separate thread checks only
+    /// twice in each period of this length, so it detects every poll that takes 1.5 times as long,
+    /// and none that takes less than this. [`WorkerStats::blocking_polls`] counts the detected
+    /// polls, and the server logs a warning that names the route, at most one per minute and route.
+    /// The warning is logged while the handler still blocks. If the handler is inside a mounted
+    /// service, the warning names only the mount, and a second warning names the request when the
+    /// handler returns. To fix a blocking handler, use `peregrine::spawn_blocking` or
+    /// `tokio::task::spawn_blocking`. The check costs three stores to one cache line and two loads
+    /// from it in each poll of a handler. The separate thread sleeps while no handler is polled.
     ///
     /// [`WorkerStats::blocking_polls`]: crate::WorkerStats::blocking_polls
     #[doc(alias = "slow_poll_threshold")]
@@ -299,19 +301,20 @@ impl Limits {
     /// When a connection reaches its maximum age, on the driver's clock.
     pub(crate) fn expires_at(&self, accepted_at: Duration) -> Duration {
         let Some(age_max) = self.connection_age_max else { return Duration::MAX };
-        // The millisecond at which the connection was opened, multiplied by the golden ratio,
-        // determines how much earlier it closes, in 1024ths of a tenth of the age. This spreads
-        // consecutive connections as evenly as possible, without any stored state.
-        let fraction = (accepted_at.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-        accepted_at.saturating_add(age_max - age_max / 10 / 1024 * fraction as u32)
+        // The millisecond at which the connection was accepted is multiplied by the golden ratio.
+        // The top 10 bits of the product are the number of steps by which the connection closes
+        // earlier; 1,024 steps are a tenth of the age. This spreads consecutive connections as
+        // evenly as possible, without any stored state.
+        let steps = (accepted_at.as_millis() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+        accepted_at.saturating_add(age_max - age_max / 10 / 1024 * steps as u32)
     }
 
     pub(crate) fn min_rate(&self) -> MinRate {
         MinRate { bytes_per_second: self.transfer_rate_min, grace: self.transfer_rate_grace }
     }
 
-    /// The rate of a bidirectional stream, which the documentation of `transfer_rate_min` calls a
-    /// conversation: no minimum, and silence for at most `upgraded_idle_timeout`.
+    /// The rate of a bidirectional stream (see `transfer_rate_min`): no minimum, and silence for at
+    /// most `upgraded_idle_timeout`.
     pub(crate) fn bidi_min_rate(&self) -> MinRate {
         MinRate { bytes_per_second: 0, grace: self.upgraded_idle_timeout.unwrap_or(Duration::MAX) }
     }
@@ -382,13 +385,14 @@ pub struct Http1Limits {
     /// that the client has closed the connection, which is nearly always true. The server still
     /// calls the handlers of requests that were received completely, once and in order. It sends
     /// responses that are ready on the handler's first poll, and it sends the rest of a body whose
-    /// length is known. It cancels a handler that waits, unless the handler's route has
-    /// `run_to_completion`, and a response stream of unknown length that has nothing to send.
+    /// length is known. It cancels a response stream of unknown length that has nothing to send. It
+    /// also cancels a handler that waits, unless its route has `run_to_completion`.
     ///
     /// Set it to true for clients that half-close and then wait, such as scripts that use `nc`. The
     /// server then notices later that a client has closed its connection. While a handler waits,
     /// the server sends `102 Processing` from time to time, to which a closed socket responds with
-    /// a reset. A response stream continues until its next chunk is sent.
+    /// a reset. While it sends a response stream, it detects the close only when it sends the next
+    /// chunk.
     pub half_close: bool,
 }
 
@@ -414,11 +418,11 @@ mod tests {
                 lifetimes[0],
                 lifetimes[999]
             );
-            let each_tenth = lifetimes.chunks(100).zip(0_u32..).all(|(tenth, number)| {
-                let from = 900.0 + f64::from(number) * 10.0;
+            let is_evenly_spread = lifetimes.chunks(100).zip(0_u32..).all(|(tenth, index)| {
+                let from = 900.0 + f64::from(index) * 10.0;
                 tenth.iter().all(|lifetime| (from - 1.0..from + 11.0).contains(lifetime))
             });
-            assert!(each_tenth, "{lifetimes:?}");
+            assert!(is_evenly_spread, "{lifetimes:?}");
         }
         let unlimited = Limits { connection_age_max: Some(Duration::MAX), ..Limits::default() };
         assert!(unlimited.expires_at(Duration::from_secs(5)) >= Duration::MAX / 10 * 9);

@@ -226,7 +226,7 @@ impl OverloadLimits {
         })
     }
 
-    /// `Retry-After`, in seconds.
+    /// The minimum value of `Retry-After`, in seconds.
     pub(crate) fn retry_after_seconds(&self) -> u64 {
         self.retry_after.as_secs().max(1)
     }

@@ -22,7 +22,7 @@ pub struct BoundListener<S> {
     /// whole (`blocking_poll_threshold`, `lame_duck_period`, `shutdown_timeout`,
     /// `background_task_timeout`, `overload`) are ignored here.
     pub limits: Option<Limits>,
-    /// Whether connections begin with a PROXY header; `None`: none does.
+    /// How connections may begin with a PROXY header. `None` if the listener accepts none.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// The proxies that are trusted to report the client of a request.
     pub trusted_proxies: Option<TrustedProxies>,

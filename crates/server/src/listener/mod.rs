@@ -62,7 +62,7 @@ impl ListenerContext {
     }
 
     /// Returns the state for new connections after a change of the settings. Connections accepted
-    /// before the change and after it count together.
+    /// before and after the change count towards the same limit.
     pub(crate) fn reloaded(&self, config: &ReloadableConfig) -> Self {
         let ReloadableConfig { limits, trusted_proxies } = config;
         Self {
@@ -88,9 +88,9 @@ impl ListenerContext {
                 .is_nearly_exhausted(self.limits.connections_max, reserved_slots)
     }
 
-    /// Returns the client address towards whose limit a connection counts, if it is known when the
-    /// connection is accepted. It is not known if a PROXY header may report another address, or if
-    /// the peer is a trusted proxy, which serves many clients.
+    /// Returns the client's address, for the limit of connections per client, when a connection is
+    /// accepted. `None` if a PROXY header may report another address, if the peer is a trusted
+    /// proxy, which serves many clients, or if the connection does not use TCP.
     pub(crate) fn client_ip(&self, address: Address) -> Option<IpAddr> {
         let Address::Tcp(address) = address else { return None };
         let peer = ConnectionAddr::Tcp(address);

@@ -32,6 +32,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyProtocol {
     is_required: bool,
+    /// `None` until trusted peers are set, which [`ProxyProtocol::optional`] requires.
     trusted: Option<Networks>,
     pub(crate) header_bytes_max: usize,
 }
@@ -39,9 +40,9 @@ pub struct ProxyProtocol {
 /// How a connection starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preamble {
-    /// With the application protocol or TLS.
+    /// It starts with the application protocol or TLS.
     None,
-    /// With a PROXY header or, if none is required, with the application protocol or TLS.
+    /// It starts with a PROXY header, which may be absent if it is optional.
     ProxyHeader,
     /// A header is required, but the peer is not trusted to send one. The connection is closed
     /// without reading anything.
@@ -74,8 +75,8 @@ impl ProxyProtocol {
         self
     }
 
-    /// Sets the maximum size of a version 2 header, in bytes. Default 4096. Headers with client
-    /// certificates may be larger. Over the limit: close.
+    /// Sets the maximum size of a version 2 header, in bytes. Default: 4096. A header that contains
+    /// a client certificate may be larger. Over the limit: close.
     #[must_use]
     pub fn header_bytes_max(mut self, bytes_max: usize) -> Self {
         self.header_bytes_max = bytes_max;

@@ -10,12 +10,13 @@ use std::io;
 pub enum CloseReason {
     /// The peer closed the connection after the response to its last request, or without a request.
     PeerClosed,
-    /// The peer disconnected before the response to its request was complete.
+    /// The peer disconnected in a handshake, or before the response to its request was complete.
     PeerAborted,
-    /// The connection closed in order after a response with `Connection: close`, whichever side
-    /// requested that, or after the peer announced that it would close.
+    /// The connection closed in order. Over HTTP/1: after a response with `Connection: close`,
+    /// whichever side requested that. Over HTTP/2: after the peer sent GOAWAY.
     ConnectionClose,
-    /// The first byte did not arrive within `first_byte_timeout`.
+    /// The first byte, or without TLS the whole PROXY header, did not arrive within
+    /// `first_byte_timeout`.
     FirstByteTimeout,
     /// No further request arrived within `idle_timeout`, or an upgraded protocol was silent for
     /// `upgraded_idle_timeout`.
@@ -26,13 +27,14 @@ pub enum CloseReason {
     BodyTooSlow,
     /// The peer received the output too slowly, so the connection was reset.
     WriteStalled,
-    /// Streams were open, and the peer did not acknowledge a PING in time.
+    /// Streams were open, and after a PING, the peer sent nothing and received no queued output for
+    /// `transfer_rate_grace`.
     PingTimeout,
-    /// An exchange took longer than `exchange_timeout`.
+    /// An HTTP/1 response was still being sent when `exchange_timeout` expired.
     ExchangeTimeout,
     /// The connection reached its maximum age.
     ConnectionAgeMax,
-    /// The peer broke a rule of HTTP.
+    /// A request broke a rule of HTTP or exceeded a limit.
     Rejected(RequestError),
     /// The peer broke a rule of HTTP/2, or used up its budget (`abuse_budget_max`).
     Http2Rejected(h2::Http2Error),
@@ -46,8 +48,9 @@ pub enum CloseReason {
         /// The cause, as TLS reports it.
         cause: String,
     },
-    /// The TLS handshake was not complete within `handshake_timeout`, or was aborted because of
-    /// `handshakes_max`.
+    /// The TLS handshake, with any PROXY header before it, was not complete within
+    /// `handshake_timeout`. Or the handshake, or the wait for a PROXY header with or without TLS,
+    /// was aborted because of `handshakes_max`.
     HandshakeTimeout,
     /// The peer sent plain HTTP to a listener that uses TLS.
     PlaintextOnTlsPort,
@@ -55,7 +58,7 @@ pub enum CloseReason {
     ProxyHeaderRejected(proxy_protocol::ProxyProtocolError),
     /// The peer is not trusted to send PROXY headers, and one is required.
     UntrustedProxy,
-    /// A handler panicked. The peer got a 500.
+    /// A handler panicked, and the peer got a 500, or an upgraded protocol panicked.
     HandlerPanicked,
     /// The body of a response failed before it was complete, so the connection was closed.
     ResponseBodyFailed,
@@ -68,8 +71,8 @@ pub enum CloseReason {
     ForceClosed,
     /// The connection needed more memory than the worker may use (`overload.memory_max`).
     MemoryMax,
-    /// The connection used a reserved slot, because memory or connection slots were short. It sent
-    /// no request for a while, and another connection needed the slot.
+    /// The connection used a reserved slot, because memory, connection slots or file descriptors
+    /// were short. It had no request in progress, and another connection needed the slot.
     Evicted,
     /// A PROXY header named a client that has reached its limit of connections. Without a PROXY
     /// header, such a connection is reset when it is accepted and is not counted with this reason.
@@ -79,7 +82,7 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// A short name for each reason, for counting.
+    /// A short name for the reason, by which connections are counted.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -117,7 +120,9 @@ impl CloseReason {
         }
     }
 
-    /// The name in `Limits` of the limit that closed the connection, if there is one.
+    /// The name in `Limits` of the limit to count for this reason. `None` if no limit closed the
+    /// connection, and for `IdleTimeout` and `HandshakeTimeout`, which more than one limit can
+    /// cause: the code that detects these timeouts counts the limit.
     pub(crate) fn limit_name(&self) -> Option<&'static str> {
         Some(match self {
             Self::FirstByteTimeout => "first_byte_timeout",
@@ -185,13 +190,14 @@ impl fmt::Display for CloseReason {
 pub enum InFlightStage {
     /// The TLS handshake.
     Handshake,
-    /// The head of a request, or no request had arrived.
+    /// The head of a request, whether or not any of it had arrived.
     Head,
     /// The handler.
     Handler,
-    /// The response: it was not complete, or the peer had not received all of it.
+    /// The response: the server had not written all of it to the connection's output.
     Response,
-    /// The delivery of a complete response.
+    /// The delivery: all of the response was written to the output, but the kernel had not accepted
+    /// all of the output.
     Delivery,
     /// The protocol that the request switched to, such as a WebSocket.
     Upgraded,

@@ -55,11 +55,11 @@ pub struct WorkerMetrics {
     /// handlers that continue without their connection.
     pub(crate) in_flight: Gauge,
     /// Requests in progress, until their response is complete, by scheme (`https` second) and
-    /// method. Maintained only if requests are measured individually.
+    /// method. Maintained only if the worker has a `RequestRecorder`.
     pub(crate) active_requests: [[Gauge; METHOD_COUNT]; 2],
     pub(crate) connection_states: [Gauge; ConnectionState::ALL.len()],
-    /// Connections that this worker opened, including those that another worker accepted and handed
-    /// over.
+    /// Connections that this worker accepted and did not hand to another worker, and those that
+    /// another worker handed to this one.
     pub(crate) accepted: Counter,
     /// Connections that this worker accepted and handed to another worker.
     pub(crate) handoffs_sent: Counter,
@@ -162,8 +162,8 @@ pub(crate) struct RequestHistograms {
 
 /// The sizes of the content of requests and responses.
 #[derive(Debug, Default)]
-// In this order, the buckets of small responses and of requests without content, which most
-// requests increment, are adjacent in memory.
+// In this order, the counters of small responses and of requests without content, which most
+// requests increment, lie in two adjacent cache lines.
 #[repr(C)]
 pub(crate) struct BodySizes {
     pub(crate) sent: Histogram<{ SIZE_BOUNDS.len() }>,
@@ -185,9 +185,10 @@ impl WorkerMetrics {
     }
 
     /// Returns whether the worker's connections use so much memory that the worker rejects all
-    /// requests.
+    /// requests, except those for routes with `never_shed()`.
     pub fn is_memory_low(&self) -> bool {
         let bytes_max = self.memory_bytes_max.get();
+        // At seven eighths, `MemoryPressure::High` begins.
         bytes_max > 0 && self.memory_bytes.get() >= bytes_max - bytes_max / 8
     }
 
@@ -284,7 +285,7 @@ pub(crate) struct RequestAttributes {
     pub(crate) error: ErrorType,
 }
 
-/// How a request failed, if its status does not show it.
+/// Why a request failed, if its status alone does not show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ErrorType {
@@ -292,7 +293,7 @@ pub(crate) enum ErrorType {
     None,
     /// The handler panicked.
     Panic,
-    /// The handler exceeded its timeout.
+    /// The handler exceeded the timeout of its route or `exchange_timeout`.
     Timeout,
     /// The request ended before its response began, usually because the client disconnected.
     Cancelled,

@@ -63,7 +63,7 @@ pub trait FdReserve {
     /// Reserves the missing descriptors again, as far as the process has free ones.
     fn refill(&self);
     /// Returns whether any reserved descriptors are missing.
-    fn is_depleted(&self) -> bool;
+    fn is_incomplete(&self) -> bool;
 }
 
 /// A worker's counters at one moment.
@@ -76,7 +76,7 @@ pub struct WorkerStats {
     pub connections: usize,
     /// Connections accepted so far.
     pub accepted: u64,
-    /// How often accepting failed because the process was out of descriptors or memory.
+    /// How often accepting failed, usually because the process was out of descriptors or memory.
     pub accept_errors: u64,
     /// Requests whose head was complete and valid.
     pub requests: u64,
@@ -88,8 +88,8 @@ pub struct WorkerStats {
     /// Tokio tasks that were dropped at the end of the worker because they had not ended in time.
     pub aborted_tasks: usize,
     /// Handlers with `run_to_completion` that continued after their connection had ended and were
-    /// aborted at the end of the worker. The report lists them together with the connections that
-    /// were force-closed.
+    /// aborted at the end of the worker.
+    /// [`WorkerReport::force_closed`](crate::WorkerReport::force_closed) includes them.
     pub aborted_handlers: usize,
     /// Functions on Tokio's blocking threads that were still running when the worker stopped
     /// waiting for them. They stop only when the process ends.
@@ -152,7 +152,7 @@ impl Instrumentation {
 
     /// Returns whether reserved descriptors are missing.
     pub(crate) fn is_fd_reserve_short(&self) -> bool {
-        self.fd_reserve.as_ref().is_some_and(|reserve| reserve.is_depleted())
+        self.fd_reserve.as_ref().is_some_and(|reserve| reserve.is_incomplete())
     }
 
     pub(crate) fn take_log(&self) -> Option<WorkerAccessLog> {
@@ -173,7 +173,7 @@ impl Instrumentation {
         &self.heartbeat
     }
 
-    /// The current counters.
+    /// The current values of the counters.
     #[must_use]
     pub fn stats(&self) -> WorkerStats {
         WorkerStats {
@@ -222,8 +222,8 @@ impl Instrumentation {
         self.metrics.received_bytes.add(bytes as u64);
     }
 
-    /// Counts a completed TLS handshake. `elapsed` is the time from accepting the connection to the
-    /// end of the handshake.
+    /// Counts a completed TLS handshake, unless `tls` is `None`. `elapsed` is the time from
+    /// accepting the connection to the end of the handshake.
     pub(crate) fn record_handshake(&self, tls: Option<&TlsInfo>, elapsed: Duration) {
         let Some(tls) = tls else { return };
         let (version, cipher, resumed) = (tls.version, tls.cipher_suite, tls.resumed);
@@ -232,7 +232,8 @@ impl Instrumentation {
         self.metrics.handshake_durations.observe(elapsed, &DURATION_BOUNDS);
     }
 
-    /// Counts that a limit had an effect. `name` is the limit's name in [`Limits`](crate::Limits).
+    /// Counts that a limit had an effect. `name` is the limit's name in [`Limits`](crate::Limits),
+    /// or `route_timeout`.
     pub(crate) fn record_limit(&self, name: &'static str) {
         self.metrics.limits_hit.increment(name);
     }

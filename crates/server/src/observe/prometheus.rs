@@ -208,8 +208,7 @@ pub const METRIC_FAMILIES: &[MetricFamily<'static>] = &[
     MEMORY_MAX,
 ];
 
-/// Writes the metrics of `workers`. Most are sums over all workers. The others have a `worker`
-/// label.
+/// Writes the metrics of `workers`. Most are sums over all workers; some have a `worker` label.
 pub fn write_metrics(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     write_requests(exposition, workers);
     write_sizes(exposition, workers);
@@ -321,8 +320,9 @@ fn write_active(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
         };
         for method in 0..workers.first().map_or(0, |metrics| metrics.active_requests[0].len()) {
             let active: i64 = workers.iter().map(|metrics| active_requests(metrics, method)).sum();
-            // Most methods are rarely used, so a series is written only while it is not zero. GET
-            // over plain HTTP is always written, so that the family is never empty.
+            // Most methods are rarely used, so a series is written only while it is not zero. If
+            // requests are measured, GET over plain HTTP is always written, so that the family is
+            // not empty.
             if is_measured && (active > 0 || method == 0 && !is_secure) {
                 let labels = [
                     ("http_request_method", method_name(method)),
@@ -337,10 +337,10 @@ fn write_active(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
 fn write_connections(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
     let mut all = Vec::<((&str, &str), u64)>::new();
     for metrics in workers {
-        for (index, (names, connections)) in metrics.connections().enumerate() {
+        for (index, (labels, connections)) in metrics.connections().enumerate() {
             match all.get_mut(index) {
                 Some((_, sum)) => *sum += connections,
-                None => all.push((names, connections)),
+                None => all.push((labels, connections)),
             }
         }
     }
@@ -349,8 +349,9 @@ fn write_connections(exposition: &mut Exposition, workers: &[&WorkerMetrics]) {
         exposition.sample(&[("protocol", protocol), ("state", state)], connections);
     }
     exposition.begin_family(&WORKER_CONNECTIONS);
-    let open = |metrics: &&WorkerMetrics| metrics.connections().map(|(_, open)| open).sum::<u64>();
-    let open: Vec<u64> = workers.iter().map(open).collect();
+    let count_open =
+        |metrics: &&WorkerMetrics| metrics.connections().map(|(_, count)| count).sum::<u64>();
+    let open: Vec<u64> = workers.iter().map(count_open).collect();
     for (index, connections) in open.iter().enumerate() {
         exposition.sample(&[("worker", &index.to_string())], *connections);
     }
@@ -398,8 +399,8 @@ fn merge<'a, K: PartialEq + 'a, const MAX: usize, L: Ord>(
 ) -> (BTreeMap<L, u64>, u64) {
     let (mut all, mut overflow) = (BTreeMap::new(), 0);
     for set in sets {
-        for (kind, count) in set.iter() {
-            *all.entry(labels_of(kind)).or_default() += count;
+        for (key, count) in set.iter() {
+            *all.entry(labels_of(key)).or_default() += count;
         }
         overflow += set.overflow();
     }

@@ -39,13 +39,14 @@ struct SampleRun {
     count: u64,
 }
 
-/// The measurements of a request that has ended. Its end time is taken at the next flush.
+/// The measurements of a request that has ended, except its end time, which is taken when the
+/// request is counted.
 #[derive(PartialEq)]
 struct RequestSample {
     attributes: RequestAttributes,
     started_at: Duration,
-    received: u64,
-    sent: u64,
+    request_body_bytes: u64,
+    response_body_bytes: u64,
 }
 
 /// The measurements of a request in progress. The request is counted once: when its response is
@@ -99,26 +100,29 @@ impl RequestRecorder {
         batch.shrink_to(RETAINED_BATCH_CAPACITY);
     }
 
-    /// Counts a request that has ended, now or at the end of the loop iteration, and writes its
-    /// line to the access log.
+    /// Counts a request that has ended, either immediately or at the end of the loop iteration. If
+    /// there is an access log, writes the request's line.
     fn record_request(&self, request: &RequestMetrics) {
         let RequestMetrics { started_at, attributes, log_record, .. } = request;
-        let (started_at, received, sent) =
-            (*started_at, log_record.request_body_bytes, log_record.response_body_bytes);
         let (is_secure, method) = (attributes.is_secure, attributes.method);
         self.metrics.active_requests[usize::from(is_secure)][method as usize].add(-1);
-        let sample = RequestSample { attributes: *attributes, started_at, received, sent };
+        let sample = RequestSample {
+            attributes: *attributes,
+            started_at: *started_at,
+            request_body_bytes: log_record.request_body_bytes,
+            response_body_bytes: log_record.response_body_bytes,
+        };
         if self.is_batching.get() && self.log.is_none() {
             let mut batch = self.batch.borrow_mut();
             // A busy worker responds to many similar requests per loop iteration. Their samples are
-            // equal, because the beginning of the iteration counts as the start of all of them.
+            // often equal, because the beginning of the iteration counts as the start of each.
             match batch.last_mut().filter(|last| last.sample == sample) {
                 Some(last) => last.count += 1,
                 None => batch.push(SampleRun { sample, count: 1 }),
             }
             return;
         }
-        let duration = (self.clock)().saturating_sub(started_at);
+        let duration = (self.clock)().saturating_sub(*started_at);
         if let Some(log) = &self.log {
             log.write(attributes, log_record, duration);
         }
@@ -129,14 +133,14 @@ impl RequestRecorder {
     fn observe(&self, sample: &RequestSample, count: u64, duration: Duration) {
         let Some(histograms) = self.metrics.request_histograms.get() else { return };
         // Avoids the 128-bit multiplication of `as_nanos`. A `u64` can represent 584 years.
-        let duration =
+        let nanos =
             duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
         let attributes = &sample.attributes;
         let durations = histograms.durations.entry(attributes.pack());
-        durations.observe_n(count, duration, &DURATION_BOUNDS);
+        durations.observe_n(count, nanos, &DURATION_BOUNDS);
         let sizes = histograms.sizes.entry(attributes.pack_route());
-        sizes.received.observe_n(count, sample.received, &SIZE_BOUNDS);
-        sizes.sent.observe_n(count, sample.sent, &SIZE_BOUNDS);
+        sizes.received.observe_n(count, sample.request_body_bytes, &SIZE_BOUNDS);
+        sizes.sent.observe_n(count, sample.response_body_bytes, &SIZE_BOUNDS);
     }
 }
 
@@ -163,10 +167,9 @@ impl RequestMetrics {
         let is_secure = connection.tls.is_some();
         let method = head.map_or(Method::Extension, |head| head.index().method);
         recorder.metrics.active_requests[usize::from(is_secure)][method as usize].add(1);
-        // Only the sizes need a reset: `finish` has already cleared the previous request's other
-        // data.
         self.attributes =
             RequestAttributes { method, version, is_secure, ..RequestAttributes::default() };
+        // Only the sizes need a reset: `finish` has already cleared the other fields.
         (self.log_record.request_body_bytes, self.log_record.response_body_bytes) = (0, 0);
         if recorder.log.is_some() {
             self.log_record.connection = Some(Rc::clone(connection));
@@ -175,7 +178,7 @@ impl RequestMetrics {
         self.recorder = Some(Rc::clone(recorder));
     }
 
-    /// Stores the request's head for the access log, if there is one. The head must not change
+    /// If there is an access log, stores the request's head for it. The head must not change
     /// afterwards.
     #[inline]
     pub(crate) fn set_head(&mut self, head: &RequestHead) {
@@ -195,7 +198,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Returns whether there is an access log.
+    /// Returns whether a request is being measured and there is an access log.
     fn is_logged(&self) -> bool {
         self.recorder.as_ref().is_some_and(|recorder| recorder.log.is_some())
     }
@@ -206,7 +209,7 @@ impl RequestMetrics {
         self.recorder.as_ref()?.tracer.as_ref()
     }
 
-    /// Stores the request's span context for the access log.
+    /// Stores the request's trace context for the access log.
     pub(crate) fn set_trace_context(&mut self, trace_context: &LazyTraceContext) {
         if self.is_logged() {
             self.log_record.trace_context = Some(trace_context.clone());

@@ -13,7 +13,7 @@ use tracing::{Span, error_span};
 /// level filter that enables an event of a request also enables its span.
 const TARGET: &str = "peregrine::request";
 
-/// Creates the span of a request if the server has no `TraceConfig`. The span only identifies the
+/// Creates the span of a request on a server without a `TraceConfig`. The span only identifies the
 /// request in logs. Middleware that assigns request IDs fills in `request_id`.
 pub(crate) fn minimal_span(request: &Request, pattern: Option<&str>) -> Span {
     build_span(|| {

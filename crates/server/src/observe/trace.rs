@@ -48,8 +48,9 @@ pub struct TraceConfig {
 /// A system that records spans and assigns its own IDs to them.
 #[doc(hidden)]
 pub trait SpanRecorder: fmt::Debug + Send + Sync {
-    /// Called when a span has begun, with its parent. Returns the trace ID and the span ID that the
-    /// system has assigned to the span.
+    /// Called when the span of a request has begun. `parent` comes from the request's
+    /// `traceparent`, unless remote parents are ignored. Returns the trace ID and the span ID that
+    /// the system has assigned to the span. `None` if the system does not record it.
     fn on_start(&self, span: &Span, parent: Option<&TraceContext>) -> Option<([u8; 16], [u8; 8])>;
 }
 
@@ -73,8 +74,8 @@ impl TraceConfig {
         }
     }
 
-    /// Sets the fraction of the requests that start a trace to sample, from 0.0 (none) to 1.0 (all,
-    /// the default).
+    /// Sets what fraction of the requests that start a trace is sampled, from 0.0 (none) to 1.0
+    /// (all, the default).
     #[doc(alias = "TraceIdRatioBased")]
     #[doc(alias = "sampler")]
     #[must_use]
@@ -123,9 +124,10 @@ impl TraceConfig {
     /// The text describes the mistake and how to fix it.
     #[doc(hidden)]
     pub fn validate(&self, known_patterns: &[String]) -> Result<(), String> {
-        let all = std::iter::once(("requests", self.sample_ratio));
-        let routes = self.route_sample_ratios.iter().map(|(pattern, ratio)| (&**pattern, *ratio));
-        for (subject, ratio) in all.chain(routes) {
+        let default_ratio = std::iter::once(("requests", self.sample_ratio));
+        let route_ratios =
+            self.route_sample_ratios.iter().map(|(pattern, ratio)| (&**pattern, *ratio));
+        for (subject, ratio) in default_ratio.chain(route_ratios) {
             if !(0.0..=1.0).contains(&ratio) {
                 return Err(format!(
                     "the sampling ratio of {subject} is {ratio}: use a number from 0.0 (none) to \
@@ -151,15 +153,17 @@ pub(crate) struct Tracer {
     updates: Option<RefCell<watch::Receiver<TraceConfig>>>,
     patterns: Vec<String>,
     recorder: Option<Arc<dyn SpanRecorder>>,
+    /// The source of the latest request's random IDs.
     seed: Cell<TraceSeed>,
 }
 
 /// The rules that decide which requests are sampled.
 struct Sampler {
-    /// For routes without their own ratio: see [`sampling_threshold`].
+    /// The [`sampling_threshold`] of routes without their own ratio.
     threshold: u64,
     /// The thresholds of routes with their own ratio, by route number.
     route_thresholds: Vec<Option<u64>>,
+    /// Whether a valid `traceparent` decides whether its request is sampled.
     is_parent_based: bool,
 }
 
@@ -176,25 +180,27 @@ impl Sampler {
     }
 }
 
-/// How many of the 2^63 possible values are sampled. OpenTelemetry's ratio-based samplers derive
-/// that value from the trace ID, as [`Tracer::sample`] does.
+/// Converts a sampling ratio to a threshold. [`Tracer::sample`] derives a 63-bit number from the ID
+/// of a new trace, as OpenTelemetry's ratio-based samplers do, and samples the trace if the number
+/// is below the threshold.
 fn sampling_threshold(ratio: f64) -> u64 {
     const ALL: u64 = 1 << 63;
     // Casting a float to an integer saturates.
     ((ALL as f64 * ratio) as u64).min(ALL)
 }
 
-/// The span and the span context of a request in progress.
+/// The span and the trace context of a request in progress.
 #[derive(Default)]
 pub(crate) struct RequestSpan {
     /// The span in which application code runs. `None` if spans are disabled or the request is not
     /// sampled.
     pub(crate) span: Option<Span>,
+    /// `None` if traces are disabled.
     pub(crate) trace_context: Option<LazyTraceContext>,
 }
 
 impl RequestSpan {
-    /// Closes the span of a request that has ended, and drops its span context.
+    /// Closes the span of a request that has ended, and drops its trace context.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if let Some(span) = self.span.take() {
@@ -276,7 +282,7 @@ impl Tracer {
         }
     }
 
-    /// Creates the request's span context, which contains the decision whether to sample the
+    /// Creates the request's trace context, which contains the decision whether to sample the
     /// request.
     fn sample(&self, head: &RequestHead, parent: Option<&TraceContext>) -> LazyTraceContext {
         let sampler = self.sampler.borrow();
@@ -288,7 +294,7 @@ impl Tracer {
             Some(parent) => {
                 parent.child(seed.span_id(), parent.is_sampled() && route_threshold != Some(0))
             }
-            None if seed.sample() >> 1 >= route_threshold.unwrap_or(sampler.threshold) => {
+            None if seed.sampling_number() >> 1 >= route_threshold.unwrap_or(sampler.threshold) => {
                 return LazyTraceContext::Unsampled(seed);
             }
             None => seed.root(true),
@@ -318,6 +324,7 @@ mod tests {
             let fields = traceparent.map(|value| (&b"traceparent"[..], value.as_bytes()));
             let fields = fields.into_iter().chain([(&b"host"[..], &b"a"[..])]);
             let mut head = RequestHead::build(&Limits::default(), &line, fields).unwrap();
+            // Stores the route in `head`, where `sample` reads it.
             let _target =
                 application.find(&mut head, &peregrine_web::connection::ConnectionInfo::default());
             let parent =

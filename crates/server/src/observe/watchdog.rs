@@ -1,11 +1,11 @@
 //! Detects handlers that block their thread, at almost no cost to other handlers.
 //!
-//! A worker records in its [`Heartbeat`] which route's handler it polls. Each poll costs three
-//! stores and a load (plain ones on x86), plus a load after the poll. The worker does not read a
-//! clock. A separate watchdog thread checks the heartbeats of all workers from time to time
-//! ([`PollWatchdog`]). If a heartbeat shows the same poll for too long, the handler is blocking,
-//! and the thread logs a warning with the route while the handler still blocks. If no handler was
-//! polled between checks, the thread sleeps until the next poll wakes it.
+//! A worker records in its [`Heartbeat`] which route's handler it polls. Each poll costs only a few
+//! loads and stores. The worker does not read a clock. A separate watchdog thread checks the
+//! heartbeats of all workers from time to time ([`PollWatchdog`]). If a heartbeat shows the same
+//! poll for too long, the handler is blocking, and the thread logs a warning with the route while
+//! the handler still blocks. If no handler was polled between checks, the thread sleeps until the
+//! next poll wakes it.
 //!
 //! For a handler inside a mounted service, the warning can only name the mount. After such a poll,
 //! the worker sees that a warning was logged for it, and logs the request.
@@ -50,8 +50,10 @@ pub struct Heartbeat {
     reported_poll: AtomicUsize,
     /// Whether the next poll must wake the watchdog thread.
     should_wake_watchdog: AtomicBool,
+    /// The watchdog thread.
     watchdog: OnceLock<Thread>,
     blocking_polls: AtomicUsize,
+    /// The names of the routes, by the address of their pattern.
     routes: OnceLock<HashMap<usize, String>>,
 }
 
@@ -88,7 +90,7 @@ impl Heartbeat {
         }
     }
 
-    /// The number of the current poll and the pattern of its route, if a handler is being polled.
+    /// The number of the current poll and the name of its route, if a handler is being polled.
     #[must_use]
     pub fn current_poll(&self) -> Option<(usize, String)> {
         let route = self.route.load(Ordering::Acquire);
@@ -158,7 +160,8 @@ struct WatchedWorker {
     heartbeat: Weak<Heartbeat>,
     last_poll: usize,
     since: Duration,
-    is_reported: bool,
+    /// Whether `last_poll` has been counted as blocking.
+    is_counted: bool,
 }
 
 /// A handler that currently blocks its thread.
@@ -166,7 +169,7 @@ struct WatchedWorker {
 pub struct BlockingHandler {
     /// The worker's index among those that are watched.
     pub worker: usize,
-    /// The route's pattern.
+    /// The route's name: its pattern, or `(no route)`.
     pub route: String,
     /// A lower bound of how long it has blocked so far.
     pub time: Duration,
@@ -185,7 +188,7 @@ impl PollWatchdog {
             heartbeat,
             last_poll: 0,
             since: Duration::ZERO,
-            is_reported: false,
+            is_counted: false,
         };
         let workers = heartbeats.into_iter().map(new_worker).collect();
         Self { threshold, workers, idle_checks: 0, last_warnings: HashMap::new() }
@@ -200,8 +203,8 @@ impl PollWatchdog {
         (self.idle_checks < IDLE_CHECKS).then_some(self.threshold / 2)
     }
 
-    /// Returns the handlers that have blocked their thread for longer than the threshold and have
-    /// not been reported yet. Each route is reported at most once a minute. Returns `None` when all
+    /// Returns the handlers that have blocked their thread for at least the threshold and have not
+    /// been reported yet. Each route is reported at most once a minute. Returns `None` when all
     /// workers have ended.
     ///
     /// `now` is the current time on any monotonic clock, the same for all calls.
@@ -218,16 +221,16 @@ impl PollWatchdog {
                 *watched = WatchedWorker {
                     last_poll: poll_number,
                     since: now,
-                    is_reported: false,
+                    is_counted: false,
                     heartbeat: watched.heartbeat.clone(),
                 };
                 continue;
             }
             let time = now.saturating_sub(watched.since);
-            if time < self.threshold || watched.is_reported {
+            if time < self.threshold || watched.is_counted {
                 continue;
             }
-            watched.is_reported = true;
+            watched.is_counted = true;
             heartbeat.blocking_polls.fetch_add(1, Ordering::Relaxed);
             let route = heartbeat.route_name(route);
             let may_warn = self
@@ -244,7 +247,7 @@ impl PollWatchdog {
         (!all_ended).then_some(blocked)
     }
 
-    /// `is_idle`: the last check found nothing new. If so, sets the flag that makes the next poll
+    /// `is_idle`: this check found nothing new. If so, sets the flag that makes the next poll
     /// wake this thread; otherwise, clears it.
     fn update_idle(&mut self, is_idle: bool) {
         let was_idle = self.idle_checks > 0;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Spawns a task that runs the handler of `exchange` until it ends, its `deadline` expires, or the
+/// Spawns a task that runs the handler of `exchange` until it ends, `deadline` expires, or the
 /// worker enters `Lifecycle::ForceClosing`. `peer` and `accepted_at` are for the log and the
 /// shutdown report.
 pub(crate) fn spawn_detached<D: Driver>(
@@ -50,12 +50,12 @@ pub(crate) fn spawn_detached<D: Driver>(
         .await;
         if was_force_closed {
             let now = worker.driver.now();
-            let request = exchange.in_flight();
+            let in_flight = exchange.in_flight();
             worker.force_closed.borrow_mut().push(ForceClosed {
                 peer,
                 request: Some(request_name(&exchange)),
                 stage: InFlightStage::Handler,
-                in_flight_for: request
+                in_flight_for: in_flight
                     .and_then(|request| request.pending_since)
                     .map(|since| now.saturating_sub(since)),
                 connection_age: now.saturating_sub(accepted_at),

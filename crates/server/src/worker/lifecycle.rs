@@ -11,7 +11,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The lifecycle state of all workers. It only moves forward through these variants.
+/// The lifecycle state of the server, which its workers follow. It only moves forward through these
+/// variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// Prepare, but do not accept connections yet: another process still serves at the same
@@ -20,9 +21,9 @@ pub enum Lifecycle {
     /// Accept and serve connections.
     #[default]
     Serving,
-    /// Accept and serve, but close each connection after its next response. If a worker must drain
-    /// and [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set, it enters this
-    /// state first.
+    /// Accept and serve, but close each connection after its next response. Only a worker enters
+    /// this state, before `Draining`, if
+    /// [`Limits::lame_duck_period`](crate::Limits::lame_duck_period) is set.
     LameDuck,
     /// Drain without a lame-duck time, because another process serves at the same addresses from
     /// now on. Otherwise the same as `Draining`.
@@ -38,12 +39,13 @@ pub enum Lifecycle {
 pub struct WorkerReport {
     /// The worker's final counts.
     pub stats: WorkerStats,
-    /// The connections that were still busy when the shutdown timeout expired.
+    /// The connections and handlers that were still busy when the shutdown timeout expired.
     pub force_closed: Vec<ForceClosed>,
 }
 
 /// A connection that the shutdown ended in the middle of its work, or a handler that the shutdown
-/// aborted after the handler had outlived its connection.
+/// aborted after the handler had outlived its connection. An HTTP/2 connection has one value for
+/// each unfinished request.
 #[doc(alias = "worker_shutdown_timeout")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForceClosed {
@@ -54,8 +56,8 @@ pub struct ForceClosed {
     pub request: Option<String>,
     /// The work that was unfinished when the connection was force-closed.
     pub stage: InFlightStage,
-    /// How long the request had been in progress since it first had to wait; `None` if it never had
-    /// to.
+    /// How long the request had been in progress since it first had to wait. `None` if it never had
+    /// to, or if only the delivery of its response was unfinished.
     pub in_flight_for: Option<Duration>,
     /// How long the connection had existed.
     pub connection_age: Duration,

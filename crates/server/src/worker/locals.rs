@@ -29,7 +29,7 @@ impl WorkerLocals {
         Self { clock: timer::current(), lifecycle: shutdown::installed() }
     }
 
-    /// Sets this state on the thread.
+    /// Sets this state on the current thread.
     pub fn install(&self) {
         match &self.clock {
             Some(clock) => timer::install(Rc::clone(clock)),
@@ -81,7 +81,7 @@ impl<D: Driver> Timer for WorkerTimer<D> {
         self.worker.upgrade().map_or(Duration::ZERO, |worker| worker.driver.now())
     }
 
-    fn is_draining(&self) -> bool {
+    fn is_server_draining(&self) -> bool {
         self.worker.upgrade().is_none_or(|worker| worker.lifecycle() >= Lifecycle::Draining)
     }
 }

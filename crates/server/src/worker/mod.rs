@@ -65,17 +65,17 @@ pub(crate) struct Worker<D: Driver> {
     pub(crate) handshake_limiter: Rc<HandshakeLimiter>,
     /// Rejects requests and connections when the worker is overloaded.
     pub(crate) admission: Rc<AdmissionController>,
-    /// Tracks the connections in reserved slots, which are accepted when memory is short or few
-    /// connection slots are left.
+    /// Tracks the connections in reserved slots, which are accepted when memory, connection slots
+    /// or file descriptors are short.
     pub(crate) reserved_slots: Rc<ReservedSlots>,
     /// How many connection slots are reserved: [`WorkerLimits::reserved_connections`].
     pub(crate) reserved_slot_count: usize,
-    /// Force-closed so far, for the [`WorkerReport`](lifecycle::WorkerReport).
+    /// The entries so far for [`WorkerReport::force_closed`](lifecycle::WorkerReport).
     pub(crate) force_closed: RefCell<Vec<ForceClosed>>,
     lifecycle: Cell<Lifecycle>,
     /// When the current lifecycle state began.
     lifecycle_since: Cell<Duration>,
-    /// The latest value of the `Date` field, and its second since the Unix epoch.
+    /// A second since the Unix epoch, and the value of the `Date` field in that second.
     date: Cell<(u64, Date)>,
     /// The local address of the latest connection.
     last_local_addr: RefCell<Arc<ConnectionAddr>>,
@@ -98,7 +98,8 @@ fn build_request_recorder<D: Driver>(
         is_needed.then(|| RequestRecorder::new(instrumentation.metrics(), clock, log, tracer))?;
     let weak = Rc::downgrade(&recorder);
     let flush = move |now| weak.upgrade().iter().for_each(|recorder| recorder.flush_batch(now));
-    // False: this driver never calls `flush`, so the recorder must read the clock for each request.
+    // If this returns false, the driver never calls `flush`. The recorder then reads the clock for
+    // each request.
     if driver.on_iteration_end(flush) {
         recorder.enable_batching();
     }

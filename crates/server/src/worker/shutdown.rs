@@ -1,10 +1,9 @@
 //! Ends a worker: first its connections, then the application, then tasks and blocking functions
 //! that outlive their requests.
 //!
-//! Tasks on the worker's runtime, and functions on its blocking threads, may outlive the requests
-//! that started them. The worker waits for both until the deadline. Before that, it drops the
-//! application, because some tasks end only then, such as the maintenance task of a connection pool
-//! that the application owns.
+//! The worker waits for these tasks and functions for up to `background_task_timeout`, but not
+//! beyond the shutdown timeout. It drops the application before it waits, because some tasks end
+//! only then, such as the maintenance task of a connection pool that the application owns.
 
 use super::Worker;
 use super::lifecycle::{Lifecycle, WorkerReport, race};
@@ -101,18 +100,19 @@ pub(crate) async fn run<D: Driver>(
     {
         worker.set_lifecycle(Lifecycle::Serving);
     }
-    let mut next = next_lifecycle(&mut lifecycle, Lifecycle::Serving).await;
+    let mut requested = next_lifecycle(&mut lifecycle, Lifecycle::Serving).await;
     let deadline = worker.driver.now().saturating_add(worker.limits.shutdown_timeout);
-    if next == Lifecycle::Draining && !worker.limits.lame_duck_period.is_zero() {
+    if requested == Lifecycle::Draining && !worker.limits.lame_duck_period.is_zero() {
         worker.set_lifecycle(Lifecycle::LameDuck);
         let lame_duck_end =
             worker.driver.now().saturating_add(worker.limits.lame_duck_period).min(deadline);
         race(worker.driver.sleep_until(lame_duck_end), force_close_requested(&mut lifecycle)).await;
-        next = *lifecycle.borrow();
+        requested = *lifecycle.borrow();
     }
-    next = next.max(Lifecycle::Draining);
-    worker.set_lifecycle(next);
-    if next < Lifecycle::ForceClosing {
+    // From here on, `HandingOver` is the same as `Draining`.
+    let state = requested.max(Lifecycle::Draining);
+    worker.set_lifecycle(state);
+    if state < Lifecycle::ForceClosing {
         let timeout = worker.driver.sleep_until(deadline);
         race(
             worker.instrumentation.wait_work_done(),
@@ -121,6 +121,7 @@ pub(crate) async fn run<D: Driver>(
         .await;
         worker.set_lifecycle(Lifecycle::ForceClosing);
     }
+    // In `ForceClosing`, all connections end immediately, so this needs no timeout.
     worker.instrumentation.wait_work_done().await;
     let report =
         WorkerReport { force_closed: worker.force_closed.take(), ..WorkerReport::default() };
@@ -177,13 +178,15 @@ impl<D: Driver> RemainingWork<D> {
         let deadline = self.deadline.min(now.saturating_add(self.limits.background_task_timeout));
         self.wait_for_tasks(deadline).await;
         self.instrumentation.set_aborted_tasks(self.driver.tokio_tasks());
-        // If the deadline is too far away for `Instant`, wait without a deadline.
-        let deadline = Instant::now().checked_add(deadline.saturating_sub(self.driver.now()));
+        // `None`, which means no deadline, if the deadline is too far away for `Instant`.
+        let deadline_instant =
+            Instant::now().checked_add(deadline.saturating_sub(self.driver.now()));
         let (instrumentation, lifecycle) =
             (Rc::clone(&self.instrumentation), self.lifecycle.clone());
-        self.driver.wait_for_blocking_tasks_while(move |still_running| {
+        // Only sets how long `Driver::run` waits later.
+        self.driver.keep_waiting_for_blocking_tasks_while(move |still_running| {
             instrumentation.set_abandoned_blocking_tasks(still_running);
-            deadline.is_none_or(|deadline| Instant::now() < deadline)
+            deadline_instant.is_none_or(|deadline| Instant::now() < deadline)
                 && *lifecycle.borrow() < Lifecycle::ForceClosing
         });
     }
@@ -200,8 +203,9 @@ impl<D: Driver> RemainingWork<D> {
             }
             is_expired = now >= deadline || *self.lifecycle.borrow() >= Lifecycle::ForceClosing;
             if is_expired {
-                // Tasks that were just aborted, or whose connection has just ended, get a moment to
-                // end, so that they do not count as aborted by the shutdown.
+                // Tasks that are about to end anyway, because the application aborted them or their
+                // connection has just ended, get a moment, so that they are not counted as aborted
+                // by the shutdown.
                 self.driver.sleep_until(now + TASK_CHECK_INTERVAL_MIN).await;
                 continue;
             }

@@ -32,7 +32,7 @@ fn a_run_does_not_depend_on_threads_or_other_runs() {
         .map(|thread| thread.join().expect("the thread does not panic"))
         .collect();
     assert_eq!(concurrent, sequential);
-    // On a thread on which other runs were aborted before.
+    // The same on a thread on which other runs were aborted before.
     for seed in 0..4 {
         let _ = run_failure(&single_seed(), seed, async |sim: Sim| {
             let client = sim.serve(app).client();

@@ -291,10 +291,10 @@ fn a_test_determines_exactly_when_a_client_disconnects() {
             let counts = counts.clone();
             App::new().post("/", async move |body: Body| {
                 let mut guard = counts.begin();
-                let read = body.collect(1_000).await;
+                let collected = body.collect(1_000).await;
                 tokio::time::sleep(SECOND).await;
                 guard.1 = true;
-                read.map_or("gone".to_owned(), |bytes| bytes.len().to_string())
+                collected.map_or("gone".to_owned(), |bytes| bytes.len().to_string())
             })
         };
         let server = sim.serve(app);
@@ -436,8 +436,8 @@ fn each_worker_has_its_own_timers_and_shutdown() {
         for pending in pending_requests {
             assert_eq!(pending.await.expect("the server drains the request").text(), "stopping");
         }
-        // Comments are sent by the clock of the stream's worker, not of the worker that was
-        // announced last.
+        // Comments are sent by the clock of the stream's worker, not of the worker whose state was
+        // installed last.
         for events in &mut events {
             let comment = sim.timeout(HOUR, events.chunk()).await.expect("comments are sent");
             assert!(comment.is_some_and(|piece| piece.is_ok_and(|piece| piece.starts_with(b":"))));

@@ -1,4 +1,4 @@
-//! Keeps a request's values on its thread while a tower layer may move to other threads.
+//! Keeps a request's calls and bodies on its thread, even if a tower layer moves to another one.
 //!
 //! Many layers require `Send`, but our bodies and calls are not `Send`. So a layer gets
 //! [`LocalHandle`]s. The calls and bodies that they refer to ([`LocalValue`]s) stay in a
@@ -89,7 +89,8 @@ enum ValueSlot {
     Occupied(LocalValue),
 }
 
-/// The state of one request. Later requests reuse the row and the capacity of its slots.
+/// A row of the table: the state of one request. Later requests reuse the row and the capacity of
+/// its slots.
 #[derive(Default)]
 struct RequestState {
     /// Zero while the row is free.
@@ -182,15 +183,15 @@ impl RequestRef {
         completion_waker.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Makes the request's owner start a call, from any thread. The receiver yields the outcome, or
-    /// an error if the request is over or too many calls are queued.
+    /// Makes the request's owner start a call. May be called on any thread. The receiver yields the
+    /// outcome, or an error if the layer has responded or too many calls are queued.
     pub(crate) fn send_call(
         &self,
         request: http::Request<SendBoxBody>,
     ) -> oneshot::Receiver<CallOutcome> {
-        let (reply, response) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
         self.send_command(Command::StartCall(Box::new(RemoteCall { request, reply })));
-        response
+        outcome
     }
 
     fn send_command(&self, command: Command) {
@@ -209,8 +210,8 @@ impl RequestRef {
 }
 
 impl Command {
-    /// Drops the command, which notifies its sender. No lock may be held: destructors of dropped
-    /// values may run arbitrary code.
+    /// Drops the command, which notifies its sender. The caller must not hold a lock, because the
+    /// destructors of the dropped values may run arbitrary code.
     fn reject(self) {
         if let Self::ForwardBody(_, channel) = self {
             BodyForwarder::abort(channel);
@@ -276,11 +277,11 @@ impl LocalHandle {
 
     /// Makes the owner continue the call, and returns the receiver of its outcome.
     pub(crate) fn resume_call(mut self) -> oneshot::Receiver<CallOutcome> {
-        let (reply, response) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
         if let Some(slot) = self.slot.take() {
             self.request_ref.send_command(Command::ResumeCall(slot, reply));
         }
-        response
+        outcome
     }
 
     /// Makes the owner forward the body over `channel`.

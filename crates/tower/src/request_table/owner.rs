@@ -9,17 +9,18 @@ use peregrine_web::response::AfterResponse;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// Owns a request's values, and executes the commands of other threads. Dropping it drops all of
-/// the values.
+/// Owns those values of a request that cannot leave this thread (the original request, calls and
+/// bodies), and executes the commands that their handles on other threads send. Dropping the owner
+/// drops all of the values.
 pub(crate) struct RequestOwner {
     request_ref: Arc<RequestRef>,
     call_starter: CallStarter,
-    /// The calls in progress that other threads wait for.
+    /// The calls in progress whose outcome another thread awaits.
     calls: Vec<(LocalCall<'static>, Option<CallReply>)>,
     /// The bodies that other threads read.
     forwarders: Vec<BodyForwarder>,
-    /// Work to do after the response, once [`LocalProvider::run_to_completion`] has taken it from
-    /// the row.
+    /// Work to do after the response. [`LocalProvider::run_to_completion`] moves it here from the
+    /// row.
     after_response: Vec<AfterResponse>,
 }
 
@@ -29,7 +30,7 @@ pub(crate) enum CallStarter {
     Owner(fn(http::Request<SendBoxBody>) -> LocalCall<'static>),
     /// The code that polls the owner takes them from this queue, and starts and polls them.
     Poller(Vec<RemoteCall>),
-    /// No code, because the layer has responded.
+    /// No further call is started, because the layer has responded.
     Closed,
 }
 
@@ -91,10 +92,12 @@ impl RequestOwner {
                     self.calls.push((start(call.request), Some(call.reply)))
                 }
                 CallStarter::Poller(calls) => calls.push(*call),
-                CallStarter::Closed => {}
+                // Rejects the call: dropping its reply makes the layer's future yield a 500.
+                CallStarter::Closed => drop(call),
             },
             Command::ResumeCall(slot, reply) => {
-                // No waker is needed if this empties the row, because the owner is being polled.
+                // `take_value` also returns a waker if the row is now empty. It is not needed here
+                // or below, because the owner is being polled.
                 if let Some((Some(LocalValue::Call(call)), _)) =
                     self.request_ref.with_row(|row| row.take_value(slot))
                 {

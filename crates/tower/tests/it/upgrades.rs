@@ -87,7 +87,7 @@ impl Connection {
             tokio::task::yield_now().await;
         }
         let mut sent = Vec::new();
-        let _ = self.outgoing.poll_drain(&mut Context::from_waker(Waker::noop()), &mut sent);
+        let _ = self.outgoing.poll_take(&mut Context::from_waker(Waker::noop()), &mut sent);
         (has_ended, sent)
     }
 }

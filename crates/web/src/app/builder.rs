@@ -16,9 +16,9 @@ use peregrine_router::may_be_ambiguous;
 use std::panic::Location;
 use std::rc::Rc;
 
-/// All routes of an application under construction, passed from scope to scope.
+/// The parts of an application under construction, passed from scope to scope.
 pub(crate) struct AppBuilder {
-    #[expect(clippy::vec_box, reason = "growing a vector of pointers frees only small blocks")]
+    #[expect(clippy::vec_box, reason = "growing a vector of large entries frees large blocks")]
     pub(crate) routes: Vec<Box<RouteEntry>>,
     pub(crate) fallbacks: Vec<ScopeFallback>,
     pub(crate) errors: Vec<BuildErrorKind>,
@@ -52,6 +52,7 @@ impl AppBuilder {
             has_slash_variant,
         } in expanded
         {
+            // An entry of a merged application was already expanded once, without this prefix.
             typed_parameters.extend_from_slice(&entry.typed_parameters);
             let omitted = entry.omitted + omitted;
             let is_slash_variant = entry.is_slash_variant || is_slash_variant;
@@ -104,7 +105,7 @@ pub(crate) struct RouteEntry {
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: MethodFilter,
     pub(crate) endpoint: Rc<dyn Endpoint>,
-    /// Handles requests for the pattern whose method has no handler.
+    /// Handles requests that match the pattern, but whose method has no handler.
     pub(crate) default_response: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
@@ -113,24 +114,25 @@ pub(crate) struct RouteEntry {
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
     /// trailing slashes, this entry is dropped.
     pub(crate) is_slash_variant: bool,
-    /// The route also matches its path with a trailing slash. The root has no such path, but
-    /// merging the route under a prefix creates one.
+    /// The handler also serves the path with a trailing slash, for which there is another entry
+    /// with `is_slash_variant`. The root `/` has no such entry until it is merged under a prefix.
     pub(crate) has_slash_variant: bool,
     pub(crate) location: &'static Location<'static>,
 }
 
 impl RouteEntry {
-    /// How errors describe the route. Its name, if it has one, is in `requirements`.
+    /// How errors describe the route.
     pub(crate) fn description(&self) -> String {
         format!("{} {} ({})", self.methods, self.pattern, self.location)
     }
 
     /// Whether a guard or a parameter type can reject a request that matches the pattern.
-    pub(crate) fn is_guarded(&self) -> bool {
+    pub(crate) fn has_conditions(&self) -> bool {
         !self.guards.is_empty() || !self.typed_parameters.is_empty()
     }
 
-    /// Reports options of routes inside the handler that the server cannot apply.
+    /// If the handler is an application, reports the options of its routes that the server cannot
+    /// apply.
     pub(crate) fn check_options(&self, errors: &mut Vec<BuildErrorKind>) {
         check_nested_options(&self.description(), &self.requirements, &self.options, errors);
     }
@@ -138,10 +140,10 @@ impl RouteEntry {
 
 impl From<RouteEntry> for BuiltRoute {
     fn from(entry: RouteEntry) -> Self {
-        let is_guarded = entry.is_guarded();
+        let has_conditions = entry.has_conditions();
         let has_parameters = entry.pattern.contains('{');
-        let is_literal =
-            !is_guarded && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
+        let is_unconditional_literal =
+            !has_conditions && !has_parameters && !may_be_ambiguous(entry.pattern.as_bytes());
         let details = RouteDetails {
             name: entry.requirements.route_name().map(Rc::clone),
             metadata: entry.requirements.metadata_values().to_vec(),
@@ -168,8 +170,8 @@ impl From<RouteEntry> for BuiltRoute {
             endpoint,
             default_response,
             options,
-            is_guarded,
-            is_literal,
+            has_conditions,
+            is_unconditional_literal,
             conditions,
             context,
             pattern,
@@ -181,8 +183,8 @@ impl From<RouteEntry> for BuiltRoute {
 }
 
 impl Fallback {
-    /// The fallback of the scope with this prefix. `Args` and `Via` are inferred markers
-    /// ([`Handler`]).
+    /// Creates the fallback of the scope with this prefix, and adds its errors to `builder`. `Args`
+    /// and `Via` are inferred markers ([`Handler`]).
     pub(crate) fn new<Args, Via, H>(
         prefix: &str,
         handler: H,

@@ -1,4 +1,4 @@
-//! Compares routes with the same path, to determine which methods each one handles and which ones
+//! Compares routes with the same path, to determine which methods each one handles and which routes
 //! are unreachable.
 
 use crate::app::TrailingSlash;
@@ -11,11 +11,12 @@ use peregrine_router::MethodSet;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// Returns the methods that each entry handles: its own, and HEAD if it handles GET. An `any` entry
-/// handles the methods that no other entry with the same shape and conditions handles.
+/// Returns the methods that each entry handles. Among entries with the same shape and conditions,
+/// one for GET also handles HEAD if none is for HEAD, and an `any` entry handles the methods that
+/// no other entry handles.
 pub(crate) fn method_sets(
     entries: &[Box<RouteEntry>],
-    index: &mut MethodIndex,
+    method_index: &mut MethodIndex,
     slash_policy: TrailingSlash,
 ) -> Result<Vec<MethodSet>, BuildErrorKind> {
     let mut keyed = Vec::with_capacity(entries.len());
@@ -26,7 +27,8 @@ pub(crate) fn method_sets(
             // Determined below, when the methods of the other entries are known.
             MethodFilter::Any => MethodSet::NONE,
             MethodFilter::One(method) => {
-                let number = index.add(method).ok_or_else(|| BuildErrorKind::LimitExceeded {
+                let number = method_index.add(method);
+                let number = number.ok_or_else(|| BuildErrorKind::LimitExceeded {
                     message: format!(
                         "{} is one method too many: an application can name \
                          {EXTENSION_METHODS_MAX} extension methods; use `any` for some and check \
@@ -37,8 +39,8 @@ pub(crate) fn method_sets(
                 MethodSet::single(number)
             }
         };
-        // Routes with different guards do not claim methods from each other: they are checked in
-        // order.
+        // The key contains the conditions: routes with different conditions do not claim methods
+        // from each other, because they are checked in order.
         let key = overlap_key(entry, slash_policy);
         let claimed = claimed_by_key.entry(key.clone()).or_default();
         *claimed = claimed.union(methods);
@@ -54,6 +56,7 @@ pub(crate) fn method_sets(
         .map(|(key, methods)| {
             let claimed = claimed_by_key[&key];
             if methods.is_empty() {
+                // An `any` entry.
                 MethodSet::from_bits(!with_head(claimed).bits())
             } else if methods == get && !claimed.contains(KnownMethod::Head as u8) {
                 with_head(methods)
@@ -64,12 +67,12 @@ pub(crate) fn method_sets(
         .collect())
 }
 
-/// The shape of the entry's pattern and its conditions; equal for entries that handle the same
-/// requests.
+/// The shape of the entry's pattern and its conditions; equal for entries that accept the same
+/// requests, methods aside.
 fn overlap_key(entry: &RouteEntry, slash_policy: TrailingSlash) -> String {
     let mut key = pattern_shape(&entry.pattern, slash_policy);
     for condition in condition_keys(entry) {
-        // A path cannot contain a question mark, so it separates the conditions.
+        // A question mark, which a path cannot contain, separates the conditions.
         key += &format!("?{condition}");
     }
     key
@@ -79,7 +82,7 @@ fn overlap_key(entry: &RouteEntry, slash_policy: TrailingSlash) -> String {
 fn condition_keys(entry: &RouteEntry) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     for (index, name) in parameter_names(&entry.pattern).into_iter().enumerate() {
-        let typed = entry.typed_parameters.iter().filter(|(typed, _)| typed == name);
+        let typed = entry.typed_parameters.iter().filter(|(typed_name, _)| typed_name == name);
         keys.extend(typed.map(|(_, kind)| format!("{index}:{}", kind.name)));
     }
     keys.extend(entry.guards.iter().map(|guard| match guard.equality_key() {
@@ -89,20 +92,21 @@ fn condition_keys(entry: &RouteEntry) -> BTreeSet<String> {
     keys
 }
 
-/// Reports guarded routes that are unreachable because a route checked earlier accepts every
-/// request that they accept. `order` is the order in which routes are checked.
+/// Reports routes with conditions that are unreachable because a route checked earlier accepts
+/// every request that they accept. `order` contains the IDs and methods of the routes, in the order
+/// in which routes are checked.
 pub(crate) fn report_shadowed(
     entries: &[Box<RouteEntry>],
     order: &[(u32, MethodSet)],
     slash_policy: TrailingSlash,
     errors: &mut Vec<BuildErrorKind>,
 ) {
-    // For each shape, the earlier routes with their methods and conditions.
+    // For each shape, the earlier routes that have conditions, with their methods and conditions.
     type Earlier<'e> = (&'e RouteEntry, MethodSet, BTreeSet<String>);
     let mut checked: HashMap<String, Vec<Earlier<'_>>> = HashMap::new();
     for (id, methods) in order {
         let entry = &*entries[*id as usize];
-        if !entry.is_guarded() {
+        if !entry.has_conditions() {
             continue;
         }
         let conditions = condition_keys(entry);
@@ -112,10 +116,10 @@ pub(crate) fn report_shadowed(
                 && earlier_conditions.is_subset(&conditions)
         };
         if let Some((first, ..)) = earlier.iter().find(accepts_all) {
-            // One call may add several patterns, and a slash variant: these do not conflict with
-            // each other.
-            let is_other = first.location != entry.location || first.pattern == entry.pattern;
-            if is_other && !entry.is_slash_variant {
+            // One call may add several patterns, and a slash variant: these have the same location
+            // and do not conflict. If the patterns are equal too, the line was executed twice.
+            let is_other_call = first.location != entry.location || first.pattern == entry.pattern;
+            if is_other_call && !entry.is_slash_variant {
                 let (first, second) = (first.description(), entry.description());
                 errors.push(BuildErrorKind::Shadowed { first, second });
             }
@@ -124,7 +128,8 @@ pub(crate) fn report_shadowed(
     }
 }
 
-/// The pattern with the names of its parameters removed.
+/// The pattern with the names of its parameters removed, and without a trailing slash if these are
+/// ignored.
 fn pattern_shape(pattern: &str, slash_policy: TrailingSlash) -> String {
     let mut shape = String::with_capacity(pattern.len());
     let mut rest = pattern;

@@ -31,9 +31,9 @@ pub(crate) struct AppContext {
 }
 
 impl AppContext {
-    /// Registers `other`, the context of a merged application to which `states` were added. It
-    /// receives this application's problem renderer, table and states when they are set. Values
-    /// that `other` already has take precedence.
+    /// Registers `other`, the context of a merged application to which `states` were added. `other`
+    /// receives this application's problem renderer, table and states when they are set. Its own
+    /// renderer and states take precedence.
     pub(crate) fn add_merged(&self, other: Rc<Self>, states: States) {
         self.merged.borrow_mut().push((other, states));
     }
@@ -87,9 +87,11 @@ impl AppContext {
 /// The endpoints for requests without a route, inside the root scope's middleware.
 #[derive(Clone)]
 pub(crate) struct Unmatched {
-    /// Called when no route handles the request, except for a 405: the application's fallback, a
-    /// 404, a redirect that adds or removes a slash, or the response to `OPTIONS *`.
+    /// Called when no route and no scope's fallback handles the request, except for a 405.
+    /// Redirects to the path with or without a slash, responds to `OPTIONS *`, calls the
+    /// application's fallback, or responds 404.
     pub(crate) not_found: Rc<dyn Endpoint>,
+    /// The options of that fallback, or the defaults.
     pub(crate) not_found_options: RouteOptions,
     /// Whether `not_found` calls the application's fallback instead of responding 404.
     pub(crate) has_fallback: bool,
@@ -135,7 +137,8 @@ impl<S: Service + 'static> Endpoint for RenderProblems<S> {
         slot.pin(async move {
             let head = request.parts.head.share();
             let response = self.service.call(request).await;
-            // Set, as checked above: the future owns `self`, so it cannot keep the reference.
+            // The renderer is set, as checked above. The future owns `self`, so it cannot also
+            // contain the reference that the check returned.
             match self.context.problem_renderer.get() {
                 Some(renderer) => {
                     strip_problem_extensions(render_problem(&**renderer, &head, response))
@@ -148,18 +151,18 @@ impl<S: Service + 'static> Endpoint for RenderProblems<S> {
 
 /// An endpoint of a merged application, whose own states take precedence over those of the
 /// enclosing application.
-pub(crate) struct MergedApp {
+pub(crate) struct MergedEndpoint {
     context: Rc<AppContext>,
     endpoint: Rc<dyn Endpoint>,
 }
 
-impl MergedApp {
+impl MergedEndpoint {
     pub(crate) fn new(context: &Rc<AppContext>, endpoint: Rc<dyn Endpoint>) -> Self {
         Self { context: Rc::clone(context), endpoint }
     }
 }
 
-impl DynService for MergedApp {
+impl DynService for MergedEndpoint {
     fn call_dyn<'s>(
         &'s self,
         slot: FutureSlot,
@@ -170,7 +173,7 @@ impl DynService for MergedApp {
     }
 }
 
-impl Endpoint for MergedApp {
+impl Endpoint for MergedEndpoint {
     fn call_owned(
         self: Rc<Self>,
         slot: FutureSlot,
@@ -255,15 +258,16 @@ fn not_found(head: &RequestHead) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-route", detail)
 }
 
-fn method_not_allowed(head: &RequestHead, names: &str) -> Response {
+/// A 405, or the automatic response to OPTIONS. `method_names` is the value of `Allow`.
+fn method_not_allowed(head: &RequestHead, method_names: &str) -> Response {
     // Method names are tokens, so the conversion cannot fail.
-    let allow = HeaderValue::from_str(names).unwrap_or(HeaderValue::from_static(""));
+    let allow = HeaderValue::from_str(method_names).unwrap_or(HeaderValue::from_static(""));
     if head.index().method == peregrine_proto::Method::Options {
         return Response::new(StatusCode::NO_CONTENT).with_header(ALLOW, allow);
     }
     let (method, path) = (head.method_str(), head.path());
-    let detail = format!("{path} does not support {method}. It supports {names}.");
-    let allowed: Vec<_> = names.split(", ").collect();
+    let detail = format!("{path} does not support {method}. It supports {method_names}.");
+    let allowed: Vec<_> = method_names.split(", ").collect();
     let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
         .with_member("allow", allowed);
     // RFC 9110 §15.5.6: a 405 response must have an Allow field.
@@ -283,6 +287,7 @@ fn slash_redirect(request: &Request, add_slash: bool) -> Response {
     let response = Response::new(StatusCode::PERMANENT_REDIRECT);
     match HeaderValue::from_str(&location) {
         Ok(location) => response.with_header(LOCATION, location),
+        // The prefix or the path has characters that a field value cannot have.
         Err(_) => not_found(head).into_response(),
     }
 }

@@ -30,8 +30,7 @@ pub enum BuildErrorKind {
         /// The methods that both handle.
         methods: String,
     },
-    /// A route that is unreachable: a guarded route that is checked earlier accepts the same
-    /// requests.
+    /// A route that is unreachable: a route that is checked earlier accepts all of its requests.
     Shadowed {
         /// The route that is checked first.
         first: String,
@@ -45,11 +44,12 @@ pub enum BuildErrorKind {
         /// The state's type.
         state: &'static str,
     },
-    /// A handler expects path parameters that its pattern does not have.
+    /// The path parameters that a handler or its middleware expects do not match its pattern.
     PathMismatch {
         /// The route.
         route: String,
-        /// The parameters that the handler expects.
+        /// The number of parameters that the handler expects, or the names of those that are
+        /// missing.
         expected: String,
         /// The parameters that the pattern has.
         found: String,
@@ -66,7 +66,7 @@ pub enum BuildErrorKind {
     UnsupportedOption {
         /// The route.
         route: String,
-        /// The handler that the application is used as.
+        /// The route or fallback whose handler is the application.
         outer: String,
         /// The option.
         option: &'static str,
@@ -89,7 +89,8 @@ pub enum BuildErrorKind {
     },
     /// An invalid setting of a middleware or an extractor.
     InvalidSetting {
-        /// The middleware or extractor with the setting, and where it was added.
+        /// The middleware with the setting, or the route or fallback with the extractor, and where
+        /// it was added.
         owner: String,
         /// Why the setting is invalid, and how to fix it.
         reason: String,

@@ -17,9 +17,10 @@ pub(crate) struct Fallback {
     pub(crate) location: &'static Location<'static>,
 }
 
-/// A handler for requests below a prefix that have no route.
+/// A scope's fallback. It handles requests that have no route, if their path is the scope's prefix
+/// or below it.
 pub(crate) struct ScopeFallback {
-    /// The prefix as it was written.
+    /// The full prefix, as it was written.
     pub(crate) prefix: String,
     pub(crate) fallback: Fallback,
 }
@@ -35,7 +36,8 @@ const PATTERNS_PER_SCOPE: u32 = 3;
 /// All fallbacks are added under this method, because they handle any method.
 const ANY_METHOD: u8 = 0;
 
-/// The fallbacks of all scopes. Their prefixes are patterns, and match like the patterns of routes.
+/// The fallbacks of all scopes except the root scope, whose fallback is in `Unmatched`. Their
+/// prefixes are patterns, and match like the patterns of routes.
 pub(crate) struct Fallbacks {
     router: Router,
     all: Box<[ScopeFallback]>,

@@ -2,14 +2,14 @@
 //!
 //! [`HandlerExt::guard`](crate::HandlerExt::guard) guards one handler;
 //! [`Scope::guard`](crate::Scope::guard) and [`App::guard`](crate::App::guard) guard the routes
-//! that are added later. Several routes may have the same pattern and method if all but one are
-//! guarded. They are checked in the order in which they were added, the unguarded one last. If none
-//! of them accepts a request, the next pattern that matches its path is tried, as if the guarded
-//! routes did not exist.
+//! that are added later. Several routes may have the same pattern and method if at most one of them
+//! is unguarded. They are checked in the order in which they were added, the unguarded one last. If
+//! none of them accepts a request, the next pattern that matches its path is tried, as if the
+//! guarded routes did not exist.
 //!
 //! If an earlier route accepts all requests of a later route, the later route is unreachable, and
-//! building the application fails. This check covers all guards except closures and your own guard
-//! types.
+//! building the application fails. This check treats any two closures as different, and also any
+//! two guards of your own types that do not implement [`Guard::equality_key`].
 //!
 //! ```
 //! use peregrine::web::{App, HandlerExt, guard};
@@ -36,7 +36,7 @@ pub use crate::http::guard::{Guard, GuardContext};
 /// A guard created by a function of this module: a predicate and its description.
 struct FnGuard<F> {
     check: F,
-    name: String,
+    description: String,
     equality_key: Option<String>,
     header_names: Option<Vec<HeaderName>>,
 }
@@ -46,8 +46,8 @@ impl<F: Fn(&GuardContext<'_>) -> bool> Guard for FnGuard<F> {
         (self.check)(context)
     }
 
-    fn name(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.name)
+    fn description(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.description)
     }
 
     fn header_names(&self) -> Option<&[HeaderName]> {
@@ -61,44 +61,45 @@ impl<F: Fn(&GuardContext<'_>) -> bool> Guard for FnGuard<F> {
 
 impl<F> fmt::Debug for FnGuard<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        f.write_str(&self.description)
     }
 }
 
 /// Creates a guard that reads no header fields.
 fn new_guard(
-    name: String,
+    description: String,
     equality_key: Option<String>,
     check: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    new_guard_with_headers(Some(Vec::new()), name, equality_key, check)
+    new_guard_with_headers(Some(Vec::new()), description, equality_key, check)
 }
 
 /// Like [`new_guard`], but for a guard that also reads these header fields. `None` means that the
 /// fields are unknown.
 fn new_guard_with_headers(
     header_names: Option<Vec<HeaderName>>,
-    name: String,
+    description: String,
     equality_key: Option<String>,
     check: impl Fn(&GuardContext<'_>) -> bool,
 ) -> impl Guard + fmt::Debug {
-    FnGuard { check, name, equality_key, header_names }
+    FnGuard { check, description, equality_key, header_names }
 }
 
-/// The header fields that a guard on the field `name` reads: that field, or none if the name is not
-/// a token, because no request can have such a field.
+/// The header fields that a guard on the field `name` reads: that field, or an empty list if the
+/// name is not a token, because no request can have such a field.
 fn to_header_names(name: &str) -> Option<Vec<HeaderName>> {
     Some(HeaderName::from_bytes(name.as_bytes()).into_iter().collect())
 }
 
-/// The header fields that two guards read.
+/// The header fields that two guards read; `None` if those of one are unknown.
 fn combined_header_names(left: &impl Guard, right: &impl Guard) -> Option<Vec<HeaderName>> {
     Some([left.header_names()?, right.header_names()?].concat())
 }
 
 /// Declares which header fields `guard` reads. Besides these, it must depend only on the method,
-/// host, scheme, path and query. A closure by itself declares no fields. So caches must not store
-/// the responses of its route, nor those of other routes whose choice depends on the closure.
+/// host, scheme, path and query. Without this declaration, it is unknown which fields a closure
+/// reads, so caches must not store the responses of its route, nor those of routes that are chosen
+/// because the closure rejected the request.
 ///
 /// ```
 /// use peregrine::web::guard::{self, GuardContext};
@@ -124,7 +125,8 @@ pub fn varying_by<'f>(fields: impl IntoIterator<Item = &'f str>, guard: impl Gua
             .unwrap_or_else(|_| panic!("{name:?} is not the name of a header field"))
     };
     let fields = fields.into_iter().map(parse_name).collect();
-    let (description, key) = (guard.name().into_owned(), guard.equality_key().map(Cow::into_owned));
+    let (description, key) =
+        (guard.description().into_owned(), guard.equality_key().map(Cow::into_owned));
     new_guard_with_headers(Some(fields), description, key, move |context| guard.check(context))
 }
 
@@ -142,8 +144,8 @@ fn equality_key(kind: &str, arguments: impl fmt::Debug) -> Option<String> {
 /// but not `example.org` itself.
 pub fn host(host: impl Into<String>) -> impl Guard + fmt::Debug {
     let host = host.into().to_ascii_lowercase();
-    let name = format!("the host is {host}");
-    new_guard(name, equality_key("host", &host), move |context| {
+    let description = format!("the host is {host}");
+    new_guard(description, equality_key("host", &host), move |context| {
         let client = context.client();
         host_matches(&host, &client.host().to_ascii_lowercase(), client.is_secure())
     })
@@ -232,11 +234,11 @@ pub(crate) fn query_pairs(
     })
 }
 
-/// Accepts requests that the client sent over TLS, even behind trusted proxies
+/// Accepts requests that the client sent over TLS, to this server or to a trusted proxy
 /// ([`ClientInfo::is_secure`](crate::ClientInfo::is_secure)).
 pub fn secure() -> impl Guard + fmt::Debug {
-    let name = "the client speaks TLS".to_owned();
-    new_guard(name, equality_key("secure", ()), |context| context.client().is_secure())
+    let description = "the client speaks TLS".to_owned();
+    new_guard(description, equality_key("secure", ()), |context| context.client().is_secure())
 }
 
 /// Accepts requests with one of these methods. Use it to guard a scope, or a handler of
@@ -259,7 +261,7 @@ pub fn methods(methods: impl Into<Vec<Method>>) -> impl Guard + fmt::Debug {
 pub fn not(guard: impl Guard) -> impl Guard {
     let key = guard.equality_key().and_then(|inner| equality_key("not", inner));
     let (description, header_names) =
-        (format!("not ({})", guard.name()), guard.header_names().map(<[_]>::to_vec));
+        (format!("not ({})", guard.description()), guard.header_names().map(<[_]>::to_vec));
     new_guard_with_headers(header_names, description, key, move |context| !guard.check(context))
 }
 
@@ -268,7 +270,7 @@ pub fn not(guard: impl Guard) -> impl Guard {
 #[doc(alias = "All")]
 #[doc(alias = "and")]
 pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
-    let description = format!("({} and {})", left.name(), right.name());
+    let description = format!("({} and {})", left.description(), right.description());
     let key =
         left.equality_key().zip(right.equality_key()).and_then(|keys| equality_key("both", keys));
     new_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
@@ -280,7 +282,7 @@ pub fn both(left: impl Guard, right: impl Guard) -> impl Guard {
 #[doc(alias = "Any")]
 #[doc(alias = "or")]
 pub fn either(left: impl Guard, right: impl Guard) -> impl Guard {
-    let description = format!("({} or {})", left.name(), right.name());
+    let description = format!("({} or {})", left.description(), right.description());
     let key =
         left.equality_key().zip(right.equality_key()).and_then(|keys| equality_key("either", keys));
     new_guard_with_headers(combined_header_names(&left, &right), description, key, move |context| {
@@ -293,7 +295,7 @@ mod tests {
     use super::host_matches;
 
     #[test]
-    fn compares_hosts_without_default_ports_and_trailing_dots() {
+    fn ignores_default_ports_and_trailing_dots_of_hosts() {
         for (wanted, requested, is_secure, expected) in [
             ("a.org", "a.org", false, true),
             ("a.org", "a.org:81", false, true),

@@ -115,7 +115,7 @@ pub struct ViaOptions<Args>(PhantomData<Args>);
 /// Options for one handler, set where it is added to a route:
 /// `.post("/files", upload.body_limit(64 << 20).run_to_completion())`. `Args` is always inferred.
 pub trait HandlerExt<Args>: Signature<Args> + Sized {
-    /// Lets the handler finish when the peer disconnects.
+    /// Lets the handler finish even if the peer disconnects.
     #[doc(alias = "detach")]
     #[doc(alias = "proxy_ignore_client_abort")]
     fn run_to_completion(self) -> WithOption<Self> {
@@ -166,7 +166,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     }
 
     /// Exempts the route from load shedding. Use it for health checks, which matter most under
-    /// overload. The server then does not limit the cost of these requests, so the handler must be
+    /// overload. The server then accepts these requests under any load, so the handler must be
     /// cheap.
     ///
     /// ```
@@ -184,7 +184,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     ///
     /// By default, the application responds 400 (`ambiguous-path`) to paths with dot segments in
     /// any encoding. It also responds 400 to paths with empty segments, `%2F`, `%5C` or path
-    /// parameters (`;a=b`), if a server that normalizes the path would serve a different route. The
+    /// parameters (`;a=b`), if a server that normalizes the path would serve a different route: the
     /// middleware of that route, such as authentication, would not have run. Turn the check off
     /// only if no server behind the handler, such as a proxy's upstream, relies on the middleware
     /// of other routes.
@@ -391,8 +391,8 @@ where
 }
 
 /// Implements [`Handler`] for one number of arguments. `$Fn` is the function trait, `$await` awaits
-/// the result of an `async` function, and `$bound` is the bound on the result that [`Signature`]
-/// requires.
+/// the result of an `async` function, and `$bound` is the bound on the result by which
+/// [`Signature`] distinguishes other functions from `async` ones.
 macro_rules! handler {
     ($Marker:ident, $Fn:ident, [$($await:tt)*], [$($bound:tt)*], $($First:ident)*, $Last:ident) => {
         impl<F, R, $($First,)* $Last> Signature<($Marker, $($First,)* $Last)> for F

@@ -11,8 +11,8 @@ use peregrine_proto::Method;
 /// Routes are chosen before the body is read, so a form field cannot name the method. Put the
 /// method into the query of the form's `action` URL.
 ///
-/// A page that can make a browser send a POST can then also make it send a PUT, PATCH or DELETE.
-/// Protect these methods against cross-site requests as you protect POST.
+/// A page that can make a browser send a POST can then also reach the handlers of PUT, PATCH and
+/// DELETE. Protect these methods against cross-site requests as you protect POST.
 ///
 /// ```
 /// use peregrine::web::App;
@@ -53,7 +53,7 @@ impl MethodOverride {
         Self { query: Some(name.into()), ..self }
     }
 
-    /// Replaces the method of a POST request with the method that the request names.
+    /// Replaces the method of a POST request with the method that the request names, if any.
     #[cold]
     pub(crate) fn apply(&self, head: &mut RequestHead) {
         let by_header = self.header.as_ref().and_then(|name| parse_method(head.header(name)?));

@@ -81,9 +81,9 @@ pub trait Middleware {
     /// these requirements.
     fn require(&self, _requirements: &mut Requirements) {}
 
-    /// Wraps one route in this middleware. Called once for each route, when the application is
-    /// built. The default calls [`Middleware::run`] for each request; override it to store data for
-    /// each route.
+    /// Wraps one route, fallback or automatic response in this middleware. Called once for each of
+    /// them, while the application is under construction. The default calls [`Middleware::run`] for
+    /// each request; override it to store data for each route.
     #[doc(alias = "layer")]
     #[doc(alias = "new_transform")]
     fn wrap_service<S: Service + 'static>(self: Rc<Self>, service: S) -> impl Service + 'static
@@ -167,7 +167,7 @@ pub trait IntoMiddleware<Args> {
     fn into_middleware(self) -> Self::Middleware;
 }
 
-/// Marks middleware types.
+/// In `Args`, marks types that implement [`Middleware`].
 #[derive(Debug)]
 pub enum ViaType {}
 
@@ -180,7 +180,7 @@ impl<M: Middleware> IntoMiddleware<ViaType> for M {
 }
 
 /// Creates a [`Middleware`] from an async function whose arguments are at most six extractors, the
-/// request, and [`Next`]. Only code that requires a [`Middleware`] needs it:
+/// request, and [`Next`]. Only code that requires a [`Middleware`] needs `from_fn`:
 /// [`App::wrap`](crate::App::wrap) accepts the function itself.
 ///
 /// The extractors must not read the body. If an extractor rejects the request, the extractor's

@@ -84,8 +84,8 @@ pub use peregrine_router::TrailingSlash;
 ///
 /// # Responses without a handler
 ///
-/// - HEAD for a path with a GET handler: the GET handler is called.
-/// - OPTIONS for a path: status 204 with `Allow`. `OPTIONS *`: status 204.
+/// - HEAD for a path with a GET handler but no HEAD handler: the GET handler is called.
+/// - OPTIONS for a path with routes, but none for OPTIONS: 204 with `Allow`. `OPTIONS *`: 204.
 /// - A path with routes, but none for the method: 405 with `Allow`. If several patterns match the
 ///   path, `Allow` lists the methods of all of them.
 /// - A path without a route: 404, unless there is a fallback ([`App::fallback`],
@@ -115,9 +115,10 @@ pub use peregrine_router::TrailingSlash;
 ///
 /// If several patterns match a path, they are compared from the left, and the first segment that
 /// differs decides: the kind that is higher in this table takes precedence. The order in which
-/// routes are added does not matter. `{{` and `}}` stand for literal braces. Patterns are
-/// case-sensitive. [`RouterBuilder::insert`](peregrine_router::RouterBuilder::insert) has the
-/// details.
+/// routes are added does not matter. A parameter may have a type: `{id:u32}` matches only what
+/// parses as a `u32`. The last parameters may be optional: `/birds/{page?}` also matches `/birds`.
+/// `{{` and `}}` stand for literal braces. Patterns are case-sensitive.
+/// [`RouterBuilder::insert`](peregrine_router::RouterBuilder::insert) has the details.
 #[doc(alias = "Router")]
 pub struct App {
     scope: Scope,
@@ -216,8 +217,9 @@ impl App {
         self
     }
 
-    /// Sets what a trailing slash in a path means. The default is [`TrailingSlash::Strict`]. A
-    /// redirect has status 308 and keeps the query.
+    /// Sets what a trailing slash in a path means. The default is [`TrailingSlash::Strict`]. With
+    /// [`TrailingSlash::Redirect`], the response has status 308 and keeps the query. This setting
+    /// has no effect on an application that is merged into another one.
     #[doc(alias = "normalize_path")]
     #[doc(alias = "NormalizePath")]
     #[doc(alias = "strict_slashes")]
@@ -268,7 +270,8 @@ impl App {
     /// Returns all errors together: patterns that cannot be parsed, routes that conflict, states
     /// that handlers or middleware need but the application lacks, handlers whose path parameters
     /// do not match their pattern, two fallbacks for the same paths, and route options that the
-    /// server could not apply. Each error says where it is and how to fix it.
+    /// server could not apply. If there are none of these, returns the errors of
+    /// [`on_build`](Self::on_build). Each error says where it is and how to fix it.
     #[doc(alias = "into_make_service")]
     pub fn build(self) -> Result<BuiltApp, BuildError> {
         let (slash_policy, method_override) = (self.trailing_slash, self.method_override.clone());
@@ -279,8 +282,8 @@ impl App {
         }
         let mut errors = std::mem::take(&mut builder.errors);
 
-        let mut methods = MethodIndex::default();
-        let router = build_router(&builder.routes, &mut methods, slash_policy, &mut errors);
+        let mut method_index = MethodIndex::default();
+        let router = build_router(&builder.routes, &mut method_index, slash_policy, &mut errors);
         for entry in &builder.routes {
             check_path_shape(entry, &mut errors);
         }
@@ -297,12 +300,11 @@ impl App {
         };
         let conditions = route_conditions(&builder.routes, &router);
         let table =
-            Rc::new(RouteTable { router: Rc::new(router), methods, conditions, route_index });
+            Rc::new(RouteTable { router: Rc::new(router), method_index, conditions, route_index });
         builder.context.set_table(&table);
         let describe = |id: u32| {
-            let conditions = table.conditions.get(id as usize);
-            conditions
-                .map_or_else(String::new, |conditions| conditions.describe(table.router.names(id)))
+            let found = table.conditions.get(id as usize);
+            found.map_or_else(String::new, |conditions| conditions.describe(table.router.names(id)))
         };
         let routes = builder.routes.into_iter().zip(0..);
         let routes = routes
@@ -321,41 +323,38 @@ impl fmt::Debug for App {
     }
 }
 
-/// Builds the router. If that fails, adds the router's errors to `errors` and returns `None`.
+/// Builds the router. Adds its errors to `errors`; if there are any, the result must not be used.
 fn build_router(
-    routes: &[Box<RouteEntry>],
-    methods: &mut MethodIndex,
+    entries: &[Box<RouteEntry>],
+    method_index: &mut MethodIndex,
     slash_policy: TrailingSlash,
     errors: &mut Vec<BuildErrorKind>,
 ) -> Option<Router> {
-    let sets = method_sets(routes, methods, slash_policy).unwrap_or_else(|error| {
+    let sets = method_sets(entries, method_index, slash_policy).unwrap_or_else(|error| {
         errors.push(error);
         Vec::new()
     });
     let mut builder = RouterBuilder::new();
     builder.trailing_slash(slash_policy);
-    // The router checks guarded routes in the order of insertion. HEAD handlers are inserted first,
-    // so that they are checked before GET handlers, which may also handle HEAD.
+    // Routes with conditions are guarded routes of the router, which checks them in the order of
+    // insertion. HEAD handlers are inserted first, so that they are checked before GET handlers,
+    // which may also handle HEAD.
     let is_for_head = |entry: &RouteEntry| entry.methods == MethodFilter::One(Method::HEAD);
-    let (heads, others): (Vec<_>, Vec<_>) =
-        routes.iter().zip(sets).zip(0..).partition(|((entry, _), _)| is_for_head(entry));
-    let mut order = Vec::with_capacity(routes.len());
-    for ((entry, set), id) in heads.into_iter().chain(others) {
+    let (head_routes, other_routes): (Vec<_>, Vec<_>) =
+        entries.iter().zip(sets).zip(0..).partition(|((entry, _), _)| is_for_head(entry));
+    let mut order = Vec::with_capacity(entries.len());
+    for ((entry, set), id) in head_routes.into_iter().chain(other_routes) {
         order.push((id, set));
         let (pattern, location) = (&entry.pattern, entry.location.to_string());
-        if entry.is_guarded() {
+        if entry.has_conditions() {
             builder.insert_guarded(pattern, set, id, &location);
         } else {
             builder.insert_labelled(pattern, set, id, &location);
         }
     }
-    let router = builder.build().map_err(|error| {
-        let route_errors = error.errors.iter();
-        errors.extend(
-            route_errors.map(|route_error| translate_router_error(route_error, routes, methods)),
-        );
-    });
-    report_shadowed(routes, &order, slash_policy, errors);
+    let translate = |error: &RouteError| translate_router_error(error, entries, method_index);
+    let router = builder.build().map_err(|error| errors.extend(error.errors.iter().map(translate)));
+    report_shadowed(entries, &order, slash_policy, errors);
     router.ok()
 }
 
@@ -387,7 +386,7 @@ fn run_build_hooks(built: BuiltApp, hooks: Vec<Box<BuildHook>>) -> Result<BuiltA
 
 /// The conditions of all routes; empty if no route has any.
 fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteConditions]> {
-    if !entries.iter().any(|entry| entry.is_guarded()) {
+    if !entries.iter().any(|entry| entry.has_conditions()) {
         return Box::default();
     }
     let conditions = |(entry, id): (&RouteEntry, u32)| {
@@ -406,9 +405,9 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
     // For each name, the first entry, and the first entry that has all optional parameters.
     let mut first_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();
     let mut first_full_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();
-    // A written pattern may expand to several patterns. This selects the one with all optional
-    // parameters and without an added slash.
-    let has_all_parameters = |entry: &RouteEntry| {
+    // A written pattern may expand to several patterns, and a subtree adds several. This selects
+    // the one with all optional parameters and without an added slash or catch-all.
+    let is_full = |entry: &RouteEntry| {
         entry.omitted == 0 && !entry.is_slash_variant && !entry.pattern.ends_with(CATCH_ALL)
     };
     for entry in entries {
@@ -416,7 +415,7 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
         let first = *first_entries.entry(Rc::clone(name)).or_insert(entry);
         let conflicting = if first.pattern != entry.pattern && first.location != entry.location {
             Some(first)
-        } else if has_all_parameters(entry) {
+        } else if is_full(entry) {
             // Routes from one source line may conflict too, for example if they are added in a
             // function that is called twice.
             let first_full = *first_full_entries.entry(Rc::clone(name)).or_insert(entry);
@@ -433,7 +432,8 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
     names
 }
 
-/// Reports path parameters that the handler or its middleware expects and the pattern lacks.
+/// Reports the path parameters that the handler or its middleware expects, if they do not match the
+/// pattern.
 fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
     let names = parameter_names(&entry.pattern);
     let found = || match names.len() {
@@ -472,7 +472,7 @@ fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
 fn translate_router_error(
     route_error: &RouteError,
     entries: &[Box<RouteEntry>],
-    index: &MethodIndex,
+    method_index: &MethodIndex,
 ) -> BuildErrorKind {
     let describe = |id: u32| entries[id as usize].description();
     match route_error {
@@ -485,7 +485,7 @@ fn translate_router_error(
             let methods = if handles_any(first.id) && handles_any(second.id) {
                 MethodFilter::Any.to_string()
             } else {
-                index.names(*methods)
+                method_index.names(*methods)
             };
             BuildErrorKind::Conflict {
                 first: describe(first.id),

@@ -36,12 +36,12 @@ pub(crate) struct ExpandedPattern {
     pub(crate) omitted: usize,
     /// The pattern is another one of the same expansion with a trailing slash added.
     pub(crate) is_slash_variant: bool,
-    /// The route also matches its path with a trailing slash.
+    /// As for `RouteEntry::has_slash_variant`.
     pub(crate) has_slash_variant: bool,
 }
 
 impl ExpandedPattern {
-    /// The pattern without omitted parameters or slash variants.
+    /// A pattern that omits no parameters and has no slash variant.
     fn new(pattern: String, typed_parameters: Vec<(String, ParameterType)>) -> Self {
         Self {
             pattern,
@@ -53,7 +53,7 @@ impl ExpandedPattern {
     }
 }
 
-/// The type of a typed parameter. If a value does not fit the type, the next matching pattern is
+/// The type of a typed parameter. If a value does not fit the type, the next matching route is
 /// tried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ParameterType {
@@ -202,6 +202,7 @@ pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
         shorter.omitted = omitted;
     }
     if let Some(variant) = slash_variant {
+        // In front, because URLs use the last pattern that has the given parameters.
         expanded.insert(0, variant);
     }
     expanded.push(ExpandedPattern::new(pattern, typed));

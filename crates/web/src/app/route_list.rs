@@ -41,9 +41,12 @@ impl fmt::Display for RouteList {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
         };
-        let (methods, patterns, names) = (width(0), width(1), width(2));
+        let (method_width, pattern_width, name_width) = (width(0), width(1), width(2));
         for [method, pattern, name, location] in &self.rows {
-            writeln!(f, "{method:methods$}  {pattern:patterns$}  {name:names$}  {location}")?;
+            writeln!(
+                f,
+                "{method:method_width$}  {pattern:pattern_width$}  {name:name_width$}  {location}"
+            )?;
         }
         Ok(())
     }

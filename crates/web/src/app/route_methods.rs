@@ -184,10 +184,11 @@ macro_rules! route_methods {
             self
         }
 
-        /// Adds a check that runs when the application is built. `check` receives the built
-        /// application with all of its routes. If this application is merged into another one,
-        /// `check` receives the other one. Each text that `check` returns is reported as an
-        /// error, so the text should name the thing, its source location, and the fix.
+        /// Adds a check that runs after the application is built, if there are no other errors.
+        /// `check` receives the built application with all of its routes. If this application is
+        /// merged into another one, `check` receives the other one. Each text that `check` returns
+        /// is reported as an error, so the text should say what is wrong, where it is in the
+        /// source, and how to fix it.
         #[doc(alias = "inspect")]
         #[must_use]
         pub fn on_build(
@@ -219,8 +220,9 @@ macro_rules! route_methods {
         /// The handlers and middleware of `other` see the states of `other`. For a type that
         /// `other` lacks, they see the state of this application. If `other` has its own function
         /// that renders problems ([`App::on_problem`](crate::App::on_problem)), its routes still
-        /// use that function. If there is no fallback here, the fallback of `other` is used.
-        /// Nothing else that was added to `other` is visible here.
+        /// use that function. If there is no fallback here, the fallback of `other` is used. The
+        /// states of `other` are not visible here, and its settings of trailing slashes and method
+        /// overrides have no effect.
         #[track_caller]
         #[must_use]
         pub fn merge(mut self, other: $crate::app::App) -> Self {

@@ -21,7 +21,7 @@ pub(crate) fn query_method() -> Method {
     Method::from_bytes(b"QUERY").expect("the name is a token")
 }
 
-/// The methods of the routes that one call adds.
+/// The methods for which a handler was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MethodFilter {
     One(Method),
@@ -102,7 +102,7 @@ impl MethodIndex {
 /// The routes of a built application.
 pub(crate) struct RouteTable {
     pub(crate) router: Rc<Router>,
-    pub(crate) methods: MethodIndex,
+    pub(crate) method_index: MethodIndex,
     /// The conditions of routes, by route ID; empty if no route has any.
     pub(crate) conditions: Box<[RouteConditions]>,
     pub(crate) route_index: Rc<RouteIndex>,
@@ -118,7 +118,7 @@ pub(crate) struct RouteConditions {
 
 impl RouteConditions {
     /// Like `are_met`. Also records which header fields the guards read, so that the response
-    /// varies by them, unless the parameter types alone decide.
+    /// varies by them, unless the parameter types already reject the route.
     fn record_and_check(&self, context: &GuardContext<'_>, values: &Values<'_, '_>) -> bool {
         if !self.guards.is_empty() && self.types_match(values) {
             context.head().record_guards(&self.guards);
@@ -143,7 +143,7 @@ impl RouteConditions {
         let typed = self.typed_parameters.iter().map(|(index, kind)| {
             format!("{} is {}", names.get(*index).map_or("", |name| &**name), kind.name)
         });
-        let guards = self.guards.iter().map(|guard| guard.name().into_owned());
+        let guards = self.guards.iter().map(|guard| guard.description().into_owned());
         typed.chain(guards).collect::<Vec<_>>().join(", ")
     }
 }
@@ -192,12 +192,12 @@ impl RouteTable {
         }
     }
 
-    /// Returns the route that would handle the request that a CORS preflight announces. Returns
-    /// `None` if `head` is not a preflight or no route would handle it.
+    /// Returns the route that would handle the actual request, which a CORS preflight precedes.
+    /// Returns `None` if `head` is not a preflight or no route would handle the actual request.
     ///
-    /// Guards see the announced method. They cannot see the announced request's header fields,
-    /// because a preflight does not contain them. So if the guards reject all routes, the first
-    /// route for the path is used, regardless of its guards.
+    /// Guards see the method of the actual request. They cannot see its header fields, because a
+    /// preflight does not contain them. So if the guards reject all routes, the first route for the
+    /// path and this method is used, regardless of its guards.
     pub(crate) fn find_preflighted(
         &self,
         head: &RequestHead,
@@ -227,16 +227,17 @@ impl RouteTable {
         }
     }
 
+    /// The number of the method called `name`, which the protocol crate does not know.
     #[cold]
     fn extension_number(&self, name: &str) -> u8 {
-        let extensions = (FIRST_EXTENSION_METHOD..).zip(&self.methods.extensions);
+        let extensions = (FIRST_EXTENSION_METHOD..).zip(&self.method_index.extensions);
         let mut matches = extensions.filter(|(_, extension)| extension.as_str() == name);
         matches.next().map_or(OTHER_METHOD, |(number, _)| number)
     }
 
     /// The names of `methods`, separated by commas.
     pub(crate) fn names(&self, methods: peregrine_router::MethodSet) -> String {
-        self.methods.names(methods)
+        self.method_index.names(methods)
     }
 }
 

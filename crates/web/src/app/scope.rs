@@ -2,7 +2,7 @@
 
 use crate::app::builder::{AppBuilder, RouteEntry};
 use crate::app::default_responses::{
-    AmbiguousPath, AppContext, DefaultResponses, MergedApp, Unmatched,
+    AmbiguousPath, AppContext, DefaultResponses, MergedEndpoint, Unmatched,
 };
 use crate::app::error::BuildErrorKind;
 use crate::app::fallbacks::{Fallback, ScopeFallback, fallback_name};
@@ -58,8 +58,8 @@ pub struct Scope {
     guards: Vec<Rc<dyn Guard>>,
     /// The metadata of all routes that are added later.
     metadata: Vec<Rc<dyn Any>>,
-    /// Handles requests whose method has no handler, for the patterns that are added later. Created
-    /// when the first such pattern is added.
+    /// Handles requests that match a pattern added later, but whose method has no handler. `None`
+    /// until the next pattern is added, and again after each `wrap`.
     default_response: Option<Rc<dyn Endpoint>>,
     /// Not yet wrapped in this scope's middleware, because middleware added later applies to it
     /// too.
@@ -96,7 +96,7 @@ impl Scope {
         Self { middleware: self.middleware.push(middleware), default_response: None, ..self }
     }
 
-    /// Replaces this scope with the result of `build`.
+    /// Passes this scope to `build`, and replaces it with the result.
     pub(crate) fn apply(&mut self, build: impl FnOnce(Self) -> Self) {
         let placeholder = Self::root(Rc::clone(&self.builder.context));
         *self = build(std::mem::replace(self, placeholder));
@@ -176,6 +176,8 @@ impl Scope {
         inherited
     }
 
+    /// Adds a route for the prefix, one for the prefix with a slash unless it is the root, and one
+    /// for everything below it.
     pub(crate) fn add_subtree<Args, Via, H>(
         &mut self,
         prefix: &str,
@@ -254,7 +256,7 @@ impl Scope {
         // Middleware of this application sees this application's states. Handlers and middleware of
         // `other` see the states of `other`.
         let with_merged_states = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
-            if has_states { Rc::new(MergedApp::new(&context, endpoint)) } else { endpoint }
+            if has_states { Rc::new(MergedEndpoint::new(&context, endpoint)) } else { endpoint }
         };
         if let Some(mut fallback) = fallback
             && self.fallback.is_none()
@@ -266,6 +268,7 @@ impl Scope {
         let inherited = self.inherited_requirements();
         // Entries that share an endpoint must also share the wrapped endpoint: the check for
         // ambiguous paths compares endpoints to see whether two paths have the same route.
+        // Each pair is an inner endpoint and its wrapped one; the key is the address of the inner.
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
@@ -342,6 +345,8 @@ impl Scope {
         self.middleware.wrap_and_render(service, &self.builder.context)
     }
 
+    /// Wraps an endpoint of a merged application in the scope's middleware. Without middleware
+    /// there is nothing to do, because the endpoint already renders the problems in its responses.
     fn wrap_endpoint(&self, endpoint: Rc<dyn Endpoint>) -> Rc<dyn Endpoint> {
         if self.middleware.is_empty() {
             return endpoint;

@@ -117,10 +117,11 @@ impl Accept {
         let offers = self.offer("application/json", || Json(value));
         #[cfg(feature = "message-pack")]
         let offers = {
-            let other = || ([("content-type", "application/msgpack")], MessagePack(value));
+            // `MessagePack` alone has the type `application/vnd.msgpack`.
+            let msgpack = || ([("content-type", "application/msgpack")], MessagePack(value));
             offers
                 .or("application/vnd.msgpack", || MessagePack(value))
-                .or("application/msgpack", other)
+                .or("application/msgpack", msgpack)
         };
         #[cfg(feature = "cbor")]
         let offers = offers.or("application/cbor", || Cbor(value));

@@ -7,22 +7,17 @@ use crate::http::request::Request;
 use bytes::Bytes;
 use http::StatusCode;
 
-/// Passes the whole body to `read`. A body that is already complete is not copied; otherwise, the
-/// buffer returns to the thread's pool afterwards.
+/// Passes the whole body to `read`. A body that is already complete is not copied. Any other body
+/// is collected in a buffer, which returns to the thread's pool afterwards.
 pub(crate) async fn read_body<T>(body: Body, read: impl FnOnce(&[u8]) -> T) -> Result<T, Problem> {
     if let Some(bytes) = body.as_slice() {
         return Ok(read(bytes));
     }
-    let limit = buffer_limit(&body);
+    let limit = body.buffer_limit();
     let buffer = body.collect(limit).await?;
     let result = read(&buffer);
     pool::put(buffer);
     Ok(result)
-}
-
-/// The limit for reading all of `body` into memory.
-fn buffer_limit(body: &Body) -> u64 {
-    body.buffer_limit()
 }
 
 /// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
@@ -35,7 +30,7 @@ fn buffer_limit(body: &Body) -> u64 {
 /// ```
 impl FromRequest for Bytes {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let limit = buffer_limit(&request.body);
+        let limit = request.body.buffer_limit();
         Ok(request.body.into_bytes(limit).await?)
     }
 }
@@ -43,7 +38,7 @@ impl FromRequest for Bytes {
 /// The whole body, up to its limit ([`DEFAULT_BODY_BYTES_MAX`](super::DEFAULT_BODY_BYTES_MAX)).
 impl FromRequest for Vec<u8> {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let limit = buffer_limit(&request.body);
+        let limit = request.body.buffer_limit();
         Ok(request.body.collect(limit).await?)
     }
 }
@@ -53,7 +48,7 @@ impl FromRequest for Vec<u8> {
 /// `Content-Type`.
 impl FromRequest for String {
     async fn from_request(request: Request) -> Result<Self, Problem> {
-        let limit = buffer_limit(&request.body);
+        let limit = request.body.buffer_limit();
         let bytes = request.body.collect(limit).await?;
         String::from_utf8(bytes).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();

@@ -5,8 +5,8 @@ use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
 use http::StatusCode;
 
-/// Rejects a body with a `Content-Type` that `accepts` rejects. `accepts` receives the type and
-/// subtype without parameters. `expected` names the accepted types.
+/// Rejects a request without a `Content-Type`, or with one that `accepts` rejects. `accepts`
+/// receives the type and subtype without parameters. `expected` describes the accepted types.
 pub(crate) fn check_content_type(
     head: &RequestHead,
     expected: &'static str,

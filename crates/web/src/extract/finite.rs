@@ -1,8 +1,8 @@
 //! A deserializer that wraps another one and rejects infinite numbers and NaN.
 //!
-//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. JSON has neither NaN nor infinity.
-//! NaN also defeats range checks, because each comparison of NaN with a bound is false. Such values
-//! must not reach a handler.
+//! `str::parse` accepts `NaN`, `inf` and `1e999` as floats. Such values must not reach a handler:
+//! JSON can represent neither NaN nor infinity, and NaN defeats range checks, because each
+//! comparison of NaN with a bound is false.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected,

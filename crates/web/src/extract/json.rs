@@ -28,7 +28,7 @@ impl<T: DeserializeOwned> FromRequest for Json<T> {
     }
 }
 
-/// Reads like [`Json`], then passes the value, and the bytes from which it was read, to `then`.
+/// Reads like [`Json`], then calls `then` with the value and the bytes from which it was read.
 ///
 /// # Errors
 /// Those of [`Json`], and those of `then`.
@@ -57,7 +57,7 @@ pub(crate) async fn json_with_parser<T: DeserializeOwned, R>(
 /// Reads a document from one line of a body. Problems contain the line's `number`.
 pub(crate) fn json_from_line<T: DeserializeOwned>(line: &[u8], number: u64) -> Result<T, Problem> {
     parse(line).map_err(|mut problem| {
-        // The problem has the line within the document, which is always the first one.
+        // `parse` reports the line within the document, which is always 1.
         problem.members.retain(|(name, _)| name != "line");
         problem.detail = format!("line {number}: {}", problem.detail).into();
         problem.with_member("line", number)
@@ -101,7 +101,7 @@ fn json_error<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> P
     let deserializer = &mut serde_json::Deserializer::from_slice(bytes);
     let path = match serde_path_to_error::deserialize::<_, T>(deserializer) {
         Err(error) => error.path().to_string(),
-        // `T::deserialize` may depend on more than the document.
+        // `T::deserialize` may depend on more than the document, and so succeed this time.
         Ok(_) => String::from("."),
     };
     let text = error.to_string();

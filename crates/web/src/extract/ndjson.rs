@@ -71,12 +71,13 @@ pub struct NdJson<T> {
     /// Received bytes that are not yet parsed.
     bytes: BytesMut,
     reservation: MemoryReservation,
-    /// The length of the prefix of `bytes` that contains no line break.
+    /// The length of the prefix of `bytes` that is known to contain no line break.
     searched: usize,
     /// The number of the last line that was read; lines count from 1.
     line_number: u64,
     /// Lines, including empty ones, since the task last yielded.
     work_since_yield: u32,
+    /// The body has ended, or reading was stopped because of an error.
     is_finished: bool,
     value: PhantomData<fn() -> T>,
 }
@@ -129,8 +130,8 @@ impl<T: DeserializeOwned> NdJson<T> {
             if self.is_finished {
                 return Poll::Ready(None);
             }
-            // Buffering the rest of the line would need even more memory.
             if has_grown && pressure() >= MemoryPressure::Critical {
+                // Buffering the rest of the line would need even more memory.
                 self.finish();
                 return Poll::Ready(Some(Err(BodyError::Overloaded.into())));
             }
@@ -156,8 +157,8 @@ impl<T: DeserializeOwned> NdJson<T> {
         }
     }
 
-    /// The next complete line without its line break, if it has arrived. After the end of the body,
-    /// what remains is a line. An incomplete line that is already too long is an error.
+    /// The next line without its line break, if all of it has arrived. After the end of the body,
+    /// what remains is a line. A line that is too long is an error, even if it is incomplete.
     fn next_line(&mut self) -> Option<Result<BytesMut, Problem>> {
         let end = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
         let length = end.map_or(self.bytes.len(), |end| self.searched + end);
@@ -277,10 +278,11 @@ impl<T> fmt::Debug for NdJson<T> {
 /// A body that writes items as lines.
 struct LinesBody<S> {
     items: Pin<Box<S>>,
+    /// The stream of items has ended, or an item failed.
     is_finished: bool,
     /// Items since the task last yielded.
     work_since_yield: u32,
-    /// The error of an item. It is reported after the lines before that item are sent.
+    /// The error of an item. The lines before that item are sent first.
     error: Option<BodyError>,
 }
 
@@ -377,10 +379,10 @@ mod tests {
         let before = reserved();
         set_limit(Some(before + 3_000));
         let part = "9".repeat(1_000).leak();
-        let read = read(&[part, part, part, part, part, "\n1\n"], 10_000);
+        let items = read(&[part, part, part, part, part, "\n1\n"], 10_000);
         set_limit(None);
-        assert_eq!(read.len(), 1, "{read:?}");
-        assert!(matches!(&read[0], Err((503, _))), "{read:?}");
+        assert_eq!(items.len(), 1, "{items:?}");
+        assert!(matches!(&items[0], Err((503, _))), "{items:?}");
         assert_eq!(reserved(), before);
     }
 

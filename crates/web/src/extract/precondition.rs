@@ -74,6 +74,7 @@ impl<'v> Validators<'v> {
                 is_get_or_head && self.is_unmodified_since(head, "if-modified-since") == Some(true)
             }
         };
+        // RFC 9110 §13.1.2: for methods other than GET and HEAD, a matching tag is a 412.
         match (client_is_current, is_get_or_head) {
             (true, true) => PreconditionOutcome::NotModified,
             (true, false) => PreconditionOutcome::Failed,
@@ -91,16 +92,16 @@ impl<'v> Validators<'v> {
             return self.etag.is_some_and(|tag| tags_match(condition, tag, Comparison::Strong));
         }
         // RFC 9110 §8.8.2.2: a date is a strong validator if it is well in the past.
-        let is_strong = self.etag.is_none_or(|tag| !tag.starts_with("W/"));
+        // This is assumed here, unless a weak tag shows that the date is not strong.
+        let is_date_strong = self.etag.is_none_or(|tag| !tag.starts_with("W/"));
         let (Ok(date), Some(modified)) = (parse_http_date(condition), self.last_modified) else {
             return false;
         };
-        // The date is taken to be well in the past: it is strong unless the tag is weak.
-        is_strong && date == truncate_to_seconds(modified)
+        is_date_strong && date == truncate_to_seconds(modified)
     }
 
-    /// Whether the list in the field `name` contains the tag. RFC 9110 §13.1: `*` matches any
-    /// existing state.
+    /// Whether the list in the field `name` contains the resource's tag. RFC 9110 §13.1: `*`
+    /// matches any existing state.
     fn matches_any(&self, head: &RequestHead, name: &str, comparison: Comparison) -> bool {
         head.header_values(name).filter_map(|list| std::str::from_utf8(list).ok()).any(|list| {
             let mut rest = list.trim_ascii();
@@ -156,7 +157,7 @@ impl<'v> Validators<'v> {
 /// ```
 pub struct Preconditions {
     head: RequestHead,
-    /// Whether `check` requires a condition that applies.
+    /// Whether `require_precondition` was called, so that `check` fails if no condition applies.
     is_required: Cell<bool>,
 }
 
@@ -205,14 +206,16 @@ impl Preconditions {
     /// Checks the conditions against a resource in this state.
     ///
     /// # Errors
-    /// If a condition fails: 412, kind `precondition-failed`, with the tag as `ETag`. If no
-    /// condition applies, but [`require_precondition`](Self::require_precondition) was called: 428.
+    /// If a condition fails: 412, kind `precondition-failed`, with the tag as `ETag`. If
+    /// [`require_precondition`](Self::require_precondition) was called, but no condition that
+    /// prevents lost updates applies: 428.
     pub fn check(&self, current: Validators<'_>) -> Result<(), Problem> {
         let no_update_condition_applies =
             self.head.header_bytes("if-match").is_none() && current.last_modified.is_none();
         match self.evaluate(current) {
             PreconditionOutcome::Failed => Err(precondition_failed(current)),
             _ if self.is_required.get() && no_update_condition_applies => {
+                // Without a known date, `evaluate` has ignored `If-Unmodified-Since`.
                 Err(Self::precondition_required())
             }
             PreconditionOutcome::Proceed | PreconditionOutcome::NotModified => Ok(()),
@@ -258,15 +261,15 @@ pub fn precondition_failed(current: Validators<'_>) -> Problem {
 
 /// Turns a response into a 304, for a client that already has its content.
 pub fn not_modified(response: &mut Response) {
-    use http::header as name;
+    use http::header;
     /// RFC 9110 §15.4.5: a 304 should not have metadata of the content, except fields that guide
     /// cache updates.
     const REMOVED: [http::HeaderName; 5] = [
-        name::CONTENT_TYPE,
-        name::CONTENT_LENGTH,
-        name::CONTENT_ENCODING,
-        name::CONTENT_LANGUAGE,
-        name::CONTENT_RANGE,
+        header::CONTENT_TYPE,
+        header::CONTENT_LENGTH,
+        header::CONTENT_ENCODING,
+        header::CONTENT_LANGUAGE,
+        header::CONTENT_RANGE,
     ];
     response.status = StatusCode::NOT_MODIFIED;
     response.body = crate::http::body::Body::empty();

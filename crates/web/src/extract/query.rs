@@ -73,11 +73,11 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
     })
 }
 
-/// Parses URL-encoded pairs. The problem is the one for an invalid value in a body (422).
+/// Parses URL-encoded pairs, from a query or a body. The problem is the one for a body (422).
 pub(super) fn parse_form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
     let deserializer = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
     T::deserialize(deserializer()).map_err(|error| {
-        // Tracking the path costs time, so only a query that was rejected is read again with it.
+        // Tracking the path costs time, so only pairs that were rejected are read again with it.
         match serde_path_to_error::deserialize::<_, T>(deserializer()) {
             Err(error) => field_problem(&error.path().to_string(), &error.inner().to_string()),
             Ok(_) => field_problem(".", &error.to_string()),

@@ -5,8 +5,8 @@ use flate2::{Compress, CompressError, FlushCompress};
 /// The minimum by which the buffer grows when the output exceeds the first estimate.
 const GROWTH_BYTES: usize = 4 * 1024;
 
-/// Compresses `input` and appends everything that the compressor holds to `out`, so that a reader
-/// of `out` can decompress everything up to this point. The flush ends with the bytes 00 00 FF FF.
+/// Compresses `input`, and appends to `out` everything that the compressor still holds, so that a
+/// reader of `out` can decompress everything up to this point. The output ends with 00 00 FF FF.
 ///
 /// # Errors
 ///
@@ -37,7 +37,8 @@ pub fn flush(
 }
 
 /// Appends output that an earlier call produced and that did not fit. In its next call, miniz_oxide
-/// only writes that output, whether or not the call requests a flush.
+/// only writes that output, whether or not the call requests a flush, so [`flush`] could mistake
+/// that call for a complete flush.
 fn take_pending_output(compress: &mut Compress, out: &mut Vec<u8>) -> Result<(), CompressError> {
     loop {
         let before = compress.total_out();

@@ -29,7 +29,7 @@ use crate::http::requirements::Requirements;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a handler's argument here",
     label = "not an extractor of the request's head",
-    note = "a type of your own becomes an argument inside of an extractor: `Path<T>`, `Query<T>`, `State<T>`, or, as the last argument, `Json<T>` or `Form<T>`; or by `FromRequestParts`",
+    note = "a type of your own becomes an argument inside of an extractor: `Path<T>`, `Query<T>`, `State<T>`, or, as the last argument, `Json<T>` or `Form<T>`; or implement `FromRequestParts` for it",
     note = "an argument that reads the body (`Json`, `Form`, `Bytes`, `String`, `Body`, `Request`) must come last, so there can be only one",
     note = "the `T` in `State<T>` and `Extension<T>` must be `Clone` (`StateRef<T>` takes any); in `Query<T>` and `Path<T>` it must be `serde::Deserialize` without borrowing"
 )]
@@ -37,7 +37,7 @@ pub trait FromRequestParts: Sized {
     /// Extracts the value from `parts`.
     ///
     /// # Errors
-    /// The request lacks the value. The problem is sent to the client.
+    /// The value is absent or invalid, or the server failed. The problem is sent to the client.
     fn from_request_parts(parts: &mut Parts) -> impl Future<Output = Result<Self, Problem>>;
 
     /// Extracts the value if it is present, for an argument of type `Option<Self>`.
@@ -95,7 +95,7 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     /// Extracts the value from `request`.
     ///
     /// # Errors
-    /// The request lacks the value. The problem is sent to the client.
+    /// The value is absent or invalid, or the server failed. The problem is sent to the client.
     fn from_request(request: Request) -> impl Future<Output = Result<Self, Problem>>;
 
     /// Extracts the value if it is present, as [`FromRequestParts::optional_from_request_parts`]

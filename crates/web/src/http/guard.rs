@@ -21,8 +21,8 @@ impl<'r> GuardContext<'r> {
         Self { head, connection, method: head.method_str() }
     }
 
-    /// The context for the request that a CORS preflight announces. `head` is the head of the
-    /// preflight, and `method` is the announced method.
+    /// The context for the actual request, which a CORS preflight precedes. `head` is the head of
+    /// the preflight, and `method` is the method of the actual request.
     pub(crate) fn preflight(
         head: &'r RequestHead,
         connection: &'r ConnectionInfo,
@@ -31,13 +31,13 @@ impl<'r> GuardContext<'r> {
         Self { head, connection, method }
     }
 
-    /// The request's method. For a CORS preflight it is the method that the preflight announces.
+    /// The request's method. For a CORS preflight, it is the method of the actual request.
     #[must_use]
     pub fn method(&self) -> &'r str {
         self.method
     }
 
-    /// The request's head.
+    /// The request's head; for a CORS preflight, that of the preflight itself.
     #[must_use]
     pub fn head(&self) -> &'r RequestHead {
         self.head
@@ -66,7 +66,8 @@ pub trait Guard {
     fn check(&self, context: &GuardContext<'_>) -> bool;
 
     /// A description of what the guard requires, for lists of routes.
-    fn name(&self) -> Cow<'_, str> {
+    #[doc(alias = "name")]
+    fn description(&self) -> Cow<'_, str> {
         Cow::Borrowed("a condition holds")
     }
 
@@ -80,9 +81,9 @@ pub trait Guard {
         None
     }
 
-    /// A value that is equal for guards that accept the same requests; `None` if there is none.
-    /// With such a value, start-up can report a route as unreachable because an earlier route has
-    /// an equal guard.
+    /// A value such that guards with equal values accept the same requests; `None` if there is
+    /// none. With such a value, start-up can report a route as unreachable because an earlier route
+    /// has an equal guard.
     fn equality_key(&self) -> Option<Cow<'_, str>> {
         None
     }

@@ -1,5 +1,5 @@
-//! Counts work for a request that continues after the exchange (request and response) has ended, or
-//! that the exchange does not wait for.
+//! Counts the work of a request that its exchange (request and response) does not wait for, or that
+//! continues after the exchange has ended.
 //!
 //! A worker counts its requests in progress and refuses those above a limit. Work that continues in
 //! a task after its client has disconnected, or that a request starts without waiting for it,
@@ -39,10 +39,10 @@ pub trait InFlightCounter {
 
 /// The registration of a worker of this thread, which ends when this value is dropped.
 #[derive(Debug)]
-pub struct WorkerRef(u64);
+pub struct WorkerRegistration(u64);
 
-impl WorkerRef {
-    /// Registers `counter` for the connections whose `worker_id` is [`WorkerRef::id`].
+impl WorkerRegistration {
+    /// Registers `counter` for the connections whose `worker_id` is [`WorkerRegistration::id`].
     #[must_use]
     pub fn new(counter: Weak<dyn InFlightCounter>) -> Self {
         let id = NEXT_WORKER_ID.fetch_add(1, Relaxed);
@@ -57,7 +57,7 @@ impl WorkerRef {
     }
 }
 
-impl Drop for WorkerRef {
+impl Drop for WorkerRegistration {
     fn drop(&mut self) {
         // While the thread exits, the list may already be gone.
         let _ = WORKERS.try_with(|workers| {
@@ -157,7 +157,8 @@ mod tests {
         let workers = [2, 1].map(|limit| Rc::new(Worker(Rc::default(), limit)));
         let weak =
             |worker: &Rc<Worker>| Rc::downgrade(&(Rc::clone(worker) as Rc<dyn InFlightCounter>));
-        let [first, second] = [&workers[0], &workers[1]].map(|worker| WorkerRef::new(weak(worker)));
+        let [first, second] =
+            [&workers[0], &workers[1]].map(|worker| WorkerRegistration::new(weak(worker)));
         let counts = || [workers[0].0.get(), workers[1].0.get()];
         let (first_handle, second_handle) = (handle_on(first.id()), handle_on(second.id()));
         let permits = [first_handle.acquire(), second_handle.acquire(), second_handle.acquire()];

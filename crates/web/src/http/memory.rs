@@ -1,15 +1,14 @@
 //! Accounts for the memory that a worker holds for its peers.
 //!
-//! Each worker is a thread, and each thread has one counter. What grows with the bytes that peers
-//! send or leave unread (pipes, collected bodies, buffers of busy connections) charges its memory
-//! to the counter. The counters are thread-local numbers, without locks or atomics.
+//! Each worker is normally a thread, and each thread has one counter. What grows with the bytes
+//! that peers send or leave unread (pipes, collected bodies, buffers of busy connections) charges
+//! its memory to the counter. The counters are thread-local numbers, without locks or atomics.
 //!
 //! Memory that handlers allocate is not counted.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// No limit.
 const UNLIMITED: usize = usize::MAX;
 
 thread_local! {

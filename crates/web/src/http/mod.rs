@@ -1,9 +1,10 @@
 //! Requests, responses, bodies and connections, and the per-thread state that they use, such as
 //! timers and memory accounting.
 //!
-//! Nothing here depends on routes, handlers or extractors. An application receives a
-//! [`RequestHead`] and a [`Body`] on a connection ([`ConnectionInfo`]), and returns a [`Response`].
-//! [`Service`] is the trait for code that does so; the other folders build on it.
+//! Nothing here depends on the code of applications and extractors (`app`, `extract`), but the
+//! traits and types that they share are here. An application receives a [`RequestHead`] and a
+//! [`Body`] on a connection ([`ConnectionInfo`]), and returns a [`Response`]. [`Service`] is the
+//! trait for code that does so; the other folders build on it.
 //!
 //! [`Body`]: body::Body
 //! [`ConnectionInfo`]: connection::ConnectionInfo

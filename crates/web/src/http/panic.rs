@@ -30,11 +30,11 @@ pub fn report_panic(message: &str) {
     }
 }
 
-/// Calls `code`, which the application supplied. If it panics, logs the panic and returns `None`.
-/// The log message begins with `what`, such as "a handler". Values that `code` had borrowed mutably
+/// Calls `run`, which the application supplied. If it panics, logs the panic and returns `None`.
+/// The log message begins with `what`, such as "a handler". Values that `run` had borrowed mutably
 /// stay as the panic left them.
-pub fn catch_panic<T>(what: &'static str, code: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(code)) {
+pub fn catch_panic<T>(what: &'static str, run: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(value) => Some(value),
         Err(payload) => {
             log_panic(what, payload);
@@ -52,8 +52,8 @@ pub fn catch_log_panic(log: impl FnOnce()) {
     }
 }
 
-/// Drops the payload of a panic. Its destructor may panic too; the payload of that second panic is
-/// leaked.
+/// Drops the payload of a panic. Its destructor may panic too. The payload of that second panic is
+/// leaked, because its destructor may panic as well.
 pub fn drop_panic_payload(payload: Box<dyn Any + Send>) {
     if let Err(second_payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         let _: &mut (dyn Any + Send) = Box::leak(second_payload);
@@ -78,7 +78,8 @@ pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     result.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
-/// Awaits `work` and returns its output. Drops it without polling it again if it panics.
+/// Awaits `work` and returns its output. If `work` panics, it is dropped without being polled
+/// again.
 ///
 /// # Errors
 /// `work` panicked; the error is the payload of the panic.

@@ -27,7 +27,7 @@ const KIND_BODY_TOO_LARGE: &str = "body-too-large";
 ///
 /// By default it is sent as `application/problem+json`; the application can set one function that
 /// renders all problems in another form. A response made from a problem carries the problem in its
-/// extensions, where middleware and that function find it.
+/// extensions, where middleware finds it.
 ///
 /// ```
 /// use peregrine::http::StatusCode;

@@ -116,16 +116,16 @@ impl Parts {
         self.states.router()?.pattern(self.head.route_id()?)
     }
 
-    /// The path's parameters: names, and values that are still percent-encoded. `None` if the
-    /// application has no routes.
+    /// The path's parameters: names, and values that are still percent-encoded. `None` if no
+    /// application has received the request, as in some tests.
     #[must_use]
     pub fn path_parameters(&self) -> Option<Values<'_, '_>> {
         let router = self.states.router()?;
         Some(router.values(self.head.path_parameters(), self.head.path().as_bytes()))
     }
 
-    /// How many optional parameters of the pattern as the application wrote it the request's route
-    /// omits; see [`RouteIndex`](crate::http::route_index::RouteIndex).
+    /// How many optional parameters the request's route omits. The pattern that the application
+    /// wrote has them; see [`RouteIndex`](crate::http::route_index::RouteIndex).
     pub(crate) fn omitted_parameters(&self) -> usize {
         let omitted = || {
             let omitted_parameters = &self.states.route_index()?.omitted_parameters;

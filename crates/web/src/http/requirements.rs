@@ -10,7 +10,7 @@ use std::rc::Rc;
 /// The parameters that an extractor needs from a path, as far as its type declares them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathShape {
-    /// This number of parameters, starting from the left: a tuple, or a single value.
+    /// Exactly this many parameters, including optional ones: a tuple, or a single value.
     Count(usize),
     /// Parameters with these names: a struct. The path may have more.
     Names(&'static [&'static str]),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Information about the routes, besides their patterns, that handlers use at run time.
+/// Information about the routes that the router does not have.
 #[derive(Debug, Default)]
 pub(crate) struct RouteIndex {
     /// The patterns of named routes.

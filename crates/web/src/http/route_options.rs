@@ -14,13 +14,13 @@ pub enum OnDisconnect {
     RunToCompletion,
 }
 
-/// Settings that a handler requests from the server. If a field is `None`, the server's own setting
-/// applies.
+/// Settings that a handler requests from the server. If a limit is `None`, the route sets none, and
+/// the server's own limits apply.
 ///
 /// The body limit is enforced by the body, when it is read. The server sets it to
 /// [`MatchedEndpoint::body_limit`](crate::built::MatchedEndpoint::body_limit) before any middleware
-/// runs, and the application sets the route's limit again where it calls the handler, inside all
-/// middleware.
+/// runs, and the application sets the route's limit again where it calls the handler, because
+/// middleware may have set another limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
     /// What happens when the client disconnects. The default is [`OnDisconnect::Cancel`].
@@ -30,8 +30,9 @@ pub struct RouteOptions {
     pub body_bytes_max: Option<u64>,
     /// Whether the server's body limit does not apply here; limits of middleware still do. For
     /// handlers with their own limits, such as a mounted service. Middleware that reads the whole
-    /// body into memory is still bound by it ([`Body::buffer_limit`](crate::Body::buffer_limit)).
-    /// The default is `false`. It has no effect inside an application that is used as a handler.
+    /// body into memory is still bound by the server's limit
+    /// ([`Body::buffer_limit`](crate::Body::buffer_limit)). The default is `false`. It has no
+    /// effect inside an application that is used as a handler.
     pub lifts_body_limit: bool,
     /// Whether the handler serves gRPC, in which client and server can exchange messages from the
     /// start. The server then does not apply its minimum rate to the body of a gRPC request, even

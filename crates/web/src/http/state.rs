@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// router and problem renderer. Applications have few values, so a linear scan finds one quickly.
 ///
 /// The router and the renderer are set while the application is built, when its parts already share
-/// the states.
+/// the states; hence the `OnceCell`s.
 #[derive(Default)]
 pub struct States {
     router: OnceCell<Rc<Router>>,
@@ -71,7 +71,8 @@ impl States {
         self.router.get().map(|router| &**router)
     }
 
-    /// Information about the application's routes, besides their patterns.
+    /// Information about the application's routes that the router does not have. `None` until the
+    /// application is built.
     pub(crate) fn route_index(&self) -> Option<&Rc<RouteIndex>> {
         self.route_index.get()
     }

@@ -15,7 +15,7 @@ pub trait TimerSource {
     fn new_timer(&self) -> Option<Box<dyn Timer>>;
 }
 
-/// Fires after a set time, and reports when the worker drains: when it shuts down gracefully.
+/// Fires after a set time, and reports that the worker drains: that it shuts down gracefully.
 pub trait Timer {
     /// Sets the timer to fire after this time, and replaces an earlier setting.
     fn reset(&mut self, after: Duration);
@@ -29,7 +29,7 @@ pub trait Timer {
 
     /// Whether the worker is draining, or has ended. A response that would not end by itself should
     /// then end.
-    fn is_draining(&self) -> bool;
+    fn is_server_draining(&self) -> bool;
 }
 
 thread_local! {

@@ -38,8 +38,8 @@ pub struct UpgradeHandler(Box<dyn FnOnce(Upgraded) -> UpgradeFuture>);
 type UpgradeFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 impl UpgradeHandler {
-    /// Calls `run` with the connection's byte stream once the server begins to send the 101. The
-    /// connection, or the HTTP/2 stream, is closed when the future completes.
+    /// Calls `run` with the connection's byte stream once the server begins to send the response.
+    /// The connection, or the HTTP/2 stream, is closed when the future completes.
     pub fn new<F, Fut>(run: F) -> Self
     where
         F: FnOnce(Upgraded) -> Fut + 'static,
@@ -119,13 +119,13 @@ impl Upgraded {
         self.send_buffer.push(bytes);
     }
 
-    /// Moves all of `bytes` to the send queue, without a copy if the queue is empty, or discards
-    /// them if the connection is closed. Leaves `bytes` without capacity.
+    /// Moves all of `bytes` to the send buffer, without a copy if that is empty, or discards them
+    /// if the connection is closed. Leaves `bytes` without capacity.
     pub fn append(&mut self, bytes: &mut Vec<u8>) {
         self.send_buffer.append(bytes);
     }
 
-    /// The number of bytes that the server has not yet taken from the send queue.
+    /// The number of bytes that the server has not yet taken from the send buffer.
     #[must_use]
     pub fn unsent_bytes(&self) -> usize {
         self.send_buffer.0.borrow().bytes.len()
@@ -137,7 +137,7 @@ impl Upgraded {
         UnsentBytes(self.send_buffer.clone())
     }
 
-    /// Ready when the server has taken all bytes from the send queue.
+    /// Ready when the server has taken all bytes from the send buffer.
     ///
     /// # Errors
     /// The connection is closed.
@@ -146,7 +146,7 @@ impl Upgraded {
     }
 }
 
-/// Reports how many bytes the server has not yet taken from the send queue.
+/// Reports how many bytes the server has not yet taken from the send buffer.
 #[derive(Clone, Debug)]
 pub struct UnsentBytes(SendBuffer);
 
@@ -158,7 +158,7 @@ impl UnsentBytes {
     }
 }
 
-/// The send queue of an upgraded connection, shared by [`Upgraded`] and the server.
+/// The unsent bytes of an upgraded connection, shared by [`Upgraded`] and the server.
 #[derive(Clone)]
 pub struct SendBuffer(Rc<RefCell<SendBufferState>>);
 
@@ -168,7 +168,7 @@ struct SendBufferState {
     closed: bool,
     sender_waker: Option<Waker>,
     server_waker: Option<Waker>,
-    /// Whether the server polls the queue next, so that it need not be woken.
+    /// Whether the server polls the buffer next, so that it need not be woken.
     server_polls_next: bool,
     reservation: MemoryReservation,
 }
@@ -199,13 +199,14 @@ impl SendBuffer {
         self.poll_below(SEND_BUFFER_BYTES_MAX, cx)
     }
 
-    /// Ready when fewer than `bytes` bytes are unsent.
-    fn poll_below(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ready when fewer than `limit` bytes are unsent, or with an error when the connection is
+    /// closed.
+    fn poll_below(&self, limit: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.borrow_mut();
         if state.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if state.bytes.len() < bytes {
+        if state.bytes.len() < limit {
             return Poll::Ready(Ok(()));
         }
         register_waker(&mut state.sender_waker, cx);
@@ -232,7 +233,7 @@ impl SendBuffer {
             state.bytes.append(bytes);
         }
         state.update_reservation();
-        // `bytes` is empty now, but may have capacity (after the swap, that of the queue's former
+        // `bytes` is empty now, but may have capacity (after the swap, that of the former send
         // buffer). Free it: the connection may be idle for days, and the allocator's recently freed
         // memory is more likely to be in the CPU's cache than a buffer of an idle connection.
         *bytes = Vec::new();
@@ -248,15 +249,15 @@ impl SendBuffer {
         output
     }
 
-    /// For the server: moves all unsent bytes to `buffer`, which must be empty. Registers the waker
+    /// For the server: moves all unsent bytes to `out`, which must be empty. Registers the waker
     /// even if it returns `Ready`, so that later bytes wake the server.
-    pub fn poll_drain(&self, cx: &mut Context<'_>, buffer: &mut Vec<u8>) -> Poll<()> {
+    pub fn poll_take(&self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
         register_waker(&mut state.server_waker, cx);
         if state.bytes.is_empty() {
             return Poll::Pending;
         }
-        *buffer = std::mem::take(&mut state.bytes);
+        *out = std::mem::take(&mut state.bytes);
         state.update_reservation();
         if let Some(waker) = state.sender_waker.take() {
             waker.wake();
@@ -264,12 +265,12 @@ impl SendBuffer {
         Poll::Ready(())
     }
 
-    /// For the server: closes the queue, because nothing can be sent any more.
+    /// For the server: closes the buffer, because nothing can be sent any more.
     pub fn close(&self) {
         let mut state = self.0.borrow_mut();
         state.closed = true;
-        // Free the bytes now: they will not be sent, and the protocol may hold its end of the queue
-        // for a long time.
+        // Free the bytes now: they will not be sent, and the protocol may hold its end of the
+        // buffer for a long time.
         state.bytes = Vec::new();
         state.update_reservation();
         if let Some(waker) = state.sender_waker.take() {
@@ -308,9 +309,9 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         let wake_count = || counter.0.load(Ordering::Relaxed);
         let (send_buffer, mut drained) = (SendBuffer::default(), Vec::new());
-        assert!(send_buffer.poll_drain(&mut context, &mut drained).is_pending());
+        assert!(send_buffer.poll_take(&mut context, &mut drained).is_pending());
         send_buffer.run_protocol(|| send_buffer.push(b"a"));
-        assert!(send_buffer.poll_drain(&mut context, &mut drained).is_ready());
+        assert!(send_buffer.poll_take(&mut context, &mut drained).is_ready());
         assert_eq!((wake_count(), &drained[..]), (0, &b"a"[..]));
         // Later bytes wake the server, even though its last poll found some.
         send_buffer.push(b"b");
@@ -326,8 +327,8 @@ mod tests {
         let (writer, mut reader) = pipe(SEND_BUFFER_BYTES_MAX, None);
         for context in [&mut this_task, &mut other_task] {
             assert!(reader.poll_frame(context).is_pending());
-            let polled = Context::from_waker(&wakers[0]);
-            writer.send_without_wake(Bytes::from_static(b"a"), &polled);
+            let caller = Context::from_waker(&wakers[0]);
+            writer.send_without_wake(Bytes::from_static(b"a"), &caller);
             assert!(reader.poll_frame(context).is_ready());
         }
         assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [0, 1]);

@@ -78,7 +78,7 @@ pub struct Sender(Arc<SharedQueue>);
 pub enum SendError {
     /// The reader is slow, and the queue of events is full. Only [`Sender::try_send`] returns this.
     Full,
-    /// The stream is closed: the client has disconnected, or the server is draining.
+    /// The stream is closed: the client has disconnected, or the server's drain ended it.
     Closed,
     /// The event is invalid.
     Invalid(InvalidEvent),
@@ -135,7 +135,8 @@ impl Sender {
         push(queue, event)
     }
 
-    /// Completes when the stream is closed: the client has disconnected, or the server is draining.
+    /// Completes when the stream is closed: the client has disconnected, or the server's drain has
+    /// ended the stream.
     pub async fn closed(&self) {
         let mut waiter = Waiter::new(self);
         poll_fn(|cx| {

@@ -55,7 +55,7 @@ impl Error for InvalidEvent {}
 
 impl Event {
     /// Adds data. A line break (LF, CR or CRLF) arrives as LF. Data that is added later starts a
-    /// new line. Readers ignore an event without data.
+    /// new line. Readers do not report an event without data, but use its id and its `retry`.
     #[must_use]
     pub fn data(mut self, data: impl AsRef<str>) -> Self {
         self.write_lines("data: ", data.as_ref());
@@ -90,7 +90,6 @@ impl Event {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(b"id: ");
         let written = write!(self.bytes, "{id}");
-        // A reader ignores an id with NUL.
         let is_valid = !self.bytes[start..].iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
         if written.is_err() || !is_valid {
             self.bytes.truncate(start);

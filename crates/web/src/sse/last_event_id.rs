@@ -11,8 +11,8 @@ const HEADER: &str = "last-event-id";
 /// The id of the last event that the reader received, from `Last-Event-ID`. A reader that connects
 /// for the first time sends none, so handlers take an `Option`.
 ///
-/// An id that does not parse as `T` is rejected with a 400, after which an `EventSource` does not
-/// reconnect. `LastEventId<String>` accepts any id.
+/// An id that does not parse as `T` is rejected with a 400, after which a browser's `EventSource`
+/// does not reconnect. `LastEventId<String>` accepts any id.
 ///
 /// ```
 /// use peregrine::prelude::*;

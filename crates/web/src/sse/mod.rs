@@ -123,8 +123,8 @@ impl<S: Stream<Item: IntoEvent>> EventSource for S {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Box<dyn Error + Send + Sync>>>> {
-        let wire = |event: Event| event.into_bytes().map_err(Into::into);
-        self.poll_next(cx).map(|next| next.map(|item| item.into_event().and_then(wire)))
+        let serialize = |event: Event| event.into_bytes().map_err(Into::into);
+        self.poll_next(cx).map(|next| next.map(|item| item.into_event().and_then(serialize)))
     }
 }
 
@@ -222,7 +222,7 @@ impl EventBody {
         let (TimerState::Sending(timer) | TimerState::Silent(timer)) = &self.timer else {
             return false;
         };
-        !matches!(self.on_drain, OnDrain::Continue) && timer.is_draining()
+        !matches!(self.on_drain, OnDrain::Continue) && timer.is_server_draining()
     }
 
     /// Ends the stream because of the drain. Returns the event of [`Sse::final_event`], if there is
@@ -237,7 +237,7 @@ impl EventBody {
     }
 
     /// Called while the producer is silent. Ready when a comment must be sent. Otherwise, the timer
-    /// wakes the body when that is due or the drain begins.
+    /// wakes the body when a comment is due or the drain begins.
     fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.timer = match replace(&mut self.timer, TimerState::NoTimer) {
             TimerState::Sending(mut timer) => {

@@ -36,7 +36,7 @@ impl TestResponse {
     ///
     /// # Panics
     /// If the body differs; the message has a line for each difference, with its JSON pointer (RFC
-    /// 6901). Also if the body is incomplete or not JSON.
+    /// 6901). Also if the body is incomplete or not JSON, or `Content-Type` is not a JSON type.
     #[track_caller]
     pub fn assert_json(&self, expected: &(impl Serialize + ?Sized)) -> &Self {
         let media_type = self.header("content-type").unwrap_or("");

@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 /// The cookies of a client, following RFC 6265.
 ///
-/// Cookies do not expire during a test. A response removes one with a `Max-Age` of zero or less, or
-/// an `Expires` that is already past. As browsers do for `localhost`, the client stores and sends
-/// `Secure` cookies without TLS too.
+/// Cookies do not expire during a test. A response removes a cookie by setting it with a `Max-Age`
+/// of zero or less, or an `Expires` that is already past. As browsers do for `localhost`, the
+/// client stores and sends `Secure` cookies without TLS too.
 #[derive(Debug, Default)]
 pub(super) struct CookieJar {
     cookies: Vec<StoredCookie>,
@@ -142,7 +142,7 @@ fn is_expired(date: &str) -> bool {
 }
 
 /// Seconds since 1970 of a date in any format that servers write, following RFC 6265 §5.1.1: a
-/// time, a day, a month and a year, in this order or with the year last.
+/// time, a day, a month and a year in any order, except that a two-digit year follows the day.
 fn parse_cookie_date(date: &str) -> Option<i64> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -209,11 +209,12 @@ pub(super) fn redirect_target(
         _ => return None,
     };
     let location = location.split('#').next().unwrap_or(location);
-    let after_scheme = location
+    // The part from the host on, if the location names a host.
+    let from_host = location
         .strip_prefix("http://")
         .or_else(|| location.strip_prefix("https://"))
         .or_else(|| location.strip_prefix("//"));
-    let reference = match after_scheme {
+    let reference = match from_host {
         Some(rest) => {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             if !rest[..end].eq_ignore_ascii_case(host) {
@@ -230,9 +231,9 @@ pub(super) fn redirect_target(
     let path = target_path(target);
     let target = match reference.as_bytes().first() {
         Some(b'/') => remove_dot_segments(reference),
-        Some(b'?') if after_scheme.is_some() => format!("/{reference}"),
+        Some(b'?') if from_host.is_some() => format!("/{reference}"),
         Some(b'?') => format!("{path}{reference}"),
-        None if after_scheme.is_some() => "/".to_owned(),
+        None if from_host.is_some() => "/".to_owned(),
         None => target.to_owned(),
         Some(_) => {
             let directory = &path[..path.rfind('/').map_or(0, |end| end + 1)];

@@ -60,7 +60,7 @@ impl TestForm {
         self
     }
 
-    /// Returns the boundary, which no part contains, and the body.
+    /// Returns the boundary, which no content contains, and the body.
     fn encode(&self) -> (String, Vec<u8>) {
         let contains = |text: &str| {
             let text = text.as_bytes();

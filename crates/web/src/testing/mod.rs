@@ -86,7 +86,7 @@ pub struct TestClient {
     app: Rc<BuiltApp>,
     connection: Rc<ConnectionInfo>,
     body_bytes_max: u64,
-    /// Waits in timers: see [`TestClient::with_timer`].
+    /// The function with which timers wait: see [`TestClient::with_timer`].
     sleep: SleepFn,
     /// `None` unless [`TestClient::save_cookies`] was called.
     jar: Option<Rc<RefCell<CookieJar>>>,
@@ -132,12 +132,11 @@ impl TestClient {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
-    /// Sets the timer for timeouts of routes, deadlines of gRPC calls to mounts, and keep-alive
-    /// comments in event streams. In a test where Tokio controls the time, use
+    /// Sets the timer for timeouts of routes, deadlines of gRPC calls to mounted services, and
+    /// keep-alive comments in event streams. In a test where Tokio controls the time, use
     /// `.with_timer(tokio::time::sleep)`.
     ///
-    /// The default is real time, measured by a thread for each wait: for a request that has a
-    /// timeout and whose response is not ready immediately, and for each awaited event.
+    /// The default is real time, for which each wait starts a thread.
     #[must_use]
     pub fn with_timer<F>(self, sleep: impl Fn(Duration) -> F + 'static) -> Self
     where
@@ -149,8 +148,8 @@ impl TestClient {
     /// Stores the cookies that responses set and sends them, as browsers do (RFC 6265): by host,
     /// domain and path. `Secure` cookies are stored without TLS too, as for `localhost`. A response
     /// removes a cookie with a `Max-Age` of zero, or an `Expires` that is already past; otherwise
-    /// cookies do not expire. Clones of the client share them. A request with its own `Cookie`
-    /// field sends only that.
+    /// cookies do not expire. Clones of the client share the cookies. A request with its own
+    /// `Cookie` field sends only that.
     ///
     /// ```
     /// use peregrine::web::{App, Request};
@@ -169,9 +168,9 @@ impl TestClient {
     }
 
     /// Follows redirects to the same host, as browsers do. After a 303, and after a 301 or 302 in
-    /// response to a POST, the client sends a GET without the body; after other redirects, it
-    /// repeats the request. The client returns the redirect itself if the target is on another
-    /// host, or if the request's body is a stream, which cannot be repeated.
+    /// response to a POST, the client sends a GET without the body (after a HEAD, another HEAD);
+    /// after other redirects, it repeats the request. The client returns the redirect itself if the
+    /// target is on another host, or if the request's body is a stream, which cannot be repeated.
     /// [`TestResponse::redirects`] lists the targets.
     ///
     /// A request that is redirected more than 20 times panics.

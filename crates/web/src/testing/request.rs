@@ -50,8 +50,8 @@ impl TestRequest {
         Self { client, method, target, headers: Vec::new(), body: RequestBody::None }
     }
 
-    /// Adds a header field. `Host` and the fields that describe the body are added automatically,
-    /// unless you set them.
+    /// Adds a header field. `Host` is added automatically unless you set it. For a body,
+    /// `Content-Length` or `Transfer-Encoding` is added unless you set `Content-Length`.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -111,9 +111,9 @@ impl TestRequest {
     pub async fn send(mut self) -> TestResponse {
         let mut targets = Vec::new();
         loop {
-            let repeatable = self.client.follows_redirects.then(|| self.try_clone()).flatten();
+            let copy = self.client.follows_redirects.then(|| self.try_clone()).flatten();
             let mut response = self.send_once().await;
-            let next_request = repeatable.and_then(|request| request.into_redirected(&response));
+            let next_request = copy.and_then(|request| request.into_redirected(&response));
             let Some(next) = next_request else {
                 response.set_redirects(targets);
                 return response;
@@ -255,8 +255,10 @@ impl TestRequest {
         let limits = Limits { body_bytes_max: u64::MAX, ..Limits::DEFAULT };
         let (consumed, event) = Connection::new(&limits).receive(&limits, &bytes, head.index_mut());
         match event {
-            // `skip` bytes precede the head: an empty line before the request line.
-            Event::Head(framing) => head.set_bytes(&bytes[usize::from(framing.skip)..consumed]),
+            // `leading_bytes` precede the head: an empty line before the request line.
+            Event::Head(framing) => {
+                head.set_bytes(&bytes[usize::from(framing.leading_bytes)..consumed])
+            }
             other => {
                 panic!("{} {}: a server would not accept this: {other:?}", self.method, self.target)
             }

@@ -156,9 +156,9 @@ impl TestResponse {
         self.body.get_mut().collect().await
     }
 
-    /// The body, except chunks that [`TestResponse::chunk`] already returned. Blocks this thread
-    /// while a streamed body arrives; in a test with a runtime, await [`TestResponse::collect`]
-    /// first.
+    /// The body, except chunks that [`TestResponse::chunk`] or [`TestResponse::event`] has already
+    /// read. Blocks this thread while a streamed body arrives; in a test with a runtime, await
+    /// [`TestResponse::collect`] first.
     ///
     /// # Panics
     /// If the body is incomplete.

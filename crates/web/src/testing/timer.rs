@@ -42,7 +42,7 @@ impl Timer for TestTimer {
     }
 
     /// No server is involved, so nothing shuts down.
-    fn is_draining(&self) -> bool {
+    fn is_server_draining(&self) -> bool {
         false
     }
 }

@@ -17,15 +17,15 @@ use std::task::{Context, Poll};
 const CLIENT_LIMITS: Limits =
     Limits { message_bytes_max: u64::MAX, frame_bytes_max: u64::MAX, ..Limits::DEFAULT };
 
-/// A received message.
+/// A message, received or to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestMessage {
     /// Text.
     Text(String),
     /// Bytes.
     Binary(Bytes),
-    /// A Close frame, with its code and reason if the application set any. The client
-    /// has already replied to it.
+    /// A Close frame, with its code and reason if the sender set any. The client replies to a
+    /// received one automatically.
     Close(Option<(u16, String)>),
 }
 
@@ -219,7 +219,7 @@ impl TestWebSocket {
                 return Poll::Ready(Some(message));
             }
             let mut bytes = Vec::new();
-            if self.from_application.poll_drain(cx, &mut bytes).is_pending() {
+            if self.from_application.poll_take(cx, &mut bytes).is_pending() {
                 break;
             }
             self.unread.append(&mut bytes);

@@ -1,7 +1,7 @@
 //! The trace context of a request (W3C Trace Context): parsed strictly from the request, and added
 //! to the requests that a handler sends.
 //!
-//! `tracestate.rs` parses the list of vendor data, which the server passes on unchanged.
+//! `tracestate.rs` parses the list of vendor data, which the server passes on.
 
 mod tracestate;
 
@@ -92,7 +92,7 @@ impl TraceContext {
             return None;
         }
         let (trace_id, span_id) = (decode_hex(&prefix[3..35])?, decode_hex(&prefix[36..52])?);
-        // The standard requires receivers of this version to drop all other flags.
+        // The other flags are reserved: the standard requires that they are sent as zero.
         let flags = decode_hex::<1>(&prefix[53..])?[0] & (FLAG_SAMPLED | FLAG_RANDOM);
         if trace_id == [0; 16] || span_id == [0; 8] {
             return None;
@@ -101,7 +101,8 @@ impl TraceContext {
         Some(Self { trace_id, span_id, flags, state })
     }
 
-    /// The trace context in a request's head. `None` if there are two `traceparent` fields.
+    /// The trace context in a request's head. `None` unless there is exactly one `traceparent`
+    /// field, and it is valid.
     #[must_use]
     pub fn extract(head: &RequestHead) -> Option<Self> {
         if !head.index().contains(KnownField::Traceparent) {
@@ -220,7 +221,7 @@ fn decode_hex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
 pub struct TraceSeed(u64);
 
 impl TraceSeed {
-    /// The number of IDs and halves of IDs that are derived from one seed.
+    /// One seed yields three numbers: the two halves of a trace's ID, and a span's ID.
     const NUMBERS_PER_SEED: u64 = 3;
     /// The increment of SplitMix64.
     const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -231,7 +232,7 @@ impl TraceSeed {
         Self(seed)
     }
 
-    /// The seed of the next request. It skips the numbers of this one.
+    /// The seed of the next request. Its numbers follow those of this seed.
     #[must_use]
     #[inline]
     pub fn next(self) -> Self {
@@ -250,7 +251,7 @@ impl TraceSeed {
     /// The second half of the trace's ID, which decides whether the trace is sampled.
     #[must_use]
     #[inline]
-    pub fn sample(self) -> u64 {
+    pub fn sampling_number(self) -> u64 {
         self.number(0)
     }
 
@@ -263,7 +264,7 @@ impl TraceSeed {
     /// The start of a new trace.
     #[must_use]
     pub fn root(self, is_sampled: bool) -> TraceContext {
-        let trace_id = u128::from(self.number(2)) << 64 | u128::from(self.sample());
+        let trace_id = u128::from(self.number(2)) << 64 | u128::from(self.sampling_number());
         TraceContext::root(trace_id.to_be_bytes(), self.span_id(), is_sampled)
             .expect("the numbers of a seed are not zero")
     }

@@ -160,7 +160,7 @@ fn a_seed_determines_its_ids_and_seeds_do_not_share_ids() {
         assert_eq!(context.flags(), FLAG_RANDOM);
         assert!(traces.insert(context.trace_id()) && spans.insert(context.span_id()));
         let [first, last] = [0, 8].map(|start| context.trace_id()[start..start + 8].to_vec());
-        assert_eq!(last, seed.sample().to_be_bytes());
+        assert_eq!(last, seed.sampling_number().to_be_bytes());
         assert!(first != last && last != context.span_id());
     }
 }

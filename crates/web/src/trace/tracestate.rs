@@ -6,8 +6,8 @@ use std::sync::Arc;
 /// The maximum number of members in a list.
 const MEMBERS_MAX: usize = 32;
 
-/// Joins the members of all `fields` into one list. `None` if there are none, or if any of them
-/// breaks a rule, which makes the whole list invalid.
+/// Joins the members of all `fields` into one list. `None` if there are no members, or if one of
+/// them breaks a rule, which makes the whole list invalid.
 pub(super) fn parse<'f>(fields: impl IntoIterator<Item = &'f [u8]>) -> Option<Arc<str>> {
     let (mut list, mut keys) = (String::new(), HashSet::new());
     for field in fields {

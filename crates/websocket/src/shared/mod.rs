@@ -231,7 +231,7 @@ impl SocketState {
 
 /// Called by the dispatcher.
 impl SocketState {
-    /// Starts a poll. Returns true if the last turn used up its budget outside of a poll.
+    /// Starts a poll, and with it a new turn. Returns true if the previous turn used up its budget.
     pub(crate) fn begin_poll(&mut self, cx: &Context<'_>) -> bool {
         if !self.dispatcher_waker.will_wake(cx.waker()) {
             self.dispatcher_waker.clone_from(cx.waker());
@@ -300,8 +300,8 @@ impl SocketState {
             Event::Chunk { .. } => unreachable!("the protocol returns complete messages"),
             Event::Ping(_) => return (used, ReceivedKind::Control),
             Event::Pong(payload) => {
-                let is_keep_alive = payload == KEEP_ALIVE_PAYLOAD || self.pings == 0;
-                if is_keep_alive {
+                let answers_handler = payload != KEEP_ALIVE_PAYLOAD && self.pings > 0;
+                if !answers_handler {
                     return (used, ReceivedKind::Control);
                 }
                 let payload = Bytes::copy_from_slice(payload);
@@ -350,13 +350,14 @@ impl SocketState {
     fn finish_receiving(&mut self) {
         self.has_receive_finished = true;
         self.to_wake.extend(self.recv_waker.take());
-        self.wake_send_waiters();
+        self.wake_all_waiters();
     }
 
-    /// Updates the accounted memory, with `unread` bytes outside of this state. If it has grown and
-    /// the worker has reached its memory limit, the WebSocket is closed with "try again later".
-    pub(crate) fn update_reservation(&mut self, unread: usize) {
-        self.reassembly.resize(unread + self.protocol.memory_bytes());
+    /// Updates the accounted memory. `unread_bytes` is the memory of received bytes outside of this
+    /// state. If the accounted memory has grown and the worker has reached its memory limit, the
+    /// WebSocket is closed with "try again later".
+    pub(crate) fn update_reservation(&mut self, unread_bytes: usize) {
+        self.reassembly.resize(unread_bytes + self.protocol.memory_bytes());
         let now = self.reassembly.size() + self.receive_queue.memory_bytes();
         let has_grown = now > std::mem::replace(&mut self.reserved_bytes, now);
         if has_grown && pressure() >= MemoryPressure::Critical && !self.is_closed() {
@@ -364,7 +365,7 @@ impl SocketState {
             self.fail(RecvError::Overloaded);
             // Discard further input; there is no memory for it.
             self.close_receive();
-            self.reassembly.resize(unread);
+            self.reassembly.resize(unread_bytes);
         }
     }
 
@@ -375,6 +376,7 @@ impl SocketState {
         }
         let _ = self.protocol.receive_eof();
         self.update_reservation(0);
+        // The dispatcher is being dropped: it must not be woken any more.
         self.is_dispatcher_polled = true;
     }
 
@@ -382,7 +384,7 @@ impl SocketState {
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
         self.to_wake.extend(self.recv_waker.take());
-        self.wake_send_waiters();
+        self.wake_all_waiters();
     }
 
     pub(crate) fn ping(&mut self) {
@@ -392,7 +394,7 @@ impl SocketState {
     /// Starts the close handshake, unless it was started before.
     pub(crate) fn close(&mut self, code: CloseCode, reason: &str) {
         if self.protocol.close(Some((code, reason)), &mut self.output).is_ok() {
-            self.wake_send_waiters();
+            self.wake_all_waiters();
         }
     }
 
@@ -409,7 +411,7 @@ impl SocketState {
         self.senders + self.receivers == 0
     }
 
-    fn wake_send_waiters(&mut self) {
+    fn wake_all_waiters(&mut self) {
         self.to_wake.extend(self.send_waiters.drain());
         self.to_wake.extend(self.close_waiters.drain());
     }

@@ -47,6 +47,7 @@ impl SocketState {
         Poll::Pending
     }
 
+    /// Sends a message if the send queue has room for it. A Close frame needs no room.
     pub(crate) fn try_send(&mut self, message: Message) -> Result<(), TrySendError> {
         let is_close = matches!(message, Message::Close(_));
         if self.can_send() && !is_close && !self.is_ready() {
@@ -63,7 +64,7 @@ impl SocketState {
         let is_close = matches!(message, Message::Close(_));
         self.write(message)?;
         if is_close {
-            self.wake_send_waiters();
+            self.wake_all_waiters();
         }
         self.wake_dispatcher();
         Ok(())

@@ -59,7 +59,7 @@ impl Timer for ManualTimer {
         self.0.0.get()
     }
 
-    fn is_draining(&self) -> bool {
+    fn is_server_draining(&self) -> bool {
         self.0.1.get()
     }
 }
@@ -129,7 +129,7 @@ impl TestConnection {
     /// Takes the output like the HTTP/2 server does, without waking the WebSocket.
     fn take_output(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let _ = self.outgoing.poll_drain(&mut Context::from_waker(Waker::noop()), &mut bytes);
+        let _ = self.outgoing.poll_take(&mut Context::from_waker(Waker::noop()), &mut bytes);
         bytes
     }
 

@@ -126,7 +126,7 @@ fn concurrent_requests_share_a_fetch_that_survives_cancellation() {
         counter.fetch_add(1, SeqCst);
         let (mut wait, document) = (wait.clone(), document.clone());
         async move {
-            wait.wait_for(|is_begun| *is_begun).await.map_err(|error| error.to_string())?;
+            wait.wait_for(|is_released| *is_released).await.map_err(|error| error.to_string())?;
             Ok::<_, String>(document)
         }
     };
@@ -185,7 +185,7 @@ fn an_abandoned_fetch_is_restarted_after_its_timeout() {
         let (mut wait, document) =
             (wait.clone(), fetch_issuer.document.lock().expect("the lock is not poisoned").clone());
         async move {
-            wait.wait_for(|is_begun| *is_begun).await.map_err(|error| error.to_string())?;
+            wait.wait_for(|is_released| *is_released).await.map_err(|error| error.to_string())?;
             document
         }
     };

@@ -208,7 +208,7 @@ fn clients_without_an_identity_share_stored_responses() {
         let again = get_as(&client, path, None);
         assert_eq!(controls(&again), controls(&first), "{path}: the same privacy as at first");
         let again = again.header("age").map(str::to_owned);
-        // `ClientIdentity` as an argument always makes the response personal.
+        // `ClientIdentity` as an argument always makes the response private.
         let is_stored = !path.ends_with("client");
         assert_eq!(again.is_some(), is_stored, "{path}");
     }
@@ -246,7 +246,7 @@ fn a_cache_outside_a_certificate_check_does_not_bypass_it() {
 }
 
 #[test]
-fn reading_the_peer_address_does_not_make_a_response_personal() {
+fn reading_the_peer_address_does_not_make_a_response_private() {
     let page =
         |info: Rc<ConnectionInfo>| ([("cache-control", "max-age=60")], info.peer.to_string());
     let client = App::new().wrap(Cache::new(CacheStore::new())).get("/", page).test();

@@ -298,7 +298,7 @@ fn concurrent_requests_share_one_fetch() {
             assert_eq!(request.await.expect("the task ends").text(), "slow 1");
         }
         assert_eq!((count.get(), store.stats().misses, store.stats().hits), (1, 1, 49));
-        // A personal response is generated for each client, without queueing.
+        // A private response is generated for each client, without queueing.
         let start = tokio::time::Instant::now();
         let requests: Vec<_> = (0..10).map(|_| spawn_get("/slow?private")).collect();
         for request in requests {
@@ -312,7 +312,7 @@ fn concurrent_requests_share_one_fetch() {
         }
         assert!(
             start.elapsed() < 4 * SECOND,
-            "the responses are known to be personal, so no request waits"
+            "the responses are known to be private, so no request waits"
         );
     });
 }

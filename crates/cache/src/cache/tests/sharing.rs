@@ -252,7 +252,7 @@ fn a_rejected_client_does_not_evict_a_shared_response() {
 }
 
 #[test]
-fn personal_responses_do_not_prevent_storing_a_shared_one() {
+fn private_responses_do_not_prevent_storing_a_shared_one() {
     run(async {
         let (client, _, _) = client();
         let target = "/slow?max-age=60";

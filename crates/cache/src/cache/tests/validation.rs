@@ -49,7 +49,7 @@ fn a_304_freshens_the_stored_response() {
             |_| vec![CONTROL, ("etag", "W/\"1\""), ("x-new", "comes"), ("content-type", "a/b")];
         let (client, received) = tagged(FIELDS, update);
         assert_eq!(client.get("/a").send().await.text(), "page 1");
-        // However old the response is.
+        // A 304 suffices however old the response is.
         for round in 1..4 {
             sleep(1000 * SECOND).await;
             let not_modified = client.get("/a").header("if-none-match", "\"1\"").send().await;

@@ -85,7 +85,7 @@ impl Player<'_> {
             match event {
                 Event::NeedInput => return true,
                 Event::Head(framing) => {
-                    self.start_request(&unread[usize::from(framing.skip)..count], framing);
+                    self.start_request(&unread[usize::from(framing.leading_bytes)..count], framing);
                 }
                 Event::Data(range) => {
                     assert!(
@@ -187,7 +187,7 @@ fn describe(head: &[u8], index: &HeadIndex, framing: Framing) -> String {
     words.push(match framing.body {
         BodyLength::None => "body=none".to_owned(),
         BodyLength::Exact(bytes) => format!("body={bytes}"),
-        BodyLength::Chunked => "body=chunked".to_owned(),
+        BodyLength::Unknown => "body=chunked".to_owned(),
     });
     words.push(if framing.keep_alive { "keep-alive" } else { "close" }.to_owned());
     words.extend(framing.expect_continue.then(|| "continue".to_owned()));

@@ -61,7 +61,7 @@ fn run(case: &Case) -> (Vec<u8>, String) {
             }
             "data" => drop(connection.send_data(&unescape(text), &mut out)),
             "finish" => connection.finish(borrow_fields(&trailers), &mut out),
-            "drain" => connection.drain(),
+            "drain" => connection.stop_after_response(),
             "keep" => connection.keep_reading_body(),
             "discard" => connection.discard_body(),
             "end" => assert_eq!(format!("{:?}", connection.receive_eof()), *text),

@@ -169,7 +169,7 @@ impl Player<'_> {
         line += match request.body {
             BodyLength::None => "",
             BodyLength::Exact(_) => " body",
-            BodyLength::Chunked => " open",
+            BodyLength::Unknown => " open",
         };
         line += if request.expect_continue { " expects" } else { "" };
         self.lines.push(line);

@@ -144,7 +144,7 @@ fn a_response_of_known_length_ends_with_its_last_byte() {
     assert_eq!(pair.send_data(stream, b"hi and more", MoreData::Buffered), 2);
     assert_eq!(pair.take_output(), ["headers 1 :status=200 content-length=2", "data 1 +end hi"]);
     assert_eq!(pair.connection.open_streams(), 0);
-    assert_eq!(pair.connection.waiting_for(), WaitingFor::Idle);
+    assert_eq!(pair.connection.waiting_for(), WaitingFor::NextRequest);
     // Calls with the key of a closed stream do nothing.
     assert_eq!(pair.send_data(stream, b"more", MoreData::End), 0);
     pair.finish(stream, &[]);
@@ -476,8 +476,8 @@ fn a_window_filled_within_a_round_trip_grows() {
 fn drain_sends_goaway_and_fixes_the_last_stream_a_round_trip_later() {
     let mut pair = Pair::new(Limits::DEFAULT);
     let first = pair.request(1, GET);
-    pair.connection.drain(&mut pair.out);
-    pair.connection.drain(&mut pair.out);
+    pair.connection.begin_shutdown(&mut pair.out);
+    pair.connection.begin_shutdown(&mut pair.out);
     assert_eq!(pair.take_output(), ["go-away 2147483647 NO_ERROR", "ping go away?"]);
     // The request was in transit.
     let second = pair.request(3, GET);
@@ -557,7 +557,7 @@ fn waiting_for_reports_what_the_connection_waits_for() {
     let get = format!("headers 1 {GET}");
     assert_eq!(wait_after(&[], 0), WaitingFor::Preface);
     assert_eq!(wait_after(&["preface"], 0), WaitingFor::Preface);
-    assert_eq!(wait_after(&["settings"], 0), WaitingFor::Idle);
+    assert_eq!(wait_after(&["settings"], 0), WaitingFor::NextRequest);
     assert_eq!(wait_after(&[&get], 1), WaitingFor::Head);
     assert_eq!(wait_after(&["ping 12345678"], 1), WaitingFor::Frame);
     assert_eq!(wait_after(&[&get], 0), WaitingFor::Streams);

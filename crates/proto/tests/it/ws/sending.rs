@@ -144,7 +144,7 @@ fn messages_are_borrowed_if_complete_and_buffered_otherwise() {
     let mut unread = notation::bytes(["text hello", "text +more wor"].iter(), true);
     let (used, event) = server.receive(&LIMITS, &mut unread, &mut out);
     assert!(matches!(event, Event::Text(Cow::Borrowed("hello"))), "{event:?}");
-    assert_eq!((server.memory_bytes(), server.waiting_for()), (0, WaitingFor::Idle));
+    assert_eq!((server.memory_bytes(), server.waiting_for()), (0, WaitingFor::NextMessage));
     let (_, event) = server.receive(&LIMITS, &mut unread[used..], &mut out);
     assert_eq!(event, Event::NeedInput);
     assert_eq!(server.waiting_for(), WaitingFor::Message);

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A line contains at most this many bytes of a field that a peer sent.
+/// A line contains at most this many bytes of each value that a peer sent.
 const FIELD_BYTES_MAX: usize = 8 * 1024;
 
 /// The format of access log lines.
@@ -80,7 +80,7 @@ pub(crate) struct AccessLogRecord {
     pub(crate) connection: Option<Rc<ConnectionInfo>>,
     /// The first line of an invalid request.
     pub(crate) invalid_request_line: Vec<u8>,
-    /// The request's span context.
+    /// The request's trace context.
     pub(crate) trace_context: Option<LazyTraceContext>,
     /// How many bytes of the request's body were received.
     pub(crate) request_body_bytes: u64,
@@ -134,6 +134,7 @@ impl AccessLogLine<'_> {
     fn address(&self) -> Option<IpAddr> {
         match self.client() {
             Some(client) => client.ip(),
+            // An invalid request has no header fields that could name the client.
             None => {
                 Some(self.record.connection.as_deref()?.peer.socket_addr()?.ip().to_canonical())
             }
@@ -167,8 +168,8 @@ impl AccessLogLine<'_> {
         }
     }
 
-    /// The part of a field that the line contains. If queries are omitted, the query of the URL in
-    /// `Referer` is omitted too, because that URL often belongs to the same site.
+    /// The part of the value of the field `name` that is logged. If queries are omitted, the query
+    /// of the URL in `Referer` is omitted too, because that URL often belongs to the same site.
     fn redacted<'v>(&self, name: &str, value: &'v [u8]) -> &'v [u8] {
         if name == "referer" { self.without_query(value) } else { value }
     }

@@ -1,5 +1,5 @@
 //! The access log: one line per request, written when the request's response is complete or the
-//! request has ended without a response.
+//! request has ended without a complete response.
 //!
 //! A worker formats a line in its own buffer and passes it to an [`AccessLogSink`], which never
 //! blocks the worker. `format.rs` contains the formats.
@@ -43,7 +43,7 @@ pub struct AccessLogStyle {
 }
 
 impl AccessLogStyle {
-    /// Checks that all routes are among the application's patterns, `known_patterns`.
+    /// Checks that all excluded routes are among the application's patterns, `known_patterns`.
     ///
     /// # Errors
     /// The text describes the mistake and how to fix it.
@@ -65,7 +65,7 @@ pub fn route_patterns(application: &BuiltApp) -> Vec<String> {
     application.routes().map(|route| display_pattern(route.pattern).into_owned()).collect()
 }
 
-/// The access log of one worker.
+/// What a worker needs for its access log: the style, and the sink for its lines.
 pub struct WorkerAccessLog {
     /// The current style.
     pub style: watch::Receiver<AccessLogStyle>,
@@ -81,7 +81,7 @@ impl fmt::Debug for WorkerAccessLog {
     }
 }
 
-/// Writes the access log of one worker.
+/// Formats the lines of one worker's access log and passes them to its sink.
 pub(crate) struct AccessLogger {
     sink: Box<dyn AccessLogSink>,
     style: RefCell<watch::Receiver<AccessLogStyle>>,
@@ -122,14 +122,14 @@ impl AccessLogger {
 
     /// Applies the latest style.
     fn reload(&self) {
-        let mut style = self.style.borrow_mut();
-        let style = style.borrow_and_update();
+        let mut updates = self.style.borrow_mut();
+        let style = updates.borrow_and_update();
         self.format.set(style.format);
         self.omit_query.set(style.omit_query);
         let is_excluded = |pattern| style.excluded_routes.contains(pattern);
-        let all = self.routes.iter().map(is_excluded);
+        let excluded = self.routes.iter().map(is_excluded);
         let has_exclusions = !style.excluded_routes.is_empty();
-        *self.excluded.borrow_mut() = if has_exclusions { all.collect() } else { Vec::new() };
+        *self.excluded.borrow_mut() = if has_exclusions { excluded.collect() } else { Vec::new() };
     }
 
     /// Writes the line of a request that ended after `duration`.

@@ -9,8 +9,9 @@ use peregrine_router::{any_reading, has_dot_segments, may_be_ambiguous};
 use std::rc::Rc;
 
 impl BuiltApp {
-    /// Returns `target`. If another server may read the path as a path of another route, returns
-    /// the target that responds 400 instead.
+    /// Returns the target that responds 400 if the path has dot segments, or if another server may
+    /// read it as a path of another route; otherwise returns `target`. The options of `target` can
+    /// turn this check off.
     #[inline(never)]
     pub(super) fn reject_ambiguous<'a>(
         &'a self,
@@ -47,23 +48,24 @@ impl BuiltApp {
         target: MatchedEndpoint<'_>,
     ) -> bool {
         if self.is_not_found(target) {
+            // The request reaches no handler.
             return false;
         }
         let mut other_head = head.share();
         let original_len = head.as_bytes().len();
-        any_reading(head.path().as_bytes(), |path| {
+        any_reading(head.path().as_bytes(), |reading| {
             // A head that is too long for this check is rejected.
-            if !other_head.set_path(path, original_len) {
+            if !other_head.set_path(reading, original_len) {
                 return true;
             }
-            let found = match self.preflight_if_options(&mut other_head, connection) {
-                Some(found) => found,
+            let other_target = match self.preflight_if_options(&mut other_head, connection) {
+                Some(other_target) => other_target,
                 None => {
                     let found = self.resolve(&mut other_head);
-                    self.find_slow_path(&mut other_head, connection, found)
+                    self.find_slowly(&mut other_head, connection, found)
                 }
             };
-            !self.is_not_found(found) && !Rc::ptr_eq(found.endpoint, target.endpoint)
+            !self.is_not_found(other_target) && !Rc::ptr_eq(other_target.endpoint, target.endpoint)
         })
     }
 

@@ -19,8 +19,8 @@ use crate::http::state::States;
 use peregrine_proto::{Method, TargetForm};
 use peregrine_router::{Match, Parameters, may_be_ambiguous};
 pub(crate) use route::{BuiltRoute, RouteDetails};
-use route::{INTERCEPT_OPTIONS, UNMATCHED_OPTIONS};
 pub use route::{MatchedEndpoint, RouteInfo};
+use route::{NEVER_SHED_OPTIONS, UNMATCHED_OPTIONS};
 use std::fmt;
 use std::rc::Rc;
 
@@ -42,7 +42,7 @@ pub struct BuiltApp {
     routing_panic: RoutingPanic,
 }
 
-/// A service that runs before all routes.
+/// A service that handles the requests that `filter` selects, before routes are looked up.
 struct Interceptor {
     filter: Box<InterceptFilter>,
     endpoint: Rc<dyn Endpoint>,
@@ -50,7 +50,7 @@ struct Interceptor {
 
 type InterceptFilter = dyn Fn(&RequestHead) -> Option<Intercept>;
 
-/// How a service that runs before all routes claims a request.
+/// How the server treats a request that an interceptor handles.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intercept {
@@ -111,8 +111,9 @@ impl BuiltApp {
     }
 
     /// Finds the target for the request with `head` on `connection`, and stores the route and its
-    /// parameters in `head`. Does not allocate unless a [`guard`](crate::guard) does. If a guard
-    /// panics, the returned target panics when it is called.
+    /// parameters in `head`. Does not allocate, except to override a method, to check an ambiguous
+    /// path, or in a [`guard`](crate::guard). If a guard panics, the returned target panics when it
+    /// is called.
     #[inline]
     #[must_use]
     pub fn find<'a>(
@@ -124,7 +125,7 @@ impl BuiltApp {
             && let Some(intercept) = (interceptor.filter)(head)
         {
             let options = match intercept {
-                Intercept::NeverShed => &INTERCEPT_OPTIONS,
+                Intercept::NeverShed => &NEVER_SHED_OPTIONS,
                 Intercept::Sheddable => &UNMATCHED_OPTIONS,
             };
             return MatchedEndpoint { endpoint: &interceptor.endpoint, options, pattern: None };
@@ -142,17 +143,19 @@ impl BuiltApp {
         let found = self.resolve(head);
         if let Match::Found { route } = found {
             let route = &self.routes[route as usize];
-            if route.is_literal
-                || !route.is_guarded && !may_be_ambiguous(head.index().path_bytes(head.as_bytes()))
+            if route.is_unconditional_literal
+                || !route.has_conditions
+                    && !may_be_ambiguous(head.index().path_bytes(head.as_bytes()))
             {
                 return route.target();
             }
         }
-        let target = self.find_slow_path(head, connection, found);
+        let target = self.find_slowly(head, connection, found);
         self.reject_ambiguous(head, connection, target)
     }
 
-    /// Finds the route without checking guards and parameter types, and stores it in `head`.
+    /// Finds the route without checking its conditions (guards and parameter types), and stores it
+    /// in `head`.
     #[inline]
     fn resolve(&self, head: &mut RequestHead) -> Match {
         let method = self.table.method_number(head);
@@ -163,9 +166,10 @@ impl BuiltApp {
         })
     }
 
-    /// Finds the target if the route is guarded, the path may be ambiguous, or there is no route.
+    /// Finds the target if the route has conditions, the path may be ambiguous, or there is no
+    /// route. `found` is the result of `resolve`.
     #[inline(never)]
-    fn find_slow_path(
+    fn find_slowly(
         &self,
         head: &mut RequestHead,
         connection: &ConnectionInfo,
@@ -173,8 +177,8 @@ impl BuiltApp {
     ) -> MatchedEndpoint<'_> {
         let target = match found {
             Match::Found { route } => match &self.routes[route as usize] {
-                route if route.is_guarded => {
-                    self.catch_panic(|| self.find_guarded(head, connection))
+                route if route.has_conditions => {
+                    self.catch_panic(|| self.find_conditional(head, connection))
                 }
                 route => return route.target(),
             },
@@ -201,32 +205,34 @@ impl BuiltApp {
         })
     }
 
-    /// Returns the target for a CORS preflight. Returns `None` if the request is not a preflight,
-    /// or if its route is a handler for OPTIONS or also handles the announced request.
+    /// Returns the target for a CORS preflight. Returns `None` in three cases: the request is not a
+    /// preflight; no route would handle the actual request, which the preflight precedes; or the
+    /// OPTIONS request has a route of its own, which either was added only for OPTIONS or is the
+    /// very route that would handle the actual request.
     ///
-    /// The preflight goes to the middleware around the route that would handle the announced
-    /// request, because each scope may have its own CORS rules.
+    /// The preflight goes to the middleware around the route that would handle the actual request,
+    /// because each scope may have its own CORS rules.
     #[cold]
     fn find_preflight(
         &self,
         head: &mut RequestHead,
         connection: &ConnectionInfo,
     ) -> Option<MatchedEndpoint<'_>> {
-        let announced = self.table.find_preflighted(head, connection)?;
+        let actual_route = self.table.find_preflighted(head, connection)?;
         let method = self.table.method_number(head);
         if let Match::Found { route } =
             self.table.find(head, connection, method, &mut Parameters::default())
-            && (route == announced || self.routes[route as usize].methods == "OPTIONS")
+            && (route == actual_route || self.routes[route as usize].methods == "OPTIONS")
         {
             return None;
         }
-        Some(self.routes[announced as usize].default_response())
+        Some(self.routes[actual_route as usize].default_response())
     }
 
-    /// Checks the route that the router found, the first one of its pattern. If its conditions do
-    /// not hold, searches again with all conditions.
+    /// Checks the conditions of the route that the router found, which is the first route of its
+    /// pattern. If they do not hold, searches again and checks the conditions of all routes.
     #[inline(never)]
-    fn find_guarded(
+    fn find_conditional(
         &self,
         head: &mut RequestHead,
         connection: &ConnectionInfo,
@@ -262,7 +268,8 @@ impl BuiltApp {
         let path = head.path();
         let mut options = &UNMATCHED_OPTIONS;
         let mut parameters = Parameters::default();
-        // The allowed methods and the redirect target depend on the routes whose conditions hold.
+        // The allowed methods and the redirect target depend on the routes whose conditions hold,
+        // so the conditions are checked now.
         let found = match found {
             Match::MethodNotAllowed { .. } | Match::Redirect { .. } => {
                 self.table.find(head, connection, self.table.method_number(head), &mut parameters)
@@ -294,8 +301,8 @@ impl BuiltApp {
     }
 
     /// Handles one request with this application's routes and states, even if another application
-    /// has already routed the request. The body limits of routes apply. The other server options of
-    /// routes do not apply, because no server is involved.
+    /// has already routed the request. Of the server options of routes, only body limits apply: if
+    /// there is a server, it does not see which route is found here.
     pub async fn call(&self, mut request: Request) -> Response {
         request.parts.set_states(self.states());
         let connection = Rc::clone(request.parts.connection_untracked());
@@ -332,8 +339,9 @@ impl BuiltApp {
 impl Signature<ViaBuiltApp> for BuiltApp {}
 
 /// An application used as a handler of another one. It uses its own routes and states. The server
-/// applies only the options of the whole handler. So if an inner route sets an option such as
-/// `timeout` or `run_to_completion` that the handler lacks, building the outer application fails.
+/// applies only the options of the outer route. So if an inner route sets an option such as
+/// `timeout` or `run_to_completion`, the outer route must have the same or a stricter setting.
+/// Otherwise, building the outer application fails.
 impl Handler<ViaBuiltApp, ()> for BuiltApp {
     fn call(&self, request: Request) -> impl Future<Output = Response> {
         BuiltApp::call(self, request)

@@ -40,7 +40,7 @@ impl<'a> MatchedEndpoint<'a> {
         self.options.body_bytes_max.unwrap_or(server_limit)
     }
 
-    /// The route's pattern; `None` if no route matched.
+    /// The route's pattern; `None` if no route handles the request.
     #[must_use]
     pub fn pattern(&self) -> Option<&'a Rc<str>> {
         self.pattern
@@ -56,7 +56,8 @@ impl<'a> MatchedEndpoint<'a> {
         Rc::clone(self.endpoint).call_owned(slot, self.lift_limit(request))
     }
 
-    /// Removes the server's body limit from `request`, if the handler's options lift it.
+    /// Removes the server's body limit from `request`, if the handler's options lift it and set no
+    /// limit of their own.
     #[doc(hidden)]
     #[inline]
     #[must_use]
@@ -141,14 +142,15 @@ impl<'a> RouteInfo<'a> {
 /// A route of a built application.
 pub(crate) struct BuiltRoute {
     pub(crate) endpoint: Rc<dyn Endpoint>,
-    /// Handles requests for the pattern whose method has no handler.
+    /// Handles requests that match the pattern, but whose method has no handler.
     pub(crate) default_response: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
-    pub(crate) is_guarded: bool,
-    /// The route has no parameters and no guards, and all servers read its pattern the same way. So
-    /// they also read every path that matches it the same way, and no such path needs the check for
-    /// ambiguous paths.
-    pub(crate) is_literal: bool,
+    /// Whether a guard or a parameter type can reject a request that matches the pattern.
+    pub(crate) has_conditions: bool,
+    /// The route has no parameters and no conditions, and all servers read its pattern the same
+    /// way. So they also read every path that matches it the same way, and no such path needs the
+    /// check for ambiguous paths.
+    pub(crate) is_unconditional_literal: bool,
     /// A description of the route's conditions.
     pub(crate) conditions: String,
     /// The context of the application that the route belongs to, which may be a merged one.
@@ -180,7 +182,7 @@ impl BuiltRoute {
         }
     }
 
-    /// The target for requests for the route's path whose method has no handler.
+    /// The target for requests that match the route's pattern, but whose method has no handler.
     pub(super) fn default_response(&self) -> MatchedEndpoint<'_> {
         let options = match self.options.allows_ambiguous_paths {
             true => &UNMATCHED_AMBIGUOUS_OPTIONS,
@@ -223,8 +225,7 @@ pub(super) static UNMATCHED_OPTIONS: RouteOptions = RouteOptions {
 static UNMATCHED_AMBIGUOUS_OPTIONS: RouteOptions =
     RouteOptions { allows_ambiguous_paths: true, ..UNMATCHED_OPTIONS };
 
-/// Like [`UNMATCHED_OPTIONS`], but for a service that runs before all routes, such as the
-/// responder to certificate challenges. The server itself depends on these responses, so they are
-/// never shed.
-pub(super) static INTERCEPT_OPTIONS: RouteOptions =
+/// Like [`UNMATCHED_OPTIONS`], but for responses on which the server itself depends, such as those
+/// to certificate challenges. They are never shed.
+pub(super) static NEVER_SHED_OPTIONS: RouteOptions =
     RouteOptions { is_never_shed: true, ..UNMATCHED_OPTIONS };

@@ -189,6 +189,7 @@ fn fill_pattern(patterns: &[String], values: &ParameterValues) -> Result<String,
 }
 
 fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
+    let is_dot_segment = |segment: &str| matches!(segment, "." | "..");
     let (mut path, mut rest) = (String::with_capacity(pattern.len()), pattern);
     let mut values = values.iter();
     while let Some((before, name, after)) = next_parameter(rest) {
@@ -196,7 +197,6 @@ fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
         let value = values.next().copied().unwrap_or_default();
         let is_catch_all = name.starts_with('*');
         let is_whole_segment = path.ends_with('/') && (after.is_empty() || after.starts_with('/'));
-        let is_dot_segment = |segment: &str| matches!(segment, "." | "..");
         let changes_path = is_whole_segment
             && if is_catch_all {
                 value.split('/').any(is_dot_segment)
@@ -215,7 +215,6 @@ fn write_path(pattern: &str, values: &[&str]) -> Result<String, UrlError> {
     push_literal(&mut path, rest);
     // The text around a value may complete a dot segment. RFC 3986 §4.2: two leading slashes begin
     // a host.
-    let is_dot_segment = |segment: &str| matches!(segment, "." | "..");
     if path.starts_with("//") || path.split('/').any(is_dot_segment) {
         return Err(UrlError(format!(
             "with these values, `{pattern}` becomes `{path}`, which resolves to another URL"

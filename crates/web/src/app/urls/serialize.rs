@@ -18,7 +18,7 @@ impl ParameterValues {
         values.serialize(ValuesSerializer)
     }
 
-    /// The values of the parameters `names`, if the values are for exactly these.
+    /// The values in the order of `names`, if there is exactly one for each of these parameters.
     pub(super) fn ordered(&self, names: &[String]) -> Option<Vec<&str>> {
         match self {
             Self::Ordered(values) if values.len() == names.len() => {
@@ -65,7 +65,7 @@ struct SeqSerializer(Vec<String>);
 /// Collects named values; `name` is the key of the next value.
 #[derive(Default)]
 struct MapSerializer {
-    all: Vec<(String, String)>,
+    pairs: Vec<(String, String)>,
     name: String,
 }
 
@@ -226,13 +226,13 @@ impl SerializeMap for MapSerializer {
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), UrlError> {
         if let Some(value) = value.serialize(ScalarSerializer)? {
-            self.all.push((std::mem::take(&mut self.name), value));
+            self.pairs.push((std::mem::take(&mut self.name), value));
         }
         Ok(())
     }
 
     fn end(self) -> Result<ParameterValues, UrlError> {
-        Ok(ParameterValues::Named(self.all))
+        Ok(ParameterValues::Named(self.pairs))
     }
 }
 
@@ -246,13 +246,13 @@ impl SerializeStruct for MapSerializer {
         value: &T,
     ) -> Result<(), UrlError> {
         if let Some(value) = value.serialize(ScalarSerializer)? {
-            self.all.push((name.to_owned(), value));
+            self.pairs.push((name.to_owned(), value));
         }
         Ok(())
     }
 
     fn end(self) -> Result<ParameterValues, UrlError> {
-        Ok(ParameterValues::Named(self.all))
+        Ok(ParameterValues::Named(self.pairs))
     }
 }
 

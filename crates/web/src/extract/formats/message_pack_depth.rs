@@ -1,7 +1,8 @@
 //! Measures the nesting depth of MessagePack without recursion, before the recursive reader runs.
 
-/// Whether lists and maps in the first value are nested deeper than `depth_max`. Returns `false`
-/// for incomplete input, and skips the unused marker 0xc1 like a scalar. The reader rejects both.
+/// Whether lists and maps in the first value are nested deeper than `depth_max`. If the input is
+/// incomplete, only the part that is there counts. The unused marker 0xc1 is skipped like a scalar.
+/// The reader rejects both.
 pub(super) fn exceeds_depth(bytes: &[u8], depth_max: usize) -> bool {
     // Each level takes at least one byte, so this input cannot have `depth_max + 1` levels.
     if bytes.len() <= depth_max {

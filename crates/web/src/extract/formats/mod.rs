@@ -34,7 +34,7 @@ mod shared {
     #[cfg(any(feature = "cbor", feature = "message-pack"))]
     pub(super) const DEPTH_MAX: usize = 128;
 
-    /// Rejects a request without a body, or with a `Content-Type` that `accepts` rejects.
+    /// Rejects a request without a body, and one whose `Content-Type` is absent or not accepted.
     pub(super) fn check_content_type(
         request: &Request,
         expected: &'static str,

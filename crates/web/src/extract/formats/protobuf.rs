@@ -14,8 +14,8 @@ use prost::Message;
 ///
 /// The `Content-Type` of a request must be `application/protobuf`, `application/x-protobuf`,
 /// `application/vnd.google.protobuf`, or a type with the suffix `+protobuf`. The problems are 415,
-/// 400 (kind `invalid-protobuf`) and 413. An empty body is a message with all fields at their
-/// defaults.
+/// 400 (kinds `invalid-protobuf` and `empty-body`) and 413. An empty body with a `Content-Type` is
+/// a message with all fields at their defaults.
 ///
 /// ```
 /// use peregrine::App;

@@ -12,21 +12,22 @@ use serde::forward_to_deserialize_any;
 /// All parameters of the path.
 #[derive(Clone, Copy)]
 pub(super) struct PathDeserializer<'p> {
-    all: &'p [PathParameter<'p>],
-    /// The number of optional parameters in the application's pattern that this route omits.
+    parameters: &'p [PathParameter<'p>],
+    /// The number of optional parameters that the request's route omits. (A pattern with optional
+    /// parameters becomes several routes.)
     omitted_count: usize,
 }
 
 impl<'p> PathDeserializer<'p> {
-    pub(super) fn new(all: &'p [PathParameter<'p>], omitted_count: usize) -> Self {
-        Self { all, omitted_count }
+    pub(super) fn new(parameters: &'p [PathParameter<'p>], omitted_count: usize) -> Self {
+        Self { parameters, omitted_count }
     }
 
     /// The deserializer for the only parameter of the path.
     fn only_parameter(self) -> Result<ValueDeserializer<'p>, PathError> {
-        match self.all {
+        match self.parameters {
             [parameter] => Ok(ValueDeserializer(parameter)),
-            all => Err(PathError::count_mismatch(all.len(), 1)),
+            parameters => Err(PathError::count_mismatch(parameters.len(), 1)),
         }
     }
 }
@@ -52,14 +53,14 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        match self.all {
+        match self.parameters {
             [parameter] => ValueDeserializer(parameter).deserialize_any(visitor),
             _ => self.deserialize_map(visitor),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        if self.all.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
+        if self.parameters.is_empty() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
@@ -83,7 +84,7 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        visitor.visit_seq(RemainingParameters(self.all))
+        visitor.visit_seq(RemainingParameters(self.parameters))
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(
@@ -91,13 +92,13 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
         length: usize,
         visitor: V,
     ) -> Result<V::Value, PathError> {
-        let count = self.all.len();
+        let count = self.parameters.len();
         if !(count..=count + self.omitted_count).contains(&length) {
             return Err(PathError::count_mismatch(count, length));
         }
         let omitted_parameter = OmittedParameter { available: count, expected: length };
         visitor.visit_seq(TupleAccess {
-            present: RemainingParameters(self.all),
+            present: RemainingParameters(self.parameters),
             omitted_left: length - count,
             omitted_parameter,
         })
@@ -113,7 +114,7 @@ impl<'de> Deserializer<'de> for PathDeserializer<'_> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, PathError> {
-        visitor.visit_map(RemainingParameters(self.all))
+        visitor.visit_map(RemainingParameters(self.parameters))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -159,7 +160,7 @@ impl<'de> SeqAccess<'de> for RemainingParameters<'_> {
     }
 }
 
-/// The elements of a tuple, the last of which may be parameters that the pattern omits.
+/// The elements of a tuple. The last ones may be parameters that the route omits.
 struct TupleAccess<'p> {
     present: RemainingParameters<'p>,
     /// The number of omitted parameters that are not yet read.
@@ -186,7 +187,7 @@ impl<'de> SeqAccess<'de> for TupleAccess<'_> {
     }
 }
 
-/// A parameter that the pattern omits: read as `None`, or an error if the type needs a value. The
+/// A parameter that the route omits: read as `None`, or an error if the type needs a value. The
 /// error says how many parameters are available and how many the tuple expects.
 #[derive(Clone, Copy)]
 struct OmittedParameter {
@@ -246,15 +247,15 @@ impl ValueDeserializer<'_> {
         PathError::Value { name, value, expected: expected.into() }
     }
 
-    /// Adds this parameter to the error of a type that rejected its value.
+    /// Adds the parameter's name and value to the error of a type that rejected the value.
     fn with_parameter<T>(self, result: Result<T, PathError>) -> Result<T, PathError> {
         result.map_err(|error| error.for_parameter(self.0))
     }
 
-    /// The error for a type that expects `what` where the path has one value.
+    /// The error for a type that expects several values, such as `"a list"`.
     #[cold]
-    fn not_one_value(self, what: &str) -> PathError {
-        PathError::Mismatch(format!("parameter `{}` is one value, not {what}", self.0.name))
+    fn not_one_value(self, expected: &str) -> PathError {
+        PathError::Mismatch(format!("parameter `{}` is one value, not {expected}", self.0.name))
     }
 }
 
@@ -363,7 +364,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         Err(self.not_one_value("a list"))
     }
 
-    /// A tuple of two is the parameter's name and value.
+    /// A tuple of two elements gets the parameter's name and value.
     fn deserialize_tuple<V: Visitor<'de>>(
         self,
         length: usize,
@@ -372,7 +373,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         if length != 2 {
             return Err(self.not_one_value("a tuple"));
         }
-        visitor.visit_seq(KeyValue { parameter: self.0, read: 0 })
+        visitor.visit_seq(KeyValue { parameter: self.0, requested_count: 0 })
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -447,7 +448,7 @@ impl<'de> VariantAccess<'de> for ValueDeserializer<'_> {
 struct KeyValue<'p> {
     parameter: &'p PathParameter<'p>,
     /// The number of elements that were requested.
-    read: u8,
+    requested_count: u8,
 }
 
 impl<'de> SeqAccess<'de> for KeyValue<'_> {
@@ -457,8 +458,8 @@ impl<'de> SeqAccess<'de> for KeyValue<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, PathError> {
-        self.read += 1;
-        match self.read {
+        self.requested_count += 1;
+        match self.requested_count {
             1 => {
                 let name: StrDeserializer<'_, PathError> = self.parameter.name.into_deserializer();
                 seed.deserialize(name).map(Some)

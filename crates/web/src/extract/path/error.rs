@@ -47,7 +47,7 @@ impl PathError {
         ))
     }
 
-    /// Adds `parameter` to an error that a type returned for the parameter's value.
+    /// Adds the name and value of `parameter` to an error that a type returned for the value.
     pub(super) fn for_parameter(self, parameter: &PathParameter<'_>) -> Self {
         match self {
             Self::Mismatch(reason) => Self::Custom {

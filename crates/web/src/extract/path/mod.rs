@@ -20,12 +20,12 @@ use smallvec::SmallVec;
 /// - a single value, for a path with one parameter
 /// - a tuple, in the order of the path
 /// - a struct, with the names in the pattern
-/// - a map, or a `Vec` of pairs, of all parameters
+/// - a map of all parameters, or a `Vec` of their values or of pairs of name and value
 ///
-/// If a value cannot be read as its type, the problem has status 400 and names the parameter, the
-/// value and the expected type. If `T` does not fit the pattern's parameters, this is a mistake in
-/// the application: building it usually reports the mistake, and otherwise the extractor responds
-/// 500.
+/// If a value cannot be read as its type, the extractor responds with a [`Problem`] of status 400
+/// that names the parameter, the value and the expected type. If `T` does not fit the pattern's
+/// parameters, this is a mistake in the application: building it usually reports the mistake, and
+/// otherwise the extractor responds 500.
 ///
 /// `Option<Path<T>>` is `None` for a path without parameters.
 ///
@@ -73,10 +73,10 @@ impl<T: DeserializeOwned> FromRequestParts for Path<T> {
 
 fn decode_parameters(parts: &Parts) -> Result<SmallVec<[PathParameter<'_>; 4]>, Problem> {
     let Some(values) = parts.path_parameters() else { return Ok(SmallVec::new()) };
-    let decode_one = |(name, raw)| match peregrine_router::decode(raw) {
+    let decode_one = |(name, encoded)| match peregrine_router::decode(encoded) {
         Ok(value) => Ok(PathParameter { name, value }),
         Err(error) => {
-            let value = String::from_utf8_lossy(raw);
+            let value = String::from_utf8_lossy(encoded);
             let detail = format!("path parameter `{name}` cannot be decoded: {error}");
             Err(invalid_parameter(
                 detail,
@@ -108,6 +108,7 @@ fn path_error(parts: &Parts, error: PathError) -> Problem {
         PathError::Custom { name, value, reason } => {
             let (value, reason) = (truncate(&value), truncate(&reason));
             let detail = format!("path parameter `{name}` is `{value}`: {reason}");
+            // The reason says what was expected, as serde's messages do.
             invalid_parameter(detail, &name, &value, reason.into_owned())
         }
         PathError::Mismatch(reason) => {

@@ -19,8 +19,8 @@ pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
         Shape::Count(count) => requirements.path(PathShape::Count(count)),
         Shape::Struct(fields) => {
             for (index, field) in fields.iter().enumerate() {
-                if matches!(T::deserialize(MissingFieldProbe { field }), Err(ProbeStop::MissingField(name)) if name == *field)
-                {
+                let result = T::deserialize(MissingFieldProbe { field });
+                if matches!(result, Err(ProbeStop::MissingField(name)) if name == *field) {
                     requirements.path(PathShape::Names(&fields[index..=index]));
                 }
             }
@@ -163,7 +163,8 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 
 /// A struct with every field except one. If the type reports that the field is missing, it requires
 /// that field. Each other field gets a value that most types accept. If the type of another field
-/// rejects that value, the probe finds nothing, and only a request reveals a mismatch.
+/// rejects that value, the probe does not detect the missing field, and only a request reveals a
+/// mismatch.
 struct MissingFieldProbe {
     field: &'static str,
 }
@@ -222,12 +223,12 @@ impl<'de> MapAccess<'de> for OtherFields {
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, ProbeStop> {
-        seed.deserialize(AnyValue)
+        seed.deserialize(SampleValue)
     }
 }
 
 /// Deserializes as a sample value of whichever type is requested.
-struct AnyValue;
+struct SampleValue;
 
 macro_rules! sample_values {
     ($($method:ident $visit:ident $value:expr;)*) => {
@@ -239,7 +240,7 @@ macro_rules! sample_values {
     };
 }
 
-impl<'de> Deserializer<'de> for AnyValue {
+impl<'de> Deserializer<'de> for SampleValue {
     type Error = ProbeStop;
 
     sample_values! {
@@ -345,6 +346,7 @@ mod tests {
         assert_eq!(shapes::<Kind>(), [PathShape::Count(1)]);
         assert_eq!(shapes::<IpAddr>(), [PathShape::Count(1)]);
         assert_eq!(shapes::<(u8, String, char)>(), [PathShape::Count(3)]);
+        // Creates the variant, so that the compiler does not report it as unused.
         assert!(matches!(Kind::Kite, Kind::Kite));
     }
 
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_rejects_the_sample_value_is_the_only_one_detected() {
+    fn a_field_that_rejects_the_sample_value_hides_the_other_fields() {
         assert_eq!(shapes::<WithAddress>(), [PathShape::Names(&["address"])]);
     }
 

@@ -10,9 +10,9 @@ use std::fmt;
 pub enum BodyError {
     /// The peer disconnected before the body was complete.
     Disconnected,
-    /// The body is larger than its limit, in bytes.
+    /// The body is larger than its limit.
     TooLarge {
-        /// The limit in force.
+        /// The limit in force, in bytes.
         limit: u64,
     },
     /// The peer sent the body slower than the minimum rate.
@@ -20,7 +20,7 @@ pub enum BodyError {
     /// The memory that the worker holds for its peers is close to its limit (`memory_max`), so no
     /// more of the body can be buffered.
     Overloaded,
-    /// The body violates the protocol or exceeds one of its limits.
+    /// The body violates the protocol, or exceeds a limit of its parser, such as that on trailers.
     Protocol(RequestError),
     /// The body decompresses to more than `ratio_max` times its size.
     DecompressedTooLarge {

@@ -26,16 +26,17 @@ impl BodyLimits {
 
 impl Body {
     /// The limit in force, in bytes. The server sets one on the body of a request; bodies created
-    /// by the application have none. It is `u64::MAX` if the handler has lifted the limit.
+    /// by the application have none. It is `u64::MAX` if the options of the handler's route lift
+    /// the limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         if self.limits.is_lifted { Some(u64::MAX) } else { self.limits.max }
     }
 
-    /// The limit for reading the whole body into memory. It still applies after a handler has
-    /// lifted the limit for itself, as mounted services do, so that middleware around that handler
-    /// does not buffer more. If no limit was set, it is 2 MiB for a stream and unlimited for a
-    /// complete body.
+    /// The limit for reading the whole body into memory. It still applies if the options of a
+    /// handler's route lift the limit, as for a mounted service, so that middleware around that
+    /// handler does not buffer more. If no limit was set, it is 2 MiB for a stream and unlimited
+    /// for a complete body.
     #[must_use]
     pub fn buffer_limit(&self) -> u64 {
         match self.limits.max {
@@ -76,7 +77,7 @@ impl Body {
         self
     }
 
-    /// The error for reading `additional` bytes, if they exceed the limit.
+    /// The error for reading `additional` more bytes, if that exceeds the limit.
     pub(super) fn limit_error(&self, additional: u64) -> Option<BodyError> {
         let limit = self.limits.max.filter(|_| !self.limits.is_lifted)?;
         (self.bytes_read.saturating_add(additional) > limit)

@@ -31,9 +31,9 @@ use std::task::{Context, Poll, ready};
 ///
 /// # Limits
 ///
-/// A body carries its limit ([`Body::limit`]), which is checked when the body is read, not before,
-/// whether the body is complete or still arriving. Therefore the innermost of several limits
-/// applies, even if it is larger than the others: the route's
+/// A body has one limit ([`Body::limit`]), which is checked when the body is read, not before,
+/// whether the body is complete or still arriving. Each limit that is set replaces the previous
+/// one. The innermost is set last, so it applies, even if it is larger than the others: the route's
 /// ([`HandlerExt::body_limit`](crate::HandlerExt::body_limit)), else that of the innermost
 /// middleware that called [`Body::limited`], else the server's. When middleware reads a body, the
 /// inner limits are not set yet.
@@ -56,7 +56,7 @@ enum BodyKind {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
-    /// A buffer that goes to the thread's pool when the body is dropped, wherever it came from.
+    /// A buffer, from the thread's pool or not, that goes to the pool when the body is dropped.
     Buffer(Vec<u8>),
     Incoming(PipeReader),
     /// A body that the application supplied: any call to it may panic.
@@ -179,8 +179,8 @@ impl Body {
         self.as_full().filter(|bytes| self.limit_error(bytes.len() as u64).is_none())
     }
 
-    /// The number of bytes of memory that dropping the body frees. Static content, content shared
-    /// with other owners, and streams do not count.
+    /// The number of bytes of memory that only this body holds. Static content, content shared with
+    /// other owners, and streams do not count.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         match &self.kind {
@@ -245,7 +245,7 @@ impl Body {
     ///
     /// # Errors
     /// The body could not be read completely, it is larger than `limit` bytes or its own limit, or
-    /// the worker has reached its memory limit.
+    /// the worker is close to its memory limit ([`BodyError::Overloaded`]).
     pub async fn collect(mut self, limit: u64) -> Result<Vec<u8>, BodyError> {
         if let Some(error) = self.length().and_then(|length| self.limit_error(length)) {
             return Err(error);
@@ -324,7 +324,8 @@ impl Body {
         self.poll_frame(cx).map(|frame| frame.map(|frame| frame.map(BodyPart::Frame)))
     }
 
-    /// Takes the content of a complete body; `None` if it is empty. A stream would be dropped.
+    /// Takes the content of a complete body; `None` if it is empty. Not for a stream, which it
+    /// would drop.
     fn take_full(&mut self) -> Option<Bytes> {
         let bytes = match std::mem::take(&mut self.kind) {
             BodyKind::Static(bytes) => Bytes::from_static(bytes),
@@ -361,8 +362,8 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        // A body that is known to be too large fails before it is requested. Replacing it drops the
-        // pipe's reader or the stream, so the rest is not received.
+        // A body that is known to be too large fails before its pipe or stream is polled. Replacing
+        // the body drops the pipe's reader or the stream, so the rest is not received.
         if self.limits.max.is_some()
             && let Some(error) = self.length().and_then(|length| self.limit_error(length))
         {

@@ -142,11 +142,12 @@ impl PipeWriter {
 
     /// As [`PipeWriter::send`], for a caller whose own task polls the reader next. If the reader's
     /// registered waker belongs to that task, returns true instead of calling the waker.
-    pub fn send_without_wake(&self, chunk: Bytes, context: &Context<'_>) -> bool {
-        self.push_chunk(chunk, Some(context))
+    pub fn send_without_wake(&self, chunk: Bytes, caller: &Context<'_>) -> bool {
+        self.push_chunk(chunk, Some(caller))
     }
 
-    /// `caller` is the context of the task whose own waker need not be called.
+    /// Appends `chunk` and wakes the reader. If the reader's waker belongs to the task of `caller`,
+    /// returns true instead of waking it.
     fn push_chunk(&self, chunk: Bytes, caller: Option<&Context<'_>>) -> bool {
         let mut state = self.0.borrow_mut();
         if state.reader_closed || chunk.is_empty() {

@@ -12,8 +12,8 @@ pub fn get() -> Vec<u8> {
     Pool::get_local(&BUFFERS)
 }
 
-/// Puts a buffer into this thread's pool, even if it came from another thread. Its content is
-/// discarded.
+/// Discards the content of a buffer and puts the buffer into this thread's pool, even if it came
+/// from another thread. Frees it instead if the pool is full or the buffer too small or too large.
 pub fn put(buffer: Vec<u8>) {
     Pool::put_local(&BUFFERS, buffer);
 }

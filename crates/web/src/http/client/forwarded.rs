@@ -24,10 +24,11 @@ pub(super) fn nth_list_value_rev<'r>(
     list_values_rev(head, name).take(index.saturating_add(1)).last()
 }
 
-/// The fields called `name`, the last one first.
+/// The values of the fields called `name`, the last one first.
 fn header_lines_rev<'r>(head: &'r RequestHead, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
     let is_named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
-    // Searches for each field again, which avoids allocating a list of them.
+    // Searches for each field again, which avoids allocating a list of them. Unlike `headers`,
+    // `headers_untracked` does not mark the response as specific to the client.
     let count = head.headers_untracked().filter(is_named).count();
     (0..count)
         .rev()
@@ -60,7 +61,7 @@ fn parse_node(text: &str) -> Option<SocketAddr> {
         None if port_part.is_empty() => 0,
         None => return None,
         Some(identifier) if identifier.len() > 1 && identifier.starts_with('_') => {
-            identifier.bytes().all(is_obfuscated).then_some(0)?
+            identifier.bytes().all(is_identifier_byte).then_some(0)?
         }
         Some(port) => {
             let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -70,14 +71,15 @@ fn parse_node(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-fn is_obfuscated(byte: u8) -> bool {
+fn is_identifier_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }
 
 /// The element that one proxy appended to `Forwarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ForwardedElement<'r> {
-    /// `None` if the proxy does not report the address or reports an obfuscated identifier instead.
+    /// The address of the proxy's peer. `None` if the proxy does not report it, or reports an
+    /// obfuscated identifier or anything else that is not an address.
     pub(super) address: Option<SocketAddr>,
     pub(super) scheme: Option<&'r str>,
     pub(super) host: Option<ForwardedValue<'r>>,
@@ -125,8 +127,8 @@ pub(super) fn split_list_rev(line: &[u8]) -> impl Iterator<Item = Option<&str>> 
         if std::mem::take(&mut is_invalid) {
             return Some(None);
         }
-        let line = rest?;
-        let bytes = line.as_bytes();
+        let unsplit = rest?;
+        let bytes = unsplit.as_bytes();
         let mut is_quoted = false;
         for index in (0..bytes.len()).rev() {
             match bytes[index] {
@@ -138,32 +140,32 @@ pub(super) fn split_list_rev(line: &[u8]) -> impl Iterator<Item = Option<&str>> 
                 }
                 b'"' => is_quoted = true,
                 b',' if !is_quoted => {
-                    rest = Some(&line[..index]);
-                    return Some(Some(line[index + 1..].trim_ascii()));
+                    rest = Some(&unsplit[..index]);
+                    return Some(Some(unsplit[index + 1..].trim_ascii()));
                 }
                 _ => {}
             }
         }
         rest = None;
-        Some((!is_quoted).then_some(line.trim_ascii()))
+        Some((!is_quoted).then_some(unsplit.trim_ascii()))
     })
 }
 
-/// RFC 7239 §4: pairs separated by semicolons, each name at most once.
+/// RFC 7239 §4: pairs separated by semicolons, each known name at most once.
 fn parse_element(text: &str) -> Option<ForwardedElement<'_>> {
     let mut element = ForwardedElement::default();
-    let (mut address_count, mut unparsed) = (0, text);
+    let (mut for_count, mut unparsed) = (0, text);
     loop {
         let (name, remaining) = unparsed.split_once('=')?;
         let (value, remaining) = parse_value(remaining)?;
-        if name.is_empty() || !name.bytes().all(is_token) {
+        if name.is_empty() || !name.bytes().all(is_token_byte) {
             return None;
         }
         let is_valid = match () {
             () if name.eq_ignore_ascii_case("for") => {
-                address_count += 1;
+                for_count += 1;
                 element.address = parse_node(&value.unquoted());
-                address_count == 1
+                for_count == 1
             }
             () if name.eq_ignore_ascii_case("proto") => {
                 element.scheme.replace(value.raw).is_none() && !value.has_escapes
@@ -185,7 +187,7 @@ fn parse_element(text: &str) -> Option<ForwardedElement<'_>> {
 /// A token or a quoted string, and what follows it.
 fn parse_value(text: &str) -> Option<(ForwardedValue<'_>, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.bytes().position(|byte| !is_token(byte)).unwrap_or(text.len());
+        let end = text.bytes().position(|byte| !is_token_byte(byte)).unwrap_or(text.len());
         let value = ForwardedValue { raw: &text[..end], has_escapes: false };
         return (end > 0).then_some((value, &text[end..]));
     };
@@ -207,6 +209,6 @@ fn parse_value(text: &str) -> Option<(ForwardedValue<'_>, &str)> {
 }
 
 // RFC 9110 §5.6.2: the characters of a token.
-fn is_token(byte: u8) -> bool {
+fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

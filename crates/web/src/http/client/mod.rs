@@ -44,10 +44,10 @@ pub struct ClientInfo<'r> {
     head: &'r RequestHead,
     connection: &'r ConnectionInfo,
     address: Option<SocketAddr>,
-    /// The number of trusted proxies that forwarded the request.
+    /// The number of trusted proxies that reported the address of their peer.
     hops: usize,
     /// The scheme in `Forwarded`, as reported by the outermost of the trusted proxies that report
-    /// one; `None` if the `X-Forwarded-*` fields are used. `host` likewise.
+    /// one; `None` if none does, or if the `X-Forwarded-*` fields are used. `host` likewise.
     scheme: Option<&'r str>,
     host: Option<ForwardedValue<'r>>,
 }
@@ -86,7 +86,7 @@ impl<'r> ClientInfo<'r> {
         {
             self.scheme = scheme.or(self.scheme);
             self.host = host.or(self.host);
-            // If a proxy hides its peer's address, the walk ends, but its other values are used.
+            // If a proxy reports no valid address, the walk ends, but its other values are used.
             match address {
                 Some(address) => self.step_to(address),
                 None => break,
@@ -124,8 +124,9 @@ impl<'r> ClientInfo<'r> {
         Some(self.address?.ip().to_canonical())
     }
 
-    /// The number of trusted proxies that forwarded the request. It is 0 without a proxy, and also
-    /// if the proxies only send PROXY headers.
+    /// The number of trusted proxies that forwarded the request and reported the address of their
+    /// peer in a header field. It is 0 without a proxy, and also if the proxies only send PROXY
+    /// headers.
     #[must_use]
     pub fn hops(&self) -> usize {
         self.hops
@@ -174,7 +175,8 @@ impl<'r> ClientInfo<'r> {
         host.filter(|host| is_host_and_port(host.as_bytes())).unwrap_or_else(request_host)
     }
 
-    /// The host, with the port of `X-Forwarded-Port` if it has none.
+    /// The host, with the port of `X-Forwarded-Port` if `host` has none and that port is not the
+    /// scheme's default.
     fn with_port(&self, host: Cow<'r, str>) -> Cow<'r, str> {
         let text = self.entry("x-forwarded-port").and_then(|port| std::str::from_utf8(port).ok());
         let port = text.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
@@ -214,8 +216,9 @@ impl<'r> ClientInfo<'r> {
             .unwrap_or("")
     }
 
-    /// The entry that the outermost trusted proxy wrote. If there are fewer entries than hops, it
-    /// is the leftmost, because a proxy that replaces the field leaves only one.
+    /// The entry of the field `name` that the outermost trusted proxy wrote. If there are fewer
+    /// entries than hops, it is the leftmost, because a proxy that replaces the field leaves only
+    /// one.
     fn entry(&self, name: &'r str) -> Option<&'r [u8]> {
         nth_list_value_rev(self.head, name, self.hops.saturating_sub(1))
             .filter(|entry| !entry.is_empty())

@@ -176,7 +176,8 @@ impl TrustedProxies {
     }
 
     /// Also reads `X-Forwarded-Host` and `X-Forwarded-Port`. The proxies must set or remove these
-    /// fields; otherwise any client can choose the host.
+    /// fields; otherwise any client can choose the host. Has no effect if `Forwarded` is read
+    /// instead.
     #[must_use]
     pub fn x_forwarded_host(mut self) -> Self {
         if let ForwardedHeader::XForwarded { host, .. } = &mut self.header {
@@ -186,7 +187,8 @@ impl TrustedProxies {
     }
 
     /// Also reads `X-Forwarded-Prefix`, the prefix that a proxy removed from the path. The proxies
-    /// must set or remove the field; otherwise any client can choose the prefix.
+    /// must set or remove the field; otherwise any client can choose the prefix. Has no effect if
+    /// `Forwarded` is read instead.
     #[must_use]
     pub fn x_forwarded_prefix(mut self) -> Self {
         if let ForwardedHeader::XForwarded { prefix, .. } = &mut self.header {

@@ -195,12 +195,14 @@ mod tests {
         );
     }
 
-    /// Browsers let other hosts of a site set such names, which do not begin with `__Host-`.
+    /// Browsers let other hosts of a site set a name with other white space before `__Host-`,
+    /// because it does not begin with `__Host-`.
     #[test]
     fn trims_only_spaces_and_tabs_around_a_name() {
-        let white = (0x80..=0x3000_u32).filter_map(char::from_u32).filter(|c| c.is_whitespace());
+        let white_spaces =
+            (0x80..=0x3000_u32).filter_map(char::from_u32).filter(|c| c.is_whitespace());
         let (mut count, name) = (0, "__Host-session");
-        for white in white {
+        for white in white_spaces {
             for planted in [
                 format!("{white}{name}"),
                 format!("{name}{white}"),

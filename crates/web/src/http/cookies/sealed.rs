@@ -16,9 +16,9 @@ use std::fmt;
 /// The minimum length of a secret, in bytes.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// The keys that sign or encrypt cookies. The first key seals new cookies, and cookies sealed with
-/// any of the keys are accepted. Add the keys to the application as a state. All workers and
-/// instances need the same keys.
+/// The keys that sign or encrypt cookies. The first key seals (signs or encrypts) new cookies, and
+/// cookies sealed with any of the keys are accepted. Add the keys to the application as a state.
+/// All workers and instances need the same keys.
 ///
 /// To replace a secret, put the new one first and accept the old one until its cookies have
 /// expired: `CookieKeys::new(new).with_previous(old)`.
@@ -132,8 +132,8 @@ macro_rules! sealed_cookies {
             pub fn get(&self, name: &str) -> Option<Cookie<'static>> {
                 let jar = &self.cookies.jar;
                 let mut cookie = self.keys.0.iter().find_map(|key| jar.$jar(key).get(name))?;
-                // The signature does not cover the name. The sealed value therefore begins with the
-                // name, which prevents using it for another cookie.
+                // The signature of a signed cookie does not cover its name. The sealed value
+                // therefore begins with the name, which prevents using it for another cookie.
                 let value = cookie.value().strip_prefix(name)?.strip_prefix('=')?.to_owned();
                 cookie.set_value(value);
                 Some(cookie)

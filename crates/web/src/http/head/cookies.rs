@@ -6,9 +6,9 @@ use peregrine_proto::field::trim_ows;
 impl RequestHead {
     /// The names and values of all cookies, in order, as they were sent. Cookies without a name are
     /// skipped.
-    // RFC 6265 §5.2: only spaces and tabs are removed around a name. With other white space before
-    // it, `__Host-a` is a different name, which other hosts can set, and must not be mistaken for
-    // this one.
+    // RFC 6265 §5.2: only spaces and tabs are removed around a name. `__Host-a` with other white
+    // space before it is a different name. Other hosts can set a cookie of that name, so it must
+    // not be mistaken for `__Host-a`.
     #[doc(hidden)]
     pub fn cookies(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         cookies_in(self.header_values("cookie"))

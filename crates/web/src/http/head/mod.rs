@@ -71,8 +71,8 @@ impl IdentityReads {
         self.0.set(self.0.get() | bits);
     }
 
-    /// Clears the marks. If a `PrivateResponseWatch` or another head still holds this set, replaces
-    /// it with a new one instead.
+    /// Clears the marks. If an `IdentityMarks` or another head still holds this set, replaces it
+    /// with a new one instead.
     fn clear(&mut self) {
         match Rc::get_mut(&mut self.0) {
             Some(bits) => bits.set(0),
@@ -212,7 +212,8 @@ impl RequestHead {
     }
 
     /// The request line and the fields in the format of HTTP/1, into which a request received over
-    /// HTTP/2 is converted. Fields that were removed are still included.
+    /// HTTP/2 is converted. Fields that were removed are still included, and values that were set
+    /// later follow the head.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.block().bytes
@@ -298,7 +299,9 @@ impl RequestHead {
         }
     }
 
-    /// The path as sent by the client, still percent-encoded; `*` for `OPTIONS *`.
+    /// The path as sent by the client, still percent-encoded; `*` for `OPTIONS *`. A tower layer,
+    /// or the service in which this application is mounted, may have changed it; see
+    /// [`RequestHead::original_path`].
     #[must_use]
     pub fn path(&self) -> &str {
         let block = self.block();
@@ -311,7 +314,8 @@ impl RequestHead {
         self.index().query.map(|span| self.text(span))
     }
 
-    /// The authority of the request: from an absolute target, else from `Host`.
+    /// The authority of the request: that of the target (`:authority` over HTTP/2) if it has one,
+    /// else that of `Host`.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.text(self.index().authority)
@@ -325,8 +329,8 @@ impl RequestHead {
 
     /// As [`RequestHead::header_bytes`], but does not mark the response. For code that does not use
     /// the value for the response, such as logs, and for code that keeps the responses of different
-    /// clients apart itself, such as caches. A test of [`PrivateResponse`] lists the files that may
-    /// call it.
+    /// clients apart itself, such as caches. A test of
+    /// [`private_response`](crate::private_response) lists the files that may call it.
     #[doc(hidden)]
     #[must_use]
     pub fn header_bytes_untracked<'h>(&'h self, name: &str) -> Option<&'h [u8]> {
@@ -379,7 +383,7 @@ impl RequestHead {
     }
 
     /// As [`RequestHead::remove_fields`], but does not mark the response.
-    pub(crate) fn omit_headers(&mut self, names: &[&str]) {
+    pub(crate) fn remove_fields_untracked(&mut self, names: &[&str]) {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         index.retain(|field| {
             let name = bytes.get(usize::from(field.name.start)..usize::from(field.name.end));

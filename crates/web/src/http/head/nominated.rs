@@ -23,9 +23,9 @@ impl RequestHead {
         has_names
     }
 
-    /// Keeps the fields that `Connection` names, and removes their names from `Connection`. The
-    /// client named them for the server that forwarded the request, and that server may have set
-    /// them since.
+    /// Keeps the fields that `Connection` names, and removes their names from `Connection`. Names
+    /// without such a field stay. The client named them for the server that forwarded the request,
+    /// and that server may have set them since.
     #[doc(hidden)]
     pub fn keep_nominated_headers(&mut self) {
         let names = self.nominated_names(|name| self.header_bytes(name).is_some());
@@ -45,8 +45,8 @@ impl RequestHead {
             .collect()
     }
 
-    /// Removes these names from `Connection`. If options remain in a list, each becomes a separate
-    /// field, because the bytes of the head do not change.
+    /// Removes these names from `Connection`, except protected ones. If options remain in a list,
+    /// each becomes a separate field, because the bytes of the head do not change.
     pub(super) fn remove_connection_options(&mut self, names: &[&str]) {
         let HeadBlock { bytes, index, .. } = self.block_mut();
         let is_named = |option: &[u8]| {
@@ -73,7 +73,7 @@ impl RequestHead {
                 if span.start < span.end && !is_named(option.trim_ascii()) {
                     retained.push(FieldIndex { value: span, ..*field });
                 }
-                // After the comma.
+                // The next option starts after the comma.
                 start = end.saturating_add(1);
             }
         }
@@ -87,13 +87,13 @@ fn len_u16(part: &[u8]) -> u16 {
     u16::try_from(part.len()).expect("offsets in a head fit into 16 bits")
 }
 
-/// Whether `name` is a connection option that is not a field name, or a field that no option may
+/// Whether `name` is the option `close`, which is not a field name, or a field that no option may
 /// remove: one that frames the request, determines where it goes, or concerns only the connection
 /// anyway.
 fn is_protected(name: &str) -> bool {
-    let is_option =
+    let is_protected_other =
         ["close", "http2-settings"].iter().any(|option| name.eq_ignore_ascii_case(option));
-    let is_known = matches!(
+    let is_protected_known = matches!(
         KnownField::from_name(name.as_bytes()),
         KnownField::Connection
             | KnownField::ContentLength
@@ -104,7 +104,7 @@ fn is_protected(name: &str) -> bool {
             | KnownField::TransferEncoding
             | KnownField::Upgrade
     );
-    is_option || is_known
+    is_protected_other || is_protected_known
 }
 
 #[cfg(test)]

@@ -51,13 +51,14 @@ impl GuardReads {
     }
 }
 
-/// How a request's route was selected, and where its application is mounted.
+/// How a request's route was selected, and how the request reached its application.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     pub(crate) guards: GuardReads,
     /// A hash of the routes that lead through the enclosing applications to this one.
     outer_routes_hash: u64,
-    /// Where this application is mounted as a tower service; `None` if it is not.
+    /// How the request reached this application, if the application is mounted as a tower service
+    /// or a tower layer has changed the path.
     mount: Option<MountInfo>,
 }
 
@@ -75,9 +76,9 @@ impl Selection {
 
     /// The hash of the outer routes and `route`. If no route matched, that of the outer routes.
     fn routes_hash(&self, route: Option<u32>) -> u64 {
-        // A step of FNV-1a, with the route's number plus 1 instead of a byte, so that number 0 also
-        // changes a hash of 0, and with a rotation. Clients cannot choose the numbers, so this need
-        // not resist deliberate collisions.
+        // A step of FNV-1a, with the route's number instead of a byte, and a rotation. Adding 1 to
+        // the number makes number 0 change a hash of 0, too. Clients cannot choose the numbers, so
+        // the hash need not resist deliberate collisions.
         let hash_with = |route: u32| {
             (self.outer_routes_hash ^ (u64::from(route) + 1))
                 .wrapping_mul(0x0100_0000_01b3)
@@ -126,7 +127,8 @@ impl RequestHead {
     }
 
     /// Whether a request with the same target may be handled by another route or application,
-    /// because guards examined the request or because its application is mounted.
+    /// because guards examined the request, because its application is mounted, or because a tower
+    /// layer changed its path.
     #[doc(hidden)]
     #[must_use]
     pub fn depends_on_selection(&self) -> bool {
@@ -142,9 +144,9 @@ impl RequestHead {
         self.selection().mount.as_ref().map_or_else(|| self.path(), |mount| &mount.path)
     }
 
-    /// If code that does not know this type, such as a tower layer, has changed the path of
-    /// `original`, this head still has the path that the client sent as its
-    /// [`original_path`](Self::original_path), by which caches distinguish requests.
+    /// Keeps the path that the client sent as this head's [`original_path`](Self::original_path),
+    /// if its path differs because a tower layer changed the request. `original` is the head before
+    /// that layer. Caches distinguish requests by the original path.
     #[doc(hidden)]
     pub fn keep_original_path(&mut self, original: &Self) {
         if self.path() != original.original_path() {

@@ -220,9 +220,9 @@ impl PrivateResponse {
         }
     }
 
-    /// Stores the marks of a request and a hash of its client's identity in the extensions. If the
-    /// mounted service contains an application of this crate, that application reads them with
-    /// [`PrivateResponse::import_marks`].
+    /// Stores the marks of a request to a mounted service and a hash of its client's identity in
+    /// the extensions. If that service contains an application of this crate, the application reads
+    /// them with [`PrivateResponse::import_marks`].
     #[doc(hidden)]
     pub fn export_marks(parts: &mut Parts) {
         let marks = parts.head.identity_reads().bits();
@@ -231,8 +231,8 @@ impl PrivateResponse {
     }
 
     /// Marks a request that an application received through a mounted service. The code around the
-    /// application may have read an identity and then removed or replaced it; the marks that
-    /// [`PrivateResponse::export_marks`] stored in the extensions show that. If they are missing,
+    /// application may have read an identity and then removed or replaced it; what
+    /// [`PrivateResponse::export_marks`] stored in the extensions shows that. If it is missing,
     /// because the outer server is not Peregrine or because middleware dropped the extensions, the
     /// response counts as specific to the client, but its `Cache-Control` does not change.
     #[doc(hidden)]
@@ -287,18 +287,18 @@ impl PrivateResponse {
     /// Returns a handle to the marks of this request. It also sees marks that are set later, after
     /// the request was moved or its head replaced.
     #[must_use]
-    pub fn watch(parts: &Parts) -> PrivateResponseWatch {
+    pub fn watch(parts: &Parts) -> IdentityMarks {
         Self::watch_head(&parts.head)
     }
 
     /// As [`PrivateResponse::watch`], for a head.
     #[must_use]
-    pub fn watch_head(head: &RequestHead) -> PrivateResponseWatch {
-        PrivateResponseWatch(head.identity_reads().clone())
+    pub fn watch_head(head: &RequestHead) -> IdentityMarks {
+        IdentityMarks(head.identity_reads().clone())
     }
 
     /// Completes the header fields of a response for caches: adds `Vary` for the guards by which
-    /// the route was selected and, if the response depends on an identity, `Cache-Control:
+    /// the route was selected and, if the response must be sent as private, `Cache-Control:
     /// private`, unless the handler has set a directive about storage.
     #[doc(hidden)]
     pub fn finish_response(head: &RequestHead, response: &mut Response) {
@@ -331,9 +331,9 @@ fn send_as_private(response: &mut Response) {
 /// A handle to the marks of one request: the identities that its response depends on. It can
 /// outlive the request.
 #[derive(Clone, Debug)]
-pub struct PrivateResponseWatch(IdentityReads);
+pub struct IdentityMarks(IdentityReads);
 
-impl PrivateResponseWatch {
+impl IdentityMarks {
     /// The identities that the response depends on so far.
     #[must_use]
     pub fn sources(&self) -> IdentitySources {
@@ -432,7 +432,7 @@ impl RequestHead {
                 PrivateResponse::mark_source(self, IdentitySource::Other);
             }
         }
-        self.omit_headers(names);
+        self.remove_fields_untracked(names);
     }
 
     /// Marks the response as dependent on the field `name` if that field identifies clients.

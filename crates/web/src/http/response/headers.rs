@@ -57,7 +57,7 @@ where
     Ok((name, value))
 }
 
-/// Keeps the status of a response that is sent because the intended one could not be built.
+/// Sets the status, unless the response is sent because the intended one could not be built.
 impl IntoResponseParts for StatusCode {
     fn into_response_parts(self, response: &mut Response) -> Result<(), Problem> {
         if !is_response_error(response) {

@@ -90,18 +90,19 @@ impl Response {
         self.headers.get_str(name)
     }
 
-    /// The header fields: [`Response::headers`].
+    /// The same as the field `headers`.
     #[must_use]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// The header fields, for modification: [`Response::headers`].
+    /// The same as the field `headers`, for modification.
     pub fn headers_mut(&mut self) -> &mut Headers {
         &mut self.headers
     }
 
-    /// Values attached for outer middleware, such as the error behind the status.
+    /// Values attached for outer middleware, such as the error behind the status. `None` if the map
+    /// was not created yet.
     #[must_use]
     pub fn extensions(&self) -> Option<&http::Extensions> {
         self.rare.as_deref().map(|rare| &rare.extensions)
@@ -112,7 +113,8 @@ impl Response {
         &mut self.rare.get_or_insert_default().extensions
     }
 
-    /// Sets the code that takes over the connection once this response (status 101) is sent.
+    /// Sets the code that takes over the connection, or the HTTP/2 stream, when the server sends
+    /// this response, which must have status 101.
     #[must_use]
     pub fn with_upgrade(mut self, upgrade: UpgradeHandler) -> Self {
         self.rare.get_or_insert_default().upgrade = Some(upgrade);
@@ -238,7 +240,7 @@ impl Headers {
     }
 
     /// Declares that the response depends on the request field `name`: adds the name to `Vary`
-    /// unless `Vary` already lists it. Panics if the name is not in lower case.
+    /// unless `Vary` already lists it or is `*`. Panics if the name is not in lower case.
     pub fn add_vary(&mut self, name: &'static str) {
         self.add_vary_name(&HeaderName::from_static(name));
     }
@@ -352,13 +354,13 @@ mod tests {
         for name in ["origin", "accept-encoding", "accept", "accept-encoding", "cookie"] {
             fields.add_vary(name);
         }
-        let all = |fields: &Headers| {
-            let all = fields.iter().map(|(_, value)| value.to_str().expect("ASCII").to_owned());
-            all.collect::<Vec<_>>()
+        let values_of = |fields: &Headers| {
+            let values = fields.iter().map(|(_, value)| value.to_str().expect("ASCII").to_owned());
+            values.collect::<Vec<_>>()
         };
-        assert_eq!(all(&fields), ["Accept , Origin", "accept-encoding", "cookie"]);
+        assert_eq!(values_of(&fields), ["Accept , Origin", "accept-encoding", "cookie"]);
         fields.insert(VARY, HeaderValue::from_static("*"));
         fields.add_vary("origin");
-        assert_eq!(all(&fields), ["*"]);
+        assert_eq!(values_of(&fields), ["*"]);
     }
 }
