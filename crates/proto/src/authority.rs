@@ -1,9 +1,10 @@
 //! The authority of a request: host and port.
 
 use crate::field::{self, HOST};
-use crate::{HeadIndex, KnownField, RequestError, TargetForm};
+use crate::{HeadIndex, KnownField, RequestError, TargetForm, Version};
 
-/// Sets the authority from the Host field, if there is one and the target has no authority.
+/// Sets the authority from the Host field, if there is one. If an HTTP/1 target contains an
+/// authority, the field gets that value instead. HTTP/2 rejects requests in which they differ.
 // RFC 9112 §3.2: a server must answer 400 to a request with more than one Host field, or with one
 // that has an invalid value.
 #[inline]
@@ -19,9 +20,12 @@ pub(crate) fn set_from_host(head: &[u8], index: &mut HeadIndex) -> Result<(), Re
     if !is_host_and_port(value.slice(head)) {
         return Err(RequestError::HostInvalid);
     }
-    // RFC 9112 §3.2.2: with the absolute form, the received Host field must be ignored.
     if index.target_form != TargetForm::Absolute {
         index.authority = value;
+    } else if index.version != Version::Http2 {
+        // RFC 9112 §3.2.2: the received Host field must be ignored, and be replaced when the
+        // request is forwarded. Handlers and proxies read the field, so it is replaced here.
+        index.set_host(index.authority);
     }
     Ok(())
 }

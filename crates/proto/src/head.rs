@@ -141,7 +141,7 @@ pub enum BodyLength {
     /// This many bytes, at least 1.
     Exact(u64),
     /// Unknown before the content ends. Over HTTP/1.1 the content is chunked.
-    Chunked,
+    Unknown,
 }
 
 /// The position of one field in a head.
@@ -187,7 +187,8 @@ pub struct HeadIndex {
     pub authority: Span,
     /// The version.
     pub version: Version,
-    /// All fields in the order in which they were sent.
+    /// All fields in the order in which they were sent. If an HTTP/1 target is in absolute form,
+    /// the value of Host is that of `authority`, not the one that was sent.
     pub fields: Vec<FieldIndex>,
     /// One bit for each well-known name that occurs.
     pub(crate) present: u64,
@@ -241,6 +242,13 @@ impl HeadIndex {
         self.repeated |= self.present & bit;
         self.present |= bit;
         self.fields.push(field);
+    }
+
+    /// Replaces the value of the Host field, which must occur once.
+    #[cold]
+    pub(crate) fn set_host(&mut self, value: Span) {
+        let host = self.fields.iter_mut().find(|field| field.known == KnownField::Host);
+        host.expect("the head has a Host field").value = value;
     }
 
     /// Removes the fields for which `keep` returns false. Their bytes stay in the head.

@@ -141,6 +141,7 @@ fn app(shared: &Shared) -> App {
     let app = App::new()
         .state(shared.clone())
         .get("/hello", || "hello")
+        .get("/host", async |fields: HeaderMap| fields["host"].to_str().unwrap_or("?").to_owned())
         .get("/numbers/{number}", async |Path(number): Path<u32>| number.to_string())
         .get("/wait", wait)
         .get("/hold", async |State(shared): State<Shared>, body: Body| {

@@ -219,6 +219,9 @@ pub async fn every_form_of_request_target_is_accepted<B: Bench>(bench: &B) {
     assert_eq!((reply.status, reply.framing), (204, Framing::None));
     peer.send("GET http://example.org/numbers/3?x=1 HTTP/1.1\r\nHost: example.org\r\n\r\n");
     assert_eq!(peer.reply().await.text(), "3");
+    // RFC 9112 §3.2.2: the target's authority replaces the Host field.
+    peer.send("GET http://example.org/host HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert_eq!(peer.reply().await.text(), "example.org");
     peer.send("OPTIONS /hello HTTP/1.1\r\nHost: a\r\n\r\n");
     let reply = peer.reply().await;
     assert_eq!(reply.status, 204);

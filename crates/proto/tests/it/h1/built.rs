@@ -67,7 +67,7 @@ fn used_index() -> HeadIndex {
 /// The length of the head that the parser finds.
 fn parse(limits: &Limits, bytes: &[u8], index: &mut HeadIndex) -> Result<usize, Event> {
     match Connection::new(limits).receive(limits, bytes, index) {
-        (used, Event::Head(framing)) => Ok(used - usize::from(framing.skip)),
+        (used, Event::Head(framing)) => Ok(used - usize::from(framing.leading_bytes)),
         (_, event) => Err(event),
     }
 }
@@ -130,6 +130,10 @@ proptest! {
                 prop_assert_eq!(index.fields.len(), parts.fields.len());
                 for (field, (name, value)) in index.fields.iter().zip(&parts.fields) {
                     prop_assert_eq!(field.name.slice(&bytes), name);
+                    // RFC 9112 §3.2.2: an authority in the target replaces the value of Host.
+                    let is_replaced = index.target_form == TargetForm::Absolute
+                        && name.eq_ignore_ascii_case(b"host");
+                    let value = if is_replaced { &parts.authority } else { value };
                     prop_assert_eq!(field.value.slice(&bytes), peregrine_proto::field::trim_ows(value));
                 }
                 prop_assert_eq!(index.method_span.slice(&bytes), parts.method);
