@@ -169,7 +169,7 @@ impl MemoryStoreInner {
         }
         let Some(entry) = self.remove(key) else { return };
         let key_bytes = ENTRY_BYTES + key.len();
-        // A response of more than half the capacity would evict all others.
+        // A response of more than half the capacity would evict most others.
         let is_small =
             key_bytes + memory_bytes(&outcome) <= self.capacity_bytes(entry.is_anonymous) / 2;
         if !is_small || !self.make_room(key_bytes + memory_bytes(&outcome), entry.is_anonymous) {
@@ -215,8 +215,9 @@ impl MemoryStoreInner {
             self.evict_response(1);
         }
         while self.bytes() + bytes > self.bytes_max {
-            let partition = usize::from(!self.partitions[1].responses.is_empty());
-            self.evict_response(partition);
+            // Responses to requests without an identity are evicted first.
+            let index = usize::from(!self.partitions[1].responses.is_empty());
+            self.evict_response(index);
         }
         true
     }
@@ -265,9 +266,9 @@ impl MemoryStoreInner {
 
     fn insert(&mut self, key: &str, entry: ClaimEntry) {
         let partition = &mut self.partitions[usize::from(entry.is_anonymous)];
-        let response = entry.outcome.as_ref().map_or(0, memory_bytes);
-        partition.bytes += ENTRY_BYTES + key.len() + response;
-        partition.response_bytes += response;
+        let response_bytes = entry.outcome.as_ref().map_or(0, memory_bytes);
+        partition.bytes += ENTRY_BYTES + key.len() + response_bytes;
+        partition.response_bytes += response_bytes;
         partition.by_expiry.insert((entry.expires_at, entry.claim), key.into());
         if matches!(entry.outcome, Some(IdempotentOutcome::Stored(_))) {
             partition.responses.insert(entry.claim, key.into());
@@ -280,9 +281,9 @@ impl MemoryStoreInner {
         let partition = &mut self.partitions[usize::from(entry.is_anonymous)];
         partition.by_expiry.remove(&(entry.expires_at, entry.claim));
         partition.responses.remove(&entry.claim);
-        let response = entry.outcome.as_ref().map_or(0, memory_bytes);
-        partition.bytes -= ENTRY_BYTES + key.len() + response;
-        partition.response_bytes -= response;
+        let response_bytes = entry.outcome.as_ref().map_or(0, memory_bytes);
+        partition.bytes -= ENTRY_BYTES + key.len() + response_bytes;
+        partition.response_bytes -= response_bytes;
         Some(entry)
     }
 }

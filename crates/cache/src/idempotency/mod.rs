@@ -23,7 +23,7 @@ use peregrine_web::in_flight::InFlightHandle;
 use peregrine_web::memory::MemoryReservation;
 use peregrine_web::panic::{catch_log_panic, catch_unwind_future};
 use peregrine_web::private_response::{
-    IdentitySource, IdentitySources, PrivateResponse, PrivateResponseWatch,
+    IdentityMarks, IdentitySource, IdentitySources, PrivateResponse,
 };
 use peregrine_web::{
     Body, IntoResponse, Middleware, Parts, Problem, Request, RequestHead, Response, Service,
@@ -104,7 +104,7 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// # Outcomes
 ///
 /// All outcomes are stored, including errors and the 500 of a handler or stream that panicked,
-/// since what it did before is unknown. The exceptions are 401, 408, 425, 429, and 503 with
+/// since what it did before is unknown. The exceptions are 401, 408, 425, 429, and 409 or 503 with
 /// `Retry-After`: they mean that nothing was done, so they free the key
 /// ([`Idempotency::release_if`]).
 ///
@@ -143,7 +143,8 @@ struct IdempotencySettings<S> {
     retention: Duration,
     lease: Duration,
     response_bytes_max: u64,
-    /// What is known of the routes that were called.
+    /// Whether the handlers of the routes called so far look for an identity, by the hash of the
+    /// route.
     routes: RefCell<HashMap<u64, RouteKind>>,
 }
 
@@ -186,7 +187,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
 
     /// Sets the scope of keys: the user or account. Keys of different scopes are independent. Set
     /// this if clients are identified by a cookie, a certificate or a custom field; otherwise they
-    /// all share one scope, and personal responses are not stored. Set it too if clients use
+    /// all share one scope, and private responses are not stored. Set it too if clients use
     /// **tokens that they renew**: with a new token, a request would be in another scope and would
     /// be executed again.
     #[must_use]
@@ -195,7 +196,7 @@ impl<S: IdempotencyStore> Idempotency<S> {
     }
 
     /// Sets which responses free the key because nothing was done. The default is 401, 408, 425,
-    /// 429, and 503 with `Retry-After`.
+    /// 429, and 409 or 503 with `Retry-After`.
     #[must_use]
     pub fn release_if(self, predicate: impl Fn(&Response) -> bool + 'static) -> Self {
         self.configure(|settings| settings.release_if = Some(Box::new(predicate)))
@@ -309,6 +310,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
                 // must not share the replay.
                 PrivateResponse::mark_delegated(&parts);
                 if [Method::GET, Method::HEAD].contains(&parts.head.method()) {
+                    // Caches store responses to these methods even without an identity.
                     PrivateResponse::mark(&parts);
                 }
                 return stored
@@ -364,9 +366,10 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
     }
 
     /// Records whether the handler of a route looks for an identity. Once it has, the route stays
-    /// one of those. A failed request is not evidence, because the handler may have failed before
-    /// it looked. Otherwise strangers could make a route count as anonymous and lock out its users.
-    fn record_route(&self, head: &RequestHead, watch: &PrivateResponseWatch, status: StatusCode) {
+    /// `Identified`. A failed request does not make a route `Anonymous`, because its handler may
+    /// have failed before it looked: clients without an identity could otherwise make a route count
+    /// as anonymous and lock out its users.
+    fn record_route(&self, head: &RequestHead, watch: &IdentityMarks, status: StatusCode) {
         let mut routes = self.routes.borrow_mut();
         if watch.sources() != IdentitySources::default() {
             routes.insert(head.routes_hash(), RouteKind::Identified);
@@ -382,8 +385,8 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         }
     }
 
-    /// Stores the outcome, including the response unless it may be specific to one of several
-    /// clients in the same scope.
+    /// Frees the key if `releases_key`; else stores the outcome. The outcome includes the response
+    /// unless that may be specific to one of several clients in the same scope.
     async fn complete(
         &self,
         key: &str,
@@ -457,7 +460,7 @@ enum RouteKind {
 /// several clients may share a scope.
 struct SharedScope {
     has_credentials: bool,
-    watch: PrivateResponseWatch,
+    watch: IdentityMarks,
 }
 
 impl SharedScope {
@@ -467,8 +470,8 @@ impl SharedScope {
         Self { has_credentials, watch: PrivateResponse::watch(parts) }
     }
 
-    /// Whether the response must not be stored because it is specific to a client. Cookies and
-    /// certificates are part of the fingerprint, so they need no check here.
+    /// Whether the response must not be stored because it is specific to a client. The request's
+    /// cookies and certificate are part of the fingerprint, so they need no check here.
     fn is_private_response(&self, response: &Response) -> bool {
         let sets_cookies = response.headers.get(&SET_COOKIE).is_some();
         let is_identified = self.watch.sources().has(IdentitySource::Other);
@@ -480,13 +483,15 @@ impl SharedScope {
 #[derive(Clone)]
 struct ClaimedKey(String);
 
-/// Whether the response means that nothing was done, by default. A 401 does, because the client was
-/// not even identified. A 503 does if it has `Retry-After`: a retry would be pointless if it got
-/// the same stored 503 for a day.
+/// The default of `release_if`: whether the response means that nothing was done. A 401 does,
+/// because the client was not even identified. A 409 or 503 does if it has `Retry-After`: a retry
+/// would be pointless if it got the same stored response for a day. One such 409 comes from a
+/// second `Idempotency` that uses the same store without knowing of this claim, because a proxy is
+/// in between.
 fn is_retryable(response: &Response) -> bool {
     match response.status.as_u16() {
         401 | 408 | 425 | 429 => true,
-        503 => response.headers.get(&RETRY_AFTER).is_some(),
+        409 | 503 => response.headers.get(&RETRY_AFTER).is_some(),
         _ => false,
     }
 }

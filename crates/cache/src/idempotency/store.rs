@@ -105,25 +105,25 @@ pub struct StoredResponse {
     /// The content.
     pub content: Bytes,
     /// The content includes a secret and must not be compressed ([`NoCompression`]).
-    pub is_uncompressed: bool,
+    pub forbids_compression: bool,
 }
 
 impl StoredResponse {
     pub(crate) fn new(response: &Response, content: &Bytes) -> Self {
         let fields = response.headers.iter().map(compact::compact_field).collect();
-        let is_uncompressed = NoCompression::is_set(response);
+        let forbids_compression = NoCompression::is_set(response);
         Self {
             status: response.status,
             fields,
             content: compact::compact_bytes(content),
-            is_uncompressed,
+            forbids_compression,
         }
     }
 
     pub(crate) fn to_response(&self) -> Response {
         let mut response = Response::new(self.status).with_body(Body::from(self.content.clone()));
         response.headers.extend(self.fields.iter().cloned());
-        if self.is_uncompressed {
+        if self.forbids_compression {
             NoCompression.apply_to(&mut response);
         }
         response
@@ -140,15 +140,18 @@ impl StoredResponse {
 const FORMAT_VERSION: u8 = 1;
 /// The same format, for a response that must not be compressed. It has a separate version so that
 /// older versions of this crate reject it instead of compressing the response.
-const FORMAT_VERSION_UNCOMPRESSED: u8 = 2;
+const FORMAT_VERSION_NO_COMPRESSION: u8 = 2;
 
 impl IdempotentOutcome {
     /// Serializes the outcome, for stores outside the process.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self::Stored(response) = self else { return vec![FORMAT_VERSION, 0] };
-        let version =
-            if response.is_uncompressed { FORMAT_VERSION_UNCOMPRESSED } else { FORMAT_VERSION };
+        let version = if response.forbids_compression {
+            FORMAT_VERSION_NO_COMPRESSION
+        } else {
+            FORMAT_VERSION
+        };
         let mut bytes = vec![version, 1];
         bytes.put_u16(response.status.as_u16());
         bytes.put_u32(u32::try_from(response.fields.len()).unwrap_or_default());
@@ -166,13 +169,13 @@ impl IdempotentOutcome {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (version, mut rest) = bytes.split_first()?;
-        let is_uncompressed = match *version {
+        let forbids_compression = match *version {
             FORMAT_VERSION => false,
-            FORMAT_VERSION_UNCOMPRESSED => true,
+            FORMAT_VERSION_NO_COMPRESSION => true,
             _ => return None,
         };
         match read_number::<1>(&mut rest)? {
-            0 if is_uncompressed => return None,
+            0 if forbids_compression => return None,
             0 => return rest.is_empty().then_some(Self::NotStored),
             1 => {}
             _ => return None,
@@ -185,7 +188,7 @@ impl IdempotentOutcome {
             fields.push((name, HeaderValue::from_bytes(read_bytes(&mut rest)?).ok()?));
         }
         let content = Bytes::copy_from_slice(rest);
-        Some(Self::Stored(StoredResponse { status, fields, content, is_uncompressed }))
+        Some(Self::Stored(StoredResponse { status, fields, content, forbids_compression }))
     }
 }
 
@@ -246,9 +249,9 @@ mod tests {
             status: StatusCode::CREATED,
             fields: vec![(http::header::LOCATION, HeaderValue::from_static("/a"))],
             content: Bytes::from_static(b"content"),
-            is_uncompressed: false,
+            forbids_compression: false,
         };
-        let secret = StoredResponse { is_uncompressed: true, ..response.clone() };
+        let secret = StoredResponse { forbids_compression: true, ..response.clone() };
         for outcome in [
             IdempotentOutcome::NotStored,
             IdempotentOutcome::Stored(response),
@@ -263,7 +266,7 @@ mod tests {
         // The format as written before the other one existed.
         let old = IdempotentOutcome::from_bytes(&[1, 1, 0, 200, 0, 0, 0, 0, b'x']);
         assert!(
-            matches!(old, Some(IdempotentOutcome::Stored(response)) if !response.is_uncompressed)
+            matches!(old, Some(IdempotentOutcome::Stored(response)) if !response.forbids_compression)
         );
         for bytes in
             [&[2, 0][..], &[1, 2], &[1, 0, 0], &[1, 1, 0, 99, 255, 255, 255, 255], &[1, 1, 0, 5]]

@@ -54,6 +54,7 @@ fn app(idempotency: Idempotency<MemoryIdempotencyStore>) -> (TestClient, Counts)
             "long" => return "x".repeat(1000).into_response(),
             "full" => return Problem::overloaded(1).into_response(),
             "down" => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            "locked" => return (StatusCode::CONFLICT, [("retry-after", "1")]).into_response(),
             "who" => return StatusCode::UNAUTHORIZED.into_response(),
             _ => {}
         }
@@ -251,9 +252,13 @@ fn responses_with_401_or_retry_after_free_the_key() {
         assert_eq!(post(&client, "\"who\"", "who").status(), 401);
         assert_eq!(counts.get().0, calls);
     }
+    for calls in 5..7 {
+        assert_eq!(post(&client, "\"locked\"", "locked").status(), 409);
+        assert_eq!(counts.get().0, calls);
+    }
     for _ in 0..2 {
         assert_eq!(post(&client, "\"down\"", "down").status(), 503);
-        assert_eq!(counts.get().0, 5, "the handler may have done something");
+        assert_eq!(counts.get().0, 7, "the handler may have done something");
     }
 }
 
@@ -272,6 +277,35 @@ fn nested_middleware_executes_a_request_once() {
         (again.text().as_str(), again.header("idempotent-replayed")),
         ("done", Some("true"))
     );
+}
+
+/// Removes the extensions of requests, as a proxy between two applications would.
+struct RemoveExtensions;
+
+impl Middleware for RemoveExtensions {
+    async fn run<N: Service>(&self, mut request: Request, next: &N) -> Response {
+        request.parts.extensions_mut().clear();
+        next.call(request).await
+    }
+}
+
+/// The inner middleware cannot know that the outer one has claimed the key. The request is never
+/// executed, and no response says that it was.
+#[test]
+fn nested_middleware_that_rejects_a_request_does_not_count_as_its_outcome() {
+    let store = MemoryIdempotencyStore::new();
+    let middleware = || Idempotency::new(store.clone());
+    let app = App::new()
+        .wrap(middleware())
+        .wrap(RemoveExtensions)
+        .scope("/s", |scope| scope.wrap(middleware()).post("/", || "done"));
+    let client = app.test();
+    for _ in 0..2 {
+        let response = client.post("/s").header("idempotency-key", "\"a\"").send_blocking();
+        assert_eq!(response.status(), 409);
+        assert!(response.text().contains("request-in-progress"), "{}", response.text());
+        assert_eq!(response.header("idempotent-replayed"), None);
+    }
 }
 
 #[test]
