@@ -38,11 +38,13 @@ impl Http2 {
             self.release_capacity(slot, key, conn);
         }
         let stream = self.streams.at(slot);
-        // The request is complete, so no content follows.
-        if stream.pending_trailers.take().is_some() {
+        let is_request_complete = stream.pending_trailers.take().is_some();
+        if !matches!(stream.state, StreamState::ReceivingBody) {
             return;
         }
-        if matches!(stream.state, StreamState::ReceivingBody) {
+        if is_request_complete {
+            self.streams.close(slot);
+        } else {
             self.discard_after_response(slot, conn);
         }
     }
@@ -117,7 +119,7 @@ impl Http2 {
         // later, so that the peer has received its responses. The core would also discard the
         // content of streams in `ReceivingBody`, so the reset waits for those.
         let bytes_max = u64::from(conn.listener.limits.drain_bytes_max);
-        if self.streams.exceeds_drain_limit(bytes_max) && !self.streams.has_receiving() {
+        if self.streams.exceeds_discard_limit(bytes_max) && !self.streams.has_receiving() {
             protocol(&mut self.core).reset_unfinished(&mut conn.io.output.plaintext, |_| {});
         }
         let is_shutting_down = conn.worker.lifecycle() >= Lifecycle::Draining;

@@ -2,7 +2,7 @@
 
 use super::{begin, begin_with, limits};
 use crate::server::app::{Shared, pattern};
-use crate::server::bench::{Bench, Got, Served};
+use crate::server::bench::{Bench, Got, PATIENCE, Served};
 use crate::server::peer::Peer;
 use crate::server::secure::{Secure, client_config, server_tls};
 use crate::server::streams::Streams;
@@ -683,6 +683,30 @@ pub async fn an_exchange_has_a_timeout_after_its_response_too<B: Bench>(bench: &
     assert_eq!(other.answer(late).await.status(), 503);
     assert!(other.so_far(late).is_complete, "{:?}", other.so_far(late));
     close(server, client).await;
+    drop(other);
+}
+
+/// A body that arrived completely, but did not fit into its pipe, ends its stream when the task
+/// that was to read it after the response drops it. A drain does not wait for the stream.
+pub async fn a_complete_body_that_is_dropped_after_the_response_ends_its_stream<B: Bench>(
+    bench: &B,
+) {
+    bench.calm();
+    let limits = Limits { body_buffer_bytes_max: 1_000, idle_timeout: 10 * PATIENCE, ..limits() };
+    let (server, _) = begin_with(bench, limits);
+    let mut client = Streams::new(server.connect());
+    let upload = client.open("POST", "/keep", &[], false);
+    client.data(upload, &[7; 5_000], false);
+    assert_eq!(client.answer(upload).await.text(), "kept");
+    client.data(upload, &[7; 5_000], true);
+    let mut other = Streams::new(server.connect());
+    bench.sleep(SHORT).await;
+    let drop_request = other.get("/drop-kept");
+    assert_eq!(other.answer(drop_request).await.text(), "dropped");
+    server.shut_down();
+    client.ended().await;
+    let outcome = server.ended().await;
+    assert!(outcome.cut.is_empty(), "{outcome:?}");
     drop(other);
 }
 
