@@ -238,7 +238,7 @@ impl ReverseProxy {
     ///
     /// When all connections are in use, a waiting request may abort a response that has been unread
     /// for a second, if that response's client connection has at least two more requests in
-    /// progress than its own.
+    /// progress than the waiting request's.
     #[must_use]
     pub fn connections_max(mut self, connections_max: usize) -> Self {
         self.limits.connections_max = connections_max;
@@ -349,7 +349,7 @@ impl ReverseProxy {
                 self.pools[index].clear();
             }
             let body = buffered.clone().map(Body::from).or_else(|| stream.take());
-            let Some(body) = body else { break };
+            let body = body.expect("only a request whose body is available is sent again");
             let upstream = &set.upstreams[index];
             let request = self.build_request(&method, upstream, path, &fields, parts, body)?;
             let progress = Rc::<RequestProgress>::default();
@@ -372,7 +372,11 @@ impl ReverseProxy {
                 }
                 Err(failed) => failed,
             };
-            let can_retry = attempt_error.is_unprocessed() || is_idempotent && buffered.is_some();
+            stream = body.filter(|_| !progress.is_started.get());
+            let can_retry = match &buffered {
+                Some(_) => attempt_error.is_unprocessed() || is_idempotent,
+                None => attempt_error.is_unprocessed() && stream.is_some(),
+            };
             if reused_connection && can_retry && !has_reconnected {
                 // The same upstream may respond on a new connection.
                 has_reconnected = true;
@@ -384,10 +388,9 @@ impl ReverseProxy {
                 set.record_failure(index, &attempt_error);
             }
             let body_error = progress.error.borrow_mut().take();
-            stream = body.filter(|_| !progress.is_started.get());
-            let is_request_body = matches!(attempt_error, AttemptError::RequestBody);
+            let has_client_failed = matches!(attempt_error, AttemptError::RequestBody);
             last_error = Some((FailureDetail { attempt_error, body_error }, index));
-            if !can_retry || is_request_body {
+            if !can_retry || has_client_failed {
                 break;
             }
         }
@@ -454,7 +457,7 @@ impl ReverseProxy {
         }
         match path.strip_prefix(self.prefix.as_str()) {
             Some("") => Ok("/"),
-            // `*` concerns the whole server, but only a part of it is forwarded here.
+            // `*` concerns the whole server, so it is not forwarded if only a part may be reached.
             Some(rest) if rest.starts_with('/') || !is_confined => Ok(rest),
             _ => {
                 let detail = "requests for this path are not forwarded";
