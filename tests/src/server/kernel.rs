@@ -1,5 +1,6 @@
 //! Servers on the machine's own sockets, with blocking clients.
 
+use crate::server::any_bench::{AnyBench, Case};
 use crate::server::bench::{Bench, Gate, Got, Outcome, PATIENCE, Served, Wire};
 use crate::server::held;
 use peregrine::access_log::AccessLogOptions;
@@ -49,7 +50,11 @@ impl KernelBenches {
     ///
     /// # Panics
     /// If the case fails.
-    pub fn check(&self, case: impl AsyncFn(&KernelBench)) {
+    pub fn check(&self, case: impl AsyncFn(&AnyBench)) {
+        self.run(&case, false);
+    }
+
+    pub(super) fn run(&self, case: &dyn Case, is_mounted: bool) {
         if let Some(reason) = self.unavailable_reason() {
             eprintln!("skipped: {reason}");
             return;
@@ -59,7 +64,7 @@ impl KernelBenches {
         let random_state = Cell::new(0x9e37_79b9);
         let bench =
             KernelBench { choice: self.choice, folder, start: Instant::now(), random_state };
-        block_on(case(&bench));
+        block_on(case.run(&AnyBench::from_kernel(bench, is_mounted)));
     }
 
     /// Why the driver cannot run on this machine.

@@ -8,6 +8,7 @@
 //! Start with `bench.rs`, then any file of `cases/`.
 
 pub mod access_log_events;
+mod any_bench;
 pub mod app;
 mod attacks;
 pub mod authority;
@@ -36,9 +37,10 @@ pub mod traced;
 mod ways;
 pub mod websockets;
 
+pub use any_bench::{AnyBench, AnyServer, AnyWire};
 pub use kernel::{KernelBench, KernelBenches, SocketWire};
-pub use mounted::{MountedBench, MountedBenches};
-pub use simulated::{SimulatedBench, SimulatedBenches, SimulatedWire};
+pub use mounted::MountedBenches;
+pub use simulated::{SimulatedBench, SimulatedBenches, SimulatedOnly, SimulatedWire};
 
 /// Tests the server on a driver: `server!(name, benches)` generates the module `name`.
 #[macro_export]
@@ -243,6 +245,7 @@ macro_rules! server {
             http2::a_stream_that_waits_for_others_does_not_time_out,
             http2::an_upload_is_read_during_a_fast_download,
             http2::a_client_that_does_not_read_is_disconnected,
+            http2::a_complete_body_that_is_dropped_after_the_response_ends_its_stream,
         );
     };
     // Where a peer can distinguish a clean end from a reset: not on Unix sockets.
@@ -349,7 +352,8 @@ macro_rules! server_simulated {
                 @http2_heavy http2_heavy, $crate::server::SimulatedBenches::seeds($heavy_seeds)
             );
             $crate::server!(
-                @tests hours, $crate::server::SimulatedBenches::seeds($heavy_seeds);
+                @tests hours,
+                $crate::server::SimulatedOnly($crate::server::SimulatedBenches::seeds($heavy_seeds));
                 long_idle::timeouts_work_after_any_pause,
                 long_idle::an_idle_connection_is_closed_after_a_long_pause,
                 long_idle::timeouts_work_after_a_worker_was_blocked,

@@ -1,30 +1,24 @@
 //! The same servers with the application behind two bridges: converted to a tower service, and
 //! mounted in an application. The same rules must hold.
 
-use crate::server::bench::{Bench, Gate};
-use crate::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches};
+use crate::server::{AnyBench, KernelBenches, SimulatedBenches};
 use peregrine::tower::{AppService, Mount, tower};
 use peregrine::web::built::BuiltApp;
 use peregrine::web::connection::ConnectionInfo;
 use peregrine::web::{App, BuildError};
 use peregrine::{IntoBuiltApp, Limits};
-use peregrine_tls::TlsConfig;
-use std::time::Duration;
 
 /// Puts every case's application behind the bridges to tower and back.
 #[derive(Clone, Debug)]
 pub struct MountedBenches<B>(pub B);
-
-/// A bench whose applications are mounted.
-pub struct MountedBench<'b, B>(&'b B);
 
 impl MountedBenches<SimulatedBenches> {
     /// Runs `case` as without the bridges.
     ///
     /// # Panics
     /// If the case fails.
-    pub fn check(&self, case: impl AsyncFn(&MountedBench<'_, SimulatedBench>)) {
-        self.0.check(async |bench| case(&MountedBench(bench)).await);
+    pub fn check(&self, case: impl AsyncFn(&AnyBench)) {
+        self.0.run(&case, true);
     }
 }
 
@@ -33,71 +27,19 @@ impl MountedBenches<KernelBenches> {
     ///
     /// # Panics
     /// If the case fails.
-    pub fn check(&self, case: impl AsyncFn(&MountedBench<'_, KernelBench>)) {
-        self.0.check(async |bench| case(&MountedBench(bench)).await);
+    pub fn check(&self, case: impl AsyncFn(&AnyBench)) {
+        self.0.run(&case, true);
     }
 }
 
 /// An application as a mounted tower service.
-struct Mounted<A>(A, Limits);
+pub(super) struct Mounted<A>(pub(super) A, pub(super) Limits);
 
 impl<A: IntoBuiltApp> IntoBuiltApp for Mounted<A> {
     fn into_built_app(self) -> Result<BuiltApp, BuildError> {
         let service = AppService::new(self.0.into_built_app()?);
         let service = service.body_limit(self.1.body_bytes_max);
         App::new().mount("/", tower(service).extension(ConnectionInfo::clone)).build()
-    }
-}
-
-impl<B: Bench> Bench for MountedBench<'_, B> {
-    type Server = B::Server;
-    type Wire = B::Wire;
-
-    fn start_behind<A, M>(
-        &self,
-        gate: Gate,
-        limits: Limits,
-        tls: Option<TlsConfig>,
-        make: M,
-    ) -> B::Server
-    where
-        A: IntoBuiltApp + 'static,
-        M: Fn() -> A + Clone + Send + 'static,
-    {
-        let kept = limits.clone();
-        self.0.start_behind(gate, limits, tls, move || Mounted(make(), kept.clone()))
-    }
-
-    async fn sleep(&self, time: Duration) {
-        self.0.sleep(time).await;
-    }
-
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn calm(&self) {
-        self.0.calm();
-    }
-
-    fn is_calm(&self) -> bool {
-        self.0.is_calm()
-    }
-
-    fn is_virtual(&self) -> bool {
-        self.0.is_virtual()
-    }
-
-    fn run_out_of_descriptors(&self) {
-        self.0.run_out_of_descriptors();
-    }
-
-    fn has_resets(&self) -> bool {
-        self.0.has_resets()
-    }
-
-    fn choose(&self, limit: usize) -> usize {
-        self.0.choose(limit)
     }
 }
 

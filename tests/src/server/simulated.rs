@@ -1,5 +1,6 @@
 //! Servers on the simulated network: virtual time, and a run for every seed.
 
+use crate::server::any_bench::{AnyBench, Case};
 use crate::server::bench::{Bench, Gate, Got, Outcome, Served, Wire};
 use crate::simulated::multiplied;
 use peregrine::{IntoBuiltApp, Limits};
@@ -38,7 +39,11 @@ impl SimulatedBenches {
     ///
     /// # Panics
     /// If the case fails, or resources are leaked.
-    pub fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
+    pub fn check(&self, case: impl AsyncFn(&AnyBench)) {
+        self.run(&case, false);
+    }
+
+    pub(super) fn run(&self, case: &dyn Case, is_mounted: bool) {
         for seed in self.seeds.clone() {
             // Seed 0 has no faults: a failure there is unrelated to them.
             let faults = if seed == 0 { Faults::none() } else { Faults::harmless() };
@@ -48,7 +53,7 @@ impl SimulatedBenches {
                 .run(&Options::default(), async |driver| {
                     let is_calm = Cell::new(seed == 0);
                     let bench = SimulatedBench { driver: driver.clone(), is_calm };
-                    case(&bench).await;
+                    case.run(&AnyBench::from_simulated(bench, is_mounted)).await;
                     driver.stats().in_flight
                 })
                 .expect("a runtime without I/O starts");
@@ -57,6 +62,20 @@ impl SimulatedBenches {
             assert_eq!(network.connections(), 0, "seed {seed}: a connection is lost");
             assert_eq!(network.panics(), 0, "seed {seed}: a task panicked");
         }
+    }
+}
+
+/// For cases that are only for the simulated network.
+#[derive(Clone, Debug)]
+pub struct SimulatedOnly(pub SimulatedBenches);
+
+impl SimulatedOnly {
+    /// Runs `case` with each seed. A panic in it fails the test.
+    ///
+    /// # Panics
+    /// If the case fails, or resources are leaked.
+    pub fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
+        self.0.check(async |bench| case(bench.simulated()).await);
     }
 }
 

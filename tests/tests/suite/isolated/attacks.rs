@@ -1,18 +1,18 @@
 //! HTTP/2 attacks on real servers, on every driver. The memory that the servers hold is counted.
 
 use peregrine::DriverChoice;
-use peregrine_tests::server::{KernelBench, KernelBenches, SimulatedBench, SimulatedBenches, held};
+use peregrine_tests::server::{AnyBench, KernelBenches, SimulatedBenches, held};
 use peregrine_tests::{attacks, isolated_case, overload};
 
 /// One server per process, because the memory of all its servers is counted together.
 struct Measured(KernelBenches);
 
 impl Measured {
-    fn check(&self, case: impl AsyncFn(&KernelBench)) {
+    fn check(&self, case: impl AsyncFn(&AnyBench)) {
         isolated_case(&case, || self.check_here(&case));
     }
 
-    fn check_here(&self, case: impl AsyncFn(&KernelBench)) {
+    fn check_here(&self, case: impl AsyncFn(&AnyBench)) {
         held::begin();
         self.0.check(case);
     }
@@ -22,7 +22,7 @@ impl Measured {
 struct Tight(Measured);
 
 impl Tight {
-    fn check(&self, case: impl AsyncFn(&KernelBench)) {
+    fn check(&self, case: impl AsyncFn(&AnyBench)) {
         isolated_case(&case, || {
             held::limit(Some(512 << 10));
             self.0.check_here(&case);
@@ -34,7 +34,7 @@ impl Tight {
 struct Uncounted(SimulatedBenches);
 
 impl Uncounted {
-    fn check(&self, case: impl AsyncFn(&SimulatedBench)) {
+    fn check(&self, case: impl AsyncFn(&AnyBench)) {
         held::this_is_a_client();
         self.0.check(case);
     }
