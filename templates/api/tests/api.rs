@@ -31,10 +31,16 @@ fn a_bird_that_is_added_is_found() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn invalid_requests_are_rejected() {
     let client = app().test();
-    client.get("/birds/1000000").send_blocking().assert_status(404);
-    client.get("/birds/no-number").send_blocking().assert_status(400);
+    client
+        .get("/birds/1000000")
+        .send_blocking()
+        .assert_status(404);
+    client
+        .get("/birds/no-number")
+        .send_blocking()
+        .assert_status(400);
     let wide = json!({ "name": "roc", "wingspan_cm": 4000 });
     let problem = client
         .post("/birds")
