@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval between two checks for certificates that are about to expire.
+/// The interval between two checks for certificates that are about to expire or must be reloaded.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// The minimum interval between two identical warnings.
@@ -52,7 +52,7 @@ pub(crate) struct CertificateReloader {
     watches_files: bool,
     #[cfg(feature = "tls-watch")]
     file_watcher: Option<FileWatcher>,
-    /// When each warning was logged last.
+    /// When each warning, identified by its text, was last logged.
     warned_at: HashMap<String, Instant>,
 }
 
@@ -100,6 +100,7 @@ impl CertificateReloader {
                 let _ = event_sender.send(ReloaderEvent::FilesChanged);
             };
             self.file_watcher = Some(FileWatcher::new(on_change));
+            // Starts to watch the files.
             self.check_files();
             // The files may have changed after they were first read and before they were watched.
             self.reload();
@@ -114,13 +115,14 @@ impl CertificateReloader {
         let mut next_check = Instant::now() + EXPIRY_CHECK_INTERVAL;
         loop {
             let until_check = next_check.saturating_duration_since(Instant::now());
-            match events.recv_timeout(until_check.min(self.wait_timeout())) {
+            match events.recv_timeout(until_check.min(self.file_poll_timeout())) {
                 // Dropping `_guard` reports that the reload is complete.
                 Ok(ReloaderEvent::Reload(_guard)) => catch_log_panic(|| self.reload()),
                 #[cfg(feature = "tls-watch")]
                 Ok(ReloaderEvent::FilesChanged) => {
                     let requests = debounce(events);
-                    // Reloads only what has changed. A request reloads everything.
+                    // Reloads only the certificates whose files have changed. If a reload was also
+                    // requested, all are reloaded after that.
                     catch_log_panic(|| self.check_files());
                     match requests {
                         Some(requests) if !requests.is_empty() => catch_log_panic(|| self.reload()),
@@ -142,8 +144,9 @@ impl CertificateReloader {
         }
     }
 
-    /// Returns how long the thread waits for an event before it checks files and certificates.
-    fn wait_timeout(&self) -> Duration {
+    /// Returns the maximum wait before the watched files are polled. If no files are watched, this
+    /// is at least as long as the wait for the next expiry check, so it has no effect.
+    fn file_poll_timeout(&self) -> Duration {
         #[cfg(feature = "tls-watch")]
         if self.watches_files {
             return FILE_POLL_INTERVAL;
@@ -154,19 +157,19 @@ impl CertificateReloader {
     /// Reloads all certificates. `TlsConfig::reload` logs the results.
     fn reload(&mut self) {
         for tls in &self.tls_configs {
-            let _ = tls.reload();
-        }
-        // Updates the watcher's stamps, so that the changes just read do not cause another reload.
-        #[cfg(feature = "tls-watch")]
-        if let Some(file_watcher) = &mut self.file_watcher {
-            for tls in &self.tls_configs {
+            // Updates the watcher's stamps, so that the changes read below do not cause another
+            // reload. A file that changes while it is read still causes one.
+            #[cfg(feature = "tls-watch")]
+            if let Some(file_watcher) = &mut self.file_watcher {
                 file_watcher.check_changed(&tls.files());
             }
+            let _ = tls.reload();
         }
         self.log_warnings(Instant::now());
     }
 
-    /// Reloads the certificates whose reload is due, and logs the warnings of all certificates.
+    /// Reloads the certificates whose last reload failed or whose OCSP staple has expired, and logs
+    /// the warnings of all certificates.
     fn check_due_reloads(&mut self, now: Instant) {
         for tls in &self.tls_configs {
             if tls.is_reload_due() {
@@ -201,8 +204,9 @@ impl CertificateReloader {
     }
 }
 
-/// Waits until the files have not changed for [`DEBOUNCE`]. Returns the reloads that were requested
-/// in the meantime, or `None` if the server has ended.
+/// Waits until the files have not changed for [`DEBOUNCE`], but not much longer than
+/// [`DEBOUNCE_MAX`]. Returns the reloads that were requested in the meantime, or `None` if the
+/// server has ended.
 #[cfg(feature = "tls-watch")]
 fn debounce(events: &mpsc::Receiver<ReloaderEvent>) -> Option<Vec<ReloadGuard>> {
     let (start, mut requests) = (Instant::now(), Vec::new());

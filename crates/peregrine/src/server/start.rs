@@ -38,17 +38,18 @@ impl Server {
     ) -> Result<RunningServer, Error> {
         let mut inherited = InheritedListeners::from_env()?;
         let running = self.start_from(&mut inherited, make_app, control);
-        // The previous process, if there is one, then keeps serving.
         if let (Err(error), Some(inherited)) = (&running, &inherited) {
+            // Tells the previous process to keep serving.
             inherited.report_failure(error);
         }
         if let Some(unused) = inherited.filter(|inherited| !inherited.is_used()) {
+            // Another server of this process may use the sockets.
             unused.put_back();
         }
         running
     }
 
-    /// Checks settings that would prevent the server from serving.
+    /// Checks that there is a listener and that the overload limits are valid.
     pub(super) fn validate(&self) -> Result<(), Error> {
         if self.listeners.is_empty() {
             let cause = "the server has no listeners: call `Server::bind(address)`";
@@ -69,7 +70,7 @@ impl Server {
         Ok(())
     }
 
-    /// Creates the state that the admin listener shows, if there is one.
+    /// Creates the state that the admin pages show, if the server has an [`Admin`](crate::Admin).
     fn admin_state(&self, workers: usize, handle: &ServerHandle) -> Option<Arc<AdminState>> {
         let state = self.admin.as_ref()?.new_state(workers, handle.subscribe());
         #[cfg(feature = "tls")]
@@ -90,9 +91,11 @@ impl Server {
         }
     }
 
-    /// Returns `SocketOptions::tcp_user_timeout`, raised above `transfer_rate_grace`. The kernel's
-    /// timeout also runs while a client keeps its receive window closed, so a shorter one would
-    /// close connections of slow readers that the server's own limit tolerates.
+    /// Returns `SocketOptions::tcp_user_timeout`, raised to 1.25 times the longest
+    /// `transfer_rate_grace` if it is less. The kernel's timeout also runs while a client keeps its
+    /// receive window closed, so a shorter one would close connections of slow readers that the
+    /// server's own limit tolerates. The factor allows for the server's check of that limit, which
+    /// may be late.
     fn tcp_user_timeout(&self) -> Option<Duration> {
         let grace_periods = self.listeners.iter().filter_map(Listener::transfer_rate_grace);
         let longest_grace = grace_periods.fold(self.limits.transfer_rate_grace, Duration::max);
@@ -100,7 +103,7 @@ impl Server {
         self.driver_options.socket_options.tcp_user_timeout.map(|timeout| timeout.max(timeout_min))
     }
 
-    /// Starts the server, with the listeners that the previous process handed over, if any.
+    /// Starts the server, with the sockets that the previous process passed on, if any.
     fn start_from(
         mut self,
         inherited: &mut Option<InheritedListeners>,
@@ -123,7 +126,7 @@ impl Server {
         let options = |worker| self.worker_driver_options(worker, reporter(worker).as_ref());
         let options: Vec<_> = (0..worker_count).map(options).collect();
         init_tokio().map_err(Error::Worker)?;
-        let SelectedDriver { drivers, reason } = self.driver.choose(&options)?;
+        let SelectedDriver { drivers, description } = self.driver.choose(&options)?;
         let (proxies, socket_options) =
             (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
         let mut listeners =
@@ -175,20 +178,21 @@ impl Server {
             running.take_over(inherited)?;
             running.start_admin();
         }
-        let line = startup_line(&running, &reason, worker_count, &limits);
+        let line = startup_line(&running, &description, worker_count, &limits);
         report_started(&running, &line, listener_fds, self.upgrade_options, self.quiet);
         Ok(running)
     }
 
-    /// Returns the limits of each worker, and the channel that updates them.
+    /// Returns the limits of each worker, with the channel that updates the overload limits.
     fn worker_limits(&self, workers: usize, reloaders: &Reloaders) -> WorkerLimits {
         let overload = memory_limits::resolve(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
         WorkerLimits { overload_updates: reloaders.overload_updates(), ..limits.into() }
     }
 
-    /// Creates the reloaders of the configuration and the certificates. They compare new values
-    /// with the server's current settings.
+    /// Creates the reloaders of the configuration and the certificates. Also connects the
+    /// listeners, the access log and the traces to the reloader of the configuration, so that
+    /// reloads can change their settings.
     fn reloaders(
         &mut self,
         worker_count: usize,
@@ -242,7 +246,8 @@ impl Server {
     }
 }
 
-/// Reports that the server is serving, and makes its listeners available to successors.
+/// Reports that the server is serving, and makes its listeners available to successors. If a
+/// shutdown has ended the startup early, reports that instead.
 fn report_started(
     running: &RunningServer,
     line: &str,
@@ -251,7 +256,7 @@ fn report_started(
     quiet: bool,
 ) {
     if running.is_serving() {
-        // A process that reads the line may request an upgrade immediately.
+        // Must precede the report: a process that reads the line may request an upgrade at once.
         let handle = running.handle();
         handle.restart_state().set_serving(&handle, listener_fds, options, quiet, line);
         report(line, quiet);
@@ -263,7 +268,7 @@ fn report_started(
 /// Formats the startup line: the version, the URLs, the number of workers, and the driver.
 fn startup_line(
     running: &RunningServer,
-    reason: &str,
+    driver_description: &str,
     workers: usize,
     limits: &WorkerLimits,
 ) -> String {
@@ -273,13 +278,11 @@ fn startup_line(
         "" => String::new(),
         memory => format!(", memory_max {memory} per worker"),
     };
-    let tls =
-        if running.urls().any(|url| url.starts_with("https")) { "; TLS 1.3 and 1.2" } else { "" };
     let admin = running
         .admin_address()
         .map_or_else(String::new, |address| format!("; admin {}", url(address, false)));
     format!(
-        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {reason}{tls}{admin}",
+        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {driver_description}{admin}",
         env!("CARGO_PKG_VERSION"),
         urls.join(", "),
     )
@@ -314,8 +317,7 @@ fn start_reloaders(
 }
 
 /// Gives each worker its part of the access log. Also registers the log with `handle`, which can
-/// reopen it, and with the admin listener. The returned [`AccessLogFlush`] flushes and closes the
-/// log.
+/// reopen it, and with the admin state. The returned [`AccessLogFlush`] flushes and closes the log.
 fn distribute_log(
     started_log: Option<StartedAccessLog>,
     workers: usize,
@@ -333,8 +335,8 @@ fn distribute_log(
     StartedAccessLog::distribute(started_log, workers)
 }
 
-/// Passes `value` through, or returns an error if no further thread can be started. Without this
-/// check, tokio would panic when the first blocking function needs a thread.
+/// Returns `value` unchanged, or an error if no further thread can be started. Without this check,
+/// tokio would panic when the first blocking function needs a thread.
 fn ensure_spare_thread<T>(value: T) -> std::io::Result<T> {
     let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
     drop(thread.join());
