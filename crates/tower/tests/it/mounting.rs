@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 use http_body::Frame;
 use peregrine_tower::{Mount, OriginalUri, SendBody, into_tower, tower};
 use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
+use peregrine_web::extract::OriginalPath;
 use peregrine_web::{App, Body, BodyError, HandlerExt, Next, Request, TrailingSlash};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -38,6 +39,14 @@ fn a_router_with_state_responds_as_under_axum() {
     assert_eq!(response.text(), r#"["a",7]"#);
     assert_eq!(client.post("/a").send_blocking().status(), 405);
     assert_eq!(client.get("/a/b").send_blocking().status(), 404);
+}
+
+#[test]
+fn the_original_path_in_a_mounted_application_includes_the_prefix() {
+    let inner = App::new().get("/x", async |OriginalPath(path): OriginalPath| path);
+    let inner = tower(into_tower(inner).expect("the application is valid"));
+    let client = App::new().mount("/below", inner).test();
+    assert_eq!(client.get("/below/x?a=b").send_blocking().text(), "/below/x");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The parts of the request line, and the route that matched.
+//! The parts of the request's head, and the pattern of the route that matched.
 
 use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::problem::Problem;
@@ -22,7 +22,8 @@ use http::{HeaderMap, Method, Uri, Version};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatchedPath(pub String);
 
-/// The path as it was sent: complete and percent-encoded, including the prefixes of scopes.
+/// The path as the client sent it, percent-encoded, including the prefixes of scopes and of
+/// services in which the application is mounted.
 ///
 /// ```
 /// use peregrine::web::extract::OriginalPath;
@@ -54,7 +55,7 @@ impl FromRequestParts for MatchedPath {
 
 impl FromRequestParts for OriginalPath {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Ok(Self(parts.head.path().to_owned()))
+        Ok(Self(parts.head.original_path().to_owned()))
     }
 }
 
@@ -72,7 +73,8 @@ impl FromRequestParts for Uri {
     }
 }
 
-/// All header fields. Allocates; [`crate::RequestHead::header_bytes`] does not.
+/// All header fields. Allocates. To read one field without allocating, use
+/// [`crate::RequestHead::header_bytes`].
 impl FromRequestParts for HeaderMap {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         Ok(parts.head.to_header_map())
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extracts_the_parts_of_the_request_line() {
+    fn extracts_the_parts_of_the_head() {
         let mut parts = get("/birds/a%20b?x=1").parts;
         assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Method::GET));
         assert_eq!(assert_ready(from_parts(&mut parts)), Ok(Version::HTTP_11));
