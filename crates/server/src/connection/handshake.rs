@@ -96,7 +96,8 @@ impl<D: Driver> Connection<D> {
             }
             Ok(ParseResult::Incomplete) if !is_eof => {
                 if permit.is_evicted() {
-                    return Action::close(self.proxy_header_close_reason());
+                    self.worker.instrumentation.record_limit("handshakes_max");
+                    return Action::close(CloseReason::HandshakeTimeout);
                 }
                 return Action::Wait(Interest { readable: true, writable: false });
             }
@@ -111,7 +112,8 @@ impl<D: Driver> Connection<D> {
                     ProxyProtocolError::NotProxy,
                 ));
             }
-            // There is no header: the bytes belong to the application protocol or TLS.
+            // The header is optional, and it is absent or was cut off by the end of the input:
+            // treat the bytes as the application protocol or TLS.
             Ok(_) => 0,
             Err(error) => return Action::close(CloseReason::ProxyHeaderRejected(error)),
         };
@@ -119,13 +121,15 @@ impl<D: Driver> Connection<D> {
         self.start_after_proxy_header(state)
     }
 
-    /// Counts the connection towards the limit of the client named in its PROXY header. Returns
-    /// false if that client has reached its limit.
+    /// Counts the connection towards the limit of the client named in its PROXY header, if there is
+    /// one. Returns false if that client has reached its limit.
     fn acquire_client_permit(&mut self) -> bool {
-        // A connection that a trusted proxy opened for itself counts towards no client.
-        let has_client_addr =
+        // `proxy_protocol` is `None` if the proxy opened the connection for itself (`LOCAL`).
+        // `trusted_proxies` is set if the header names another trusted proxy, which serves many
+        // clients.
+        let names_client =
             self.info.proxy_protocol.is_some() && self.info.trusted_proxies.is_none();
-        let client_addr = self.info.peer.socket_addr().filter(|_| has_client_addr);
+        let client_addr = self.info.peer.socket_addr().filter(|_| names_client);
         let acquired = self.worker.admission.acquire_connection(client_addr.map(|addr| addr.ip()));
         match acquired {
             Ok(permit) => self.client_permit = permit,
@@ -157,8 +161,8 @@ impl<D: Driver> Connection<D> {
         state.io.deadlines.clear_all();
         self.transport =
             Transport::new(self.listener.context.tls.as_ref().map(TlsConfig::new_connection));
-        // Leaving the phase releases the permit of the PROXY header. The TLS handshake acquires its
-        // own.
+        // `Http1` is the initial phase, from which `start_phase` selects the next. Leaving the
+        // phase of the PROXY header releases its permit. A TLS handshake acquires its own.
         state.phase = Phase::Http1;
         let input = &mut state.io.input;
         if input.is_empty() {
