@@ -150,6 +150,7 @@ mod deflate {
         }
 
         /// Returns the compressor, after writing the header on first use.
+        #[cfg_attr(not(feature = "gzip"), expect(unused_variables, reason = "no other header"))]
         fn compressor(&mut self, out: &mut Vec<u8>) -> &mut Compress {
             #[cfg(feature = "gzip")]
             if !self.header_written && self.container == Container::Gzip {
