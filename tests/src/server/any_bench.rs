@@ -215,6 +215,7 @@ impl IntoBuiltApp for ErasedApp {
 }
 
 /// A server of either kind.
+#[expect(clippy::large_enum_variant, reason = "a case starts few servers")]
 pub enum AnyServer {
     /// On the simulated network.
     Simulated(SimulatedServer),

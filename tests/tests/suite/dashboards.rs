@@ -215,9 +215,8 @@ fn sources(folder: &Path) -> String {
 fn every_test_that_the_runbook_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
     let tests = sources(&root.join("tests/tests")) + &sources(&root.join("crates/tls/tests"));
-    let (_, faults) = RUNBOOK
-        .split_once("\n## External failures\n")
-        .expect("the runbook has the section");
+    let (_, faults) =
+        RUNBOOK.split_once("\n## External failures\n").expect("the runbook has the section");
     let names = faults.split('`').filter(|name| name.matches('_').count() > 2);
     let names: Vec<_> = names.filter(|name| !name.starts_with("peregrine_")).collect();
     for name in &names {
