@@ -62,12 +62,14 @@ pub(crate) fn storage_key(scope: &str, key: &str) -> String {
 }
 
 /// Computes the fingerprint of a request. The first half covers what must be the same in a repeated
-/// request: method, host, target, the fields that route guards read, the type and coding of the
+/// request: method, origin, target, the fields that route guards read, the type and coding of the
 /// content, and the content. If `covers_client`, the second half covers the client's cookies and
 /// the identity of its connection.
 pub(crate) fn fingerprint(parts: &Parts, content: &[u8], covers_client: bool) -> Fingerprint {
     let (head, mut hash) = (&parts.head, Sha256::new());
-    hash_part(&mut hash, parts.client().host().to_ascii_lowercase().as_bytes());
+    let client = parts.client();
+    hash_part(&mut hash, client.origin().to_ascii_lowercase().as_bytes());
+    hash_part(&mut hash, client.prefix().as_bytes());
     hash_part(&mut hash, head.method_str().as_bytes());
     hash_part(&mut hash, head.original_path().as_bytes());
     // In a mounted application, the path may have been rewritten.

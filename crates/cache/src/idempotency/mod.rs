@@ -82,8 +82,8 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///
 /// - the first response, with `Idempotent-Replayed: true`, if the request is the same;
 /// - a 409 with `Retry-After`, while the first request is in progress;
-/// - a 422, if method, host, target, `Content-Type`, `Content-Encoding`, content, or a field that a
-///   guard of the route reads differs.
+/// - a 422, if method, origin, target, `Content-Type`, `Content-Encoding`, content, or a field that
+///   a guard of the route reads differs.
 ///
 /// Outcomes are stored for a day ([`Idempotency::retention`]).
 ///
@@ -116,9 +116,9 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// the repeated request gets a 409 that says so.
 ///
 /// The handler does not see `Accept-Encoding`, since a repeated request may accept other codings:
-/// put `Compression` outside (add it before) `Idempotency`. The request's content is read before
-/// the handler runs, up to the route's size limit, or up to the server's around a mounted service,
-/// which has no limit of its own.
+/// put `Compression` outside (add it before) `Idempotency`. Nor does it see trailers: the request's
+/// content is read before the handler runs, up to the route's size limit, or up to the server's
+/// around a mounted service, which has no limit of its own.
 ///
 /// # The store
 ///

@@ -3,7 +3,7 @@ mod full;
 use super::*;
 use http_body::Frame;
 use peregrine_web::testing::{TestClient, TestResponse};
-use peregrine_web::{App, HandlerExt};
+use peregrine_web::{App, HandlerExt, TrustedProxies};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe as Safe;
@@ -239,6 +239,27 @@ fn keys_are_scoped_by_api_key_and_bound_to_a_host() {
     assert_eq!((with("host", "a.example"), with("host", "A.example")), (201, 201));
     assert_eq!(with("host", "b.example"), 422, "another host makes it a different request");
     assert_eq!(counts.get(), (3, 3));
+}
+
+/// A guard may select the route by the scheme, and a gateway's prefix may name the tenant.
+#[test]
+fn keys_are_bound_to_the_scheme_and_the_prefix() {
+    let (client, counts) = client();
+    let proxies = TrustedProxies::hops(1).x_forwarded_prefix();
+    let client = client.with_trusted_proxies(proxies);
+    let with = |name: &str, value: &str| {
+        let request = client.post("/orders").header("idempotency-key", "\"a\"").body("falcon");
+        request.header(name, value).send_blocking().status().as_u16()
+    };
+    assert_eq!(with("x-forwarded-proto", "https"), 201);
+    assert_eq!(with("x-forwarded-proto", "https"), 201);
+    assert_eq!(with("x-forwarded-proto", "http"), 422);
+    let with_prefix = |prefix: &str| {
+        let request = client.post("/orders").header("idempotency-key", "\"b\"").body("falcon");
+        request.header("x-forwarded-prefix", prefix).send_blocking().status().as_u16()
+    };
+    assert_eq!((with_prefix("/ali"), with_prefix("/ali"), with_prefix("/bob")), (201, 201, 422));
+    assert_eq!(counts.get(), (2, 2));
 }
 
 #[test]
