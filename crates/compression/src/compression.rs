@@ -281,8 +281,8 @@ impl Default for Compression {
 }
 
 impl Middleware for Compression {
-    async fn run<S: Service>(&self, request: Request, next: &S) -> Response {
-        let head = &request.parts.head;
+    async fn run<S: Service>(&self, mut request: Request, next: &S) -> Response {
+        let head = &mut request.parts.head;
         if self.except.as_ref().is_some_and(|is_exempt| is_exempt(head)) {
             return next.call(request).await;
         }
@@ -292,7 +292,13 @@ impl Middleware for Compression {
             add_vary(&mut response);
             return response;
         }
-        let is_head = request.method() == Method::HEAD;
+        // RFC 9110 §8.8.2.2: a date does not tell whether the part that the client has is encoded,
+        // so a range of the unencoded content might not continue it. A tag tells.
+        let is_date = |value: &[u8]| !value.contains(&b'"');
+        if negotiated.coding.is_some() && head.header_bytes("if-range").is_some_and(is_date) {
+            head.remove_fields(&["range", "if-range"]);
+        }
+        let is_head = head.method() == Method::HEAD;
         let (head, states) = (head.share(), Rc::clone(request.parts.states()));
         let response = next.call(request).await;
         // Render problems as the application will send them.

@@ -455,3 +455,28 @@ fn memory_is_reserved_for_content_waiting_to_be_compressed() {
         }
     }
 }
+
+/// A part that the client has may be encoded, and a date does not tell.
+#[test]
+fn a_resumption_by_date_is_a_full_response_if_that_would_be_encoded() {
+    let echo = |fields: HeaderMap| match fields.get("range") {
+        Some(range) => range.to_str().expect("the test sends ASCII").to_owned(),
+        None => text(5_000),
+    };
+    let client = App::new().wrap(Compression::new()).get("/", echo).test();
+    let date = "Tue, 14 Nov 2023 22:13:20 GMT";
+    let rows = [
+        ("gzip", date, "full"),
+        ("identity", date, "bytes=9-"),
+        ("gzip", "\"tag\"", "bytes=9-"),
+        ("gzip", "W/\"tag\"", "bytes=9-"),
+    ];
+    for (accepted, condition, expected) in rows {
+        let request = client.get("/").header("accept-encoding", accepted);
+        let request = request.header("range", "bytes=9-").header("if-range", condition);
+        let response = request.send_blocking();
+        let is_encoded = response.header("content-encoding").is_some();
+        let seen = if is_encoded { "full".to_owned() } else { response.text() };
+        assert_eq!(seen, expected, "{accepted} {condition}");
+    }
+}
