@@ -26,7 +26,7 @@ use std::time::Duration;
 /// A request to open a WebSocket. Register the route for GET; this applies to HTTP/2 as well.
 ///
 /// Other requests are rejected: with 426 if they do not request a WebSocket or request a version
-/// other than 13, with 400 if the handshake is malformed. `Option<WebSocketUpgrade>` is `None` for
+/// other than 13, with 400 if the handshake is malformed or has content. `Option<WebSocketUpgrade>` is `None` for
 /// a request that does not request a WebSocket.
 ///
 /// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
@@ -47,16 +47,31 @@ pub struct WebSocketUpgrade {
 
 impl FromRequestParts for WebSocketUpgrade {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
-        Self::parse(parts).map_err(handshake_problem)
+        let upgrade = Self::parse(parts).map_err(handshake_problem)?;
+        reject_content(&parts.head)?;
+        Ok(upgrade)
     }
 
     async fn optional_from_request_parts(parts: &mut Parts) -> Result<Option<Self>, Problem> {
         match Self::parse(parts) {
-            Ok(upgrade) => Ok(Some(upgrade)),
+            Ok(upgrade) => reject_content(&parts.head).map(|()| Some(upgrade)),
             Err(HandshakeError::MissingUpgrade) => Ok(None),
             Err(error) => Err(handshake_problem(error)),
         }
     }
+}
+
+/// Rejects a handshake with content. The connection could be upgraded only after the content, which
+/// nothing reads.
+fn reject_content(head: &RequestHead) -> Result<(), Problem> {
+    let has_length = |value: &[u8]| value.iter().any(|byte| *byte != b'0');
+    if head.header_bytes("content-length").is_some_and(has_length)
+        || head.header_bytes("transfer-encoding").is_some()
+    {
+        let detail = "a WebSocket handshake must have no content";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "websocket-with-content", detail));
+    }
+    Ok(())
 }
 
 fn handshake_problem(error: HandshakeError) -> Problem {

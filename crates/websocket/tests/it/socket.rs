@@ -118,13 +118,12 @@ fn an_invalid_handshake_is_rejected_with_the_missing_part() {
     let respond_to = |name: &str, value: &str| {
         let mut request = client.get("/").header("connection", "upgrade");
         request = request.header("upgrade", "websocket");
-        for (field_name, valid_value) in
-            [("sec-websocket-version", "13"), ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")]
-        {
-            request =
-                request.header(field_name, if field_name == name { value } else { valid_value });
+        let valid =
+            [("sec-websocket-version", "13"), ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")];
+        for (field_name, valid_value) in valid.into_iter().filter(|(known, _)| *known != name) {
+            request = request.header(field_name, valid_value);
         }
-        request.send_blocking()
+        request.header(name, value).send_blocking()
     };
     let old_version = respond_to("sec-websocket-version", "8");
     assert_eq!(
@@ -139,6 +138,11 @@ fn an_invalid_handshake_is_rejected_with_the_missing_part() {
         (post_response.status().as_u16(), post_response.header("allow")),
         (405, Some("GET"))
     );
+    for (name, value) in [("content-length", "1"), ("transfer-encoding", "chunked")] {
+        let response = respond_to(name, value);
+        assert_eq!(response.status(), 400, "{name}");
+        assert!(response.text().contains("websocket-with-content"), "{name}");
+    }
     assert_eq!(client.websocket("/").send_blocking().status(), 101);
 }
 
