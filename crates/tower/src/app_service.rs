@@ -55,6 +55,11 @@ use std::time::Duration;
 /// in the request's extensions, where hyper inserts it, and a `LocalSet`, because the upgraded
 /// protocol runs as a local task.
 ///
+/// The routes' `run_to_completion`, `requests_max` and `never_shed` have no effect, because they
+/// concern the connection and the worker. Set them where the service is mounted, for example
+/// `tower(service).run_to_completion()`. An outer `Idempotency` does not know the guards of the
+/// routes inside: put it inside the application if a guard selects its routes.
+///
 /// A tower service inside the application may spawn a task that reads the request body after the
 /// response. This works only if the application is mounted in another Peregrine application. Other
 /// servers drop the body with the response, and the task's next read fails with

@@ -56,6 +56,10 @@ impl std::error::Error for SpawnError {}
 /// The application is not notified when the surrounding server drains. Its event streams continue
 /// until they end or the server closes them.
 ///
+/// Work that continues after its client has disconnected (a request with an idempotency key, or a
+/// background refresh of a cache) counts towards none of the server's limits here, and the server's
+/// shutdown does not wait for it. Use [`into_tower`](crate::into_tower) where that matters.
+///
 /// ```
 /// use axum::Router;
 /// use peregrine::tower::spawn_tower;
