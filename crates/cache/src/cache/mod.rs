@@ -486,13 +486,18 @@ impl CacheSettings {
         self.store.remove(key);
         // Same origin only: one site must not invalidate another. With a custom key function, the
         // keys of these targets are unknown.
-        let Some((origin, _)) = key.split_once(' ').filter(|_| self.key.is_none()) else { return };
+        let Some((base, _)) = key.split_once(' ').filter(|_| self.key.is_none()) else { return };
+        // After the origin, `base` contains the prefix that a trusted proxy has removed.
+        let prefix = base.split_once("://").and_then(|(_, host)| host.split_once('/'));
+        let prefix_len = prefix.map_or(0, |(_, prefix)| prefix.len() + 1);
+        let prefix = &base[base.len() - prefix_len..];
         for name in [LOCATION, CONTENT_LOCATION] {
             let Some(location) = header_str(response, &name) else { continue };
-            let target = location.strip_prefix(origin).unwrap_or(location);
+            let target = location.strip_prefix(base).or_else(|| location.strip_prefix(prefix));
+            let Some(target) = target else { continue };
             let target = target.split_once('#').map_or(target, |(target, _)| target);
             if target.starts_with('/') && !target.starts_with("//") {
-                self.store.remove(&format!("{origin} {target}"));
+                self.store.remove(&format!("{base} {target}"));
             }
         }
     }

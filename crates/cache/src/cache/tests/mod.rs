@@ -7,7 +7,7 @@ mod validation;
 use super::*;
 use peregrine_web::extract::Path;
 use peregrine_web::testing::{TestClient, TestResponse};
-use peregrine_web::{App, HandlerExt};
+use peregrine_web::{App, HandlerExt, TrustedProxies};
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe as Safe;
 use tokio::task::{LocalSet, spawn_local};
@@ -76,6 +76,9 @@ fn app(cache: Cache) -> (TestClient, Count) {
     };
     let changed = |Path(name): Path<String>| match name.as_str() {
         "fails" => StatusCode::CONFLICT.into_response(),
+        "prefixed" => {
+            (StatusCode::CREATED, [("location", "/shop/other?max-age=60")]).into_response()
+        }
         _ => (
             StatusCode::CREATED,
             [("location", "/other?max-age=60"), ("content-location", "//evil/x")],
@@ -286,6 +289,24 @@ fn unsafe_requests_and_invalidation_remove_responses() {
     assert_eq!(responses, ["a 6", "other 5", "a 7"]);
     store.invalidate_prefix("/");
     assert_eq!(store.stats().entries, 0);
+}
+
+/// The client's paths begin with the prefix that a proxy has removed.
+#[test]
+fn a_location_with_the_prefix_of_a_proxy_is_invalidated() {
+    let (client, _, _) = client();
+    let client = client.with_trusted_proxies(TrustedProxies::hops(1).x_forwarded_prefix());
+    let get = |prefix: &str| {
+        let request = client.get("/other?max-age=60").header("x-forwarded-prefix", prefix);
+        request.send_blocking().text()
+    };
+    assert_eq!(
+        (get("/shop"), get("/shop"), get("/else")),
+        ("other 1".into(), "other 1".into(), "other 2".into())
+    );
+    let post = client.post("/prefixed").header("x-forwarded-prefix", "/shop");
+    assert_eq!(post.send_blocking().status(), 201);
+    assert_eq!((get("/shop"), get("/else")), ("other 3".into(), "other 2".into()));
 }
 
 #[test]
