@@ -26,8 +26,8 @@ use std::time::Duration;
 /// A request to open a WebSocket. Register the route for GET; this applies to HTTP/2 as well.
 ///
 /// Other requests are rejected: with 426 if they do not request a WebSocket or request a version
-/// other than 13, with 400 if the handshake is malformed or has content. `Option<WebSocketUpgrade>` is `None` for
-/// a request that does not request a WebSocket.
+/// other than 13, with 400 if the handshake is malformed or has content. `Option<WebSocketUpgrade>`
+/// is `None` for a request that does not request a WebSocket.
 ///
 /// Pages of other origins are rejected with 403, because a browser sends the user's cookies with
 /// the request. [`WebSocketUpgrade::allow_origins`] allows further origins.

@@ -18,8 +18,8 @@ use crate::{Date, HeadIndex, Limits, Method, RequestError, Version};
 ///   instead of all that;
 /// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`trailers`](Self::trailers);
-/// - settings: [`drain`](Self::drain), [`discard_body`](Self::discard_body),
-///   [`keep_reading_body`](Self::keep_reading_body).
+/// - settings: [`stop_after_response`](Self::stop_after_response),
+///   [`discard_body`](Self::discard_body), [`keep_reading_body`](Self::keep_reading_body).
 ///
 /// ```
 /// use peregrine_proto::{Date, HeadIndex, Limits};

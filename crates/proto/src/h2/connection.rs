@@ -30,7 +30,7 @@ use crate::trailers::Trailers;
 /// - queries: [`next_action`](Self::next_action), [`waiting_for`](Self::waiting_for),
 ///   [`is_stream_window_exhausted`](Self::is_stream_window_exhausted),
 ///   [`trailers`](Self::trailers);
-/// - settings: [`drain`](Self::drain), [`go_away_now`](Self::go_away_now),
+/// - settings: [`begin_shutdown`](Self::begin_shutdown), [`go_away_now`](Self::go_away_now),
 ///   [`close`](Self::close), [`discard_body`](Self::discard_body), [`trim`](Self::trim),
 ///   [`shrink`](Self::shrink);
 /// - notifications: [`refill_budget`](Self::refill_budget),
