@@ -51,7 +51,8 @@ static REGISTRATIONS: Mutex<Registrations> = Mutex::new(Registrations {
     may_handle_sigusr2: None,
 });
 
-/// True while no [`Signals`] exists: each handled signal then has its default effect.
+/// True while no [`Signals`] exists: the handlers that stay installed then perform the default
+/// action.
 static USE_DEFAULT_ACTION: LazyLock<Arc<AtomicBool>> =
     LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
@@ -61,7 +62,7 @@ struct Registrations {
     /// The signals for which [`register_default_action`] has run.
     #[cfg(unix)]
     prepared: Vec<i32>,
-    /// Whether the program had no handler for SIGUSR1 when this was first checked, so that the
+    /// Whether SIGUSR1 was neither handled nor ignored when this was first checked, so that the
     /// server may handle it. `None` before the check.
     #[cfg(unix)]
     may_handle_sigusr1: Option<bool>,
@@ -82,7 +83,8 @@ impl Signals {
     ) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
         let mut registrations = REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the program already handles SIGUSR1 or SIGUSR2, the server does not.
+        // If the program already handles or ignores SIGUSR1 or SIGUSR2, the server leaves that
+        // signal alone.
         let reopen = handled.reopen
             && *registrations.may_handle_sigusr1.get_or_insert_with(|| is_default(SIGUSR1));
         let upgrade = handled.upgrade

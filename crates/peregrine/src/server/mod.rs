@@ -47,8 +47,9 @@ pub use simulated::SimulatedServer;
 /// ```
 ///
 /// Every setting has a default. There is one worker per core that this process may use, taking CPU
-/// affinity and the cgroup's CPU quota into account. Workers use io_uring where the kernel allows
-/// it and tokio elsewhere. All of [`Limits`] are enforced.
+/// affinity and the cgroup's CPU quota into account. Each worker has a tokio runtime; for I/O on
+/// sockets, it uses io_uring where the kernel allows it, and tokio elsewhere. All of [`Limits`] are
+/// enforced.
 #[derive(Debug)]
 #[must_use = "a server does nothing until `serve` or `start`"]
 pub struct Server {
@@ -114,10 +115,10 @@ impl Server {
         self
     }
 
-    /// Sets the proxies that are trusted to report client addresses: their addresses, networks, and
-    /// `unix:` for all clients of Unix domain sockets. See [`TrustedProxies`] for the header
-    /// fields, and [`ClientInfo`](crate::web::ClientInfo) for the result. By default no proxy is
-    /// trusted.
+    /// Sets the proxies that are trusted to report client addresses. A list contains IP addresses,
+    /// networks, and `unix:`, which stands for all clients of Unix domain sockets. See
+    /// [`TrustedProxies`] for the header fields, and [`ClientInfo`](crate::web::ClientInfo) for the
+    /// result. By default no proxy is trusted.
     ///
     /// ```
     /// use peregrine::Server;
@@ -195,8 +196,8 @@ impl Server {
 
     /// Traces requests: sampled requests get `tracing` spans with OpenTelemetry's attributes, and
     /// the trace context is read from and written to `traceparent` and `tracestate`. By default
-    /// tracing is off: requests only get a span with the method and the route, for logs, if a
-    /// subscriber enables it.
+    /// no request is traced: each only gets a plain span with its method and route, for logs, and
+    /// only where a subscriber enables that span.
     pub fn traces(mut self, traces: TraceConfig) -> Self {
         self.traces = Some(traces);
         self.mark_set_in_code("traces");
@@ -222,9 +223,10 @@ impl Server {
     /// many there are, and whether they are TCP or Unix sockets. Available on Linux only.
     ///
     /// Not all sockets have a name of their own: the tools watchexec and systemfd pass no names,
-    /// and systemd by default passes the name of the unit. So if a single such socket was passed,
-    /// the first call uses it, whatever `name` is. If several sockets were passed, they must have
-    /// names.
+    /// and systemd by default passes the name of the unit, such as `app.socket`. So if exactly one
+    /// socket was passed, without a name or with that of a unit, the first listener for passed
+    /// sockets uses it, whatever `name` is. If several sockets were passed, `name` must be one of
+    /// their names; a unit's name then counts like any other.
     ///
     /// The server fails to start if there are no such sockets. To bind an address in that case, use
     /// [`listen_activated_or`](Self::listen_activated_or).
@@ -353,10 +355,11 @@ impl Server {
     /// [`Limits::shutdown_timeout`] has passed. A second signal aborts immediately. A signal during
     /// startup aborts the startup without waiting for workers that are not ready.
     ///
-    /// When the server has stopped, signals have their previous effect again. If the program
-    /// continues and installs its own handlers only then, the signals still end the process. Such a
-    /// program should use [`Server::start`] and a [`ServerHandle`](crate::ServerHandle) instead,
-    /// which install no handlers.
+    /// When the server has stopped, signals have their previous effect again. The server's handlers
+    /// stay installed: if the previous effect was to end the process, they do so, even if the
+    /// program continues and adds its own handlers only then. Such a program should use
+    /// [`Server::start`] and a [`ServerHandle`](crate::ServerHandle) instead, which install no
+    /// handlers.
     ///
     /// On SIGHUP, a server built from a configuration (the feature `config`) reads it again, and
     /// TLS listeners reload their certificates. The server logs what has changed, or why the

@@ -89,13 +89,13 @@ impl<D: Driver> ActiveState<D> {
     /// Updates the memory that is accounted for this state.
     #[inline]
     pub(super) fn update_reservation(&mut self) {
-        let bytes = match self.phase {
-            // Thousands of upgraded connections may be active, and they do not use the HTTP state.
-            // Reading it would cost cache misses.
+        let http_bytes = match self.phase {
+            // The HTTP state may retain a small stream table, but it is not counted: with thousands
+            // of upgraded connections, reading that state would cost cache misses.
             Phase::Upgraded(_) => 0,
             _ => self.http1.memory_bytes() + self.http2.memory_bytes(),
         };
-        self.reservation.resize(ACTIVE_STATE_BYTES + self.io.memory_bytes() + bytes);
+        self.reservation.resize(ACTIVE_STATE_BYTES + self.io.memory_bytes() + http_bytes);
     }
 
     /// Returns whether a handler is running, a response is being sent, or an upgraded protocol

@@ -10,7 +10,7 @@ use std::ops::Deref;
 #[derive(Debug)]
 pub(crate) struct InputBuffer<C> {
     buffer: ChunkBuffer<C>,
-    /// Whether the peer has ended its sending side.
+    /// Whether the driver has reported end-of-file. An end by TLS is in the transport's state.
     is_eof: bool,
     /// Bytes received, before decryption.
     bytes_received: u64,
@@ -18,8 +18,9 @@ pub(crate) struct InputBuffer<C> {
     /// [`InputBuffer::start_tls`]). Without TLS, unused.
     plaintext_bytes: u64,
     /// The bytes by which the peer's rate is measured: without TLS, all received bytes; with TLS,
-    /// the highest value so far of `plaintext_bytes` plus the received bytes of an incomplete
-    /// record. So padding and empty records do not count.
+    /// the maximum so far of a sum, `plaintext_bytes` plus the received bytes of an incomplete
+    /// record. When a record turns out to be padding or empty, the sum falls and the maximum
+    /// stays, so a series of such records does not raise it again and again.
     payload_bytes: u64,
 }
 
@@ -82,7 +83,8 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         replies: &mut Vec<u8>,
     ) -> Result<(), TlsConnectionError> {
         let Transport::Tls(tls) = transport else { return Ok(()) };
-        // The bytes received so far stay counted. From now on, decrypted bytes are added.
+        // Includes the early ciphertext. Its plaintext is added below, so these bytes count twice,
+        // but only once per connection.
         self.plaintext_bytes = self.payload_bytes;
         let ciphertext = self.buffer.unread().to_vec();
         self.buffer.consume(ciphertext.len());
@@ -90,7 +92,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
     }
 
     /// Continues to process the bytes that the TLS session has already received, after its
-    /// handshake had to wait for a lookup.
+    /// handshake had to wait for the lookup of an ACME challenge.
     ///
     /// # Errors
     /// As [`InputBuffer::push`].
@@ -119,8 +121,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         self.bytes_received
     }
 
-    /// The number of bytes by which the peer's rate is measured: plaintext, plus the received bytes
-    /// of an incomplete TLS record.
+    /// The number of bytes by which the peer's rate is measured; see the field.
     pub(crate) fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }
@@ -151,7 +152,7 @@ impl<C: Deref<Target = [u8]>> InputBuffer<C> {
         self.buffer.memory_bytes()
     }
 
-    /// Returns the driver's buffer, because the connection is about to wait.
+    /// Gives the driver's buffer back, because the connection is about to wait.
     pub(crate) fn release_chunk(&mut self) {
         self.buffer.release_chunk();
     }

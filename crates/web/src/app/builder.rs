@@ -47,23 +47,23 @@ impl AppBuilder {
         for ExpandedPattern {
             pattern,
             mut typed_parameters,
-            omitted,
+            omitted_parameters,
             is_slash_variant,
-            has_slash_variant,
+            needs_slash_variant,
         } in expanded
         {
             // An entry of a merged application was already expanded once, without this prefix.
             typed_parameters.extend_from_slice(&entry.typed_parameters);
-            let omitted = entry.omitted + omitted;
+            let omitted_parameters = entry.omitted_parameters + omitted_parameters;
             let is_slash_variant = entry.is_slash_variant || is_slash_variant;
-            let has_slash_variant = entry.has_slash_variant || has_slash_variant;
+            let needs_slash_variant = entry.needs_slash_variant || needs_slash_variant;
             let entry = entry.clone();
             let entry = RouteEntry {
                 pattern,
                 typed_parameters,
-                omitted,
+                omitted_parameters,
                 is_slash_variant,
-                has_slash_variant,
+                needs_slash_variant,
                 ..entry
             };
             self.routes.push(entry.into());
@@ -100,13 +100,13 @@ pub(crate) struct RouteEntry {
     /// The parameters whose values must have a certain type.
     pub(crate) typed_parameters: Vec<(String, ParameterType)>,
     /// The number of optional parameters of the written pattern that this pattern omits.
-    pub(crate) omitted: usize,
+    pub(crate) omitted_parameters: usize,
     /// The route handles a request only if all of its guards accept it.
     pub(crate) guards: Vec<Rc<dyn Guard>>,
     pub(crate) methods: MethodFilter,
     pub(crate) endpoint: Rc<dyn Endpoint>,
     /// Handles requests that match the pattern, but whose method has no handler.
-    pub(crate) default_response: Rc<dyn Endpoint>,
+    pub(crate) method_mismatch_endpoint: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     pub(crate) requirements: Requirements,
     /// The context of the application that the route belongs to, which may be a merged one.
@@ -114,9 +114,9 @@ pub(crate) struct RouteEntry {
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
     /// trailing slashes, this entry is dropped.
     pub(crate) is_slash_variant: bool,
-    /// The handler also serves the path with a trailing slash, for which there is another entry
-    /// with `is_slash_variant`. The root `/` has no such entry until it is merged under a prefix.
-    pub(crate) has_slash_variant: bool,
+    /// The handler also serves the path with a trailing slash, which needs another entry, with
+    /// `is_slash_variant`. The root `/` has no such entry until it is merged under a prefix.
+    pub(crate) needs_slash_variant: bool,
     pub(crate) location: &'static Location<'static>,
 }
 
@@ -152,12 +152,12 @@ impl From<RouteEntry> for BuiltRoute {
                 .iter()
                 .map(|(name, kind)| (name.clone(), kind.name))
                 .collect(),
-            omitted: entry.omitted,
+            omitted_parameters: entry.omitted_parameters,
             is_slash_variant: entry.is_slash_variant,
         };
         let RouteEntry {
             endpoint,
-            default_response,
+            method_mismatch_endpoint,
             options,
             context,
             pattern,
@@ -168,7 +168,7 @@ impl From<RouteEntry> for BuiltRoute {
         let (pattern, methods, conditions) = (pattern.into(), methods.to_string(), String::new());
         Self {
             endpoint,
-            default_response,
+            method_mismatch_endpoint,
             options,
             has_conditions,
             is_unconditional_literal,

@@ -287,9 +287,10 @@ impl App {
         for entry in &builder.routes {
             check_path_shape(entry, &mut errors);
         }
+        let routes = &builder.routes;
         let route_index = Rc::new(RouteIndex {
-            names: collect_names(&builder.routes, &mut errors),
-            omitted_parameters: builder.routes.iter().map(|entry| entry.omitted).collect(),
+            names: collect_names(routes, &mut errors),
+            omitted_parameters: routes.iter().map(|entry| entry.omitted_parameters).collect(),
         });
         check_requirements(&builder, &mut errors);
         let fallbacks = Fallbacks::build(builder.fallbacks)
@@ -408,7 +409,8 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
     // A written pattern may expand to several patterns, and a subtree adds several. This selects
     // the one with all optional parameters and without an added slash or catch-all.
     let is_full = |entry: &RouteEntry| {
-        entry.omitted == 0 && !entry.is_slash_variant && !entry.pattern.ends_with(CATCH_ALL)
+        let has_addition = entry.is_slash_variant || entry.pattern.ends_with(CATCH_ALL);
+        entry.omitted_parameters == 0 && !has_addition
     };
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
@@ -436,6 +438,7 @@ fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) 
 /// pattern.
 fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
     let names = parameter_names(&entry.pattern);
+    let count_max = names.len() + entry.omitted_parameters;
     let found = || match names.len() {
         0 => "none".to_owned(),
         count => format!("{count}: {}", names.join(", ")),
@@ -444,11 +447,7 @@ fn check_path_shape(entry: &RouteEntry, errors: &mut Vec<BuildErrorKind>) {
         let expected = match shape {
             // The type may also expect the parameters that this pattern omits, which are read as
             // `None`.
-            PathShape::Count(count)
-                if (names.len()..=names.len() + entry.omitted).contains(count) =>
-            {
-                continue;
-            }
+            PathShape::Count(count) if (names.len()..=count_max).contains(count) => continue,
             PathShape::Count(1) => "1 parameter".to_owned(),
             PathShape::Count(count) => format!("{count} parameters"),
             PathShape::Names(wanted) => {

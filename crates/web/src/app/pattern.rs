@@ -33,22 +33,22 @@ pub(crate) struct ExpandedPattern {
     /// The typed parameters.
     pub(crate) typed_parameters: Vec<(String, ParameterType)>,
     /// The number of optional parameters that the pattern omits.
-    pub(crate) omitted: usize,
+    pub(crate) omitted_parameters: usize,
     /// The pattern is another one of the same expansion with a trailing slash added.
     pub(crate) is_slash_variant: bool,
-    /// As for `RouteEntry::has_slash_variant`.
-    pub(crate) has_slash_variant: bool,
+    /// As for `RouteEntry::needs_slash_variant`.
+    pub(crate) needs_slash_variant: bool,
 }
 
 impl ExpandedPattern {
-    /// A pattern that omits no parameters and has no slash variant.
+    /// A pattern that omits no parameters and needs no slash variant.
     fn new(pattern: String, typed_parameters: Vec<(String, ParameterType)>) -> Self {
         Self {
             pattern,
             typed_parameters,
-            omitted: 0,
+            omitted_parameters: 0,
             is_slash_variant: false,
-            has_slash_variant: false,
+            needs_slash_variant: false,
         }
     }
 }
@@ -166,11 +166,11 @@ pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
             let shorter = if shorter.is_empty() { "/" } else { shorter };
             let is_catch_all = parameter.starts_with('*');
             expanded.push(ExpandedPattern {
-                has_slash_variant: is_catch_all,
+                needs_slash_variant: is_catch_all,
                 ..ExpandedPattern::new(shorter.to_owned(), typed.clone())
             });
             slash_variant = (is_catch_all && pattern != "/").then(|| ExpandedPattern {
-                omitted: 1,
+                omitted_parameters: 1,
                 is_slash_variant: true,
                 ..ExpandedPattern::new(pattern.clone(), typed.clone())
             });
@@ -199,7 +199,7 @@ pub(crate) fn expand(written: &str) -> Result<Vec<ExpandedPattern>, String> {
     // of them, the last one omits one.
     let count = expanded.len();
     for (shorter, omitted) in expanded.iter_mut().zip((1..=count).rev()) {
-        shorter.omitted = omitted;
+        shorter.omitted_parameters = omitted;
     }
     if let Some(variant) = slash_variant {
         // In front, because URLs use the last pattern that has the given parameters.
@@ -228,7 +228,7 @@ mod tests {
 
     fn patterns(written: &str) -> Vec<(String, usize)> {
         let all = expand(written).unwrap_or_else(|reason| panic!("{written}: {reason}"));
-        all.into_iter().map(|expanded| (expanded.pattern, expanded.omitted)).collect()
+        all.into_iter().map(|expanded| (expanded.pattern, expanded.omitted_parameters)).collect()
     }
 
     #[test]

@@ -58,9 +58,9 @@ pub struct Scope {
     guards: Vec<Rc<dyn Guard>>,
     /// The metadata of all routes that are added later.
     metadata: Vec<Rc<dyn Any>>,
-    /// Handles requests that match a pattern added later, but whose method has no handler. `None`
-    /// until the next pattern is added, and again after each `wrap`.
-    default_response: Option<Rc<dyn Endpoint>>,
+    /// The endpoint, in the current middleware, for requests whose path has a route but whose
+    /// method has no handler. Cached: built when a pattern is added, discarded by each `wrap`.
+    method_mismatch_endpoint: Option<Rc<dyn Endpoint>>,
     /// Not yet wrapped in this scope's middleware, because middleware added later applies to it
     /// too.
     fallback: Option<Fallback>,
@@ -78,7 +78,7 @@ impl Scope {
             middleware: MiddlewareStack::default(),
             guards: Vec::new(),
             metadata: Vec::new(),
-            default_response: None,
+            method_mismatch_endpoint: None,
             fallback: None,
             allows_ambiguous_paths: false,
         }
@@ -92,8 +92,12 @@ impl Scope {
         let mut requirements = Requirements::default();
         middleware.require(&mut requirements);
         self.builder.require(format!("the middleware ({location})"), requirements);
-        // The default response of patterns that are added later must be inside this middleware too.
-        Self { middleware: self.middleware.push(middleware), default_response: None, ..self }
+        // For patterns that are added later, the endpoint must be inside this middleware too.
+        Self {
+            middleware: self.middleware.push(middleware),
+            method_mismatch_endpoint: None,
+            ..self
+        }
     }
 
     /// Passes this scope to `build`, and replaces it with the result.
@@ -144,27 +148,28 @@ impl Scope {
         let mut requirements = self.inherited_requirements();
         handler.require(&mut requirements);
         let endpoint = self.build_endpoint(HandlerService::new(handler, &options));
-        let default_response = self.get_or_build_default_response();
+        let method_mismatch_endpoint = self.get_or_build_method_mismatch_endpoint();
         RouteEntry {
             pattern: String::new(),
             typed_parameters: Vec::new(),
-            omitted: 0,
+            omitted_parameters: 0,
+            // The scope's guards, then those that the handler has declared.
             guards: self.guards.iter().chain(requirements.guards()).map(Rc::clone).collect(),
             methods,
             endpoint,
-            default_response,
+            method_mismatch_endpoint,
             options,
             requirements,
             context: Rc::clone(&self.builder.context),
             is_slash_variant: false,
-            has_slash_variant: false,
+            needs_slash_variant: false,
             location,
         }
     }
 
-    /// The requirements that each route inherits from the scope: the path parameters that the
-    /// middleware added so far needs, and the metadata. Other requirements of a middleware do not
-    /// depend on the route, so they are checked only once.
+    /// What each route inherits from the scope: the path parameters that the middleware added so
+    /// far needs, and the metadata. [`Requirements`] carries both. Other requirements of a
+    /// middleware do not depend on the route, so they are checked only once.
     fn inherited_requirements(&self) -> Requirements {
         let mut middleware_requirements = Requirements::default();
         self.middleware.require(&mut middleware_requirements);
@@ -192,7 +197,7 @@ impl Scope {
         let root_pattern = if root.is_empty() { "/" } else { &root };
         let entry = RouteEntry { pattern: root_pattern.to_owned(), ..entry };
         entry.check_options(&mut self.builder.errors);
-        self.builder.add(RouteEntry { has_slash_variant: true, ..entry.clone() }, root_pattern);
+        self.builder.add(RouteEntry { needs_slash_variant: true, ..entry.clone() }, root_pattern);
         if !root.is_empty() {
             self.builder
                 .add(RouteEntry { is_slash_variant: true, ..entry.clone() }, &format!("{root}/"));
@@ -217,7 +222,7 @@ impl Scope {
             middleware,
             guards,
             metadata,
-            default_response: None,
+            method_mismatch_endpoint: None,
             fallback: None,
             allows_ambiguous_paths: self.allows_ambiguous_paths,
         };
@@ -254,15 +259,15 @@ impl Scope {
             other.builder;
         let has_states = !states.is_empty();
         // Middleware of this application sees this application's states. Handlers and middleware of
-        // `other` see the states of `other`.
-        let with_merged_states = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
+        // `other` see the states of `other`, and this application's for types that `other` lacks.
+        let with_states_of_other = |endpoint: Rc<dyn Endpoint>| -> Rc<dyn Endpoint> {
             if has_states { Rc::new(MergedEndpoint::new(&context, endpoint)) } else { endpoint }
         };
         if let Some(mut fallback) = fallback
             && self.fallback.is_none()
         {
             fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
-            let endpoint = with_merged_states(other.middleware.wrap(fallback.endpoint));
+            let endpoint = with_states_of_other(other.middleware.wrap(fallback.endpoint));
             self.fallback = Some(Fallback { endpoint, ..fallback });
         }
         let inherited = self.inherited_requirements();
@@ -272,7 +277,7 @@ impl Scope {
         let mut wrapped: HashMap<*const (), [Rc<dyn Endpoint>; 2]> = HashMap::new();
         let mut wrap = |inner: Rc<dyn Endpoint>| {
             let pair = wrapped.entry(Rc::as_ptr(&inner).cast()).or_insert_with(|| {
-                let outer = self.wrap_endpoint(with_merged_states(Rc::clone(&inner)));
+                let outer = self.wrap_endpoint(with_states_of_other(Rc::clone(&inner)));
                 // The map keeps the inner endpoint alive, so that its address, the key, is not
                 // reused.
                 [inner, outer]
@@ -282,17 +287,18 @@ impl Scope {
         let mut routes = routes;
         for entry in &mut routes {
             entry.endpoint = wrap(Rc::clone(&entry.endpoint));
-            entry.default_response = wrap(Rc::clone(&entry.default_response));
+            entry.method_mismatch_endpoint = wrap(Rc::clone(&entry.method_mismatch_endpoint));
             entry.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
         }
         for mut entry in routes {
             let pattern = self.join_pattern(&entry.pattern, location);
             entry.requirements.inherit_from(&inherited);
             entry.guards.splice(..0, self.guards.iter().map(Rc::clone));
-            if entry.pattern == "/" && entry.has_slash_variant && !self.prefix.is_empty() {
+            // The root of `other` had no slash variant. Below a prefix it needs one.
+            if entry.pattern == "/" && entry.needs_slash_variant && !self.prefix.is_empty() {
                 let slash_variant = RouteEntry {
                     is_slash_variant: true,
-                    has_slash_variant: false,
+                    needs_slash_variant: false,
                     ..(*entry).clone()
                 };
                 self.builder.add(slash_variant, &format!("{pattern}/"));
@@ -303,7 +309,7 @@ impl Scope {
             fallback.options.allows_ambiguous_paths |= self.allows_ambiguous_paths;
             let prefix = self.join_pattern(&prefix, location);
             self.check_fallback_guards(&prefix, &fallback);
-            let endpoint = self.wrap_endpoint(with_merged_states(Rc::clone(&fallback.endpoint)));
+            let endpoint = self.wrap_endpoint(with_states_of_other(Rc::clone(&fallback.endpoint)));
             let fallback = Fallback { endpoint, ..fallback };
             self.builder.fallbacks.push(ScopeFallback { prefix, fallback });
         }
@@ -354,12 +360,12 @@ impl Scope {
         self.build_endpoint(ErasedService(endpoint))
     }
 
-    fn get_or_build_default_response(&mut self) -> Rc<dyn Endpoint> {
-        if let Some(endpoint) = &self.default_response {
+    fn get_or_build_method_mismatch_endpoint(&mut self) -> Rc<dyn Endpoint> {
+        if let Some(endpoint) = &self.method_mismatch_endpoint {
             return Rc::clone(endpoint);
         }
         let endpoint = self.build_endpoint(DefaultResponses::new(&self.builder.context, None));
-        self.default_response = Some(Rc::clone(&endpoint));
+        self.method_mismatch_endpoint = Some(Rc::clone(&endpoint));
         endpoint
     }
 

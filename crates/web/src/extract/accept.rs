@@ -117,7 +117,8 @@ impl Accept {
         let offers = self.offer("application/json", || Json(value));
         #[cfg(feature = "message-pack")]
         let offers = {
-            // `MessagePack` alone has the type `application/vnd.msgpack`.
+            // By itself, `MessagePack` sends `application/vnd.msgpack`, so the second format
+            // overrides `content-type`.
             let msgpack = || ([("content-type", "application/msgpack")], MessagePack(value));
             offers
                 .or("application/vnd.msgpack", || MessagePack(value))

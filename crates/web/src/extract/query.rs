@@ -77,7 +77,7 @@ pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
 pub(super) fn parse_form<T: DeserializeOwned>(pairs: &[u8]) -> Result<T, Problem> {
     let deserializer = || Finite(serde_html_form::Deserializer::from_bytes(pairs));
     T::deserialize(deserializer()).map_err(|error| {
-        // Tracking the path costs time, so only pairs that were rejected are read again with it.
+        // Tracking the path costs time, so it is done only in a second reading, after a rejection.
         match serde_path_to_error::deserialize::<_, T>(deserializer()) {
             Err(error) => field_problem(&error.path().to_string(), &error.inner().to_string()),
             Ok(_) => field_problem(".", &error.to_string()),
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(map.expect("a valid query").0["a"], "1");
     }
 
-    /// As in the form style of OpenAPI, which describes such lists.
+    /// As in the style `form` of OpenAPI, its default for lists in a query.
     #[test]
     fn an_empty_value_is_a_list_item_and_a_missing_key_is_an_empty_list() {
         for (target, expected) in [

@@ -131,7 +131,7 @@ impl<T: Clone + Send + Sync + 'static> FromRequestParts for Extension<T> {
             missing_value(
                 "missing-extension",
                 type_name::<T>(),
-                "add the middleware that attaches it, outside this handler",
+                "add the middleware that attaches it, so that it wraps this handler",
             )
         })
     }

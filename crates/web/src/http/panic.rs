@@ -43,9 +43,10 @@ pub fn catch_panic<T>(what: &'static str, run: impl FnOnce() -> T) -> Option<T> 
     }
 }
 
-/// Runs a logging call and ignores a panic in it, for code where a panic would also end other
-/// requests. A subscriber may panic: the one in `tracing-subscriber` does so when it cannot write,
-/// for example to a pipe whose reader has exited.
+/// Runs a logging call and ignores a panic in it: unlike [`catch_panic`], does not log that panic.
+/// For code where a panic would also end other requests. A subscriber may panic: the one in
+/// `tracing-subscriber` does so when it cannot write, for example to a pipe whose reader has
+/// exited.
 pub fn catch_log_panic(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         drop_panic_payload(payload);

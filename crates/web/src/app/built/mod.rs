@@ -226,7 +226,7 @@ impl BuiltApp {
         {
             return None;
         }
-        Some(self.routes[actual_route as usize].default_response())
+        Some(self.routes[actual_route as usize].method_mismatch_target())
     }
 
     /// Checks the conditions of the route that the router found, which is the first route of its
@@ -283,7 +283,7 @@ impl BuiltApp {
                 let method = allow.iter().next().unwrap_or_default();
                 match self.table.find(head, connection, method, &mut parameters) {
                     Match::Found { route } => {
-                        return self.routes[route as usize].default_response();
+                        return self.routes[route as usize].method_mismatch_target();
                     }
                     _ => &self.unmatched.not_found,
                 }

@@ -129,7 +129,7 @@ impl<'a> RouteInfo<'a> {
     /// The number of optional parameters of the written pattern that this pattern omits.
     #[must_use]
     pub fn omitted_parameters(&self) -> usize {
-        self.details.omitted
+        self.details.omitted_parameters
     }
 
     /// Whether this pattern was derived from another route's pattern by adding a trailing slash.
@@ -143,7 +143,7 @@ impl<'a> RouteInfo<'a> {
 pub(crate) struct BuiltRoute {
     pub(crate) endpoint: Rc<dyn Endpoint>,
     /// Handles requests that match the pattern, but whose method has no handler.
-    pub(crate) default_response: Rc<dyn Endpoint>,
+    pub(crate) method_mismatch_endpoint: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
     /// Whether a guard or a parameter type can reject a request that matches the pattern.
     pub(crate) has_conditions: bool,
@@ -168,7 +168,7 @@ pub(crate) struct RouteDetails {
     pub(crate) name: Option<Rc<str>>,
     pub(crate) metadata: Vec<Rc<dyn Any>>,
     pub(crate) parameter_types: Vec<(String, &'static str)>,
-    pub(crate) omitted: usize,
+    pub(crate) omitted_parameters: usize,
     pub(crate) is_slash_variant: bool,
 }
 
@@ -183,12 +183,12 @@ impl BuiltRoute {
     }
 
     /// The target for requests that match the route's pattern, but whose method has no handler.
-    pub(super) fn default_response(&self) -> MatchedEndpoint<'_> {
+    pub(super) fn method_mismatch_target(&self) -> MatchedEndpoint<'_> {
         let options = match self.options.allows_ambiguous_paths {
             true => &UNMATCHED_AMBIGUOUS_OPTIONS,
             false => &UNMATCHED_OPTIONS,
         };
-        MatchedEndpoint { endpoint: &self.default_response, options, pattern: None }
+        MatchedEndpoint { endpoint: &self.method_mismatch_endpoint, options, pattern: None }
     }
 
     /// The route as an entry of a list.
