@@ -245,7 +245,6 @@ macro_rules! server {
             http2::a_stream_that_waits_for_others_does_not_time_out,
             http2::an_upload_is_read_during_a_fast_download,
             http2::a_client_that_does_not_read_is_disconnected,
-            http2::a_complete_body_that_is_dropped_after_the_response_ends_its_stream,
         );
     };
     // Where a peer can distinguish a clean end from a reset: not on Unix sockets.
@@ -382,6 +381,7 @@ macro_rules! server_simulated {
                 websockets::a_peer_whose_messages_are_not_read_is_not_dead,
                 websockets::the_wait_for_a_close_frame_is_limited,
                 websockets::websockets_continue_in_the_lame_duck_phase,
+                http2::a_complete_body_that_is_dropped_after_the_response_ends_its_stream,
             );
             $crate::server!(
                 @tests virtual_time, $crate::server::SimulatedBenches::seeds($seeds);
