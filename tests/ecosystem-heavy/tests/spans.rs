@@ -7,7 +7,7 @@
 use opentelemetry::trace::{SpanId, SpanKind, TraceId, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use peregrine::prelude::*;
-use peregrine::trace::{TraceContext, TraceConfig};
+use peregrine::trace::{TraceConfig, TraceContext};
 use peregrine::{DriverChoice, Error, Limits, RunningServer, trace};
 use peregrine_ecosystem_tests::{base_url, client, end, in_runtime, pause};
 use std::num::NonZeroUsize;
