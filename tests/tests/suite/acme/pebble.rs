@@ -38,6 +38,12 @@ fn free() -> SocketAddr {
 impl Pebble {
     /// Starts Pebble with this certificate lifetime, and with an external account, if any.
     fn start(life: Duration, external: Option<(&str, &str)>) -> Self {
+        let mut attempts = (0..3).map(|_| Self::try_start(life, external));
+        attempts.find_map(|pebble| pebble).expect("Pebble starts at one of three attempts")
+    }
+
+    /// Returns `None` if Pebble exits, because another process has taken one of its ports.
+    fn try_start(life: Duration, external: Option<(&str, &str)>) -> Option<Self> {
         let program = std::env::var_os(PEBBLE).expect("tests/outside/acme says where Pebble is");
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
@@ -73,11 +79,14 @@ impl Pebble {
             .stderr(Stdio::null())
             .spawn()
             .expect("the process starts");
-        let pebble = Self { process, folder, directory, management, http, https };
-        until("Pebble listens", || {
-            TcpStream::connect(directory).and(TcpStream::connect(management)).is_ok()
+        let mut pebble = Self { process, folder, directory, management, http, https };
+        let mut is_listening = false;
+        until("Pebble listens or exits", || {
+            is_listening =
+                TcpStream::connect(directory).and(TcpStream::connect(management)).is_ok();
+            is_listening || pebble.process.try_wait().is_ok_and(|status| status.is_some())
         });
-        pebble
+        is_listening.then_some(pebble)
     }
 
     fn path(&self, name: &str) -> PathBuf {
