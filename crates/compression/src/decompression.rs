@@ -62,9 +62,9 @@ const WINDOW_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// and the digest fields (`Content-Digest`, `Repr-Digest`, `Content-MD5`), which describe the
 /// encoded body.
 ///
-/// - Body limits apply to the encoded and to the decoded body. If the route has a limit, it replaces
-///   the server's for both. A decompression bomb gets a 413 when it reaches the limit, and no more
-///   than that is kept.
+/// - Body limits apply to the encoded and to the decoded body. If the route has a limit, it
+///   replaces the server's for both. A decompression bomb gets a 413 when it reaches the limit, and
+///   no more than that is kept.
 /// - More than 100 output bytes per input byte ([`Decompression::ratio_max`]), after the first 64
 ///   KiB, get a 413 (`body-decompressed-too-large`).
 /// - An unknown coding, or more than two codings, get a 415, with `Accept-Encoding`.
