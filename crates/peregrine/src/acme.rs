@@ -2,8 +2,7 @@
 //! and responds to the HTTP requests with which the certificate authority validates domain names.
 
 use crate::error::Error;
-use crate::runtime::handle::ServerHandle;
-use crate::runtime::make_app::{BoxedMakeApp, BuildFuture};
+use crate::runtime::worker::{BoxedMakeApp, BuildFuture};
 use http::Method;
 use http::header::CONTENT_TYPE;
 pub use peregrine_acme::*;
@@ -14,16 +13,8 @@ use peregrine_web::head::RequestHead;
 use peregrine_web::{IntoResponse, Request, Response, Service};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::timeout;
-
-impl From<AcmeSetupError> for Error {
-    fn from(error: AcmeSetupError) -> Self {
-        match error {
-            AcmeSetupError::Tls(error) => Self::Tls(error),
-            error => Self::Config(error.to_string()),
-        }
-    }
-}
 
 /// The ACME clients of a server that has not started yet, and their challenge responses.
 pub(crate) struct AcmeClients {
@@ -59,9 +50,12 @@ impl AcmeClients {
 
     /// Starts one thread per ACME client. Each thread begins its work when the server serves, and
     /// ends when the server shuts down or the returned value is dropped.
-    pub(crate) fn start(self, handle: &ServerHandle) -> Result<Vec<AcmeClientThread>, Error> {
+    pub(crate) fn start(
+        self,
+        lifecycle: &watch::Receiver<Lifecycle>,
+    ) -> Result<Vec<AcmeClientThread>, Error> {
         let start = |client: AcmeClient| {
-            let (mut serving_state, mut shutdown_state) = (handle.subscribe(), handle.subscribe());
+            let (mut serving_state, mut shutdown_state) = (lifecycle.clone(), lifecycle.clone());
             // During an upgrade in place, the previous process holds the sockets and the lock of
             // the certificate storage until this one serves.
             let serving = async move {

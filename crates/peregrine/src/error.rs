@@ -1,5 +1,7 @@
 //! [`Error`]: the reason why a server could not start or had to stop, with a hint how to fix it.
 
+#[cfg(feature = "acme")]
+use peregrine_acme::AcmeSetupError;
 use peregrine_admin::internal::AccessLogError;
 use peregrine_restart::internal::HandoverError;
 #[cfg(feature = "config")]
@@ -67,6 +69,16 @@ pub enum Error {
     Signals(io::Error),
     /// During an upgrade in place, the previous process did not hand over its listeners.
     Handover(io::Error),
+}
+
+#[cfg(feature = "acme")]
+impl From<AcmeSetupError> for Error {
+    fn from(error: AcmeSetupError) -> Self {
+        match error {
+            AcmeSetupError::Tls(error) => Self::Tls(error),
+            error => Self::Config(error.to_string()),
+        }
+    }
 }
 
 #[cfg(feature = "config")]

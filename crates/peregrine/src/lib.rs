@@ -134,10 +134,10 @@ pub use peregrine_web::client::TrustedProxies;
 pub use peregrine_websocket as websocket;
 pub use runtime::driver_choice::DriverChoice;
 pub use runtime::handle::ServerHandle;
-pub use runtime::make_app::{IntoBuiltApp, MakeApp};
 pub use runtime::report::ShutdownReport;
 pub use runtime::running::RunningServer;
 pub use runtime::spawn_blocking::spawn_blocking;
+pub use server::make_app::{IntoBuiltApp, MakeApp};
 pub use server::{Server, serve};
 
 /// The result of [`Server::serve`] and similar functions.
@@ -174,9 +174,10 @@ pub mod otlp {
 #[doc(hidden)]
 pub mod internal {
     pub use crate::listen::listener::ListenerSettings;
-    pub use crate::runtime::make_app::{BoxedMakeApp, box_make_app};
     pub use crate::runtime::report::stopped;
+    pub use crate::runtime::worker::BoxedMakeApp;
     pub use crate::server::SimulatedServer;
+    pub use crate::server::make_app::box_make_app;
 }
 
 /// The types that most applications use.

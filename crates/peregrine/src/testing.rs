@@ -4,9 +4,9 @@
 //! faster.
 
 use crate::error::Error;
-use crate::runtime::make_app::MakeApp;
 use crate::runtime::running::RunningServer;
 use crate::server::Server;
+use crate::server::make_app::MakeApp;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 

@@ -18,9 +18,9 @@
 //! application into a tower service for hyper or axum.
 
 use crate::error::Error;
-use crate::runtime::make_app::{IntoBuiltApp, box_make_app};
 use crate::runtime::running::RunningServer;
 use crate::server::Server;
+use crate::server::make_app::{IntoBuiltApp, box_make_app};
 use crate::server::serve_until;
 use peregrine_driver::Socket;
 #[cfg(feature = "tls")]

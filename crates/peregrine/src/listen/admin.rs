@@ -135,15 +135,6 @@ impl Admin {
         self
     }
 
-    /// Creates the state to which the workers publish.
-    pub(crate) fn new_state(
-        &self,
-        workers: usize,
-        lifecycle: watch::Receiver<Lifecycle>,
-    ) -> Arc<AdminState> {
-        AdminState::start(workers, lifecycle, self.liveness_threshold)
-    }
-
     /// Opens the listener, or inherits it if the previous process passed it on.
     pub(crate) fn bind_listener(
         self,
@@ -155,6 +146,15 @@ impl Admin {
             .map(|source| listeners.bind_admin(source, &self.permissions, inherited))
             .transpose()
     }
+}
+
+/// Creates the state to which the workers publish, and which the pages of `admin` show.
+pub(crate) fn new_admin_state(
+    admin: &Admin,
+    workers: usize,
+    lifecycle: watch::Receiver<Lifecycle>,
+) -> Arc<AdminState> {
+    AdminState::start(workers, lifecycle, admin.liveness_threshold)
 }
 
 impl AdminListener {

@@ -163,19 +163,12 @@ impl Listener {
 
     /// Makes the limits and trusted proxies follow the latest value of this channel.
     #[cfg(feature = "config")]
-    pub(crate) fn with_updates(mut self, updates: watch::Receiver<ReloadableConfig>) -> Self {
-        self.set_updates(updates);
-        self
-    }
-
-    /// Like [`with_updates`](Self::with_updates), but by reference.
-    #[cfg(feature = "config")]
     pub(crate) fn set_updates(&mut self, updates: watch::Receiver<ReloadableConfig>) {
         self.updates = Some(updates);
     }
 
     /// Returns the limits and trusted proxies that the program set for this listener, or `None` if
-    /// they follow a channel ([`with_updates`](Self::with_updates)).
+    /// they follow a channel ([`set_updates`](Self::set_updates)).
     #[cfg(feature = "config")]
     pub(crate) fn own_settings(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
         self.updates.is_none().then(|| (self.limits.clone(), self.trusted_proxies.clone()))

@@ -4,6 +4,8 @@ use crate::error::Error;
 use peregrine_driver::Options;
 #[cfg(all(target_os = "linux", feature = "uring"))]
 use peregrine_driver_uring::PreparedRing;
+#[cfg(feature = "config")]
+use peregrine_settings::DriverKind;
 use std::env;
 
 /// The environment variable that overrides the application's choice.
@@ -80,6 +82,28 @@ impl DriverChoice {
             drivers: workers.iter().map(|_| PreparedDriver::Tokio).collect(),
             description,
         })
+    }
+}
+
+#[cfg(feature = "config")]
+impl From<DriverKind> for DriverChoice {
+    fn from(kind: DriverKind) -> Self {
+        match kind {
+            DriverKind::Auto => Self::Auto,
+            DriverKind::Uring => Self::Uring,
+            DriverKind::Tokio => Self::Tokio,
+        }
+    }
+}
+
+#[cfg(feature = "config")]
+impl From<DriverChoice> for DriverKind {
+    fn from(choice: DriverChoice) -> Self {
+        match choice {
+            DriverChoice::Auto => Self::Auto,
+            DriverChoice::Uring => Self::Uring,
+            DriverChoice::Tokio => Self::Tokio,
+        }
     }
 }
 

@@ -64,6 +64,23 @@ impl ControlChannel {
             events,
         }
     }
+
+    /// Subscribes to the lifecycle of the server.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Lifecycle> {
+        self.handle.subscribe()
+    }
+
+    /// Notifies the service manager, if there is one, of the server's state.
+    pub(crate) fn enable_notifications(&self) {
+        self.handle.restart_state().enable_notifications();
+    }
+
+    /// Handles signals until the returned value is dropped. SIGTERM and Ctrl-C shut the server
+    /// down; a second one cuts all connections. If `handled` enables them, SIGHUP reloads, SIGUSR1
+    /// reopens the log and SIGUSR2 upgrades.
+    pub(crate) fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
+        self.handle.handle_signals(handled)
+    }
 }
 
 impl ServerHandle {
@@ -183,9 +200,7 @@ impl ServerHandle {
         });
     }
 
-    /// Handles signals until the returned value is dropped. SIGTERM and Ctrl-C shut the server
-    /// down; a second one cuts all connections. If `handled` enables them, SIGHUP reloads, SIGUSR1
-    /// reopens the log and SIGUSR2 upgrades.
+    /// See [`ControlChannel::handle_signals`].
     pub(crate) fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
         let handle = self.clone();
         let on_action = move |action| match action {

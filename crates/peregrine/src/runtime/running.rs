@@ -6,11 +6,10 @@ use crate::runtime::blocking;
 use crate::runtime::console::{report, url};
 use crate::runtime::deadline::ShutdownDeadline;
 use crate::runtime::handle::{ControlChannel, ReloadFn, ServerEvent, ServerHandle, WorkerExit};
-use crate::runtime::make_app::BoxedMakeApp;
 use crate::runtime::report::ShutdownReport;
-use crate::runtime::signals::HandledSignals;
+use crate::runtime::signals::{HandledSignals, Signals};
 use crate::runtime::threads;
-use crate::runtime::worker::Worker;
+use crate::runtime::worker::{BoxedMakeApp, Worker};
 #[cfg(feature = "acme")]
 use peregrine_acme::AcmeClientThread;
 use peregrine_admin::internal::{AccessLogFlush, RunningAdmin};
@@ -21,7 +20,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// The settings of the server as a whole.
 pub(crate) struct RunSettings {
@@ -329,13 +330,53 @@ impl RunningServer {
         let upgrade = self.handle.restart_state().upgrades_on_sigusr2();
         let (reload, reopen) = (self.handle.can_reload(), self.handle.can_reopen());
         let handled = HandledSignals { reload, upgrade, reopen };
-        let _signals = self.handle.handle_signals(handled)?;
-        self.wait_handling_signals()
+        let signals = self.handle.handle_signals(handled)?;
+        wait_handling_signals(self, &signals)
     }
 
-    /// Like [`wait`](Self::wait), for callers that have installed signal handlers.
-    pub(crate) fn wait_handling_signals(self) -> Result<ShutdownReport, Error> {
-        self.wait_with(" (a second signal ends them immediately)")
+    /// Like [`wait`](Self::wait), but does not block the caller's thread. Dropping the future cuts
+    /// all connections.
+    ///
+    /// # Errors
+    /// A worker failed or panicked; the other workers are then shut down.
+    #[doc(alias = "closed")]
+    pub async fn stopped(self) -> Result<ShutdownReport, Error> {
+        let _guard = ForceCloseOnDrop(self.handle());
+        run_on_thread(move || self.wait())?.await.expect(SENDS_BEFORE_EXIT)
+    }
+}
+
+/// Waits until the server has ended, for a caller whose `_signals` shut the server down.
+pub(crate) fn wait_handling_signals(
+    running: RunningServer,
+    _signals: &Signals,
+) -> Result<ShutdownReport, Error> {
+    running.wait_with(" (a second signal ends them immediately)")
+}
+
+/// Why the receiver that [`run_on_thread`] returns never fails.
+pub(crate) const SENDS_BEFORE_EXIT: &str = "the thread sends before it ends";
+
+/// Runs blocking `work` on its own thread, and returns the receiver of its result.
+pub(crate) fn run_on_thread(
+    work: impl FnOnce() -> Result<ShutdownReport, Error> + Send + 'static,
+) -> Result<oneshot::Receiver<Result<ShutdownReport, Error>>, Error> {
+    let (sender, receiver) = oneshot::channel();
+    let run = move || {
+        // Fails if the receiving future was dropped.
+        let _ = sender.send(work());
+    };
+    let name = "peregrine-wait".to_owned();
+    thread::Builder::new().name(name).spawn(run).map_err(Error::Worker)?;
+    Ok(receiver)
+}
+
+/// Cuts a server's connections when its future is dropped.
+pub(crate) struct ForceCloseOnDrop(pub(crate) ServerHandle);
+
+impl Drop for ForceCloseOnDrop {
+    fn drop(&mut self) {
+        self.0.force_close();
     }
 }
 
@@ -357,7 +398,6 @@ mod tests {
     use super::*;
     use crate::runtime::deadline::FORCE_CLOSE_GRACE;
     use peregrine_server::{ForceClosed, WorkerReport};
-    use std::thread;
 
     #[test]
     fn the_shutdown_report_lists_workers_and_tasks_that_did_not_end() {

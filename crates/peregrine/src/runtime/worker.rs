@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::runtime::driver_choice::PreparedDriver;
 use crate::runtime::handle::{ServerEvent, ServerHandle, WorkerExit};
-use crate::runtime::make_app::BoxedMakeApp;
 use peregrine_admin::internal::WorkerReporter;
 use peregrine_driver::{Driver, Handoff, Options, Socket};
 use peregrine_driver_tokio::Tokio;
@@ -12,10 +11,12 @@ use peregrine_server::{
     AccessLogStyle, Balancer, BoundListener, Heartbeat, Instrumentation, Lifecycle, TraceConfig,
     WorkerAccessLog, WorkerLimits, WorkerReport,
 };
+use peregrine_web::BuildError;
+use peregrine_web::built::BuiltApp;
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -24,6 +25,12 @@ use tokio::sync::watch;
 /// The patterns of the application's routes, set by the first worker that has built its
 /// application.
 pub(crate) type RoutePatterns = Arc<OnceLock<Vec<String>>>;
+
+/// Builds a worker's application, on the worker's thread.
+pub type BoxedMakeApp = Box<dyn FnOnce() -> BuildFuture + Send>;
+
+/// An application that is being built.
+pub(crate) type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
 
 /// The inputs of one worker's thread.
 pub(crate) struct Worker {

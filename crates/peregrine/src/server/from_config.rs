@@ -7,9 +7,8 @@ use crate::error::{Error, missing_feature};
 use crate::listen::admin::Admin;
 use crate::listen::listener::Listener;
 use crate::reload::ConfigReloader;
-use crate::runtime::driver_choice::DriverChoice;
 use peregrine_admin::AccessLogOptions;
-use peregrine_settings::{AccessLogConfig, AdminConfig, DriverKind, ListenerConfig, ServerConfig};
+use peregrine_settings::{AccessLogConfig, AdminConfig, ListenerConfig, ServerConfig};
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
@@ -76,15 +75,15 @@ impl Server {
         #[cfg(feature = "tls")]
         let mut server_tls = None;
         for (name, listener_config) in &config.listeners {
-            let listener = build_listener(name, listener_config)?;
+            let mut listener = build_listener(name, listener_config)?;
             #[cfg(feature = "tls")]
-            let listener = match build_tls(&config, name, listener_config, &mut server_tls)? {
-                Some(tls) => listener.tls(tls),
-                None => listener,
-            };
+            if let Some(tls) = build_tls(&config, name, listener_config, &mut server_tls)? {
+                listener = listener.tls(tls);
+            }
             let (sender, updates) = watch::channel(config.to_reloadable(name, listener_config)?);
             config_reloader.add_listener(name, sender);
-            server = server.listen(listener.with_updates(updates));
+            listener.set_updates(updates);
+            server = server.listen(listener);
         }
         Ok(server.with_config_reloader(config_reloader))
     }
@@ -224,26 +223,6 @@ fn build_access_log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
     let log = AccessLogOptions::from_target(config.target.as_ref()?);
     let log = log.with_style(config.style()).queue_bytes_max(config.queue_bytes_max);
     Some(log.flush_timeout(config.flush_timeout))
-}
-
-impl From<DriverKind> for DriverChoice {
-    fn from(kind: DriverKind) -> Self {
-        match kind {
-            DriverKind::Auto => Self::Auto,
-            DriverKind::Uring => Self::Uring,
-            DriverKind::Tokio => Self::Tokio,
-        }
-    }
-}
-
-impl From<DriverChoice> for DriverKind {
-    fn from(choice: DriverChoice) -> Self {
-        match choice {
-            DriverChoice::Auto => Self::Auto,
-            DriverChoice::Uring => Self::Uring,
-            DriverChoice::Tokio => Self::Tokio,
-        }
-    }
 }
 
 #[cfg(test)]

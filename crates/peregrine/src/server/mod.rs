@@ -2,6 +2,7 @@
 
 #[cfg(feature = "config")]
 mod from_config;
+pub(crate) mod make_app;
 pub(crate) mod serve_until;
 mod simulated;
 mod start;
@@ -16,9 +17,9 @@ use crate::reload::ConfigReloader;
 use crate::runtime::console::report_shutdown;
 use crate::runtime::driver_choice::DriverChoice;
 use crate::runtime::handle::ControlChannel;
-use crate::runtime::make_app::{MakeApp, box_make_app};
-use crate::runtime::running::RunningServer;
+use crate::runtime::running::{RunningServer, wait_handling_signals};
 use crate::runtime::signals::HandledSignals;
+use crate::server::make_app::{MakeApp, box_make_app};
 use peregrine_admin::AccessLogOptions;
 #[cfg(all(feature = "otlp", feature = "config"))]
 use peregrine_admin::Otlp;
@@ -381,10 +382,10 @@ impl Server {
         let control = ControlChannel::new();
         // Install the handlers before starting, so that a signal can abort a slow startup. A
         // supervisor may also send a signal as soon as the startup line is printed.
-        let _signals = control.handle.handle_signals(self.handled_signals())?;
-        control.handle.restart_state().enable_notifications();
-        let report = self.start_with(&mut box_make_app(make), control)?.wait_handling_signals()?;
-        report_shutdown(&report, quiet)
+        let signals = control.handle_signals(self.handled_signals())?;
+        control.enable_notifications();
+        let running = self.start_with(&mut box_make_app(make), control)?;
+        report_shutdown(&wait_handling_signals(running, &signals)?, quiet)
     }
 
     /// Marks a section as set in code, so that reloads do not change it.

@@ -2,16 +2,16 @@
 
 use crate::error::Error;
 use crate::runtime::console::report_shutdown;
-use crate::runtime::handle::{ControlChannel, ServerHandle};
-use crate::runtime::make_app::{BoxedMakeApp, MakeApp, box_make_app};
-use crate::runtime::report::ShutdownReport;
-use crate::runtime::running::RunningServer;
+use crate::runtime::handle::ControlChannel;
+use crate::runtime::running::{
+    ForceCloseOnDrop, SENDS_BEFORE_EXIT, run_on_thread, wait_handling_signals,
+};
+use crate::runtime::worker::BoxedMakeApp;
 use crate::server::Server;
+use crate::server::make_app::{MakeApp, box_make_app};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::thread;
-use tokio::sync::oneshot;
 
 impl Server {
     /// Serves from within an `async` program until `shutdown` completes, then shuts down
@@ -46,22 +46,6 @@ impl Server {
     }
 }
 
-impl RunningServer {
-    /// Like [`wait`](Self::wait), but does not block the caller's thread. Dropping the future cuts
-    /// all connections.
-    ///
-    /// # Errors
-    /// A worker failed or panicked; the other workers are then shut down.
-    #[doc(alias = "closed")]
-    pub async fn stopped(self) -> Result<ShutdownReport, Error> {
-        let _guard = ForceCloseOnDrop(self.handle());
-        run_on_thread(move || self.wait())?.await.expect(SENDS_BEFORE_EXIT)
-    }
-}
-
-/// Why the receiver that [`run_on_thread`] returns never fails.
-const SENDS_BEFORE_EXIT: &str = "the thread sends before it ends";
-
 /// Serves until `shutdown` completes or, if it is `None`, until a signal.
 pub(crate) async fn serve(
     server: Server,
@@ -73,8 +57,8 @@ pub(crate) async fn serve(
     let handle = control.handle.clone();
     let signals = match shutdown {
         None => {
-            handle.restart_state().enable_notifications();
-            Some(handle.handle_signals(server.handled_signals())?)
+            control.enable_notifications();
+            Some(control.handle_signals(server.handled_signals())?)
         }
         Some(_) => None,
     };
@@ -84,7 +68,7 @@ pub(crate) async fn serve(
         // runtime, so it must not block the caller's thread.
         let running = server.start_with(&mut make_app, control)?;
         match signals {
-            Some(_) => running.wait_handling_signals(),
+            Some(signals) => wait_handling_signals(running, &signals),
             None => running.wait(),
         }
     })?;
@@ -102,27 +86,4 @@ pub(crate) async fn serve(
         handle.graceful_shutdown();
     }
     report_shutdown(&receiver.await.expect(SENDS_BEFORE_EXIT)?, quiet)
-}
-
-/// Runs blocking `work` on its own thread, and returns the receiver of its result.
-fn run_on_thread(
-    work: impl FnOnce() -> Result<ShutdownReport, Error> + Send + 'static,
-) -> Result<oneshot::Receiver<Result<ShutdownReport, Error>>, Error> {
-    let (sender, receiver) = oneshot::channel();
-    let run = move || {
-        // Fails if the receiving future was dropped.
-        let _ = sender.send(work());
-    };
-    let name = "peregrine-wait".to_owned();
-    thread::Builder::new().name(name).spawn(run).map_err(Error::Worker)?;
-    Ok(receiver)
-}
-
-/// Cuts a server's connections when its future is dropped.
-struct ForceCloseOnDrop(ServerHandle);
-
-impl Drop for ForceCloseOnDrop {
-    fn drop(&mut self) {
-        self.0.force_close();
-    }
 }

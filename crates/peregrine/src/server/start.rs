@@ -1,29 +1,26 @@
-//! Starts a server: its listeners, its workers, and its other threads.
+//! Prepares the parts of a server from its settings, and starts it.
 
-use super::{Server, UpgradeOptions};
+use super::Server;
 #[cfg(feature = "acme")]
 use crate::acme::AcmeClients;
 use crate::error::Error;
+use crate::listen::admin::new_admin_state;
 use crate::listen::listener::Listener;
-use crate::listen::listeners::Listeners;
 #[cfg(feature = "tls")]
 use crate::reload::CertificateReloader;
 #[cfg(feature = "config")]
 use crate::reload::InitialSettings;
 use crate::reload::Reloaders;
-use crate::runtime::console::{report, url};
-use crate::runtime::driver_choice::SelectedDriver;
-use crate::runtime::handle::{ControlChannel, ReloadFn, ServerHandle};
-use crate::runtime::make_app::BoxedMakeApp;
+use crate::runtime::handle::ControlChannel;
 use crate::runtime::memory_limits;
-use crate::runtime::running::{RunSettings, RunningServer};
-use crate::runtime::threads;
-use crate::runtime::worker::{RoutePatterns, Worker};
+use crate::runtime::running::RunningServer;
+use crate::runtime::start::{self, ServerParts};
+use crate::runtime::worker::{BoxedMakeApp, RoutePatterns};
 use crate::trace;
-use peregrine_admin::internal::{AccessLogFlush, AdminState, StartedAccessLog, WorkerReporter};
-use peregrine_driver::{Handoff, Options, Socket, SocketOptions};
-use peregrine_restart::internal::{InheritedListeners, ListenerFds};
-use peregrine_server::{Balancer, BoundListener, Limits, WorkerAccessLog, WorkerLimits};
+use peregrine_admin::internal::AdminState;
+use peregrine_driver::{Options, SocketOptions};
+use peregrine_restart::internal::InheritedListeners;
+use peregrine_server::{Limits, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,18 +68,19 @@ impl Server {
     }
 
     /// Creates the state that the admin pages show, if the server has an [`Admin`](crate::Admin).
-    fn admin_state(&self, workers: usize, handle: &ServerHandle) -> Option<Arc<AdminState>> {
-        let state = self.admin.as_ref()?.new_state(workers, handle.subscribe());
+    fn admin_state(&self, workers: usize, control: &ControlChannel) -> Option<Arc<AdminState>> {
+        let state = new_admin_state(self.admin.as_ref()?, workers, control.subscribe());
         #[cfg(feature = "tls")]
         state.set_certificates(self.listeners.iter().filter_map(Listener::tls_config));
         Some(state)
     }
 
     /// Returns the driver options of one worker.
-    fn worker_driver_options(&self, worker: usize, reporter: Option<&WorkerReporter>) -> Options {
+    fn worker_driver_options(&self, worker: usize, admin_state: Option<&AdminState>) -> Options {
+        let metrics = |state: &AdminState| Arc::clone(&state.workers[worker].driver_metrics);
         Options {
             cpu: if self.pin_workers { Some(worker) } else { self.driver_options.cpu },
-            metrics: reporter.map(|reporter| Arc::clone(&reporter.view().driver_metrics)),
+            metrics: admin_state.map(metrics),
             socket_options: SocketOptions {
                 tcp_user_timeout: self.tcp_user_timeout(),
                 ..self.driver_options.socket_options.clone()
@@ -118,69 +116,32 @@ impl Server {
         let mut intercepting = acme.intercepting_challenges(make_app);
         #[cfg(feature = "acme")]
         let make_app = &mut *intercepting;
-        let state = self.admin_state(worker_count, &control.handle);
-        let patterns = Arc::default();
-        let reloaders = self.reloaders(worker_count, state.as_deref(), &patterns);
+        let admin_state = self.admin_state(worker_count, &control);
+        let route_patterns = Arc::default();
+        let reloaders = self.reloaders(worker_count, admin_state.as_deref(), &route_patterns);
         let limits = self.worker_limits(worker_count, &reloaders);
-        let reporter = |worker| Some(WorkerReporter { state: Arc::clone(state.as_ref()?), worker });
-        let options = |worker| self.worker_driver_options(worker, reporter(worker).as_ref());
-        let options: Vec<_> = (0..worker_count).map(options).collect();
-        init_tokio().map_err(Error::Worker)?;
-        let SelectedDriver { drivers, description } = self.driver.choose(&options)?;
-        let (proxies, socket_options) =
-            (self.trusted_proxies.as_ref(), &self.driver_options.socket_options);
-        let mut listeners =
-            Listeners::bind(self.listeners, proxies, worker_count, socket_options, inherited)?;
-        let admin = self.admin.map(|admin| admin.bind_listener(&mut listeners, inherited));
-        let admin = admin.transpose()?.flatten();
-        // Started before the workers, so that probes respond during startup.
-        let admin =
-            admin.zip(state.as_ref()).map(|(admin, state)| admin.start(state)).transpose()?;
-        let Listeners { per_worker, addresses, socket_files, listener_fds } = listeners;
-        let traces = self.traces.map(trace::with_recorder);
-        let log = self.access_log.map(|log| log.start(worker_count)).transpose()?;
-        let reload_fn = start_reloaders(reloaders.with_log_control(log.as_ref()), &control.handle)?;
-        let (logs, flush) = distribute_log(log, worker_count, &control.handle, state.as_deref());
-        let balancers = balancers(&per_worker);
-        let parts = per_worker.into_iter().zip(options).zip(drivers).zip(logs).zip(balancers);
-        let workers: Vec<_> = parts
-            .enumerate()
-            .map(|(id, ((((listeners, options), driver), access_log), balancer))| Worker {
-                id,
-                listeners,
-                limits: limits.clone(),
-                options,
-                driver,
-                reporter: reporter(id),
-                access_log,
-                traces: traces.clone(),
-                patterns: Arc::clone(&patterns),
-                balancer,
-            })
-            .collect();
-        // If sockets were inherited, the previous process still accepts on them until `take_over`.
-        let inherited = inherited.as_mut().filter(|inherited| inherited.is_used());
-        if inherited.is_some() {
-            control.handle.stand_by();
-        }
-        if self.notifies_service_manager {
-            control.handle.restart_state().enable_notifications();
-        }
-        let settings = RunSettings { limits: self.limits.clone(), quiet: self.quiet };
-        let mut running =
-            RunningServer::start(workers, make_app, addresses, socket_files, &settings, control)?;
-        running.set_admin(admin);
-        running.set_reload_fn(ensure_spare_thread(reload_fn).map_err(Error::Worker)?);
-        running.set_access_log(flush);
-        #[cfg(feature = "acme")]
-        running.set_acme_threads(acme.start(&running.handle())?);
-        if let Some(inherited) = inherited {
-            running.take_over(inherited)?;
-            running.start_admin();
-        }
-        let line = startup_line(&running, &description, worker_count, &limits);
-        report_started(&running, &line, listener_fds, self.upgrade_options, self.quiet);
-        Ok(running)
+        let options = |worker| self.worker_driver_options(worker, admin_state.as_deref());
+        let driver_options = (0..worker_count).map(options).collect();
+        let parts = ServerParts {
+            listeners: self.listeners,
+            trusted_proxies: self.trusted_proxies,
+            socket_options: self.driver_options.socket_options,
+            limits,
+            driver: self.driver,
+            driver_options,
+            admin: self.admin,
+            admin_state,
+            access_log: self.access_log,
+            traces: self.traces.map(trace::with_recorder),
+            route_patterns,
+            start_reloaders: Box::new(|log| reloaders.with_log_control(log).start()),
+            #[cfg(feature = "acme")]
+            start_acme: Box::new(|lifecycle| acme.start(lifecycle)),
+            upgrade_options: self.upgrade_options,
+            notifies_service_manager: self.notifies_service_manager,
+            quiet: self.quiet,
+        };
+        start::start(parts, inherited, make_app, control)
     }
 
     /// Returns the limits of each worker, with the channel that updates the overload limits.
@@ -246,115 +207,9 @@ impl Server {
     }
 }
 
-/// Reports that the server is serving, and makes its listeners available to successors. If a
-/// shutdown has ended the startup early, reports that instead.
-fn report_started(
-    running: &RunningServer,
-    line: &str,
-    listener_fds: Vec<ListenerFds>,
-    options: UpgradeOptions,
-    quiet: bool,
-) {
-    if running.is_serving() {
-        // Must precede the report: a process that reads the line may request an upgrade at once.
-        let handle = running.handle();
-        handle.restart_state().set_serving(&handle, listener_fds, options, quiet, line);
-        report(line, quiet);
-    } else {
-        report("peregrine: a shutdown was requested before all workers had started", quiet);
-    }
-}
-
-/// Formats the startup line: the version, the URLs, the number of workers, and the driver.
-fn startup_line(
-    running: &RunningServer,
-    driver_description: &str,
-    workers: usize,
-    limits: &WorkerLimits,
-) -> String {
-    let urls: Vec<_> = running.urls().collect();
-    let plural = if workers == 1 { "" } else { "s" };
-    let memory = match memory_limits::describe(&limits.limits.overload).as_str() {
-        "" => String::new(),
-        memory => format!(", memory_max {memory} per worker"),
-    };
-    let admin = running
-        .admin_address()
-        .map_or_else(String::new, |address| format!("; admin {}", url(address, false)));
-    format!(
-        "peregrine {}: {}; {workers} worker{plural}{memory}; driver {driver_description}{admin}",
-        env!("CARGO_PKG_VERSION"),
-        urls.join(", "),
-    )
-}
-
-/// Creates the workers' balancers, which move connections between workers. A single worker needs
-/// none. All workers must have the same listeners in the same order.
-fn balancers(
-    listeners_per_worker: &[Vec<BoundListener<Socket>>],
-) -> Vec<Option<Balancer<Handoff>>> {
-    let (workers, listeners) =
-        (listeners_per_worker.len(), listeners_per_worker.first().map_or(0, Vec::len));
-    let balancers = Balancer::for_workers(workers, listeners).into_iter();
-    balancers.map(|balancer| (workers > 1).then_some(balancer)).collect()
-}
-
 /// Returns the number of cores that this process may use.
 fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
-}
-
-/// Starts the reloaders, and lets `handle` request reloads.
-fn start_reloaders(
-    reloaders: Reloaders,
-    handle: &ServerHandle,
-) -> Result<Option<Arc<ReloadFn>>, Error> {
-    let reload_fn = reloaders.start().map_err(Error::Worker)?;
-    if let Some(reload_fn) = &reload_fn {
-        handle.set_reload_fn(reload_fn);
-    }
-    Ok(reload_fn)
-}
-
-/// Gives each worker its part of the access log. Also registers the log with `handle`, which can
-/// reopen it, and with the admin state. The returned [`AccessLogFlush`] flushes and closes the log.
-fn distribute_log(
-    started_log: Option<StartedAccessLog>,
-    workers: usize,
-    handle: &ServerHandle,
-    admin_state: Option<&AdminState>,
-) -> (Vec<Option<WorkerAccessLog>>, Option<AccessLogFlush>) {
-    if let Some(started_log) = &started_log {
-        if let Some(control) = started_log.control() {
-            handle.set_access_log(control);
-        }
-        if let Some(admin_state) = admin_state {
-            admin_state.set_access_log(started_log.metrics());
-        }
-    }
-    StartedAccessLog::distribute(started_log, workers)
-}
-
-/// Returns `value` unchanged, or an error if no further thread can be started. Without this check,
-/// tokio would panic when the first blocking function needs a thread.
-fn ensure_spare_thread<T>(value: T) -> std::io::Result<T> {
-    let thread = threads::spawn_thread("peregrine-probe", Box::new(|| ()))?;
-    drop(thread.join());
-    Ok(value)
-}
-
-/// Initializes the state that all tokio runtimes share. It needs descriptors, and tokio panics if
-/// there are none, so this function first checks that six are free.
-fn init_tokio() -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        let pair = std::os::unix::net::UnixStream::pair;
-        drop([pair()?, pair()?, pair()?]);
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // The caller may be inside a runtime, where a blocking drop of another runtime panics.
-    runtime.shutdown_background();
-    Ok(())
 }
 
 #[cfg(test)]

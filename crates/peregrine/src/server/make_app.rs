@@ -1,9 +1,9 @@
 //! [`MakeApp`]: the functions that build the workers' applications. They can be `async`.
 
+use crate::runtime::worker::{BoxedMakeApp, BuildFuture};
 use peregrine_web::built::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::future::ready;
-use std::pin::Pin;
 
 /// An application that [`Server::serve`](crate::Server::serve) accepts: an [`App`], or one that is
 /// already built.
@@ -50,9 +50,6 @@ pub trait MakeApp<Via>: Clone + Send + 'static {
     fn make(self) -> BuildFuture;
 }
 
-/// An application that is being built.
-pub(crate) type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
-
 /// The `Via` of [`MakeApp`] for synchronous functions.
 #[derive(Debug)]
 pub enum ViaSync {}
@@ -88,9 +85,6 @@ where
         })
     }
 }
-
-/// Builds a worker's application, on the worker's thread.
-pub type BoxedMakeApp = Box<dyn FnOnce() -> BuildFuture + Send>;
 
 /// Returns a function that creates a boxed clone of `make` for each worker. This erases the type of
 /// `make`, so that the server is compiled once, with this crate, instead of once for each
