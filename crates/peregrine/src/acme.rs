@@ -1,11 +1,11 @@
 //! Obtains certificates through ACME while the server runs: starts the threads that request them,
 //! and responds to the HTTP requests with which the certificate authority validates domain names.
 
-use crate::error::Error;
-use crate::runtime::worker::{BoxedMakeApp, BuildFuture};
 use http::Method;
 use http::header::CONTENT_TYPE;
 pub use peregrine_acme::*;
+use peregrine_runtime::Error;
+use peregrine_runtime::internal::{BoxedMakeApp, BuildFuture};
 use peregrine_server::Lifecycle;
 use peregrine_tls::{ChallengeResponses, TlsConfig};
 use peregrine_web::built::{BuiltApp, Intercept};

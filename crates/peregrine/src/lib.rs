@@ -69,12 +69,9 @@
 
 #[cfg(feature = "acme")]
 pub mod acme;
-mod error;
 #[cfg(doctest)]
 mod guide;
-mod listen;
 mod reload;
-mod runtime;
 mod server;
 pub mod testing;
 #[cfg(feature = "tower")]
@@ -82,11 +79,7 @@ pub mod tower;
 pub mod trace;
 
 pub use bytes;
-pub use error::Error;
 pub use http;
-pub use listen::admin::Admin;
-pub use listen::bind::ListenAddr;
-pub use listen::listener::Listener;
 #[cfg(feature = "auth")]
 pub use peregrine_auth as auth;
 #[cfg(feature = "cache")]
@@ -114,6 +107,10 @@ pub use peregrine_proxy as proxy;
 pub use peregrine_rate_limit as rate_limit;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 pub use peregrine_restart as restart;
+pub use peregrine_runtime::{
+    Admin, DriverChoice, Error, ListenAddr, Listener, RunningServer, ServerHandle, ShutdownReport,
+    spawn_blocking,
+};
 pub use peregrine_server::{
     ForceClosed, Http1Limits, Http2Limits, InFlightStage, Limits, MemoryMax, OverloadLimits,
     ProxyProtocol, Shutdown, WorkerStats,
@@ -132,11 +129,6 @@ pub use peregrine_web::check_handler;
 pub use peregrine_web::client::TrustedProxies;
 #[cfg(feature = "websocket")]
 pub use peregrine_websocket as websocket;
-pub use runtime::driver_choice::DriverChoice;
-pub use runtime::handle::ServerHandle;
-pub use runtime::report::ShutdownReport;
-pub use runtime::running::RunningServer;
-pub use runtime::spawn_blocking::spawn_blocking;
 pub use server::make_app::{IntoBuiltApp, MakeApp};
 pub use server::{Server, serve};
 
@@ -149,8 +141,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// while all workers are blocked or overloaded. It stops after the workers. To serve its pages from
 /// the application instead, use [`app`](admin::app).
 pub mod admin {
-    pub use crate::listen::admin::Admin;
     pub use peregrine_admin::app;
+    pub use peregrine_runtime::Admin;
 }
 
 /// The access log: one line per request, written by a separate thread.
@@ -173,11 +165,9 @@ pub mod otlp {
 /// Items that `peregrine-simulate` needs beyond the public API. They can change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::listen::listener::ListenerSettings;
-    pub use crate::runtime::report::stopped;
-    pub use crate::runtime::worker::BoxedMakeApp;
     pub use crate::server::SimulatedServer;
     pub use crate::server::make_app::box_make_app;
+    pub use peregrine_runtime::internal::{BoxedMakeApp, ListenerSettings, stopped};
 }
 
 /// The types that most applications use.

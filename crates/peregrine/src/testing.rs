@@ -3,10 +3,9 @@
 //! Most tests do not need real sockets: `App::test` calls the application in process, which is
 //! faster.
 
-use crate::error::Error;
-use crate::runtime::running::RunningServer;
 use crate::server::Server;
 use crate::server::make_app::MakeApp;
+use peregrine_runtime::{Error, RunningServer};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 

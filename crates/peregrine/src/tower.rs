@@ -17,12 +17,11 @@
 //! in a tower layer. In the other direction, [`into_tower`] and [`spawn_tower`] convert an
 //! application into a tower service for hyper or axum.
 
-use crate::error::Error;
-use crate::runtime::running::RunningServer;
 use crate::server::Server;
 use crate::server::make_app::{IntoBuiltApp, box_make_app};
 use crate::server::serve_until;
 use peregrine_driver::Socket;
+use peregrine_runtime::{Error, RunningServer};
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
 pub use peregrine_tower::*;

@@ -3,7 +3,8 @@
 
 #[cfg(feature = "tls-watch")]
 use super::file_watcher::FileWatcher;
-use crate::runtime::handle::{ReloadFn, ReloadGuard};
+use peregrine_restart::internal::ReloadGuard;
+use peregrine_runtime::internal::ReloadFn;
 use peregrine_tls::TlsConfig;
 use peregrine_web::panic::catch_log_panic;
 use std::collections::HashMap;

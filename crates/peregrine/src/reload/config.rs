@@ -1,15 +1,13 @@
 //! Reloads the configuration while the server runs.
 
-use crate::error::Error;
-use crate::listen::listener::Listener;
-use crate::runtime::console::{report, report_error};
-use crate::runtime::driver_choice::DriverChoice;
-use crate::runtime::handle::{ReloadFn, ReloadGuard};
-use crate::runtime::memory_limits;
-use crate::runtime::worker::RoutePatterns;
 use peregrine_admin::AccessLogOptions;
 use peregrine_admin::internal::{LogControl, Sink};
 use peregrine_driver::SocketOptions;
+use peregrine_restart::internal::ReloadGuard;
+use peregrine_runtime::internal::{
+    ReloadFn, RoutePatterns, describe_memory_max, report, report_error, resolve_memory_max,
+};
+use peregrine_runtime::{DriverChoice, Error, Listener};
 use peregrine_server::{
     AccessLogStyle, Limits, MemoryMax, OverloadLimits, ReloadableConfig, TraceConfig,
 };
@@ -218,7 +216,7 @@ impl ConfigReloader {
         self.quiet = quiet;
         self.worker_count = worker_count;
         self.overload_sender
-            .send_replace(memory_limits::resolve(&self.config.limits.overload, worker_count));
+            .send_replace(resolve_memory_max(&self.config.limits.overload, worker_count));
         self.publish();
     }
 
@@ -367,7 +365,7 @@ impl ConfigReloader {
         let is_new_target = next.access_log.target != self.config.access_log.target;
         let opens_target = self.log_control.is_some() && is_new_target;
         let sink = if opens_target { open_log(&next.access_log)? } else { None };
-        let overload = memory_limits::resolve(&next.limits.overload, self.worker_count);
+        let overload = resolve_memory_max(&next.limits.overload, self.worker_count);
         Ok(ReloadPlan { listener_updates, overload, sink, style, traces })
     }
 
@@ -432,7 +430,7 @@ impl ConfigReloader {
         for section in &self.set_in_code {
             let _ = writeln!(text, "# `{section}` is set by the program, which takes precedence.");
         }
-        let memory = memory_limits::describe(&self.overload_sender.borrow());
+        let memory = describe_memory_max(&self.overload_sender.borrow());
         if self.config.limits.overload.memory_max == MemoryMax::Auto {
             let setting = "limits.overload.memory_max";
             let _ = writeln!(

@@ -14,8 +14,8 @@ pub(crate) use self::certificates::CertificateReloader;
 #[cfg(feature = "config")]
 pub(crate) use self::config::{ConfigReloader, InitialSettings};
 
-use crate::runtime::handle::ReloadFn;
 use peregrine_admin::internal::StartedAccessLog;
+use peregrine_runtime::internal::ReloadFn;
 use peregrine_server::OverloadLimits;
 use std::io;
 use std::sync::Arc;

@@ -3,11 +3,10 @@
 use super::Server;
 #[cfg(feature = "tls")]
 use super::tls_config;
-use crate::error::{Error, missing_feature};
-use crate::listen::admin::Admin;
-use crate::listen::listener::Listener;
 use crate::reload::ConfigReloader;
 use peregrine_admin::AccessLogOptions;
+use peregrine_runtime::internal::missing_feature;
+use peregrine_runtime::{Admin, Error, Listener};
 use peregrine_settings::{AccessLogConfig, AdminConfig, ListenerConfig, ServerConfig};
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
@@ -228,6 +227,7 @@ fn build_access_log(config: &AccessLogConfig) -> Option<AccessLogOptions> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peregrine_runtime::internal::DEFAULT_LIVENESS_THRESHOLD;
     use peregrine_settings::ConfigError;
     use peregrine_settings::internal::layers;
 
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn config_defaults_match_the_defaults_of_the_option_types() {
         let ServerConfig { access_log, admin, .. } = ServerConfig::default();
-        assert_eq!(admin.liveness_threshold, crate::listen::admin::DEFAULT_LIVENESS_THRESHOLD);
+        assert_eq!(admin.liveness_threshold, DEFAULT_LIVENESS_THRESHOLD);
         assert_eq!(access_log.queue_bytes_max, peregrine_admin::internal::DEFAULT_QUEUE_BYTES_MAX);
         assert_eq!(access_log.flush_timeout, peregrine_admin::internal::DEFAULT_FLUSH_TIMEOUT);
     }

@@ -1,6 +1,6 @@
 //! [`MakeApp`]: the functions that build the workers' applications. They can be `async`.
 
-use crate::runtime::worker::{BoxedMakeApp, BuildFuture};
+use peregrine_runtime::internal::{BoxedMakeApp, BuildFuture};
 use peregrine_web::built::BuiltApp;
 use peregrine_web::{App, BuildError};
 use std::future::ready;

@@ -9,16 +9,8 @@ mod start;
 #[cfg(all(feature = "config", feature = "tls"))]
 mod tls_config;
 
-use crate::error::Error;
-use crate::listen::admin::Admin;
-use crate::listen::listener::Listener;
 #[cfg(feature = "config")]
 use crate::reload::ConfigReloader;
-use crate::runtime::console::report_shutdown;
-use crate::runtime::driver_choice::DriverChoice;
-use crate::runtime::handle::ControlChannel;
-use crate::runtime::running::{RunningServer, wait_handling_signals};
-use crate::runtime::signals::HandledSignals;
 use crate::server::make_app::{MakeApp, box_make_app};
 use peregrine_admin::AccessLogOptions;
 #[cfg(all(feature = "otlp", feature = "config"))]
@@ -28,6 +20,10 @@ use peregrine_driver::{Options, Socket, SocketOptions};
 use peregrine_restart::UpgradeOptions;
 #[cfg(not(all(target_os = "linux", feature = "restart")))]
 use peregrine_restart::internal::UpgradeOptions;
+use peregrine_runtime::internal::{
+    ControlChannel, HandledSignals, report_shutdown, wait_handling_signals,
+};
+use peregrine_runtime::{Admin, DriverChoice, Error, Listener, RunningServer};
 use peregrine_server::{Limits, TraceConfig};
 #[cfg(feature = "tls")]
 use peregrine_tls::TlsConfig;
@@ -379,7 +375,7 @@ impl Server {
     /// See [`Error`].
     pub fn serve<Via, M: MakeApp<Via>>(self, make: M) -> Result<(), Error> {
         let quiet = self.quiet;
-        let control = ControlChannel::new();
+        let control = ControlChannel::default();
         // Install the handlers before starting, so that a signal can abort a slow startup. A
         // supervisor may also send a signal as soon as the startup line is printed.
         let signals = control.handle_signals(self.handled_signals())?;
@@ -443,7 +439,7 @@ impl Server {
     /// # Errors
     /// See [`Error`].
     pub fn start<Via, M: MakeApp<Via>>(self, make: M) -> Result<RunningServer, Error> {
-        self.start_with(&mut box_make_app(make), ControlChannel::new())
+        self.start_with(&mut box_make_app(make), ControlChannel::default())
     }
 }
 

@@ -1,14 +1,12 @@
 //! Serving from within an `async` program, which has its own runtime and may handle signals itself.
 
-use crate::error::Error;
-use crate::runtime::console::report_shutdown;
-use crate::runtime::handle::ControlChannel;
-use crate::runtime::running::{
-    ForceCloseOnDrop, SENDS_BEFORE_EXIT, run_on_thread, wait_handling_signals,
-};
-use crate::runtime::worker::BoxedMakeApp;
 use crate::server::Server;
 use crate::server::make_app::{MakeApp, box_make_app};
+use peregrine_runtime::Error;
+use peregrine_runtime::internal::{
+    BoxedMakeApp, ControlChannel, ForceCloseOnDrop, SENDS_BEFORE_EXIT, report_shutdown,
+    run_on_thread, wait_handling_signals,
+};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
@@ -53,7 +51,7 @@ pub(crate) async fn serve(
     shutdown: Option<impl Future<Output = ()>>,
 ) -> Result<(), Error> {
     let quiet = server.is_quiet();
-    let control = ControlChannel::new();
+    let control = ControlChannel::default();
     let handle = control.handle.clone();
     let signals = match shutdown {
         None => {

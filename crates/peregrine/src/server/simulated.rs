@@ -1,8 +1,8 @@
 //! The server settings that apply in a simulation.
 
 use super::Server;
-use crate::error::Error;
-use crate::listen::listener::{Listener, ListenerSettings};
+use peregrine_runtime::internal::{ListenerSettings, into_settings};
+use peregrine_runtime::{Error, Listener};
 use peregrine_server::{Limits, MemoryMax, OverloadLimits, TraceConfig};
 use std::num::NonZeroUsize;
 
@@ -38,7 +38,7 @@ impl Server {
         }
         self.validate()?;
         let proxies = self.trusted_proxies.as_ref();
-        let to_settings = |listener: Listener| Ok(listener.into_parts(proxies)?.1);
+        let to_settings = |listener: Listener| into_settings(listener, proxies);
         let listeners =
             self.listeners.into_iter().map(to_settings).collect::<Result<_, Error>>()?;
         let memory_max = match self.limits.overload.memory_max {

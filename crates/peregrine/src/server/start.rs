@@ -3,23 +3,20 @@
 use super::Server;
 #[cfg(feature = "acme")]
 use crate::acme::AcmeClients;
-use crate::error::Error;
-use crate::listen::admin::new_admin_state;
-use crate::listen::listener::Listener;
 #[cfg(feature = "tls")]
 use crate::reload::CertificateReloader;
 #[cfg(feature = "config")]
 use crate::reload::InitialSettings;
 use crate::reload::Reloaders;
-use crate::runtime::handle::ControlChannel;
-use crate::runtime::memory_limits;
-use crate::runtime::running::RunningServer;
-use crate::runtime::start::{self, ServerParts};
-use crate::runtime::worker::{BoxedMakeApp, RoutePatterns};
 use crate::trace;
 use peregrine_admin::internal::AdminState;
 use peregrine_driver::{Options, SocketOptions};
 use peregrine_restart::internal::InheritedListeners;
+use peregrine_runtime::internal::{
+    BoxedMakeApp, ControlChannel, RoutePatterns, ServerParts, new_admin_state, resolve_memory_max,
+    start,
+};
+use peregrine_runtime::{Error, Listener, RunningServer};
 use peregrine_server::{Limits, WorkerLimits};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -141,12 +138,12 @@ impl Server {
             notifies_service_manager: self.notifies_service_manager,
             quiet: self.quiet,
         };
-        start::start(parts, inherited, make_app, control)
+        start(parts, inherited, make_app, control)
     }
 
     /// Returns the limits of each worker, with the channel that updates the overload limits.
     fn worker_limits(&self, workers: usize, reloaders: &Reloaders) -> WorkerLimits {
-        let overload = memory_limits::resolve(&self.limits.overload, workers);
+        let overload = resolve_memory_max(&self.limits.overload, workers);
         let limits = Limits { overload, ..self.limits.clone() };
         WorkerLimits { overload_updates: reloaders.overload_updates(), ..limits.into() }
     }

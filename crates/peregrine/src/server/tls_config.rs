@@ -2,9 +2,9 @@
 
 #[cfg(feature = "acme")]
 use crate::acme::{Acme, Challenge};
-use crate::error::Error;
+use peregrine_runtime::Error;
 #[cfg(not(feature = "acme"))]
-use crate::error::missing_feature;
+use peregrine_runtime::internal::missing_feature;
 #[cfg(feature = "acme")]
 use peregrine_settings::{AcmeConfig, ChallengeKind};
 use peregrine_settings::{ClientAuthMode, MinTlsVersion, TlsSection};

@@ -1,12 +1,11 @@
 //! [`ServerHandle`], which controls a running server, and the events that the server's threads send
 //! to the thread that waits for the server's end.
 
+use crate::console::report;
 use crate::error::Error;
-use crate::runtime::console::report;
-use crate::runtime::signals::{HandledSignals, SignalAction, Signals};
+use crate::signals::{HandledSignals, SignalAction, Signals};
 use peregrine_admin::internal::LogControl;
-pub(crate) use peregrine_restart::internal::ReloadGuard;
-use peregrine_restart::internal::{RestartState, UpgradeHost};
+use peregrine_restart::internal::{ReloadGuard, RestartState, UpgradeHost};
 use peregrine_server::{Lifecycle, WorkerReport};
 use peregrine_web::panic::catch_log_panic;
 use std::fmt;
@@ -30,7 +29,7 @@ pub struct ServerHandle {
 
 /// Reloads certificates and settings on another thread, which drops the [`ReloadGuard`] when the
 /// reload is complete.
-pub(crate) type ReloadFn = dyn Fn(ReloadGuard) + Send + Sync;
+pub type ReloadFn = dyn Fn(ReloadGuard) + Send + Sync;
 
 /// An event for the thread that waits for the server to end.
 pub(crate) enum ServerEvent {
@@ -49,13 +48,14 @@ pub(crate) struct WorkerExit {
 }
 
 /// A handle and its events. Created before the server starts, so that the startup can be aborted.
-pub(crate) struct ControlChannel {
-    pub(crate) handle: ServerHandle,
+pub struct ControlChannel {
+    /// Controls the server, even while it is starting.
+    pub handle: ServerHandle,
     pub(crate) events: mpsc::Receiver<ServerEvent>,
 }
 
-impl ControlChannel {
-    pub(crate) fn new() -> Self {
+impl Default for ControlChannel {
+    fn default() -> Self {
         let (lifecycle, (event_sender, events)) =
             (watch::Sender::new(Lifecycle::Serving), mpsc::channel());
         let (restart, reload, access_log) = (Arc::default(), Arc::default(), Arc::default());
@@ -64,21 +64,27 @@ impl ControlChannel {
             events,
         }
     }
+}
 
+impl ControlChannel {
     /// Subscribes to the lifecycle of the server.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Lifecycle> {
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Lifecycle> {
         self.handle.subscribe()
     }
 
     /// Notifies the service manager, if there is one, of the server's state.
-    pub(crate) fn enable_notifications(&self) {
+    pub fn enable_notifications(&self) {
         self.handle.restart_state().enable_notifications();
     }
 
     /// Handles signals until the returned value is dropped. SIGTERM and Ctrl-C shut the server
     /// down; a second one cuts all connections. If `handled` enables them, SIGHUP reloads, SIGUSR1
     /// reopens the log and SIGUSR2 upgrades.
-    pub(crate) fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
+    ///
+    /// # Errors
+    /// The handlers cannot be installed.
+    pub fn handle_signals(&self, handled: HandledSignals) -> Result<Signals, Error> {
         self.handle.handle_signals(handled)
     }
 }
@@ -86,8 +92,8 @@ impl ControlChannel {
 impl ServerHandle {
     /// Shuts the server down gracefully: it stops accepting connections, closes idle ones, closes
     /// the others after their response, and waits for tasks and blocking functions that are still
-    /// running. After [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) it cuts the
-    /// remaining connections and aborts the remaining tasks.
+    /// running. After [`Limits::shutdown_timeout`](peregrine_server::Limits::shutdown_timeout) it
+    /// cuts the remaining connections and aborts the remaining tasks.
     #[doc(alias = "stop")]
     #[doc(alias = "shutdown")]
     #[doc(alias = "graceful_stop")]
@@ -96,9 +102,9 @@ impl ServerHandle {
     }
 
     /// Reloads the certificates and related files of all TLS listeners, as SIGHUP does; see
-    /// [`TlsConfig::reload`](crate::tls::TlsConfig::reload). Returns immediately: another thread
+    /// [`TlsConfig::reload`](peregrine_tls::TlsConfig::reload). Returns immediately: another thread
     /// reloads the files and logs the result. Afterwards,
-    /// [`TlsConfig::status`](crate::tls::TlsConfig::status) also returns the result.
+    /// [`TlsConfig::status`](peregrine_tls::TlsConfig::status) also returns the result.
     ///
     /// If the server's settings were read from a file (feature `config`), they are read again
     /// first; see `config` for the settings that can change.
@@ -277,7 +283,7 @@ mod tests {
 
     #[test]
     fn reload_does_nothing_after_handing_over() {
-        let ControlChannel { handle, events: _events } = ControlChannel::new();
+        let ControlChannel { handle, events: _events } = ControlChannel::default();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
         let reload: Arc<ReloadFn> = Arc::new(move |_| {

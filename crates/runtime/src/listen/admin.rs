@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The default of [`Admin::liveness_threshold`].
-pub(crate) const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
+pub const DEFAULT_LIVENESS_THRESHOLD: Duration = Duration::from_secs(30);
 
-/// Configures the admin listener ([`Server::admin`](crate::Server::admin)). Its pages are:
+/// Configures the admin listener (`Server::admin`). Its pages are:
 ///
 /// - `/metrics`: metrics for Prometheus, in OpenMetrics 1.0 if the client accepts it, otherwise in
 ///   the classic text format.
@@ -68,7 +68,7 @@ impl Admin {
     }
 
     /// Listens on the sockets called `name` from a service manager; see
-    /// [`Server::listen_activated`](crate::Server::listen_activated).
+    /// `Server::listen_activated`.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::from_source(ListenSource::Activated(name.into(), None))
@@ -90,8 +90,8 @@ impl Admin {
     }
 
     /// Collects metrics, but opens no listener. The application serves the pages itself, with
-    /// [`app`](crate::admin::app), so they are not available while workers are blocked or at their
-    /// limits.
+    /// [`app`](peregrine_admin::app), so they are not available while workers are blocked or at
+    /// their limits.
     pub fn without_listener() -> Self {
         Self {
             source: None,
@@ -149,7 +149,8 @@ impl Admin {
 }
 
 /// Creates the state to which the workers publish, and which the pages of `admin` show.
-pub(crate) fn new_admin_state(
+#[must_use]
+pub fn new_admin_state(
     admin: &Admin,
     workers: usize,
     lifecycle: watch::Receiver<Lifecycle>,
@@ -183,7 +184,7 @@ impl From<String> for Admin {
 
 #[cfg(test)]
 mod tests {
-    use crate::{DriverChoice, Limits, ListenAddr, Server};
+    use peregrine::{App, DriverChoice, Limits, ListenAddr, Server};
     use peregrine_server::OverloadLimits;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
@@ -215,7 +216,7 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
             "blocked"
         };
-        let running = server.start(move || crate::App::new().get("/block", block));
+        let running = server.start(move || App::new().get("/block", block));
         let running = running.expect("the server starts");
         let public = running.http_address().expect("an HTTP listener");
         let Some(&ListenAddr::Tcp(admin)) = running.admin_address() else {

@@ -1,15 +1,15 @@
 //! [`RunningServer`]: starts the workers, lists the server's addresses, and waits for it to end.
 
+use crate::blocking;
+use crate::console::{report, url};
+use crate::deadline::ShutdownDeadline;
 use crate::error::Error;
+use crate::handle::{ControlChannel, ReloadFn, ServerEvent, ServerHandle, WorkerExit};
 use crate::listen::bind::{ListenAddr, UnixSocketFiles};
-use crate::runtime::blocking;
-use crate::runtime::console::{report, url};
-use crate::runtime::deadline::ShutdownDeadline;
-use crate::runtime::handle::{ControlChannel, ReloadFn, ServerEvent, ServerHandle, WorkerExit};
-use crate::runtime::report::ShutdownReport;
-use crate::runtime::signals::{HandledSignals, Signals};
-use crate::runtime::threads;
-use crate::runtime::worker::{BoxedMakeApp, Worker};
+use crate::report::ShutdownReport;
+use crate::signals::{HandledSignals, Signals};
+use crate::threads;
+use crate::worker::{BoxedMakeApp, Worker};
 #[cfg(feature = "acme")]
 use peregrine_acme::AcmeClientThread;
 use peregrine_admin::internal::{AccessLogFlush, RunningAdmin};
@@ -347,7 +347,10 @@ impl RunningServer {
 }
 
 /// Waits until the server has ended, for a caller whose `_signals` shut the server down.
-pub(crate) fn wait_handling_signals(
+///
+/// # Errors
+/// A worker failed or panicked; the other workers are then shut down.
+pub fn wait_handling_signals(
     running: RunningServer,
     _signals: &Signals,
 ) -> Result<ShutdownReport, Error> {
@@ -355,10 +358,13 @@ pub(crate) fn wait_handling_signals(
 }
 
 /// Why the receiver that [`run_on_thread`] returns never fails.
-pub(crate) const SENDS_BEFORE_EXIT: &str = "the thread sends before it ends";
+pub const SENDS_BEFORE_EXIT: &str = "the thread sends before it ends";
 
 /// Runs blocking `work` on its own thread, and returns the receiver of its result.
-pub(crate) fn run_on_thread(
+///
+/// # Errors
+/// The system cannot start another thread.
+pub fn run_on_thread(
     work: impl FnOnce() -> Result<ShutdownReport, Error> + Send + 'static,
 ) -> Result<oneshot::Receiver<Result<ShutdownReport, Error>>, Error> {
     let (sender, receiver) = oneshot::channel();
@@ -372,7 +378,7 @@ pub(crate) fn run_on_thread(
 }
 
 /// Cuts a server's connections when its future is dropped.
-pub(crate) struct ForceCloseOnDrop(pub(crate) ServerHandle);
+pub struct ForceCloseOnDrop(pub ServerHandle);
 
 impl Drop for ForceCloseOnDrop {
     fn drop(&mut self) {
@@ -396,7 +402,7 @@ impl fmt::Debug for RunningServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::deadline::FORCE_CLOSE_GRACE;
+    use crate::deadline::FORCE_CLOSE_GRACE;
     use peregrine_server::{ForceClosed, WorkerReport};
 
     #[test]
@@ -417,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_worker_panic_shuts_the_others_down_gracefully_and_is_returned_by_wait() {
-        let ControlChannel { handle, events } = ControlChannel::new();
+        let ControlChannel { handle, events } = ControlChannel::default();
         let running = RunningServer {
             admin: None,
             access_log: None,

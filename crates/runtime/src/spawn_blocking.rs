@@ -12,7 +12,8 @@ use std::panic::resume_unwind;
 /// A panic of `work` propagates to the caller; in a handler it results in a 500 response. `work`
 /// cannot be cancelled once it has started: if the future is dropped, for example because the
 /// client disconnects, `work` runs to completion and its result is discarded. A shutdown waits for
-/// `work` for up to [`Limits::background_task_timeout`](crate::Limits::background_task_timeout).
+/// `work` for up to
+/// [`Limits::background_task_timeout`](peregrine_server::Limits::background_task_timeout).
 ///
 /// ```
 /// use peregrine::prelude::*;

@@ -75,7 +75,7 @@ impl Listener {
     }
 
     /// Listens on the sockets called `name` that a service manager created; see
-    /// [`Server::listen_activated`](crate::Server::listen_activated).
+    /// `Server::listen_activated`.
     #[cfg(all(target_os = "linux", feature = "restart"))]
     pub fn activated(name: impl Into<String>) -> Self {
         Self::new(ListenSource::Activated(name.into(), None))
@@ -89,7 +89,9 @@ impl Listener {
     }
 
     /// Returns this listener's current `transfer_rate_grace`; `None` if the server's applies.
-    pub(crate) fn transfer_rate_grace(&self) -> Option<Duration> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn transfer_rate_grace(&self) -> Option<Duration> {
         let current =
             self.updates.as_ref().map(|updates| updates.borrow().limits.transfer_rate_grace);
         current.or_else(|| self.limits.as_ref().map(|limits| limits.transfer_rate_grace))
@@ -155,7 +157,7 @@ impl Listener {
     }
 
     /// Sets the trusted proxies for this listener, in place of the server's
-    /// ([`Server::trusted_proxies`](crate::Server::trusted_proxies)).
+    /// (`Server::trusted_proxies`).
     pub fn trusted_proxies(mut self, proxies: impl Into<TrustedProxies>) -> Self {
         self.trusted_proxies = Some(proxies.into());
         self
@@ -163,24 +165,32 @@ impl Listener {
 
     /// Makes the limits and trusted proxies follow the latest value of this channel.
     #[cfg(feature = "config")]
-    pub(crate) fn set_updates(&mut self, updates: watch::Receiver<ReloadableConfig>) {
+    #[doc(hidden)]
+    pub fn set_updates(&mut self, updates: watch::Receiver<ReloadableConfig>) {
         self.updates = Some(updates);
     }
 
     /// Returns the limits and trusted proxies that the program set for this listener, or `None` if
     /// they follow a channel ([`set_updates`](Self::set_updates)).
     #[cfg(feature = "config")]
-    pub(crate) fn own_settings(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn own_settings(&self) -> Option<(Option<Limits>, Option<TrustedProxies>)> {
         self.updates.is_none().then(|| (self.limits.clone(), self.trusted_proxies.clone()))
     }
 
     /// Returns the TLS settings, if this listener uses TLS.
     #[cfg(feature = "tls")]
-    pub(crate) fn tls_config(&self) -> Option<&TlsConfig> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tls_config(&self) -> Option<&TlsConfig> {
         self.tls.as_ref()
     }
 
-    pub(crate) fn is_tls(&self) -> bool {
+    /// Whether connections use TLS.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
@@ -213,6 +223,18 @@ impl Listener {
             ListenerSettings { permissions, tls, limits, proxy_protocol, trusted_proxies, updates },
         ))
     }
+}
+
+/// Checks the settings of `listener` and returns them without the source of its sockets.
+/// `server_proxies` are used if the listener has no trusted proxies of its own.
+///
+/// # Errors
+/// A setting is invalid.
+pub fn into_settings(
+    listener: Listener,
+    server_proxies: Option<&TrustedProxies>,
+) -> Result<ListenerSettings, Error> {
+    listener.into_parts(server_proxies).map(|(_, settings)| settings)
 }
 
 /// The settings of a listener's connections, on every worker.
@@ -319,10 +341,10 @@ mod tests {
     use super::*;
     use crate::listen::listeners::Listeners;
     use peregrine_driver::SocketOptions;
-    use peregrine_web::App;
 
-    fn start_error(server: crate::Server) -> String {
-        let result = server.quiet().start(App::new);
+    fn bind_error(listener: Listener, server_proxies: Option<&TrustedProxies>) -> String {
+        let (listeners, options) = (vec![listener], SocketOptions::default());
+        let result = Listeners::bind(listeners, server_proxies, 1, &options, &mut None);
         result.map(|_| ()).expect_err("the settings are wrong").to_string()
     }
 
@@ -341,10 +363,10 @@ mod tests {
             (Listener::bind("127.0.0.1:0").unix_mode(0o600), "is not a Unix domain socket"),
             (Listener::bind("127.0.0.1:0").unix_group("www"), "is not a Unix domain socket"),
         ] {
-            let text = start_error(crate::Server::bind(listener));
+            let text = bind_error(listener, None);
             assert!(text.contains(expected) && text.contains("127.0.0.1:0"), "{text}");
         }
-        let text = start_error(crate::Server::bind("127.0.0.1:0").trusted_proxies(["10.0.0/8"]));
+        let text = bind_error(Listener::bind("127.0.0.1:0"), Some(&["10.0.0/8"].into()));
         assert!(text.contains("trusted proxies") && text.contains("`10.0.0/8`"), "{text}");
     }
 

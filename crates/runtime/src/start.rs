@@ -1,16 +1,16 @@
 //! Starts a server: its listeners, its workers, and its other threads.
 
+use crate::console::{report, url};
+use crate::driver_choice::{DriverChoice, SelectedDriver};
 use crate::error::Error;
+use crate::handle::{ControlChannel, ReloadFn, ServerHandle};
 use crate::listen::admin::Admin;
 use crate::listen::listener::Listener;
 use crate::listen::listeners::Listeners;
-use crate::runtime::console::{report, url};
-use crate::runtime::driver_choice::{DriverChoice, SelectedDriver};
-use crate::runtime::handle::{ControlChannel, ReloadFn, ServerHandle};
-use crate::runtime::memory_limits;
-use crate::runtime::running::{RunSettings, RunningServer};
-use crate::runtime::threads;
-use crate::runtime::worker::{BoxedMakeApp, RoutePatterns, Worker};
+use crate::memory_limits;
+use crate::running::{RunSettings, RunningServer};
+use crate::threads;
+use crate::worker::{BoxedMakeApp, RoutePatterns, Worker};
 #[cfg(feature = "acme")]
 use peregrine_acme::AcmeClientThread;
 use peregrine_admin::AccessLogOptions;
@@ -31,46 +31,59 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The settings and parts of a server that is about to start.
-pub(crate) struct ServerParts {
-    pub(crate) listeners: Vec<Listener>,
+pub struct ServerParts {
+    /// The listeners, except the admin listener.
+    pub listeners: Vec<Listener>,
     /// The proxies that listeners without their own trusted proxies trust.
-    pub(crate) trusted_proxies: Option<TrustedProxies>,
+    pub trusted_proxies: Option<TrustedProxies>,
     /// The options of the listening sockets.
-    pub(crate) socket_options: SocketOptions,
+    pub socket_options: SocketOptions,
     /// The limits of each worker.
-    pub(crate) limits: WorkerLimits,
-    pub(crate) driver: DriverChoice,
+    pub limits: WorkerLimits,
+    /// The driver of all workers.
+    pub driver: DriverChoice,
     /// The driver options of each worker. There are as many workers as entries.
-    pub(crate) driver_options: Vec<Options>,
-    pub(crate) admin: Option<Admin>,
+    pub driver_options: Vec<Options>,
+    /// The settings of the admin listener.
+    pub admin: Option<Admin>,
     /// The state that the admin pages show, if the server has an [`Admin`].
-    pub(crate) admin_state: Option<Arc<AdminState>>,
-    pub(crate) access_log: Option<AccessLogOptions>,
-    pub(crate) traces: Option<TraceConfig>,
+    pub admin_state: Option<Arc<AdminState>>,
+    /// The target and the format of the access log.
+    pub access_log: Option<AccessLogOptions>,
+    /// The tracing settings, which select the requests that are sampled.
+    pub traces: Option<TraceConfig>,
     /// The cell that will contain the patterns of the application's routes.
-    pub(crate) route_patterns: RoutePatterns,
-    pub(crate) start_reloaders: StartReloaders,
+    pub route_patterns: RoutePatterns,
+    /// Starts the threads that reload certificates and settings.
+    pub start_reloaders: StartReloaders,
+    /// Starts the threads that obtain certificates through ACME.
     #[cfg(feature = "acme")]
-    pub(crate) start_acme: StartAcme,
-    pub(crate) upgrade_options: UpgradeOptions,
-    pub(crate) notifies_service_manager: bool,
-    pub(crate) quiet: bool,
+    pub start_acme: StartAcme,
+    /// The program that an upgrade in place starts.
+    pub upgrade_options: UpgradeOptions,
+    /// Whether to notify the service manager of the server's state.
+    pub notifies_service_manager: bool,
+    /// Whether to print neither the startup line nor errors that do not end the server.
+    pub quiet: bool,
 }
 
 /// Starts the threads that reload certificates and settings, which can also change the target of
 /// the access log. Returns the function that requests a reload, or `None` if there is nothing to
 /// reload. Dropping the function ends the threads.
-pub(crate) type StartReloaders =
+pub type StartReloaders =
     Box<dyn FnOnce(Option<&StartedAccessLog>) -> io::Result<Option<Arc<ReloadFn>>>>;
 
 /// Starts the threads that obtain certificates through ACME.
 #[cfg(feature = "acme")]
-pub(crate) type StartAcme =
+pub type StartAcme =
     Box<dyn FnOnce(&watch::Receiver<Lifecycle>) -> Result<Vec<AcmeClientThread>, Error>>;
 
 /// Starts the server, with the sockets that the previous process passed on, if any. If a shutdown
 /// was or is requested through `control`, ends the startup early.
-pub(crate) fn start(
+///
+/// # Errors
+/// See [`Error`].
+pub fn start(
     parts: ServerParts,
     inherited: &mut Option<InheritedListeners>,
     make_app: &mut dyn FnMut() -> BoxedMakeApp,

@@ -1,8 +1,8 @@
 //! One worker's thread: builds the application, serves, and reports the result.
 
+use crate::driver_choice::PreparedDriver;
 use crate::error::Error;
-use crate::runtime::driver_choice::PreparedDriver;
-use crate::runtime::handle::{ServerEvent, ServerHandle, WorkerExit};
+use crate::handle::{ServerEvent, ServerHandle, WorkerExit};
 use peregrine_admin::internal::WorkerReporter;
 use peregrine_driver::{Driver, Handoff, Options, Socket};
 use peregrine_driver_tokio::Tokio;
@@ -24,13 +24,13 @@ use tokio::sync::watch;
 
 /// The patterns of the application's routes, set by the first worker that has built its
 /// application.
-pub(crate) type RoutePatterns = Arc<OnceLock<Vec<String>>>;
+pub type RoutePatterns = Arc<OnceLock<Vec<String>>>;
 
 /// Builds a worker's application, on the worker's thread.
 pub type BoxedMakeApp = Box<dyn FnOnce() -> BuildFuture + Send>;
 
 /// An application that is being built.
-pub(crate) type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
+pub type BuildFuture = Pin<Box<dyn Future<Output = Result<BuiltApp, BuildError>>>>;
 
 /// The inputs of one worker's thread.
 pub(crate) struct Worker {

@@ -1,8 +1,8 @@
 //! Upgrades in place, requested by the program or by a signal.
 
 #[cfg(all(target_os = "linux", feature = "restart"))]
-use crate::runtime::console::report_error;
-use crate::runtime::handle::ServerHandle;
+use crate::console::report_error;
+use crate::handle::ServerHandle;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 use peregrine_restart::UpgradeError;
 #[cfg(all(target_os = "linux", feature = "restart"))]
@@ -11,7 +11,7 @@ use std::thread;
 #[cfg(all(target_os = "linux", feature = "restart"))]
 impl ServerHandle {
     /// Upgrades in place: starts the program again, passes the listening sockets to it, and shuts
-    /// down this server gracefully once the successor serves. See [`restart`](crate::restart).
+    /// down this server gracefully once the successor serves. See [`restart`](peregrine_restart).
     ///
     /// Blocks until the successor serves or the upgrade has failed, and returns the successor's
     /// process id. In a handler, call it with [`spawn_blocking`](crate::spawn_blocking()).

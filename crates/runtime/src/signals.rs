@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 /// Passes SIGTERM and Ctrl-C, and optionally SIGHUP, SIGUSR1 and SIGUSR2, to a function on another
 /// thread. While a `Signals` exists, these signals do not end the process. When the last `Signals`
 /// is dropped, they have their previous effect again.
-pub(crate) struct Signals {
+pub struct Signals {
     #[cfg(unix)]
     handle: signal_hook::iterator::Handle,
 }
@@ -30,14 +30,13 @@ pub(crate) enum SignalAction {
 
 /// The optional signals to handle, in addition to those that shut down.
 #[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(unix), expect(dead_code, reason = "there are no such signals"))]
-pub(crate) struct HandledSignals {
+pub struct HandledSignals {
     /// Whether to handle SIGHUP.
-    pub(crate) reload: bool,
+    pub reload: bool,
     /// Whether to handle SIGUSR2.
-    pub(crate) upgrade: bool,
+    pub upgrade: bool,
     /// Whether to handle SIGUSR1.
-    pub(crate) reopen: bool,
+    pub reopen: bool,
 }
 
 /// What the process has installed for all of its [`Signals`].
@@ -111,7 +110,7 @@ impl Signals {
             _ => SignalAction::Shutdown,
         };
         let run = move || signals.forever().for_each(|signal| on_action(to_action(signal)));
-        crate::runtime::threads::spawn_thread("peregrine-signals", Box::new(run))?;
+        crate::threads::spawn_thread("peregrine-signals", Box::new(run))?;
         registrations.active += 1;
         USE_DEFAULT_ACTION.store(false, Ordering::SeqCst);
         Ok(Self { handle })

@@ -1,6 +1,6 @@
 //! The thread that detects handlers that block their worker.
 
-use crate::runtime::threads;
+use crate::threads;
 use peregrine_server::{Heartbeat, PollWatchdog};
 use peregrine_web::panic::catch_log_panic;
 use std::io;

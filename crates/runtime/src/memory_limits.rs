@@ -17,7 +17,8 @@ const LIMITS_V2: [&str; 2] = ["memory.max", "memory.high"];
 const LIMITS_V1: [&str; 1] = ["memory.limit_in_bytes"];
 
 /// Replaces `auto` with a worker's share, if the system reports the amount of memory.
-pub(crate) fn resolve(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
+#[must_use]
+pub fn resolve(limits: &OverloadLimits, workers: usize) -> OverloadLimits {
     resolve_under(Path::new("/"), limits, workers)
 }
 
@@ -33,7 +34,8 @@ fn resolve_under(root: &Path, limits: &OverloadLimits, workers: usize) -> Overlo
 
 /// Formats a worker's memory limit, for [`resolve`]d `limits`. Returns an empty string if there is
 /// no limit.
-pub(crate) fn describe(limits: &OverloadLimits) -> String {
+#[must_use]
+pub fn describe(limits: &OverloadLimits) -> String {
     match limits.memory_max {
         MemoryMax::Bytes(bytes) if bytes < ROUNDING_BYTES => format!("{} KiB", bytes >> 10),
         MemoryMax::Bytes(bytes) => format!("{} MiB", bytes / ROUNDING_BYTES),

@@ -163,7 +163,8 @@ impl fmt::Debug for Error {
 
 /// Returns the error for a setting that requires a feature that is not enabled.
 #[cfg(feature = "config")]
-pub(crate) fn missing_feature(setting: &str, feature: &str) -> Error {
+#[must_use]
+pub fn missing_feature(setting: &str, feature: &str) -> Error {
     let text = format!("this program was built without the feature `{feature}` of `peregrine`");
     ConfigError::for_key(setting, text).into()
 }

@@ -2,13 +2,13 @@
 
 use crate::error::Error;
 use crate::listen::bind::ListenAddr;
-use crate::runtime::report::ShutdownReport;
+use crate::report::ShutdownReport;
 use peregrine_web::panic::catch_log_panic;
 use std::io::{self, Write as _};
 
 /// Logs a message if a `tracing` subscriber enables it. Otherwise prints it, unless the server is
 /// quiet.
-pub(crate) fn report(text: &str, quiet: bool) {
+pub fn report(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
         catch_log_panic(|| tracing::info!(target: "peregrine", "{text}"));
     } else if !quiet {
@@ -24,7 +24,7 @@ fn print_line(text: &str) {
 
 /// Like [`report`], for an error that does not end the server.
 #[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
-pub(crate) fn report_error(text: &str, quiet: bool) {
+pub fn report_error(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
         catch_log_panic(|| tracing::error!(target: "peregrine", "{text}"));
     } else if !quiet {
@@ -32,8 +32,11 @@ pub(crate) fn report_error(text: &str, quiet: bool) {
     }
 }
 
-/// Reports the final counters. Returns an error if a worker did not end.
-pub(crate) fn report_shutdown(shutdown_report: &ShutdownReport, quiet: bool) -> Result<(), Error> {
+/// Reports the final counters.
+///
+/// # Errors
+/// A worker did not end.
+pub fn report_shutdown(shutdown_report: &ShutdownReport, quiet: bool) -> Result<(), Error> {
     report(&shutdown_report.to_string(), quiet);
     let workers = shutdown_report.workers.iter().enumerate();
     let blocked: Vec<_> = workers.filter(|(_, worker)| worker.is_none()).collect();
