@@ -13,7 +13,7 @@ use crate::observe::close_reason::CloseReason;
 use peregrine_driver::Driver;
 use peregrine_proto::h1::WaitingFor;
 use peregrine_proto::h2::{PrefaceMatch, match_preface};
-use peregrine_proto::proxy_protocol::{ParseResult, ProxyProtocolError, parse};
+use peregrine_proto::proxy_protocol::{Addresses, ParseResult, ProxyProtocolError, parse};
 use peregrine_tls::TlsConfig;
 use peregrine_web::connection::ConnectionInfo;
 use std::rc::Rc;
@@ -89,7 +89,7 @@ impl<D: Driver> Connection<D> {
                 let info = apply_header(&self.info, &header);
                 let trusted_proxies = self.listener.context.trusted_proxies_for(&info.peer);
                 self.info = Rc::new(ConnectionInfo { trusted_proxies, ..info });
-                if !self.acquire_client_permit() {
+                if !self.acquire_client_permit(&header.addresses) {
                     return Action::close(CloseReason::ClientConnectionsMax);
                 }
                 consumed
@@ -123,12 +123,12 @@ impl<D: Driver> Connection<D> {
 
     /// Counts the connection towards the limit of the client named in its PROXY header, if there is
     /// one. Returns false if that client has reached its limit.
-    fn acquire_client_permit(&mut self) -> bool {
-        // `proxy_protocol` is `None` if the proxy opened the connection for itself (`LOCAL`).
-        // `trusted_proxies` is set if the header names another trusted proxy, which serves many
-        // clients.
+    fn acquire_client_permit(&mut self, addresses: &Addresses<'_>) -> bool {
+        // Otherwise the peer is the proxy itself: it opened the connection for itself (`LOCAL`), or
+        // does not report its client's address (`UNKNOWN`). `trusted_proxies` is set if the header
+        // names another trusted proxy, which serves many clients.
         let names_client =
-            self.info.proxy_protocol.is_some() && self.info.trusted_proxies.is_none();
+            matches!(addresses, Addresses::Inet { .. }) && self.info.trusted_proxies.is_none();
         let client_addr = self.info.peer.socket_addr().filter(|_| names_client);
         let acquired = self.worker.admission.acquire_connection(client_addr.map(|addr| addr.ip()));
         match acquired {

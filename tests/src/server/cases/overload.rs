@@ -465,13 +465,17 @@ pub async fn forwarded_client_addresses_count_for_the_limit<B: Bench>(bench: &B)
     assert!(matches!(second.more(SHORT * 100).await, Ok(None) | Err(_)));
     let mut other = connect("192.0.2.2:1");
     other.expect_alive().await;
-    // A proxy's health check counts for no client.
-    let mut local: Vec<_> = (0..3).map(|_| Peer::new(server.connect())).collect();
-    for peer in &mut local {
-        peer.send(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0");
-        peer.expect_alive().await;
+    // Neither a proxy's health check nor an unknown client counts for a client.
+    let mut unnamed = Vec::new();
+    for header in [&b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..], b"PROXY UNKNOWN\r\n"] {
+        for _ in 0..3 {
+            let mut peer = Peer::new(server.connect());
+            peer.send(header);
+            peer.expect_alive().await;
+            unnamed.push(peer);
+        }
     }
-    drop((first, second, other, local));
+    drop((first, second, other, unnamed));
     assert_eq!(ended(server).await.ended("client-connections-max"), 1);
 }
 
