@@ -101,8 +101,11 @@ impl<D: Driver> Connection<D> {
         let now = worker.driver.now();
         Poll::Ready(Activation::Close(if drain_deadline <= now {
             CloseReason::Drained
-        } else if expires_at <= now {
+        } else if limits.expires_at(self.accepted_at()) <= now {
             CloseReason::ConnectionAgeMax
+        } else if expires_at <= now {
+            // GOAWAY was sent because the connection used a reserved slot.
+            CloseReason::ConnectionClose
         } else {
             self.idle_timeout_reason(is_new)
         }))

@@ -150,13 +150,12 @@ impl Http2 {
     }
 
     /// Sends GOAWAY if the connection must close soon, but not before the peer's first request: a
-    /// connection that is opened during the lame-duck time must still serve one.
+    /// connection that is opened during the lame-duck time, or in a reserved slot, must still serve
+    /// one.
     fn send_goaway<D: Driver>(&mut self, conn: &mut ConnectionContext<'_, D>) {
         let core = self.core.as_mut().expect("a core exists during a turn");
-        if core.goaway_sent_at.is_some()
-            || !core.protocol.has_received_request()
-            || !conn.should_close()
-        {
+        let must_close = conn.should_close() || conn.uses_reserved_slot;
+        if core.goaway_sent_at.is_some() || !core.protocol.has_received_request() || !must_close {
             return;
         }
         let now = conn.worker.driver.now();
@@ -190,8 +189,8 @@ impl Http2 {
         if core.protocol.next_action() == NextAction::Close {
             return Action::linger(match core.goaway_sent_at {
                 Some(_) if conn.worker.lifecycle() >= Lifecycle::LameDuck => CloseReason::Drained,
-                Some(_) => CloseReason::ConnectionAgeMax,
-                None => CloseReason::ConnectionClose,
+                Some(_) if conn.should_close() => CloseReason::ConnectionAgeMax,
+                Some(_) | None => CloseReason::ConnectionClose,
             });
         }
         let (waiting_for, is_goaway_sent) =

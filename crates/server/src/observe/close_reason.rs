@@ -13,7 +13,8 @@ pub enum CloseReason {
     /// The peer disconnected in a handshake, or before the response to its request was complete.
     PeerAborted,
     /// The connection closed in order. Over HTTP/1: after a response with `Connection: close`,
-    /// whichever side requested that. Over HTTP/2: after the peer sent GOAWAY.
+    /// whichever side requested that. Over HTTP/2: after the peer sent GOAWAY, or after the server
+    /// sent it because the connection used a reserved slot.
     ConnectionClose,
     /// The first byte, or without TLS the whole PROXY header, did not arrive within
     /// `first_byte_timeout`.

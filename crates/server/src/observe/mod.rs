@@ -54,8 +54,8 @@ pub struct Instrumentation {
 /// File descriptors that are reserved for a worker that must stay reachable even if the process has
 /// no other descriptors left.
 ///
-/// While some reserved descriptors are in use, a new HTTP/1 connection is closed after one
-/// response. When a connection closes, the missing descriptors are reserved again.
+/// While some reserved descriptors are in use, a new connection is closed after its first request.
+/// When a connection closes, the missing descriptors are reserved again.
 pub trait FdReserve {
     /// Closes one reserved descriptor, so that the process can open another one. Returns false if
     /// none is left.

@@ -37,10 +37,10 @@ pub struct WorkerLimits {
     /// Updates of `limits.overload`. Requests in progress are not affected.
     pub overload_updates: Option<watch::Receiver<OverloadLimits>>,
     /// How many of the `connections_max` slots are used only when all others are taken, so that a
-    /// new connection, for example to the admin listener, is still accepted. Over HTTP/1, a
-    /// connection in such a reserved slot is closed after one response. If a new connection needs a
-    /// reserved slot and none is left, the connection that has been in one for longest is closed,
-    /// as soon as it has no request in progress. Usually 0.
+    /// new connection, for example to the admin listener, is still accepted. A connection in such a
+    /// reserved slot is closed after its first request. If a new connection needs a reserved slot
+    /// and none is left, the connection that has been in one for longest is closed, as soon as it
+    /// has no request in progress. Usually 0.
     pub reserved_connections: usize,
 }
 

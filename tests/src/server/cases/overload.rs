@@ -173,11 +173,16 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
             assert_eq!(client.answer(id).await.text(), "well", "{part}/32, {way:?}");
             client.break_off();
         }
+        // The server closes a new connection after its first request.
+        for way in WAYS {
+            let mut client = way.connect(&server).await;
+            let id = client.get("/well");
+            assert_eq!(client.answer(id).await.text(), "well");
+            client.expect_goodbye().await;
+            assert_eq!(client.go_away_code(), 0);
+        }
         // The server announces to an idle connection that it will close.
         let mut idle = Way::HTTP2.connect(&server).await;
-        let id = idle.get("/well");
-        assert_eq!(idle.answer(id).await.text(), "well");
-        assert!(!idle.is_told_to_go());
         // More connections than are allowed at a time while memory is short.
         let silent: Vec<_> = (0..150).map(|_| Peer::new(server.connect())).collect();
         let mut client = Way::HTTP1.connect(&server).await;
@@ -200,7 +205,9 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         drop((silent, client));
         let outcome = ended(server).await;
         assert!(outcome.ended("evicted") > 0, "{outcome:?}");
+        assert!(outcome.ended("connection-close") >= WAYS.len() as u64, "{outcome:?}");
         assert_eq!(outcome.ended("memory-max"), 0, "{outcome:?}");
+        assert_eq!(outcome.ended("connection-age-max"), 0, "{outcome:?}");
     }
 }
 
