@@ -26,12 +26,6 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The number of connection slots that are reserved for new connections when all other slots are in
-/// use. If no reserved slot is free either, the connection that has been in one for longest is
-/// closed, as soon as it has no request in progress. Probes can therefore always connect, even if
-/// idle clients hold all other slots.
-const RESERVED_CONNECTIONS: usize = 64;
-
 /// How long [`RunningAdmin::shutdown`] waits for the thread.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -75,7 +69,8 @@ fn run(
             sharing,
         )));
         let instrumentation = Rc::new(instrumentation());
-        let limits = WorkerLimits { reserved_connections: RESERVED_CONNECTIONS, ..limits().into() };
+        // Probes can then always connect, even if idle clients hold all other slots.
+        let limits = WorkerLimits { reserves_connections: true, ..limits().into() };
         peregrine_server::run_worker(
             driver,
             listeners,

@@ -41,11 +41,11 @@ pub async fn run_worker<D: Driver>(
 ) -> std::io::Result<WorkerReport> {
     shutdown::install(&lifecycle);
     let initial_lifecycle = *lifecycle.borrow();
-    let WorkerLimits { limits, overload_updates, reserved_connections } = limits.into();
+    let WorkerLimits { limits, overload_updates, reserves_connections } = limits.into();
     let worker = Rc::new(Worker::new(
         driver,
         application,
-        (limits, reserved_connections),
+        (limits, reserves_connections),
         instrumentation,
         initial_lifecycle,
     ));

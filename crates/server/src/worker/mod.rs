@@ -9,7 +9,7 @@ use self::lifecycle::{ForceClosed, Lifecycle};
 use crate::admission::AdmissionController;
 use crate::admission::connections::ConnectionLimiter;
 use crate::admission::handshakes::HandshakeLimiter;
-use crate::admission::reserved_slots::ReservedSlots;
+use crate::admission::reserved_slots::{RESERVED_SLOTS_MAX, ReservedSlots};
 use crate::limits::{Limits, OverloadLimits};
 use crate::observe::Instrumentation;
 use crate::observe::access_log::AccessLogger;
@@ -36,17 +36,17 @@ pub struct WorkerLimits {
     pub limits: Limits,
     /// Updates of `limits.overload`. Requests in progress are not affected.
     pub overload_updates: Option<watch::Receiver<OverloadLimits>>,
-    /// How many of the `connections_max` slots are used only when all others are taken, so that a
-    /// new connection, for example to the admin listener, is still accepted. A connection in such a
-    /// reserved slot is closed after its first request. If a new connection needs a reserved slot
-    /// and none is left, the connection that has been in one for longest is closed, as soon as it
-    /// has no request in progress. Usually 0.
-    pub reserved_connections: usize,
+    /// Whether the last 64 of the `connections_max` slots are reserved for when all others are
+    /// taken, so that a new connection, for example to the admin listener, is still accepted. A
+    /// connection in a reserved slot is closed after its first request. If a new connection needs a
+    /// reserved slot and none is left, the connection that has been in one for longest is closed,
+    /// as soon as it has no request in progress. Usually false.
+    pub reserves_connections: bool,
 }
 
 impl From<Limits> for WorkerLimits {
     fn from(limits: Limits) -> Self {
-        Self { limits, overload_updates: None, reserved_connections: 0 }
+        Self { limits, overload_updates: None, reserves_connections: false }
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Worker<D: Driver> {
     /// Tracks the connections in reserved slots, which are accepted when memory, connection slots
     /// or file descriptors are short.
     pub(crate) reserved_slots: Rc<ReservedSlots>,
-    /// How many connection slots are reserved: [`WorkerLimits::reserved_connections`].
+    /// How many connection slots are reserved: see [`WorkerLimits::reserves_connections`].
     pub(crate) reserved_slot_count: usize,
     /// The entries so far for [`WorkerReport::force_closed`](lifecycle::WorkerReport).
     pub(crate) force_closed: RefCell<Vec<ForceClosed>>,
@@ -110,7 +110,7 @@ impl<D: Driver> Worker<D> {
     pub(crate) fn new(
         driver: D,
         application: BuiltApp,
-        (limits, reserved_slot_count): (Limits, usize),
+        (limits, reserves_connections): (Limits, bool),
         instrumentation: Rc<Instrumentation>,
         initial: Lifecycle,
     ) -> Self {
@@ -133,7 +133,7 @@ impl<D: Driver> Worker<D> {
             handshake_limiter: Rc::default(),
             admission,
             reserved_slots: Rc::default(),
-            reserved_slot_count,
+            reserved_slot_count: if reserves_connections { RESERVED_SLOTS_MAX } else { 0 },
             force_closed: RefCell::default(),
             // At most `Serving`: the later states start timeouts, so only `shutdown::run` enters
             // them.
