@@ -189,7 +189,7 @@ impl Compression {
         if !is_transformable(&response) {
             return response;
         }
-        let length = response.body.length();
+        let length = content_length(&response, is_head);
         let is_long = length.is_none_or(|length| length >= self.bytes_min);
         let is_empty = length == Some(0) && !is_head;
         // The client rejects unencoded content.
@@ -257,6 +257,14 @@ impl Compression {
         }
         Ok(Some(Body::from_pooled(output)))
     }
+}
+
+/// Returns the length of the content, or of the content of the response to GET, if it is known.
+fn content_length(response: &Response, is_head: bool) -> Option<u64> {
+    // RFC 9110 §9.3.2: a response to HEAD has the fields of the response to GET. Its content may
+    // have been removed, as by a mounted service, which then declares the length.
+    let declared = || response.headers.get(&CONTENT_LENGTH)?.to_str().ok()?.parse::<u64>().ok();
+    is_head.then(declared).flatten().or_else(|| response.body.length())
 }
 
 /// Marks the response as depending on `Accept-Encoding`.

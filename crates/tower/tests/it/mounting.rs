@@ -300,6 +300,25 @@ fn a_service_can_serve_other_requests_when_it_is_cloned_or_dropped() {
 }
 
 #[test]
+fn a_compressed_response_has_the_same_coding_for_head_as_for_get() {
+    let router = Router::new()
+        .route("/short", get(async || "short"))
+        .route("/long", get(async || "long ".repeat(1000)));
+    let compression = peregrine::compression::Compression::new();
+    let client = App::new().wrap(compression).mount("/", router).test();
+    for (path, coding, length) in [("/short", None, Some("5")), ("/long", Some("gzip"), None)] {
+        let [full, head] = [Method::GET, Method::HEAD].map(|method| {
+            client.request(method, path).header("accept-encoding", "gzip").send_blocking()
+        });
+        assert_eq!(full.field("content-encoding"), coding, "{path}");
+        for name in ["content-encoding", "content-type", "vary"] {
+            assert_eq!(head.field(name), full.field(name), "{path} {name}");
+        }
+        assert_eq!(head.field("content-length"), length, "{path}");
+    }
+}
+
+#[test]
 fn complete_bodies_arrive_and_leave_complete() {
     let router = Router::new().route("/echo", post(async |body: Bytes| body)).route(
         "/length",
