@@ -2,7 +2,7 @@
 
 use crate::cache::request_like;
 use crate::collect::{Collected, collect_body};
-use http::header::{CACHE_CONTROL, ETAG};
+use http::header::{CACHE_CONTROL, ETAG, SET_COOKIE};
 use http::{HeaderValue, Method, StatusCode};
 use peregrine_web::precondition::{
     PreconditionOutcome, Validators, not_modified, precondition_failed,
@@ -45,7 +45,8 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 ///   than the one the client has. Therefore, if the request has a tag (`If-Range`, `If-None-Match`,
 ///   `If-Match`) or a date that differs from the part's, the handler is called again without
 ///   `Range`, and the client gets the whole content.
-/// - **A 304** has the fields of the response except those that describe the omitted content.
+/// - **A 304** has the fields of the response except those that describe the omitted content. **A
+///   412** has only its tag and its cookies.
 ///
 /// # With compression
 ///
@@ -160,7 +161,17 @@ impl Middleware for Etag {
                 not_modified(&mut response);
                 response
             }
-            PreconditionOutcome::Failed => precondition_failed(validators).into_response(),
+            PreconditionOutcome::Failed => {
+                // The handler has run, so the cookies that it set are in effect: without the new
+                // cookie of its session, for example, the client would lose the session.
+                let mut failed = precondition_failed(validators).into_response();
+                for (name, value) in response.headers.iter() {
+                    if *name == SET_COOKIE {
+                        failed.headers.append(name.clone(), value.clone());
+                    }
+                }
+                failed
+            }
         }
     }
 }
@@ -267,6 +278,21 @@ mod tests {
         assert!(since.header("last-modified").is_some());
         let before = get(&client, "/dated", "if-unmodified-since", "Sun, 06 Nov 1994 08:49:36 GMT");
         assert_eq!(before.status(), 412);
+    }
+
+    #[test]
+    fn cookies_are_set_even_if_the_content_is_not_sent() {
+        let page = || {
+            let cookies = [("set-cookie", "a=1"), ("set-cookie", "b=2")];
+            ([("etag", "\"own\"")], AppendHeaders(cookies), "content")
+        };
+        let client = App::new().wrap(Etag::new()).get("/", page).test();
+        let conditions = [("if-none-match", "\"own\"", 304), ("if-match", "\"other\"", 412)];
+        for (name, tag, status) in conditions {
+            let response = get(&client, "/", name, tag);
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(response.header_values("set-cookie").collect::<Vec<_>>(), ["a=1", "b=2"]);
+        }
     }
 
     #[test]
