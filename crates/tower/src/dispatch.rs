@@ -156,8 +156,9 @@ where
 
 /// Creates a service for each connection from the peer's address, as axum does under hyper. The
 /// service is created when the connection's first request arrives, and each request gets a clone of
-/// it. On a connection from a trusted proxy, a new service is created for each request, from the
-/// address of the request's client.
+/// it. If further requests arrive before it is complete, a service is created for each of them too,
+/// but all requests get clones of the one that is complete first. On a connection from a trusted
+/// proxy, a new service is created for each request, from the address of the request's client.
 pub struct PerConnection<M> {
     make: RefCell<M>,
     /// Distinguishes the services of this `PerConnection` from those of others on the same thread.
@@ -301,9 +302,13 @@ where
             let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             let address =
                 client_addr.map_or_else(|| connection.peer.socket_addr(), |client| client.address);
-            let service = make_service(make, address.unwrap_or(unspecified)).await?;
+            let mut service = make_service(make, address.unwrap_or(unspecified)).await?;
             if client_addr.is_none() {
-                self.cache(&connection, service.clone());
+                // Another request may have created the service while this one waited.
+                match self.cached::<S>(&connection) {
+                    Some(cached) => service = cached,
+                    None => self.cache(&connection, service.clone()),
+                }
             }
             drop(connection);
             call(service, request).await

@@ -224,6 +224,30 @@ fn a_make_service_is_called_once_per_connection() {
 }
 
 #[test]
+fn concurrent_first_requests_of_a_connection_share_a_service() {
+    let services_made = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&services_made);
+    let make = ::tower::service_fn(move |_: SocketAddr| {
+        let index = counter.fetch_add(1, Ordering::Relaxed);
+        async move {
+            tokio::task::yield_now().await;
+            let service = move |_: http::Request<SendBody>| async move {
+                let body = http_body_util::Full::new(Bytes::from(index.to_string()));
+                Ok::<_, Infallible>(http::Response::new(body))
+            };
+            Ok::<_, Infallible>(::tower::service_fn(service))
+        }
+    });
+    let client = App::new().mount("/", make).test();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let both = async { tokio::join!(client.get("/").send(), client.get("/").send()) };
+    let (first, second) = runtime.block_on(both);
+    assert_eq!(services_made.load(Ordering::Relaxed), 2);
+    assert_eq!(first.text(), second.text());
+    assert_eq!(client.get("/").send_blocking().text(), first.text());
+}
+
+#[test]
 fn each_make_service_has_its_own_service_per_connection() {
     let alive = Arc::new(());
     let make = |name: &'static str| {
