@@ -209,6 +209,7 @@ pub trait HandlerExt<Args>: Signature<Args> + Sized {
     }
 
     /// Names the handler's route, so that [`Urls`](crate::urls::Urls) can build URLs for it.
+    /// Routes with the same pattern may have the same name.
     #[doc(alias = "name")]
     fn named(self, name: &str) -> Named<Self> {
         Named { handler: self, name: name.into() }

@@ -399,35 +399,23 @@ fn route_conditions(entries: &[Box<RouteEntry>], router: &Router) -> Box<[RouteC
     entries.iter().map(|entry| &**entry).zip(0..).map(conditions).collect()
 }
 
-/// The patterns of named routes. Routes with the same name must have the same written pattern;
-/// their methods may differ.
+/// The patterns of named routes. Routes with the same name must have the same pattern; their
+/// methods may differ, and so may which of its parameters are optional.
 fn collect_names(entries: &[Box<RouteEntry>], errors: &mut Vec<BuildErrorKind>) -> RouteNames {
     let mut names = RouteNames::default();
-    // For each name, the first entry, and the first entry that has all optional parameters.
     let mut first_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();
-    let mut first_full_entries: HashMap<Rc<str>, &RouteEntry> = HashMap::new();
-    // A written pattern may expand to several patterns, and a subtree adds several. This selects
-    // the one with all optional parameters and without an added slash or catch-all.
-    let is_full = |entry: &RouteEntry| {
-        let has_addition = entry.is_slash_variant || entry.pattern.ends_with(CATCH_ALL);
-        entry.omitted_parameters == 0 && !has_addition
-    };
     for entry in entries {
         let Some(name) = entry.requirements.route_name() else { continue };
-        let first = *first_entries.entry(Rc::clone(name)).or_insert(entry);
-        let conflicting = if first.pattern != entry.pattern && first.location != entry.location {
-            Some(first)
-        } else if is_full(entry) {
-            // Routes from one source line may conflict too, for example if they are added in a
-            // function that is called twice.
-            let first_full = *first_full_entries.entry(Rc::clone(name)).or_insert(entry);
-            (first_full.pattern != entry.pattern).then_some(first_full)
-        } else {
-            None
-        };
-        if let Some(other) = conflicting {
-            let (first, second) = (other.description(), entry.description());
-            errors.push(BuildErrorKind::DuplicateName { first, second, name: name.to_string() });
+        // A written pattern may expand to several patterns, and a subtree adds several. Only the
+        // one with all optional parameters and without an added slash or catch-all is compared.
+        let has_addition = entry.is_slash_variant || entry.pattern.ends_with(CATCH_ALL);
+        if entry.omitted_parameters == 0 && !has_addition {
+            let first = *first_entries.entry(Rc::clone(name)).or_insert(entry);
+            if first.pattern != entry.pattern {
+                let (first, second, name) =
+                    (first.description(), entry.description(), name.to_string());
+                errors.push(BuildErrorKind::DuplicateName { first, second, name });
+            }
         }
         names.add(name, &entry.pattern);
     }

@@ -225,6 +225,22 @@ fn builds_urls_from_route_names() {
 }
 
 #[test]
+fn routes_with_the_same_pattern_may_have_the_same_name() {
+    async fn links(urls: Urls) -> Result<String, UrlError> {
+        let (none, page) = (urls.path("pages", &None::<u8>)?, urls.path("pages", &2)?);
+        Ok(format!("{none} {page} {}", urls.path("files", "a/b")?))
+    }
+    let app = App::new()
+        .get("/links", links)
+        .get("/pages/{page?}", (|| "shown").named("pages"))
+        .post("/pages/{page?}", (|| "changed").named("pages"))
+        .get("/files/{*path?}", (|| "shown").named("files"))
+        .post("/files/{*path?}", (|| "changed").named("files"));
+    let links = app.test().get("/links").send_blocking();
+    assert_eq!(links.text(), "/pages /pages/2 /files/a/b");
+}
+
+#[test]
 fn reports_invalid_patterns_guards_and_names_at_build() {
     async fn handler() -> Result<(), Problem> {
         Ok(())
@@ -244,6 +260,10 @@ fn reports_invalid_patterns_guards_and_names_at_build() {
         ),
         (
             App::new().get("/a", handler.named("x")).get("/b", handler.named("x")),
+            "are both named `x`; rename one",
+        ),
+        (
+            App::new().get("/a/{b?}", handler.named("x")).post("/a", handler.named("x")),
             "are both named `x`; rename one",
         ),
         (App::new().get("/{a}", handler).get("/{b}", handler), "match the same paths"),
