@@ -307,6 +307,8 @@ mod tests {
             (path("/{*a}", "x/../y"), "is `x/../y`, which would change the path"),
             (path("/{a}", vec![vec![1]]), "the value of a parameter is a list"),
             (path("/{a?}/b", 1), "follows an optional parameter"),
+            (path("/{a}/{b?}/{c?}", (1, None::<u8>, 3)), "the value `3` follows a `None`"),
+            (path("/{a}/{b?}", [None, Some(2)]), "the value `2` follows a `None`"),
         ] {
             let result = result.expect_err(reason);
             assert!(result.contains(reason), "{result}");

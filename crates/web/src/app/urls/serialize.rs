@@ -55,12 +55,21 @@ fn not_scalar(found: &str) -> UrlError {
     UrlError(format!("the value of a parameter is {found}: give each parameter one simple value"))
 }
 
+#[cold]
+fn after_none(value: &str) -> UrlError {
+    UrlError(format!("the value `{value}` follows a `None`: only the last values may be `None`"))
+}
+
 /// Serializes the values of all parameters: a single value, a list, or named values.
 struct ValuesSerializer;
 
-/// Collects values in order.
+/// Collects values in order. Only the last ones may be `None`: the values after another `None`
+/// would fill the wrong parameters.
 #[derive(Default)]
-struct SeqSerializer(Vec<String>);
+struct SeqSerializer {
+    values: Vec<String>,
+    has_none: bool,
+}
 
 /// Collects named values; `name` is the key of the next value.
 #[derive(Default)]
@@ -198,12 +207,16 @@ macro_rules! impl_seq_serializer {
             type Error = UrlError;
 
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), UrlError> {
-                self.0.extend(value.serialize(ScalarSerializer)?);
+                match value.serialize(ScalarSerializer)? {
+                    None => self.has_none = true,
+                    Some(value) if self.has_none => return Err(after_none(&value)),
+                    Some(value) => self.values.push(value),
+                }
                 Ok(())
             }
 
             fn end(self) -> Result<ParameterValues, UrlError> {
-                Ok(ParameterValues::Ordered(self.0))
+                Ok(ParameterValues::Ordered(self.values))
             }
         })*
     };
