@@ -392,20 +392,21 @@ impl RequestHead {
         });
     }
 
-    /// Appends a field, as if it had been sent. If the head would exceed 64 KiB, adds nothing and
-    /// returns `false`.
+    /// Appends a field, as if it had been sent. If the head would exceed 64 KiB, changes nothing
+    /// and returns `false`.
     ///
     /// If the client named the field in `Connection`, the name is removed from there. Otherwise a
     /// proxy that obeys `Connection` would drop this field too, although the client meant only its
     /// own.
     pub fn append_header(&mut self, name: &str, value: &[u8]) -> bool {
+        let start = self.as_bytes().len();
+        let name_end = start + name.len();
+        let offsets = (start.try_into(), name_end.try_into(), (name_end + value.len()).try_into());
+        let (Ok(start), Ok(name_end), Ok(end)) = offsets else { return false };
         if self.index().contains(KnownField::Connection) {
             self.remove_connection_options(&[name]);
         }
         let HeadBlock { bytes, index, .. } = self.block_mut();
-        let (start, name_end) = (bytes.len(), bytes.len() + name.len());
-        let offsets = (start.try_into(), name_end.try_into(), (name_end + value.len()).try_into());
-        let (Ok(start), Ok(name_end), Ok(end)) = offsets else { return false };
         bytes.extend_from_slice(name.as_bytes());
         bytes.extend_from_slice(value);
         let known = KnownField::from_name(name.as_bytes());

@@ -161,6 +161,15 @@ mod tests {
     }
 
     #[test]
+    fn a_header_for_which_there_is_no_room_keeps_its_name_in_connection() {
+        let mut head = head(&["close, x-user"]);
+        assert!(head.append_header("x-padding", &[b'a'; 65_000]));
+        assert!(!head.append_header("x-user", &[b'a'; 1000]));
+        assert_eq!(options(&head), "close, x-user");
+        assert_eq!(head.header_bytes("x-user"), Some(&b"theirs"[..]));
+    }
+
+    #[test]
     fn nominated_headers_can_be_removed_or_kept_except_framing_headers() {
         let named = "close, X-User, host, content-length, transfer-encoding, x-none, expect";
         let expected = "close|host|content-length|transfer-encoding|expect";
