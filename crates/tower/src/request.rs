@@ -42,6 +42,12 @@ pub(crate) fn into_http<B>(
     body: B,
     strip_mount_prefix: bool,
 ) -> http::Request<B> {
+    if extensions::may_have_nested_app() {
+        // RFC 9110 §7.6.1: a proxy removes the fields that `Connection` names. If the proxy is in
+        // an application inside the service, it cannot distinguish the client's fields from those
+        // that the service sets, so the client's are removed here.
+        parts.head.remove_nominated_headers();
+    }
     let mut request = parts.head.to_http(body);
     *request.extensions_mut() = std::mem::take(parts.extensions_mut());
     let stripped = if strip_mount_prefix { strip_prefix(&parts, request.uri()) } else { None };

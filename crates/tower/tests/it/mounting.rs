@@ -7,7 +7,7 @@ use axum::routing::{any, get, post};
 use axum::{Extension, Json};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use http_body::Frame;
 use peregrine_tower::{Mount, OriginalUri, SendBody, into_tower, tower};
 use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
@@ -47,6 +47,24 @@ fn the_original_path_in_a_mounted_application_includes_the_prefix() {
     let inner = tower(into_tower(inner).expect("the application is valid"));
     let client = App::new().mount("/below", inner).test();
     assert_eq!(client.get("/below/x?a=b").send_blocking().text(), "/below/x");
+}
+
+#[test]
+fn a_mounted_application_sees_fields_named_in_connection_only_if_the_service_sets_them() {
+    async fn show(request: Request) -> String {
+        let head = &request.parts.head;
+        ["x-user", "x-mine", "x-kept"].map(|name| head.header(name).unwrap_or("none")).join(" ")
+    }
+    let nested = into_tower(App::new().get("/", show)).expect("the application is valid");
+    let set_user = |mut request: http::Request<SendBody>| {
+        request.headers_mut().insert("x-user", HeaderValue::from_static("guest"));
+        request
+    };
+    let service = ::tower::util::MapRequest::new(nested, set_user);
+    let client = App::new().mount("/", tower(service)).test();
+    let request = client.get("/").header("connection", "X-User, x-mine").header("x-user", "root");
+    let response = request.header("x-mine", "1").header("x-kept", "1").send_blocking();
+    assert_eq!(response.text(), "guest none 1");
 }
 
 #[test]

@@ -259,6 +259,10 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
                 .scope("/both", |scope| {
                     scope.wrap(NameUser).wrap(name_user()).subtree("/", proxy())
                 })
+                .scope("/nested", |scope| {
+                    let nested = into_tower(App::new().subtree("/", proxy()));
+                    scope.wrap(NameUser).mount("/", nested.expect("the application is valid"))
+                })
                 .scope("/mounted", |scope| scope.wrap(NameUser).mount("/", mounted.clone()))
                 .subtree("/", proxy())
         });
@@ -274,7 +278,7 @@ fn a_client_cannot_remove_what_middleware_has_set(choice: DriverChoice) {
         };
         // Sending the same field, with the same value or another, does not remove it either.
         for user in ["", "X-User: guest\r\n", "X-User: root\r\n"] {
-            for path in ["/own/", "/layer/", "/both/"] {
+            for path in ["/own/", "/layer/", "/both/", "/nested/"] {
                 let answer = post(path, user);
                 assert_eq!(status(&answer), 200, "{path} {answer}");
                 assert_eq!(answer.matches("x-user: ").count(), 1, "{path} {user} {answer}");
