@@ -155,7 +155,10 @@ impl Otlp {
     }
 
     /// Sets how long sending one batch of spans may take, from connecting to the collector's
-    /// response. When this time has passed, the batch is lost and counted. Default: 10 s.
+    /// response. When this time has passed, the batch is lost and counted. The lookup of the
+    /// collector's name, before that, is limited only by the system's resolver. Meanwhile, spans
+    /// wait in the queue. A shutdown waits no longer than [`flush_timeout`](Self::flush_timeout),
+    /// even during a lookup. Default: 10 s.
     #[doc(alias = "OTEL_EXPORTER_OTLP_TIMEOUT")]
     pub fn export_timeout(mut self, timeout: Duration) -> Self {
         self.export_timeout = timeout;
