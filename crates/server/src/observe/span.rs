@@ -131,9 +131,9 @@ fn record_fields(span: &Span, (attributes, received, sent): (&RequestAttributes,
     if !error.is_empty() {
         span.record("error.type", &*error);
     }
-    // A client error (4xx) is not a server error, and neither is a disconnect before the response
-    // (`Cancelled`). An aborted response counts as a server error, because its body may have
-    // failed.
+    // A client error (4xx) is not a server error. OpenTelemetry's conventions require an error for
+    // a response that ends early (`Aborted`), whatever its status. They recommend one for a
+    // disconnect before the response (`Cancelled`) too, but clients often cancel on purpose.
     if attributes.status >= 500
         || matches!(attributes.error, ErrorType::Panic | ErrorType::Timeout | ErrorType::Aborted)
     {
