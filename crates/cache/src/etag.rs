@@ -44,7 +44,8 @@ const HASHED_BYTES_MAX: u64 = 1024 * 1024;
 /// - **Ranges** are left to the handler. A handler without tags may send a part of another version
 ///   than the one the client has. Therefore, if the request has a tag (`If-Range`, `If-None-Match`,
 ///   `If-Match`) or a date that differs from the part's, the handler is called again without
-///   `Range`, and the client gets the whole content.
+///   `Range`, and the client gets the whole content. Put middleware that must run only once for
+///   each request, such as sessions and rate limits, outside (add it before) `Etag`.
 /// - **A 304** has the fields of the response except those that describe the omitted content. **A
 ///   412** has only its tag and its cookies.
 ///
