@@ -55,6 +55,9 @@ use std::time::Duration;
 /// in the request's extensions, where hyper inserts it, and a `LocalSet`, because the upgraded
 /// protocol runs as a local task.
 ///
+/// Interim responses ([`Interim`](peregrine_web::extract::Interim)) are not sent, because a tower
+/// service returns only the final response.
+///
 /// The routes' `run_to_completion`, `requests_max` and `never_shed` have no effect, because they
 /// concern the connection and the worker. Set them where the service is mounted, for example
 /// `tower(service).run_to_completion()`. An outer `Idempotency` does not know the guards of the
