@@ -11,6 +11,7 @@ use http_body::Body as HttpBody;
 use peregrine_web::built::BuiltApp;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::DEFAULT_BODY_BYTES_MAX;
+use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::RequestHead;
 use peregrine_web::panic::catch_log_panic;
 use peregrine_web::panic::catch_panic;
@@ -59,8 +60,8 @@ use std::time::Duration;
 /// service returns only the final response.
 ///
 /// The routes' `run_to_completion`, `requests_max` and `never_shed` have no effect, because they
-/// concern the connection and the worker. Set them where the service is mounted, for example
-/// `tower(service).run_to_completion()`. An outer `Idempotency` does not know the guards of the
+/// concern the connection and the worker; the log warns of the first two. Set them where the
+/// service is mounted, for example `tower(service).run_to_completion()`. An outer `Idempotency` does not know the guards of the
 /// routes inside: put it inside the application if a guard selects its routes.
 ///
 /// A tower service inside the application may spawn a task that reads the request body after the
@@ -108,6 +109,9 @@ pub fn into_make_service(app: App) -> Result<MakeAppService, BuildError> {
 pub struct AppService {
     app: Rc<BuiltApp>,
     body_bytes_max: u64,
+    /// The worker that counts work which continues after its client has disconnected. `None`: the
+    /// worker of the connection, if the surrounding server is Peregrine.
+    worker_id: Option<u64>,
 }
 
 impl AppService {
@@ -115,7 +119,9 @@ impl AppService {
     #[must_use]
     pub fn new(application: BuiltApp) -> Self {
         extensions::expect_nested_app();
-        Self { app: Rc::new(application), body_bytes_max: DEFAULT_BODY_BYTES_MAX }
+        warn_of_ignored_options(&application);
+        let app = Rc::new(application);
+        Self { app, body_bytes_max: DEFAULT_BODY_BYTES_MAX, worker_id: None }
     }
 
     /// Sets the body limit, in bytes, for routes that have no limit of their own. Default: 2 MiB.
@@ -125,13 +131,18 @@ impl AppService {
         Self { body_bytes_max: bytes_max, ..self }
     }
 
+    pub(crate) fn with_worker_id(self, worker_id: u64) -> Self {
+        Self { worker_id: Some(worker_id), ..self }
+    }
+
     /// Handles one request, whatever its body type.
     pub(crate) async fn respond<B>(&self, request: http::Request<B>) -> Response
     where
         B: HttpBody<Error: Into<BoxError>> + 'static,
     {
         let (mut parts, body) = request.into_parts();
-        let connection = parts.extensions.remove::<ConnectionInfo>().unwrap_or_default();
+        let mut connection = parts.extensions.remove::<ConnectionInfo>().unwrap_or_default();
+        connection.worker_id = self.worker_id.unwrap_or(connection.worker_id);
         let is_head = parts.method == Method::HEAD;
         let mut head = match to_head(&parts) {
             Ok(head) => head,
@@ -180,6 +191,25 @@ impl AppService {
             strip_body(&mut response);
         }
         response
+    }
+}
+
+/// Logs a warning for each route with an option that only a Peregrine server applies and that
+/// clients notice if it is missing.
+fn warn_of_ignored_options(app: &BuiltApp) {
+    for route in app.routes() {
+        let runs_to_completion = route.options.on_disconnect == OnDisconnect::RunToCompletion;
+        let option = match (route.options.requests_max, runs_to_completion) {
+            (Some(_), _) => "requests_max",
+            (None, true) => "run_to_completion",
+            (None, false) => continue,
+        };
+        let (methods, pattern, location) = (route.methods, route.pattern, route.location);
+        catch_log_panic(|| {
+            tracing::warn!(target: "peregrine",
+            "{methods} {pattern} ({location}) sets `{option}`, which has no effect inside a tower \
+             service; set it where the service is mounted")
+        });
     }
 }
 

@@ -7,7 +7,12 @@ use crate::error::BoxError;
 use crate::response::to_http;
 use crate::timer::TokioTimerSource;
 use http_body::Body as HttpBody;
+use peregrine_web::connection::ConnectionInfo;
+use peregrine_web::head::RequestHead;
+use peregrine_web::in_flight::{InFlightCounter, WorkerRegistration};
 use peregrine_web::{App, BuildError, timer};
+use std::any::Any;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -15,11 +20,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 /// The maximum number of requests that wait for the application's thread.
 const QUEUED_REQUESTS_MAX: usize = 1024;
+/// The maximum number of detached tasks: work that continues after its client has disconnected, and
+/// background refreshes. While there are that many, the thread takes no further requests.
+const DETACHED_TASKS_MAX: usize = 1024;
 
 /// Why an application could not be spawned.
 #[derive(Debug)]
@@ -56,9 +64,10 @@ impl std::error::Error for SpawnError {}
 /// The application is not notified when the surrounding server drains. Its event streams continue
 /// until they end or the server closes them.
 ///
-/// Work that continues after its client has disconnected (a request with an idempotency key, or a
-/// background refresh of a cache) counts towards none of the server's limits here, and the server's
-/// shutdown does not wait for it. Use [`into_tower`](crate::into_tower) where that matters.
+/// Work can continue after its client has disconnected: a request with an idempotency key, or a
+/// background refresh of a cache. While 1,024 such tasks run, no further requests are taken. The
+/// thread finishes them before it ends. The surrounding server does not know of them: after it has
+/// shut down, await [`SpawnedService::closed`] before you leave `main`.
 ///
 /// ```
 /// use axum::Router;
@@ -80,7 +89,9 @@ where
 {
     let (request_sender, request_receiver) = mpsc::channel(QUEUED_REQUESTS_MAX);
     let (build_sender, build_receiver) = std::sync::mpsc::channel();
+    let (thread_alive, thread_watch) = watch::channel(());
     let run_thread = move || {
+        let _thread_alive = thread_alive;
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build_local(LocalOptions::default())
@@ -92,7 +103,7 @@ where
         };
         let _ = build_sender.send(Ok(()));
         timer::install(Rc::new(TokioTimerSource::new()));
-        runtime.block_on(run_app(service, request_receiver));
+        runtime.block_on(run_app(&service, request_receiver));
     };
     let thread = std::thread::Builder::new().name("peregrine-tower".to_owned());
     thread.spawn(run_thread).map_err(SpawnError::Thread)?;
@@ -100,19 +111,65 @@ where
     let panicked =
         |_| SpawnError::Thread(io::Error::other("the function that creates it panicked"));
     build_receiver.recv().map_err(panicked)??;
-    Ok(SpawnedService { request_sender, permit: None })
+    Ok(SpawnedService { request_sender, thread_watch, permit: None })
 }
 
 /// Handles each request in its own task, until the last [`SpawnedService`] is dropped and the last
-/// request has completed.
-async fn run_app(service: AppService, mut requests: mpsc::Receiver<RemoteRequest>) {
+/// request and detached task have completed.
+async fn run_app(service: &AppService, mut requests: mpsc::Receiver<RemoteRequest>) {
+    let detached_tasks = Rc::new(DetachedTasks::default());
+    let counter: Rc<dyn InFlightCounter> = Rc::<DetachedTasks>::clone(&detached_tasks);
+    let registration = WorkerRegistration::new(Rc::downgrade(&counter));
     let mut tasks = JoinSet::new();
     while let Some(RemoteRequest { request, reply }) = requests.recv().await {
-        tasks.spawn_local(handle_request(service.clone(), request, reply));
+        let service = service.clone().with_worker_id(registration.id());
+        tasks.spawn_local(handle_request(service, request, reply));
         // Frees the results of tasks that have ended.
         while tasks.try_join_next().is_some() {}
+        detached_tasks.wait_for_fewer_than(DETACHED_TASKS_MAX).await;
     }
     while tasks.join_next().await.is_some() {}
+    detached_tasks.wait_for_fewer_than(1).await;
+}
+
+/// The number of detached tasks of the application.
+#[derive(Default)]
+struct DetachedTasks {
+    count: Cell<usize>,
+    task_ended: Notify,
+}
+
+impl DetachedTasks {
+    async fn wait_for_fewer_than(&self, count: usize) {
+        while self.count.get() >= count {
+            self.task_ended.notified().await;
+        }
+    }
+}
+
+impl InFlightCounter for DetachedTasks {
+    fn try_acquire(
+        self: Rc<Self>,
+        _: &RequestHead,
+        _: &ConnectionInfo,
+        ignores_limit: bool,
+    ) -> Option<Box<dyn Any>> {
+        let count = self.count.get();
+        (ignores_limit || count < DETACHED_TASKS_MAX).then(|| {
+            self.count.set(count + 1);
+            Box::new(DetachedTaskPermit(self)) as _
+        })
+    }
+}
+
+/// Counts one detached task until it is dropped.
+struct DetachedTaskPermit(Rc<DetachedTasks>);
+
+impl Drop for DetachedTaskPermit {
+    fn drop(&mut self) {
+        self.0.count.update(|count| count - 1);
+        self.0.task_ended.notify_one();
+    }
 }
 
 async fn handle_request(
@@ -155,6 +212,8 @@ struct RemoteRequest {
 #[doc(alias = "Buffer")]
 pub struct SpawnedService {
     request_sender: mpsc::Sender<RemoteRequest>,
+    /// Fails once the thread has ended.
+    thread_watch: watch::Receiver<()>,
     /// The permit for the next call, or the future that waits for it.
     permit: Option<PermitState>,
 }
@@ -172,9 +231,36 @@ type PermitFuture = Pin<
     >,
 >;
 
+impl SpawnedService {
+    /// Completes when the application's thread has ended: after the last clone of this service was
+    /// dropped, and all of its work has completed, including work that continues after its client
+    /// has disconnected. The future itself does not keep the thread running.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use peregrine::App;
+    /// use peregrine::tower::spawn_tower;
+    ///
+    /// let ours = spawn_tower(|| App::new().get("/hello", || "hello"))?;
+    /// let closed = ours.closed();
+    /// let router: axum::Router = axum::Router::new().nest_service("/ours", ours);
+    /// // Run the server here: `axum::serve(listener, router).with_graceful_shutdown(..).await`.
+    /// # drop(router);
+    /// closed.await;
+    /// # Ok::<_, peregrine::tower::SpawnError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut thread_watch = self.thread_watch.clone();
+        async move { while thread_watch.changed().await.is_ok() {} }
+    }
+}
+
 impl Clone for SpawnedService {
     fn clone(&self) -> Self {
-        Self { request_sender: self.request_sender.clone(), permit: None }
+        let (request_sender, thread_watch) =
+            (self.request_sender.clone(), self.thread_watch.clone());
+        Self { request_sender, thread_watch, permit: None }
     }
 }
 

@@ -4,6 +4,7 @@ use axum::Router;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
+use peregrine::cache::{Idempotency, MemoryIdempotencyStore};
 use peregrine_tower::{Mount, into_make_service, into_tower, spawn_tower};
 use peregrine_web::connection::{ConnectionAddr, ConnectionInfo};
 use peregrine_web::extract::Path;
@@ -219,6 +220,33 @@ fn event_streams_of_a_spawned_application_send_keep_alives() {
             let frame = body.frame().await.expect("a frame").expect("no error");
             assert_eq!(frame.data_ref().map(|data| &data[..]), Some(&b":\n\n"[..]));
         }
+    });
+}
+
+#[test]
+fn a_spawned_application_finishes_work_whose_client_has_disconnected() {
+    let (sender, mut steps) = tokio::sync::mpsc::unbounded_channel();
+    let store = MemoryIdempotencyStore::new();
+    let app = move || {
+        let order = async move || {
+            let _ = sender.send("started");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let _ = sender.send("finished");
+            "ordered"
+        };
+        App::new().wrap(Idempotency::new(store)).post("/orders", order)
+    };
+    in_runtime(async {
+        let service = spawn_tower(app).expect("the application is valid");
+        let closed = service.closed();
+        let request = Request::post("/orders").header("idempotency-key", "\"a1\"");
+        let response = service.oneshot(request.body(String::new()).expect("a request"));
+        tokio::select! {
+            _ = response => panic!("the response comes after the second step"),
+            step = steps.recv() => assert_eq!(step, Some("started")),
+        }
+        closed.await;
+        assert_eq!(steps.try_recv(), Ok("finished"));
     });
 }
 
