@@ -106,7 +106,7 @@ impl UpgradeOptions {
     /// Whether SIGUSR2 starts an upgrade.
     #[doc(hidden)]
     #[must_use]
-    pub fn is_on_sigusr2(&self) -> bool {
+    pub fn upgrades_on_sigusr2(&self) -> bool {
         self.on_sigusr2
     }
 

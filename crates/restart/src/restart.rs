@@ -37,7 +37,7 @@ impl RestartState {
     /// Whether SIGUSR2 upgrades the server.
     #[must_use]
     pub fn upgrades_on_sigusr2(&self) -> bool {
-        lock(&self.handover).as_ref().is_some_and(|handover| handover.is_on_sigusr2())
+        lock(&self.handover).as_ref().is_some_and(|handover| handover.upgrades_on_sigusr2())
     }
 
     /// Whether the server serves and prints nothing to the terminal.

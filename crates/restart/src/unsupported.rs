@@ -19,7 +19,7 @@ impl UpgradeOptions {
         Self(())
     }
 
-    pub fn is_on_sigusr2(&self) -> bool {
+    pub fn upgrades_on_sigusr2(&self) -> bool {
         let Self(()) = self;
         false
     }

@@ -121,8 +121,8 @@ impl HandoverState {
         Self { listener_fds, options, current_exe: current_exe(), quiet }
     }
 
-    pub(crate) fn is_on_sigusr2(&self) -> bool {
-        self.options.is_on_sigusr2()
+    pub(crate) fn upgrades_on_sigusr2(&self) -> bool {
+        self.options.upgrades_on_sigusr2()
     }
 
     /// Sets whether this process shares its sockets with the successor, except the sockets of the

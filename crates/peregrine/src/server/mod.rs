@@ -425,7 +425,7 @@ impl Server {
         let reopen = reopen
             || self.access_log.is_some()
                 && self.config_reloader.as_ref().is_some_and(ConfigReloader::can_reload);
-        HandledSignals { reload, upgrade: self.upgrade_options.is_on_sigusr2(), reopen }
+        HandledSignals { reload, upgrade: self.upgrade_options.upgrades_on_sigusr2(), reopen }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
