@@ -14,7 +14,7 @@ use peregrine_server::{
     BoundListener, Instrumentation, Lifecycle, Limits, OverloadLimits, SocketSharing, WorkerLimits,
 };
 use peregrine_web::App;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 #[cfg(unix)]
 use std::cell::RefCell;
 use std::io;
@@ -219,7 +219,7 @@ impl RunningAdmin {
         if let Err(mpsc::RecvTimeoutError::Timeout) =
             self.thread_events.recv_timeout(SHUTDOWN_TIMEOUT)
         {
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::debug!(target: "peregrine", "the admin listener did not stop in time"),
             );
         }

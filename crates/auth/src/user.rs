@@ -3,7 +3,7 @@
 use crate::challenge::unauthorized;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Parts, Problem};
 use std::any::type_name;
 
@@ -30,7 +30,7 @@ impl<T: Clone + Send + Sync + 'static> FromRequestParts for User<T> {
             return Err(unauthorized("missing-credentials", detail, challenges.iter().cloned()));
         }
         let name = type_name::<T>();
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::error!(target: "peregrine", "the handler needs a User<{name}>; wrap it in an `Authenticate` that creates one"),
         );
         let detail = "the server lacks something that it needs for this request; its log says what";

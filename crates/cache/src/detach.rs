@@ -1,7 +1,9 @@
 //! Work that continues after the client that started it has disconnected.
 
 use peregrine_web::in_flight::{InFlightHandle, InFlightPermit};
-use peregrine_web::panic::{catch_log_panic, catch_panic, catch_unwind_future, in_span, log_panic};
+use peregrine_web::panic::{
+    catch_panic, catch_subscriber_panic, catch_unwind_future, in_span, log_panic,
+};
 use peregrine_web::trace;
 use peregrine_web::{Request, Response, Service};
 use std::any::Any;
@@ -94,7 +96,7 @@ impl TelemetryContext {
     /// Returns the span and trace of the current request.
     fn current() -> Self {
         let (mut span, trace) = (Span::none(), trace::current());
-        catch_log_panic(|| span = Span::current());
+        catch_subscriber_panic(|| span = Span::current());
         Self { span, trace }
     }
 

@@ -9,7 +9,7 @@ use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LEN
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use peregrine_web::extract::Requirements;
 use peregrine_web::memory::{MemoryPressure, pressure};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::response::NoCompression;
 use peregrine_web::{
     Body, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service, pool,
@@ -216,7 +216,7 @@ impl Compression {
             }
             Err(error) => {
                 // Send the content unencoded, unless the encoder has consumed it.
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::error!(target: "peregrine", %coding, %error, "a response could not be compressed"),
                 );
                 add_vary(&mut response);

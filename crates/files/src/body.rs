@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use peregrine_web::body::{BodyError, BodyPart, FileBody};
 use peregrine_web::memory::MemoryReservation;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -97,7 +97,7 @@ impl FileStream {
     /// Logs a read error and fails the body: the length was already announced, so the response must
     /// be aborted.
     fn fail<T>(&mut self, error: io::Error) -> Poll<Option<Result<T, BodyError>>> {
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::error!(target: "peregrine", %error, "a file could not be read to its end"),
         );
         self.segments.clear();

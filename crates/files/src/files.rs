@@ -13,7 +13,7 @@ use crate::respond::respond;
 use crate::target::FilePath;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, StatusCode};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::response::{Html, IntoResponse};
 use peregrine_web::{Parts, Problem, Request, RequestHead, Response, Service};
 use std::cell::RefCell;
@@ -100,7 +100,7 @@ impl Files {
     pub fn dir(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         if !root.is_dir() {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(
                     target: "peregrine", root = %root.display(),
                     "the directory to serve files from does not exist: create it, or use another path",
@@ -419,7 +419,7 @@ fn not_found() -> Response {
 }
 
 fn io_error_response(path: &str, error: &io::Error) -> Response {
-    catch_log_panic(
+    catch_subscriber_panic(
         || tracing::error!(target: "peregrine", path, %error, "a file could not be read"),
     );
     if is_resource_exhausted(error) {

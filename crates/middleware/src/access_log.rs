@@ -4,7 +4,7 @@ use crate::request_id::{self, RequestId};
 use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -132,7 +132,7 @@ impl Drop for LogRecord {
         // The level is part of an event's static metadata, so each level needs its own macro call.
         macro_rules! log {
             ($level:expr, $text:literal) => {
-                catch_log_panic(|| tracing::event!(
+                catch_subscriber_panic(|| tracing::event!(
                     target: ACCESS_LOG_TARGET,
                     $level,
                     method = self.request.head.method_str(),

@@ -2,7 +2,7 @@
 
 use crate::snapshot::RequestSnapshot;
 use http::StatusCode;
-use peregrine_web::panic::{catch_log_panic, drop_panic_payload};
+use peregrine_web::panic::{catch_subscriber_panic, drop_panic_payload};
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service};
 use std::any::Any;
 use std::fmt;
@@ -72,7 +72,7 @@ impl CatchPanic {
     }
 
     fn respond(&self, info: &PanicInfo<'_>) -> Response {
-        catch_log_panic(|| {
+        catch_subscriber_panic(|| {
             tracing::error!(
                 panic = info.message,
                 method = info.head.method_str(),

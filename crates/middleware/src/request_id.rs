@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Middleware, Parts, Problem, Request, Response, Service};
 use std::cell::Cell;
 use std::fmt;
@@ -186,7 +186,7 @@ fn write_hex(number: u64, output: &mut [u8]) {
 impl FromRequestParts for RequestId {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         from_parts(parts).ok_or_else(|| {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs the request's id; add `.wrap(SetRequestId::new())` around it")
             });

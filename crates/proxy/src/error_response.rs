@@ -4,7 +4,7 @@ use crate::attempt::AttemptError;
 use crate::proxy::ReverseProxy;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{BodyError, Parts, Problem};
 
 /// Why a request got no response from an upstream.
@@ -31,7 +31,7 @@ impl ReverseProxy {
             return Problem::new(StatusCode::BAD_REQUEST, "invalid-target", detail);
         }
         let upstream = &self.upstreams.set().upstreams[index];
-        catch_log_panic(|| {
+        catch_subscriber_panic(|| {
             tracing::warn!(
                 target: "peregrine",
                 upstream = %upstream,

@@ -5,7 +5,7 @@
 //! occupies the most slots loses the response that it has not read for the longest time.
 
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -140,7 +140,7 @@ impl Slots {
         if let Some(response) = victim.and_then(|victim| victim.response.borrow().clone())
             && let Some(response) = response.upgrade()
         {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::debug!(
                     target: "peregrine",
                     "an unread response is aborted: its connection to the upstream is needed"

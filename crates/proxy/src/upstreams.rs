@@ -5,7 +5,7 @@ use crate::error::UpstreamError;
 use crate::upstream_tls::{UpstreamTls, native_roots_config};
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -299,7 +299,7 @@ impl UpstreamSet {
         let upstream = &self.upstreams[index];
         upstream.failures.store(0, Ordering::Relaxed);
         if upstream.unhealthy_until.swap(0, Ordering::Relaxed) != 0 {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::info!(
                     target: "peregrine",
                     upstream = %upstream,
@@ -318,7 +318,7 @@ impl UpstreamSet {
         }
         let until = self.unhealthy_until(now());
         if upstream.unhealthy_until.swap(until, Ordering::Relaxed) == 0 {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::warn!(
                     target: "peregrine",
                     upstream = %upstream,
@@ -350,7 +350,7 @@ impl UpstreamSet {
             Ok(()) => {
                 upstream.check_failures.store(0, Ordering::Relaxed);
                 if upstream.is_failing_checks.swap(false, Ordering::Relaxed) {
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::info!(
                             target: "peregrine",
                             upstream = %upstream,
@@ -366,7 +366,7 @@ impl UpstreamSet {
                 if failed >= self.failures_max
                     && !upstream.is_failing_checks.swap(true, Ordering::Relaxed)
                 {
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::warn!(
                             target: "peregrine",
                             upstream = %upstream,

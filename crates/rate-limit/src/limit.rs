@@ -10,7 +10,7 @@ use crate::spec::LimitSpec;
 use crate::stats::{AtomicStats, RateLimitStats};
 use crate::table::Table;
 use http::{HeaderValue, StatusCode};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Parts, Problem};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -303,7 +303,7 @@ impl RateLimit {
         });
         compiled.as_ref().ok_or_else(|| {
             let errors = self.config_errors().join("; ");
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::error!(target: "peregrine", "a rate limit has invalid settings: {errors}"),
             );
             let detail = "A rate limit of the server has invalid settings; the log has details.";

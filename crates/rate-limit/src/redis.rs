@@ -9,7 +9,7 @@ use ::redis::{Client, RedisError, Script};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use peregrine_web::Problem;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -193,7 +193,7 @@ impl RedisStore {
         CONNECTIONS.with_borrow_mut(|all| all.remove(&self.shared.id));
         self.shared.retry_at.store(now.saturating_add(BACKOFF), Relaxed);
         let when_down = self.when_down;
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::warn!(target: "peregrine", error, ?when_down, "Redis failed to count a request for a rate limit"),
         );
     }

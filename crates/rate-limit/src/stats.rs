@@ -1,6 +1,6 @@
 //! Statistics of limits.
 
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Statistics of a [`RateLimit`](crate::RateLimit) since it was created, over all workers.
@@ -36,7 +36,7 @@ impl AtomicStats {
         if std::iter::successors(Some(1_u64), |power| power.checked_mul(10))
             .any(|power| power == before + 1)
         {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::warn!(
                     target: "peregrine", limit = name, times = before + 1,
                     "the table of a rate limit has no room for a new key, which inherits another key's debt: \

@@ -1,6 +1,6 @@
 //! Sends the state of a server to the service manager (sd_notify).
 
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use rustix::time::{ClockId, clock_gettime};
 use std::env;
 use std::ffi::OsStr;
@@ -30,7 +30,7 @@ impl ServiceManager {
         match Self::from_address(&name) {
             Ok(manager) => Some(manager),
             Err(error) => {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", %error, ?name,
                     "{ENV_VAR} does not name a usable socket")
                 });
@@ -87,7 +87,7 @@ impl ServiceManager {
     /// continues.
     fn send(&self, text: &str) {
         if let Err(error) = self.socket.send_to_addr(text.as_bytes(), &self.address) {
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::warn!(target: "peregrine", %error, text, "cannot notify the service manager"),
             );
         }

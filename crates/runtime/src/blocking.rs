@@ -2,7 +2,7 @@
 
 use crate::threads;
 use peregrine_server::{Heartbeat, PollWatchdog};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::io;
 use std::sync::Weak;
 use std::thread;
@@ -24,7 +24,7 @@ pub(crate) fn start_blocking_watchdog(
         while let Some(blocked) = watchdog.check(start.elapsed()) {
             for poll in blocked {
                 let (worker, route, time) = (poll.worker, poll.route, poll.time);
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", route, worker, ?time, budget = ?threshold,
                     "a handler blocks its thread, and all connections of the worker with it; use \
                     peregrine::spawn_blocking or tokio::task::spawn_blocking for blocking calls \

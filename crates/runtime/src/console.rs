@@ -3,14 +3,14 @@
 use crate::error::Error;
 use crate::listen::bind::ListenAddr;
 use crate::report::ShutdownReport;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::io::{self, Write as _};
 
 /// Logs a message if a `tracing` subscriber enables it. Otherwise prints it, unless the server is
 /// quiet.
 pub fn report(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::INFO) {
-        catch_log_panic(|| tracing::info!(target: "peregrine", "{text}"));
+        catch_subscriber_panic(|| tracing::info!(target: "peregrine", "{text}"));
     } else if !quiet {
         print_line(text);
     }
@@ -26,7 +26,7 @@ fn print_line(text: &str) {
 #[cfg(any(all(target_os = "linux", feature = "restart"), feature = "config"))]
 pub fn report_error(text: &str, quiet: bool) {
     if tracing::enabled!(target: "peregrine", tracing::Level::ERROR) {
-        catch_log_panic(|| tracing::error!(target: "peregrine", "{text}"));
+        catch_subscriber_panic(|| tracing::error!(target: "peregrine", "{text}"));
     } else if !quiet {
         print_line(text);
     }

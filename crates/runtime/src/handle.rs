@@ -7,7 +7,7 @@ use crate::signals::{HandledSignals, SignalAction, Signals};
 use peregrine_admin::internal::LogControl;
 use peregrine_restart::internal::{ReloadGuard, RestartState, UpgradeHost};
 use peregrine_server::{Lifecycle, WorkerReport};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use tokio::sync::watch;
@@ -116,7 +116,7 @@ impl ServerHandle {
     pub(crate) fn run_reload(&self) {
         let has_handed_over = self.restart.record_reload_request(self);
         if has_handed_over {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::warn!(target: "peregrine",
                 "another process has taken over from this one: reload that process")
             });
@@ -124,7 +124,7 @@ impl ServerHandle {
         }
         match self.reload.get().and_then(Weak::upgrade) {
             Some(reload) => reload(RestartState::begin_reload(&self.restart)),
-            None => catch_log_panic(
+            None => catch_subscriber_panic(
                 || tracing::warn!(target: "peregrine", "there is nothing to reload"),
             ),
         }
@@ -141,7 +141,7 @@ impl ServerHandle {
     pub fn reopen_logs(&self) {
         match self.access_log.get() {
             Some(control) => control.reopen(),
-            None => catch_log_panic(
+            None => catch_subscriber_panic(
                 || tracing::warn!(target: "peregrine", "there is no log file to reopen"),
             ),
         }

@@ -15,7 +15,7 @@ use peregrine_acme::AcmeClientThread;
 use peregrine_admin::internal::{AccessLogFlush, RunningAdmin};
 use peregrine_restart::internal::InheritedListeners;
 use peregrine_server::{Heartbeat, Lifecycle, Limits, WorkerStats};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -310,7 +310,7 @@ impl RunningServer {
                 self.report.force_closed.extend(report.force_closed);
             }
             Err(error) => {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::error!(target: "peregrine", worker, %error,
                     "a worker failed; the server shuts down")
                 });

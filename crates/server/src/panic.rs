@@ -1,6 +1,6 @@
 //! Catches panics of application code, including its destructors, so that the server continues.
 
-use peregrine_web::panic::{self, catch_log_panic, drop_panic_payload};
+use peregrine_web::panic::{self, catch_subscriber_panic, drop_panic_payload};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ pub(crate) fn catch_panic<T>(source: &str, run: impl FnOnce() -> T) -> Option<T>
     let result = catch_unwind(AssertUnwindSafe(run));
     let log = |panic| {
         let panic = panic_message(panic);
-        catch_log_panic(|| tracing::error!(target: "peregrine", panic, "{source} panicked"));
+        catch_subscriber_panic(|| tracing::error!(target: "peregrine", panic, "{source} panicked"));
     };
     result.map_err(log).ok()
 }

@@ -12,7 +12,7 @@ use crate::worker::locals::install_clock;
 use crate::worker::{Worker, WorkerLimits, shutdown};
 use peregrine_driver::Driver;
 use peregrine_web::built::BuiltApp;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
@@ -137,7 +137,7 @@ fn log_rejections(instrumentation: &Instrumentation) -> bool {
     let reasons: Vec<_> =
         rejections.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let reasons = reasons.join(", ");
-    catch_log_panic(|| {
+    catch_subscriber_panic(|| {
         tracing::info!(target: "peregrine", reasons,
         "requests or handshakes were rejected; the DEBUG level logs each one")
     });

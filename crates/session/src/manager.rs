@@ -8,7 +8,7 @@ use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
 use peregrine_web::extract::Requirements;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service};
 use std::fmt;
@@ -288,7 +288,7 @@ impl SessionSettings {
 }
 
 fn store_problem(message: &str, error: &session_store::Error) -> Problem {
-    catch_log_panic(|| tracing::error!(target: "peregrine", %error, "{message}"));
+    catch_subscriber_panic(|| tracing::error!(target: "peregrine", %error, "{message}"));
     let detail = "The server could not reach its session store. Try again later.";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "session-store", detail)
 }
@@ -299,7 +299,7 @@ fn save_problem(error: session_store::Error) -> Problem {
 
 /// The response if a session ended while a request added something to it.
 fn session_ended() -> Problem {
-    catch_log_panic(|| {
+    catch_subscriber_panic(|| {
         tracing::warn!(
             target: "peregrine",
             "a session ended while a request that changed it was served, and the change is lost: another request \
@@ -311,7 +311,7 @@ fn session_ended() -> Problem {
 }
 
 fn too_large(reason: &str) -> Problem {
-    catch_log_panic(
+    catch_subscriber_panic(
         || tracing::error!(target: "peregrine", "a session is too large to be saved: {reason}"),
     );
     let detail = "The session is too large; the server's log has details.";

@@ -4,7 +4,7 @@ use crate::backend::LoadedSession;
 use crate::manager::SessionSettings;
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
@@ -75,7 +75,7 @@ impl Session {
         match T::deserialize(value) {
             Ok(value) => Some(value),
             Err(error) => {
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::warn!(target: "peregrine", name, %error, "a session value does not have the expected type"),
                 );
                 None
@@ -186,7 +186,7 @@ impl SessionState {
 }
 
 fn serialize_problem(name: &str, error: &dyn fmt::Display) -> Problem {
-    catch_log_panic(
+    catch_subscriber_panic(
         || tracing::error!(target: "peregrine", name, %error, "a value cannot be saved in a session"),
     );
     let detail = "the server could not save a session value; its log says why";
@@ -237,7 +237,7 @@ async fn current_session(parts: &mut Parts) -> Result<Option<Session>, Problem> 
 impl FromRequestParts for Session {
     async fn from_request_parts(parts: &mut Parts) -> Result<Self, Problem> {
         current_session(parts).await?.ok_or_else(|| {
-            catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.wrap(SessionManager::new(store))` around it"));
+            catch_subscriber_panic(|| tracing::error!(target: "peregrine", "the handler needs a session; add `.wrap(SessionManager::new(store))` around it"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-sessions", detail)
         })

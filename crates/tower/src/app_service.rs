@@ -13,8 +13,8 @@ use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::DEFAULT_BODY_BYTES_MAX;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::RequestHead;
-use peregrine_web::panic::catch_log_panic;
 use peregrine_web::panic::catch_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::{IdentitySources, PrivateResponse};
 use peregrine_web::selection::MountInfo;
 use peregrine_web::{App, Body, BuildError, IntoResponse, Problem, Request, Response};
@@ -250,7 +250,7 @@ fn strip_body(response: &mut Response) {
 }
 
 fn upgrade_unsupported() -> Response {
-    catch_log_panic(|| {
+    catch_subscriber_panic(|| {
         tracing::error!(target: "peregrine",
         "a handler responded with an upgrade, but the server around it does not offer one")
     });

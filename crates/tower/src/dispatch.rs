@@ -6,7 +6,7 @@ use crate::error::BoxError;
 use crate::extensions::ClientAddr;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -204,7 +204,7 @@ impl Drop for ConnectionToken {
 fn drop_services(services: ConnectionServices) {
     for (_, service) in services {
         if catch_unwind(AssertUnwindSafe(|| drop(service))).is_err() {
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::error!(target: "peregrine", "a connection's service panicked on drop"),
             );
         }

@@ -17,7 +17,7 @@ use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::extract::Requirements;
 use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::{IdentityMarks, PrivateResponse};
 use peregrine_web::{Body, Handler, IntoResponse, Parts, Problem, Request, Response};
 use std::convert::Infallible;
@@ -390,7 +390,7 @@ impl<D: Dispatch> TowerHandler<D> {
         if let Some(on_error) = &self.on_error {
             return on_error(error);
         }
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::error!(target: "peregrine", %error, kind, "a mounted service failed"),
         );
         Problem::new(status, kind, detail).into_response()

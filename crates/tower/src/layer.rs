@@ -16,7 +16,7 @@ use crate::restore::{restore, store_request};
 use http::StatusCode;
 use http_body::Body as HttpBody;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::service::ErasedService;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
@@ -297,7 +297,7 @@ where
 
 #[cold]
 fn layer_error_response(error: &BoxError, status: StatusCode) -> Response {
-    catch_log_panic(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
+    catch_subscriber_panic(|| tracing::error!(target: "peregrine", %error, "a tower layer failed"));
     let detail = "The server could not handle this request.";
     Problem::new(status, "layer-failed", detail).into_response()
 }

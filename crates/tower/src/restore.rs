@@ -9,7 +9,7 @@ use crate::request::to_head;
 use crate::request_table::{CallStarter, RequestOwner, RequestRef, RequestRefExtension};
 use http::StatusCode;
 use peregrine_proto::RequestError;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::service::ErasedService;
 use peregrine_web::{Body, Parts, Problem, Request, RequestHead};
@@ -67,7 +67,7 @@ pub(crate) fn restore(
 }
 
 fn layer_failed(cause: &str) -> Problem {
-    catch_log_panic(
+    catch_subscriber_panic(
         || tracing::error!(target: "peregrine", cause, "a tower layer sent an invalid request"),
     );
     let detail = "The server could not handle this request.";

@@ -14,7 +14,7 @@ use http_body::{Body as HttpBody, Frame};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use peregrine_web::BodyError;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::pipe::{PipeWriter, pipe};
 use peregrine_web::upgrade::{SEND_BUFFER_BYTES_MAX, SendBuffer, UpgradeHandler, Upgraded};
 use std::cell::Cell;
@@ -82,7 +82,7 @@ impl PendingUpgrade {
         UpgradeHandler::new(async move |upgraded| {
             let Self { connection, accept, io } = *self;
             if accept.send(()).is_err() || connection.await.is_err() {
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::error!(target: "peregrine", "hyper did not complete an upgrade"),
                 );
                 return;

@@ -24,7 +24,7 @@ pub use self::sink::Sink;
 use self::queue::{LineQueue, Producer, WriterSignal};
 use self::writer::AccessLogWriter;
 use peregrine_server::WorkerAccessLog as WorkerLog;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
@@ -340,7 +340,7 @@ impl AccessLogFlush {
         self.signal.flush();
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.done.recv_timeout(self.flush_timeout) {
             let (timeout, lines) = (self.flush_timeout, self.metrics.pending());
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::warn!(target: "peregrine", ?timeout, lines,
                 "the last lines of the access log were not written in time and are lost")
             });

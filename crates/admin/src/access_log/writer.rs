@@ -3,7 +3,7 @@
 use super::metrics::AccessLogMetrics;
 use super::queue::{LineQueue, RETAINED_BYTES_MAX, WriterSignal, WriterState};
 use super::sink::Sink;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -84,7 +84,7 @@ impl AccessLogWriter {
         if let Some(next) = self.signal.take_next_sink() {
             // A failure of the new output must be logged again.
             (self.sink, *is_failing) = (next, false);
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::info!(target: "peregrine", log = %self.sink,
                 "the access log has a new output")
             });
@@ -118,20 +118,20 @@ impl AccessLogWriter {
         }
         match self.sink.reopen() {
             Ok(false) => {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", log = %self.sink,
                     "there is no log file to reopen")
                 });
             }
             Ok(true) => {
                 self.metrics.reopened.add(1);
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::info!(target: "peregrine", log = %self.sink,
                     "the access log was reopened")
                 });
             }
             Err(error) => {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::error!(target: "peregrine", log = %self.sink, %error,
                     "the access log cannot be reopened; writing continues to the old file")
                 });
@@ -144,13 +144,13 @@ impl AccessLogWriter {
 fn report_outcome(sink: &Sink, result: io::Result<()>, lost: u64, is_failing: &mut bool) {
     match result {
         Ok(()) if std::mem::replace(is_failing, false) => {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::info!(target: "peregrine", log = %sink,
                 "the access log can be written again")
             });
         }
         Err(error) if !std::mem::replace(is_failing, true) => {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(target: "peregrine", log = %sink, %error, lost,
                 "the access log cannot be written; lost lines are counted")
             });

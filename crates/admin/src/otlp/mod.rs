@@ -27,7 +27,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use peregrine_server::{SpanRecorder, TraceConfig};
 #[cfg(feature = "config")]
 use peregrine_settings::ServerConfig;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::trace::{TraceContext, is_unsampled};
 use std::collections::HashMap;
 use std::fmt;
@@ -320,7 +320,7 @@ pub fn flush() {
     match receiver.recv_timeout(timeout) {
         Ok(results) => {
             for error in results.into_iter().filter_map(Result::err) {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                     "the last spans could not be sent")
                 });
@@ -328,7 +328,7 @@ pub fn flush() {
         }
         Err(_) => {
             let spans = span_queue::queued();
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::warn!(target: "peregrine", ?timeout, spans,
                 "the last spans were not sent in time")
             });

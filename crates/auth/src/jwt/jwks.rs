@@ -2,7 +2,7 @@
 
 use super::keys::KeySet;
 use bytes::Bytes;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::timer;
 use std::fmt;
 use std::future::poll_fn;
@@ -282,7 +282,7 @@ impl Inner {
                 cached.fetched_at = Some(now);
             }
             Err(error) => {
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::error!(target: "peregrine", error, "the keys of a token issuer could not be fetched"),
                 );
             }

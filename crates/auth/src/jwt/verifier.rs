@@ -14,7 +14,7 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header};
 use peregrine_web::extract::FromRequestParts;
 use peregrine_web::extract::Requirements;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -277,7 +277,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
 
 fn find_verifier(parts: &Parts) -> Result<JwtVerifier, Problem> {
     parts.states().get::<JwtVerifier>().cloned().ok_or_else(|| {
-        catch_log_panic(|| tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states"));
+        catch_subscriber_panic(|| tracing::error!(target: "peregrine", "the handler needs a `JwtVerifier` among the application's states"));
         let detail = "the server lacks something that it needs for this request; its log says what";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-state", detail)
     })

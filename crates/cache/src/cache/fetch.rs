@@ -7,8 +7,8 @@ use super::store::FlightLeader;
 use super::{CacheSettings, evaluate_conditions};
 use crate::detach::{PanicPayload, call_catching_panic};
 use http::StatusCode;
-use peregrine_web::panic::catch_log_panic;
 use peregrine_web::panic::catch_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{Body, Parts, Request, RequestHead, Response, Service};
 use std::panic::resume_unwind;
@@ -58,7 +58,7 @@ impl<S: Service> Fetch<S> {
         let fallback =
             stale.clone().filter(|(_, freshness)| is_failure && *freshness < Freshness::Expired);
         if let Some((entry, _)) = fallback {
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::warn!(target: "peregrine", path = head.path(), "a stale response was sent in place of an error"),
             );
             // The stale response replaces the panic, which must still be logged.

@@ -3,7 +3,7 @@
 use super::store::{
     ClaimResult, Fingerprint, IdempotencyStore, IdempotencyStoreError, IdempotentOutcome,
 };
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,7 +103,7 @@ impl MemoryIdempotencyStore {
             (result, should_log)
         };
         if should_log {
-            catch_log_panic(|| log_full(is_anonymous));
+            catch_subscriber_panic(|| log_full(is_anonymous));
         }
         result
     }

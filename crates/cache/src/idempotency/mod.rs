@@ -21,7 +21,7 @@ use key::{fingerprint, idempotency_key, is_same_client, is_same_request, storage
 use peregrine_web::extract::FromRequest;
 use peregrine_web::in_flight::InFlightHandle;
 use peregrine_web::memory::MemoryReservation;
-use peregrine_web::panic::{catch_log_panic, catch_unwind_future};
+use peregrine_web::panic::{catch_subscriber_panic, catch_unwind_future};
 use peregrine_web::private_response::{
     IdentityMarks, IdentitySource, IdentitySources, PrivateResponse,
 };
@@ -397,14 +397,14 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
     ) -> Response {
         if releases_key || response.status == StatusCode::SWITCHING_PROTOCOLS {
             if let Err(error) = self.store.release(key, claim).await {
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::error!(target: "peregrine", %error, "an idempotency key could not be freed"),
                 );
             }
             return response;
         }
         let outcome = if shared_scope.is_some_and(|scope| scope.is_private_response(&response)) {
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::error!(target: "peregrine", "a response to an idempotency key is not stored, because neither Authorization nor X-Api-Key identifies its client: set Idempotency::scope"),
             );
             IdempotentOutcome::NotStored
@@ -429,7 +429,7 @@ impl<S: IdempotencyStore> IdempotencySettings<S> {
         if let Err(error) = self.store.complete(key, claim, outcome, self.retention).await {
             // The key stays claimed until the end of its lease, so nothing is executed twice before
             // then.
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::error!(target: "peregrine", %error, "the outcome of a request with an idempotency key could not be stored"),
             );
         }
@@ -544,7 +544,7 @@ fn store_full(time: Duration) -> Problem {
 }
 
 fn store_unavailable(error: &IdempotencyStoreError) -> Problem {
-    catch_log_panic(
+    catch_subscriber_panic(
         || tracing::error!(target: "peregrine", %error, "an idempotency key could not be looked up"),
     );
     let detail =

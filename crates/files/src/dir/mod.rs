@@ -8,7 +8,7 @@ use crate::listing::{DirEntry, LISTING_MAX};
 use crate::metadata::{FileContent, FileMetadata, ResolvedFile, media_type};
 use crate::target::FilePath;
 use beneath::Root;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ impl Dir {
             Ok(resolution) => Ok(resolution),
             Err(error) if is_not_found(&error) => Ok(Resolution::NotFound),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::warn!(target: "peregrine", path = target.path, "a file is not readable"),
                 );
                 Ok(Resolution::NotFound)

@@ -4,7 +4,7 @@ use crate::random::{Hex, random_bytes};
 use hmac::{Hmac, Mac};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{Parts, Problem, RequestHead};
 use sha2::Sha256;
@@ -175,7 +175,7 @@ impl FromRequestParts for CsrfToken {
         // A page that contains the token is for one visitor only.
         PrivateResponse::mark(parts);
         current_token(&parts.head).ok_or_else(|| {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs a CSRF token; add `.wrap(Csrf::new().tokens(key))` around it")
             });

@@ -3,7 +3,7 @@
 use crate::random::{Hex, random_bytes};
 use http::StatusCode;
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::{Parts, Problem};
 use std::cell::Cell;
@@ -48,7 +48,7 @@ impl FromRequestParts for CspNonce {
         // A page that contains the nonce is for one request only.
         PrivateResponse::mark(parts);
         current_nonce().ok_or_else(|| {
-            catch_log_panic(|| tracing::error!(target: "peregrine",
+            catch_subscriber_panic(|| tracing::error!(target: "peregrine",
                 "the handler needs a nonce; add `.wrap(SecurityHeaders::new().csp(..))` around it, with NONCE in the policy"));
             let detail = "the server lacks something that it needs for this request; its log says what";
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "missing-csp-nonce", detail)

@@ -6,7 +6,7 @@ use super::file_watcher::FileWatcher;
 use peregrine_restart::internal::ReloadGuard;
 use peregrine_runtime::internal::ReloadFn;
 use peregrine_tls::TlsConfig;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -118,15 +118,17 @@ impl CertificateReloader {
             let until_check = next_check.saturating_duration_since(Instant::now());
             match events.recv_timeout(until_check.min(self.file_poll_timeout())) {
                 // Dropping `_guard` reports that the reload is complete.
-                Ok(ReloaderEvent::Reload(_guard)) => catch_log_panic(|| self.reload()),
+                Ok(ReloaderEvent::Reload(_guard)) => catch_subscriber_panic(|| self.reload()),
                 #[cfg(feature = "tls-watch")]
                 Ok(ReloaderEvent::FilesChanged) => {
                     let requests = debounce(events);
                     // Reloads only the certificates whose files have changed. If a reload was also
                     // requested, all are reloaded after that.
-                    catch_log_panic(|| self.check_files());
+                    catch_subscriber_panic(|| self.check_files());
                     match requests {
-                        Some(requests) if !requests.is_empty() => catch_log_panic(|| self.reload()),
+                        Some(requests) if !requests.is_empty() => {
+                            catch_subscriber_panic(|| self.reload())
+                        }
                         Some(_) => {}
                         None => return,
                     }
@@ -134,11 +136,11 @@ impl CertificateReloader {
                 Ok(ReloaderEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     #[cfg(feature = "tls-watch")]
-                    catch_log_panic(|| self.check_files());
+                    catch_subscriber_panic(|| self.check_files());
                     let now = Instant::now();
                     if now >= next_check {
                         next_check = now + EXPIRY_CHECK_INTERVAL;
-                        catch_log_panic(|| self.check_due_reloads(now));
+                        catch_subscriber_panic(|| self.check_due_reloads(now));
                     }
                 }
             }
@@ -198,7 +200,7 @@ impl CertificateReloader {
             .retain(|_, warned_at| now.saturating_duration_since(*warned_at) < WARNING_INTERVAL);
         for warning in self.tls_configs.iter().flat_map(|tls| tls.status().warnings) {
             self.warned_at.entry(warning.to_string()).or_insert_with_key(|warning| {
-                catch_log_panic(|| tracing::warn!(target: "peregrine", "{warning}"));
+                catch_subscriber_panic(|| tracing::warn!(target: "peregrine", "{warning}"));
                 now
             });
         }

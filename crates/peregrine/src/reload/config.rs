@@ -14,7 +14,7 @@ use peregrine_server::{
 use peregrine_settings::internal::{ReloadMetrics, diff, summary, wait_until_stable};
 use peregrine_settings::{AccessLogConfig, ServerConfig};
 use peregrine_web::TrustedProxies;
-use peregrine_web::panic::{catch_log_panic, drop_panic_payload};
+use peregrine_web::panic::{catch_subscriber_panic, drop_panic_payload};
 use std::fmt::Write as _;
 use std::io;
 use std::num::NonZeroUsize;
@@ -256,7 +256,7 @@ impl ConfigReloader {
             while let Ok(mut guard) = requests.recv() {
                 // One reload serves all requests that have arrived so far.
                 requests.try_iter().for_each(|other| guard.join(other));
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     if let Err(error) = self.reload() {
                         // The service manager shows this as the status of the server.
                         let message = format!("serving; the configuration is unchanged: {error}");

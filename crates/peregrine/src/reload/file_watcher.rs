@@ -7,7 +7,7 @@
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl FileWatcher {
         };
         let watcher = notify::recommended_watcher(on_event)
             .inspect_err(|error| {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                     "changed certificates are noticed up to a minute late, because the system \
                      does not report file changes")
@@ -74,7 +74,7 @@ impl FileWatcher {
             match watcher.watch(&directory, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(watched.insert(directory)),
                 Err(error) => {
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::warn!(target: "peregrine",
                         directory = %directory.display(), %error,
                         "changed certificates are noticed up to a minute late, because their \

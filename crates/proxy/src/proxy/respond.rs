@@ -7,7 +7,7 @@ use crate::headers;
 use crate::tunnel::copy_bidirectional;
 use http::header::{CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Method, StatusCode};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::upgrade::UpgradeHandler;
 use peregrine_web::{Body, Problem, Response};
 
@@ -32,7 +32,7 @@ impl ReverseProxy {
         };
         if let Some(violation) = violation {
             let upstream = &self.upstreams.set().upstreams[index];
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::warn!(
                     target: "peregrine",
                     upstream = %upstream,
@@ -58,7 +58,7 @@ impl ReverseProxy {
                 match upgraded.await {
                     Ok(upgraded) => copy_bidirectional(client, upgraded, idle_timeout).await,
                     Err(error) => {
-                        catch_log_panic(|| {
+                        catch_subscriber_panic(|| {
                             tracing::warn!(
                                 target: "peregrine",
                                 %error,

@@ -10,7 +10,7 @@ use peregrine_tls::TicketKeys;
 use peregrine_tls::TlsConfig;
 use peregrine_web::TrustedProxies;
 #[cfg(feature = "tls")]
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -260,7 +260,7 @@ impl ListenerSettings {
         if let (Some(keys), false) = (self.ticket_keys(), secrets.is_empty())
             && let Err(error) = keys.replace_generated_keys(secrets.iter().copied())
         {
-            catch_log_panic(
+            catch_subscriber_panic(
                 || tracing::warn!(target: "peregrine", %error, "cannot use the old ticket keys"),
             );
         }

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 use crate::worker::lifecycle::{Lifecycle, race, run_until};
 use peregrine_driver::{Driver, Listener, Stream};
 use peregrine_web::memory::{self, MemoryPressure};
-use peregrine_web::panic::{catch_log_panic, catch_unwind_future, drop_panic_payload};
+use peregrine_web::panic::{catch_subscriber_panic, catch_unwind_future, drop_panic_payload};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -143,7 +143,7 @@ impl<D: Driver> Acceptor<D> {
                 }
                 // Usually, the peer has closed the connection before it was accepted.
                 Some(Err(error)) if is_transient(&error) => {
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::debug!(target: "peregrine", %error,
                             "a connection failed before it was accepted");
                     });
@@ -155,7 +155,7 @@ impl<D: Driver> Acceptor<D> {
                     // The connection stays in the backlog until a resource is freed. Retrying
                     // without a pause would spin, and giving up would end the server.
                     let remedy = remedy_for(&error);
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
                             "cannot accept{remedy}");
                     });
@@ -286,7 +286,7 @@ impl<D: Driver> Acceptor<D> {
             // The other worker has closed its queue since `pick_worker`.
             Ok(Err(handoff)) => self.open_handoff(permit, handoff),
             Err(error) => {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::debug!(target: "peregrine", %error,
                         "a connection failed while being handed over");
                 });
@@ -326,7 +326,7 @@ impl<D: Driver> Acceptor<D> {
             Ok(stream) => self.open(permit, stream),
             Err(error) => {
                 let remedy = remedy_for(&error);
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", %error,
                         "cannot take over a connection{remedy}");
                 });
@@ -403,7 +403,7 @@ impl<D: Driver> Acceptor<D> {
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Some(Err(error)) => {
                     let remedy = remedy_for(&error);
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::warn!(target: "peregrine", %error, retry_in = ?pause,
                         "cannot accept the rest of the backlog{remedy}")
                     });

@@ -13,7 +13,7 @@ use crate::worker::lifecycle::ForceClosed;
 use peregrine_driver::{Driver, Stream};
 use peregrine_tls::TlsConnectionError;
 use peregrine_web::memory::{self, MemoryPressure};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::io;
 use std::task::Poll;
 
@@ -36,7 +36,7 @@ impl<D: Driver> Connection<D> {
             WakeReason::ForceClose => Some(self.force_close(state)),
             // Only sending a file fails with this error: see `Stream::send_file`.
             WakeReason::Io(io::ErrorKind::UnexpectedEof) => {
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::error!(target: "peregrine", peer = %self.info.peer,
                     "a file was truncated while it was sent, or could not be read, so the response \
                      was cut short: replace files by renaming new ones over them")
@@ -122,7 +122,7 @@ impl<D: Driver> Connection<D> {
         self.deactivate(state);
         self.guard.record_close(reason);
         let peer = &self.info.peer;
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::debug!(target: "peregrine", %peer, ended = %reason, "connection ended"),
         );
         Poll::Ready(())

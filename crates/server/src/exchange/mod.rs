@@ -28,7 +28,7 @@ use peregrine_web::built::MatchedEndpoint;
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::head::RequestHead;
 use peregrine_web::memory::MemoryReservation;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::PrivateResponse;
 use peregrine_web::problem::LoadShed;
 use peregrine_web::response::AfterResponse;
@@ -185,7 +185,7 @@ impl Exchange {
 
     /// Runs `log`, which writes a log line, inside the request's span.
     pub(crate) fn in_span(&self, log: impl FnOnce()) {
-        catch_log_panic(|| self.span.in_scope(log));
+        catch_subscriber_panic(|| self.span.in_scope(log));
     }
 
     /// Logs a panic of application code together with its request. `source` names the code, such as
@@ -436,7 +436,7 @@ impl Drop for Exchange {
 fn log_blocking_request(pattern: Option<&str>, head: &RequestHead) {
     let route = pattern.map(display_pattern).unwrap_or_default();
     let (method, path) = (head.method_str(), head.path());
-    catch_log_panic(|| {
+    catch_subscriber_panic(|| {
         tracing::warn!(target: "peregrine", %route, method, path,
         "this request's handler, inside a mounted service, blocked its thread")
     });

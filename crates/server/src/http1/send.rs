@@ -16,7 +16,7 @@ use peregrine_driver::{Driver, FileRange, Stream};
 use peregrine_proto::Date;
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_web::body::{BodyError, BodyPart};
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Problem, Response};
 use std::task::{Context, Poll};
 
@@ -93,7 +93,7 @@ impl Http1 {
                 self.exchange.report_request();
                 return Action::Upgrade(upgrade_handler);
             }
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(target: "peregrine",
                 "a handler responded with an upgrade to a request that did not request one, or \
                  whose body was not read; the peer got a 500")

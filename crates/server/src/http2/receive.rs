@@ -16,7 +16,7 @@ use peregrine_proto::h2::{Event, Request, StreamKey};
 use peregrine_proto::{BodyLength, RequestError, Version};
 use peregrine_web::body::BodyError;
 use peregrine_web::head::RequestHead;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::pipe::pipe;
 use peregrine_web::{Body, pool};
 use std::mem::take;
@@ -75,7 +75,7 @@ impl Http2 {
                 Event::End { stream } => self.on_end_stream(stream, conn),
                 Event::RequestError { stream, error } => self.reject_stream(stream, error, conn),
                 Event::Reset { stream, cause } => {
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::debug!(target: "peregrine", peer = %conn.info.peer,
                         id = stream.id(), ?cause, "a stream was reset")
                     });
@@ -87,13 +87,13 @@ impl Http2 {
                 // closed stream. No exchange is affected.
                 Event::StreamError { id, error } => {
                     conn.worker.instrumentation.metrics().record_violation(Violation::Http2(error));
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::debug!(target: "peregrine", peer = %conn.info.peer, id,
                         reject = %error, "a stream was refused")
                     });
                 }
                 Event::GoAway { code } => {
-                    catch_log_panic(|| {
+                    catch_subscriber_panic(|| {
                         tracing::debug!(target: "peregrine", peer = %conn.info.peer, ?code,
                         "the peer sent GOAWAY")
                     });

@@ -13,7 +13,7 @@ use peregrine_driver::Driver;
 use peregrine_proto::h1::{BodyFraming, ResponseLength};
 use peregrine_proto::h2::{ErrorCode, MoreData, StreamKey};
 use peregrine_web::body::BodyError;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Problem, Response};
 use std::mem::take;
 use std::task::{Context, Poll};
@@ -59,7 +59,7 @@ impl Http2 {
                 None => return,
             }
         } else if let Some(upgrade_handler) = response.take_upgrade() {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(target: "peregrine",
                 "a handler responded with an upgrade to a request that did not request one; the \
                  peer got a 500")

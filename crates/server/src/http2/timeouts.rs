@@ -10,7 +10,7 @@ use peregrine_driver::{Driver, Stream as _};
 use peregrine_proto::h2::ErrorCode;
 use peregrine_web::Problem;
 use peregrine_web::body::BodyError;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::task::Context;
 use std::time::Duration;
 
@@ -217,7 +217,7 @@ impl Http2 {
         let request = self.streams.at(slot).exchange.request_name();
         let request = request.map(ToString::to_string).unwrap_or_default();
         let peer = &conn.info.peer;
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::debug!(target: "peregrine", request, %peer, "a stream was reset: {reason}"),
         );
         self.reset_stream(slot, ErrorCode::CANCEL, conn);

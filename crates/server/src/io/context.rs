@@ -15,7 +15,7 @@ use peregrine_proto::{RequestError, h1};
 use peregrine_web::built::MatchedEndpoint;
 use peregrine_web::connection::ConnectionInfo;
 use peregrine_web::head::RequestHead;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::upgrade::UpgradeHandler;
 use std::rc::Rc;
 use std::sync::Once;
@@ -227,7 +227,7 @@ async fn watch_shedding<D: Driver>(worker: Rc<Worker<D>>) {
 fn warn_misdirected(error: RequestError) -> RequestError {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        catch_log_panic(|| {
+        catch_subscriber_panic(|| {
             tracing::warn!(target: "peregrine",
             "a request for https arrived on a plain connection and got a 421: if a gateway in \
              front of this server uses TLS with the clients, name it in Server::trusted_proxies, \

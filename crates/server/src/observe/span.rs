@@ -3,7 +3,7 @@
 use super::metrics::{ErrorType, RequestAttributes};
 use peregrine_proto::Version;
 use peregrine_web::Request;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::route::display_pattern;
 use std::cell::Cell;
 use tracing::field::{self, Empty};
@@ -57,7 +57,7 @@ pub(crate) fn close(span: Span) {
 /// [`SPANS_SKIPPED_AFTER_PANIC`] requests get no span.
 fn catch_subscriber_panic(call_subscriber: impl FnOnce()) {
     let mut has_completed = false;
-    catch_log_panic(|| {
+    catch_subscriber_panic(|| {
         call_subscriber();
         has_completed = true;
     });
@@ -118,7 +118,7 @@ pub(crate) fn otel_span(request: &Request, pattern: Option<&str>) -> Span {
 
 /// Records in the span how its request ended. `summary` is that of `RequestMetrics::summary`.
 pub(crate) fn record_end(span: &Span, summary: (&RequestAttributes, u64, u64)) {
-    catch_log_panic(|| record_fields(span, summary));
+    catch_subscriber_panic(|| record_fields(span, summary));
 }
 
 fn record_fields(span: &Span, (attributes, received, sent): (&RequestAttributes, u64, u64)) {

@@ -10,7 +10,7 @@ use super::lifecycle::{Lifecycle, WorkerReport, race};
 use crate::limits::Limits;
 use crate::observe::Instrumentation;
 use peregrine_driver::Driver;
-use peregrine_web::panic::catch_log_panic;
+use peregrine_web::panic::catch_subscriber_panic;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::pending;
@@ -212,7 +212,7 @@ impl<D: Driver> RemainingWork<D> {
             if !has_warned && now >= started_at + TASK_WARNING_DELAY {
                 has_warned = true;
                 let remaining = deadline.saturating_sub(now);
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::warn!(target: "peregrine", tasks, remaining = ?remaining,
                     "waiting for tasks that outlive their requests: await `Shutdown::requested` in \
                      endless tasks, or lower `Limits::background_task_timeout`")

@@ -77,7 +77,7 @@ pub use state::{Extension, State, StateRef};
 #[cfg(feature = "typed-headers")]
 pub use typed_header::TypedHeader;
 
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use http::StatusCode;
 use std::borrow::Cow;
@@ -96,7 +96,7 @@ fn truncate(text: &str) -> Cow<'_, str> {
 /// on it, and it would disclose internals of the server.
 #[cold]
 pub(crate) fn misconfiguration_problem(kind: &'static str, cause: &str) -> Problem {
-    catch_log_panic(|| tracing::error!(target: "peregrine", kind, "{cause}"));
+    catch_subscriber_panic(|| tracing::error!(target: "peregrine", kind, "{cause}"));
     let detail = "the server lacks something that it needs for this request; its log says what";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
 }

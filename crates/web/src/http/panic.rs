@@ -43,11 +43,11 @@ pub fn catch_panic<T>(what: &'static str, run: impl FnOnce() -> T) -> Option<T> 
     }
 }
 
-/// Runs a logging call and ignores a panic in it: unlike [`catch_panic`], does not log that panic.
-/// For code where a panic would also end other requests. A subscriber may panic: the one in
-/// `tracing-subscriber` does so when it cannot write, for example to a pipe whose reader has
-/// exited.
-pub fn catch_log_panic(log: impl FnOnce()) {
+/// Runs `log`, code that logs, and ignores a panic in it: the tracing subscriber may panic. The
+/// one in `tracing-subscriber` does so when it cannot write, for example to a pipe whose reader has
+/// exited. For code where a panic would also end other requests. Unlike [`catch_panic`], does not
+/// log the panic.
+pub fn catch_subscriber_panic(log: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(log)) {
         drop_panic_payload(payload);
     }
@@ -65,17 +65,17 @@ pub fn drop_panic_payload(payload: Box<dyn Any + Send>) {
 /// panics are ignored.
 pub fn in_span<T>(span: &Span, run: impl FnOnce() -> T) -> T {
     let mut entered = None;
-    catch_log_panic(|| entered = Some(span.enter()));
+    catch_subscriber_panic(|| entered = Some(span.enter()));
     if entered.is_none() {
         // The subscriber may have entered the span partly before it panicked.
-        catch_log_panic(|| {
+        catch_subscriber_panic(|| {
             span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
         });
     }
     // If `run` panics, the span is exited before the panic continues: a second panic, in the
     // subscriber, while the first one unwinds would abort the process.
     let result = catch_unwind(AssertUnwindSafe(run));
-    catch_log_panic(|| drop(entered));
+    catch_subscriber_panic(|| drop(entered));
     result.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
@@ -99,7 +99,9 @@ pub async fn catch_unwind_future<T>(
 /// `what`, such as "a handler".
 pub fn log_panic(what: &'static str, payload: Box<dyn Any + Send>) {
     let message = panic_message(&*payload);
-    catch_log_panic(|| tracing::error!(target: "peregrine", panic = message, "{what} panicked"));
+    catch_subscriber_panic(
+        || tracing::error!(target: "peregrine", panic = message, "{what} panicked"),
+    );
     report_panic(message);
     drop_panic_payload(payload);
 }
@@ -131,7 +133,7 @@ mod tests {
     fn catches_a_payload_that_panics_when_it_is_dropped() {
         for times in 0..4 {
             drop_panic_payload(Box::new(PanicOnDrop(times)));
-            catch_log_panic(|| panic_any(PanicOnDrop(times)));
+            catch_subscriber_panic(|| panic_any(PanicOnDrop(times)));
             assert!(catch_panic("a handler", || panic_any(PanicOnDrop(times))).is_none());
         }
     }

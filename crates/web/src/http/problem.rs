@@ -1,7 +1,7 @@
 //! Errors that are sent to clients, as RFC 9457 problems.
 
 use crate::http::body::{BodyError, pool};
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::http::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -262,7 +262,7 @@ impl From<BodyError> for Problem {
             BodyError::Protocol(error) => error.into(),
             BodyError::Stream(error) => {
                 // The text may reveal internals of the server, so it is only logged.
-                catch_log_panic(
+                catch_subscriber_panic(
                     || tracing::error!(%error, "the source of a request's body failed"),
                 );
                 Self::new(

@@ -7,7 +7,7 @@ mod tracestate;
 
 use crate::extract::FromRequestParts;
 use crate::http::head::RequestHead;
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::{Parts, Problem};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use peregrine_proto::KnownField;
@@ -343,7 +343,7 @@ pub fn is_unsampled() -> bool {
 impl FromRequestParts for TraceContext {
     async fn from_request_parts(_: &mut Parts) -> Result<Self, Problem> {
         Self::current().ok_or_else(|| {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(target: "peregrine",
                 "the handler needs the request's trace; add `.traces(TraceConfig::new())` to the server")
             });

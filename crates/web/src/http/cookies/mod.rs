@@ -4,7 +4,7 @@
 mod sealed;
 
 use crate::http::from_request::FromRequestParts;
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::response::{IntoResponse, IntoResponseParts, Response};
@@ -109,7 +109,7 @@ impl IntoResponseParts for Cookies {
         for cookie in self.jar.delta() {
             let value = encode_set_cookie(cookie).ok_or_else(|| {
                 let name = cookie.name();
-                catch_log_panic(|| {
+                catch_subscriber_panic(|| {
                     tracing::error!(
                         cookie = name,
                         "the name or an attribute of a cookie is invalid"

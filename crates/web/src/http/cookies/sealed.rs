@@ -2,7 +2,7 @@
 
 use super::{Cookie, Cookies};
 use crate::http::from_request::FromRequestParts;
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
 use crate::http::requirements::Requirements;
@@ -78,7 +78,7 @@ impl CookieKeys {
 
     fn from_state(parts: &Parts) -> Result<Self, Problem> {
         parts.states().get::<Self>().cloned().ok_or_else(|| {
-            catch_log_panic(|| {
+            catch_subscriber_panic(|| {
                 tracing::error!(
                     "a handler needs CookieKeys; add .state(CookieKeys::new(..)) to the App"
                 )

@@ -3,7 +3,7 @@
 use super::into_response::{
     IntoResponse, IntoResponseParts, is_response_error, response_error_from,
 };
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use crate::http::response::{Headers, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -43,7 +43,7 @@ where
     V: TryInto<HeaderValue, Error: Display>,
 {
     let report_invalid = |what: &str, error: &dyn Display| {
-        catch_log_panic(
+        catch_subscriber_panic(
             || tracing::error!(what, %error, "a handler returned an invalid header field"),
         );
         Problem::new(

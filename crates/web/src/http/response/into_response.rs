@@ -1,6 +1,6 @@
 //! Conversion of handler return values into responses.
 
-use crate::http::panic::catch_log_panic;
+use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use crate::http::response::Response;
 
@@ -57,7 +57,7 @@ pub(crate) struct ResponseFailed;
 
 /// Logs `error` and creates the response that is sent instead of one that could not be built.
 pub(crate) fn response_error(kind: &'static str, error: &dyn std::fmt::Display) -> Response {
-    catch_log_panic(|| tracing::error!(kind, %error, "a response could not be built"));
+    catch_subscriber_panic(|| tracing::error!(kind, %error, "a response could not be built"));
     response_error_from(Problem::new(
         http::StatusCode::INTERNAL_SERVER_ERROR,
         kind,
