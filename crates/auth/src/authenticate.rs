@@ -10,7 +10,7 @@ use crate::credentials::{
 use crate::user::{PendingChallenges, User};
 use http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use std::borrow::Cow;
 use std::fmt;
@@ -251,7 +251,7 @@ where
         }
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         requirements.problem(400, "The credentials are malformed, or there are two of them.");
         requirements.problem(
             401,

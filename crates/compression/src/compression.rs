@@ -7,7 +7,7 @@ use crate::encoded_body::{EmptyUnsizedBody, EncodedBody};
 use crate::encoder::Encoder;
 use http::header::{ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::memory::{MemoryPressure, pressure};
 use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::response::NoCompression;
@@ -314,7 +314,7 @@ impl Middleware for Compression {
         self.compress_response(response, negotiated, is_head)
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         if self.codings.is_empty() {
             requirements.config_error("Compression has no coding; name one, or enable a feature: br, gzip, zstd or deflate");
         }

@@ -8,7 +8,7 @@ use http::header::ACCEPT_ENCODING;
 use http::{HeaderValue, StatusCode};
 use http_body::{Body as HttpBody, Frame};
 use peregrine_web::coop::yield_now;
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::memory::{MemoryPressure, MemoryReservation, pressure};
 use peregrine_web::{
     Body, BodyError, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
@@ -127,7 +127,7 @@ impl Middleware for Decompression {
         next.call(request).await
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         if ContentCoding::ALL.is_empty() {
             requirements.config_error(
                 "Decompression has no coding; enable a feature: br, gzip, zstd or deflate",

@@ -5,7 +5,7 @@
 use crate::input::OperationInput;
 use crate::operation::Operation;
 use crate::output::OperationOutput;
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::handler::{
     Guarded, Handler, Named, RouteOptions, Signature, ViaFuture, ViaOptions, ViaValue,
     WithMetadata, WithOption,
@@ -155,7 +155,7 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for Descri
         self.handler.call(request)
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         self.handler.require(requirements);
         for metadata in &*self.metadata {
             requirements.metadata(metadata.clone());

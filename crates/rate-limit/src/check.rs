@@ -4,7 +4,7 @@ use crate::gcra::GcraDecision;
 use crate::headers;
 use crate::key::ResolvedKey;
 use crate::limit::{CompiledLimit, CompiledLimits, RateLimit};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, Response, Service};
 use smallvec::{SmallVec, smallvec};
 
@@ -170,7 +170,7 @@ impl Middleware for RateLimit {
         response
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         requirements.problem(429, "Too many requests; `Retry-After` says when to retry.");
         for error in self.config_errors() {
             requirements.config_error(format!("RateLimit: {error}"));

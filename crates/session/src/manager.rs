@@ -7,7 +7,7 @@ use crate::session::{CURRENT, CurrentSession, STARTED_AT, Session, SessionChange
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use peregrine_web::cookies::{CookieKeys, SameSite};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service};
@@ -339,7 +339,7 @@ impl Middleware for SessionManager {
         }
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         let mut errors = self.0.cookie.config_errors();
         if self.0.idle_timeout <= Duration::ZERO || self.0.absolute_timeout <= Duration::ZERO {
             errors.push(

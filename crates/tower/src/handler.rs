@@ -15,7 +15,7 @@ use http::StatusCode;
 use http_body::{Body as HttpBody, Frame};
 use hyper::upgrade::OnUpgrade;
 use peregrine_web::connection::ConnectionInfo;
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::handler::{OnDisconnect, RouteOptions, Signature};
 use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::private_response::{IdentityMarks, PrivateResponse};
@@ -288,7 +288,7 @@ impl<D: Dispatch> Handler<ViaTowerHandler, ()> for TowerHandler<D> {
         self.respond(request, false) // keeps the path's prefix
     }
 
-    fn require(&self, _: &mut Requirements) {}
+    fn require(&self, _: &mut RouteRequirements) {}
 
     fn configure(&self, options: &mut RouteOptions) {
         *options = self.options.clone();

@@ -2,7 +2,7 @@
 
 use crate::dispatch::Dispatch;
 use crate::handler::{IntoTowerHandler, TowerHandler, ViaTowerHandler};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::handler::{RouteOptions, Signature};
 use peregrine_web::{App, Handler, Request, Response, Scope};
 
@@ -62,7 +62,7 @@ impl<D: Dispatch> Handler<ViaTowerHandler, ()> for StripPrefix<D> {
         self.0.respond(request, true) // strips the path's prefix
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         self.0.require(requirements);
     }
 

@@ -6,7 +6,7 @@ use crate::{probe, recorder};
 use garde::{Report, Validate};
 #[cfg(feature = "multipart")]
 use peregrine_multipart::MultipartForm;
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::extract::{Form, FromRequest, FromRequestParts, Json, Path, Query, json_with};
 use peregrine_web::request::Parts;
 use peregrine_web::state::States;
@@ -78,7 +78,7 @@ macro_rules! impl_from_request_parts {
                     }
                 }
 
-                fn require(requirements: &mut Requirements) {
+                fn require(requirements: &mut RouteRequirements) {
                     <$Extractor<T> as FromRequestParts>::require(requirements);
                 }
             }

@@ -7,7 +7,7 @@ use peregrine::auth::{JwtKeyError, JwtKeys, JwtVerifier};
 use peregrine::http::header::WWW_AUTHENTICATE;
 use peregrine::openapi::{Operation, OperationInput};
 use peregrine::prelude::*;
-use peregrine::web::extract::Requirements;
+use peregrine::web::extract::RouteRequirements;
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 use std::rc::Rc;
@@ -109,7 +109,7 @@ impl FromRequestParts for Viewer {
         Ok(Some(Self { id }))
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         requirements.state::<Tokens>();
         requirements.state::<SqlitePool>();
     }

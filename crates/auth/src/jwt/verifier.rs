@@ -13,7 +13,7 @@ use jsonwebtoken::crypto::aws_lc;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header};
 use peregrine_web::extract::FromRequestParts;
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::panic::catch_subscriber_panic;
 use peregrine_web::{Parts, Problem};
 use serde::de::DeserializeOwned;
@@ -270,7 +270,7 @@ impl<T: DeserializeOwned> FromRequestParts for Jwt<T> {
         Ok(find_verifier(parts)?.verify_request(parts).await?.map(Jwt))
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         requirements.state::<JwtVerifier>();
     }
 }

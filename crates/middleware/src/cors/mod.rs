@@ -9,7 +9,7 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::{
     Headers, IntoResponse, Middleware, Problem, Request, RequestHead, Response, Service,
 };
@@ -336,7 +336,7 @@ impl Middleware for Cors {
         response
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         for error in &self.origins.config_errors {
             requirements.config_error(format!("Cors: {error}"));
         }

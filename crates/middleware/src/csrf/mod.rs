@@ -9,7 +9,7 @@ pub use token::{CsrfKey, CsrfToken};
 use crate::allowed_origins::{AllowedOrigins, shorten_for_display};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::origin::is_same_origin;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{
@@ -243,7 +243,7 @@ impl Middleware for Csrf {
         response
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         for error in &self.trusted_origins.config_errors {
             requirements.config_error(format!("Csrf: {error}"));
         }

@@ -16,7 +16,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue};
 use nonce::{CURRENT, NonceState};
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::task_local::with_task_local;
 use peregrine_web::{Middleware, Request, Response, Service};
 use std::time::Duration;
@@ -333,7 +333,7 @@ impl Middleware for SecurityHeaders {
         response
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         let csp = self.full_csp().map(|csp| csp.validate()).unwrap_or_default();
         for error in
             csp.iter().chain(&self.permissions_policy.config_errors).chain(&self.config_errors)

@@ -495,7 +495,7 @@ fn middleware_adds_its_problems_to_the_routes_inside_it() {
             next.call(request).await
         }
 
-        fn require(&self, requirements: &mut peregrine_web::extract::Requirements) {
+        fn require(&self, requirements: &mut peregrine_web::extract::RouteRequirements) {
             requirements.problem(401, "Nobody is there.");
             requirements.problem(429, "Too often.");
         }

@@ -8,7 +8,7 @@ use crate::app::handler::{Handler, HandlerService};
 use crate::app::pattern::{ExpandedPattern, ParameterType, expand};
 use crate::app::route_table::MethodFilter;
 use crate::http::guard::Guard;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::route_options::{OnDisconnect, RouteOptions};
 use crate::http::service::Endpoint;
 use crate::http::state::States;
@@ -72,7 +72,7 @@ impl AppBuilder {
 
     /// Records the requirements of a fallback or a middleware, which build errors refer to as
     /// `name`.
-    pub(crate) fn require(&mut self, name: String, requirements: Requirements) {
+    pub(crate) fn require(&mut self, name: String, requirements: RouteRequirements) {
         self.requirements.push(NamedRequirements {
             name,
             requirements,
@@ -87,7 +87,7 @@ pub(crate) type BuildHook = dyn FnOnce(&BuiltApp) -> Result<(), Vec<String>>;
 /// The requirements of a fallback or a middleware.
 pub(crate) struct NamedRequirements {
     pub(crate) name: String,
-    pub(crate) requirements: Requirements,
+    pub(crate) requirements: RouteRequirements,
     /// The context of the application that the fallback or middleware was added to.
     pub(crate) context: Rc<AppContext>,
 }
@@ -108,7 +108,7 @@ pub(crate) struct RouteEntry {
     /// Handles requests that match the pattern, but whose method has no handler.
     pub(crate) method_mismatch_endpoint: Rc<dyn Endpoint>,
     pub(crate) options: RouteOptions,
-    pub(crate) requirements: Requirements,
+    pub(crate) requirements: RouteRequirements,
     /// The context of the application that the route belongs to, which may be a merged one.
     pub(crate) context: Rc<AppContext>,
     /// The pattern is another entry's pattern with a trailing slash. If the slash policy ignores
@@ -195,7 +195,8 @@ impl Fallback {
         H: Handler<Args, Via> + 'static,
         (Args, Via): 'static,
     {
-        let (mut options, mut requirements) = (RouteOptions::default(), Requirements::default());
+        let (mut options, mut requirements) =
+            (RouteOptions::default(), RouteRequirements::default());
         handler.configure(&mut options);
         handler.require(&mut requirements);
         let name = fallback_name(prefix, location);
@@ -218,7 +219,7 @@ impl Fallback {
 /// effect only if the whole handler has the same or a stricter setting.
 fn check_nested_options(
     outer: &str,
-    requirements: &Requirements,
+    requirements: &RouteRequirements,
     outer_options: &RouteOptions,
     errors: &mut Vec<BuildErrorKind>,
 ) {

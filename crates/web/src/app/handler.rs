@@ -43,7 +43,7 @@
 use crate::http::from_request::{FromRequest, FromRequestParts};
 use crate::http::guard::Guard;
 use crate::http::request::Request;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::response::{IntoResponse, Response};
 use crate::http::service::Service;
 use std::any::Any;
@@ -86,7 +86,7 @@ pub trait Handler<Args, Via>: Signature<Args> {
 
     /// Declares what the arguments need from the application. Building the application checks these
     /// requirements.
-    fn require(&self, requirements: &mut Requirements);
+    fn require(&self, requirements: &mut RouteRequirements);
 
     /// Sets the handler's server options.
     fn configure(&self, _options: &mut RouteOptions) {}
@@ -250,7 +250,7 @@ impl<Args, Via, H: Handler<Args, Via>> Handler<ViaOptions<Args>, Via> for WithOp
         self.handler.call(request)
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         self.handler.require(requirements);
     }
 
@@ -306,7 +306,7 @@ macro_rules! delegate_handler {
                     self.handler.call(request)
                 }
 
-                fn require(&self, requirements: &mut Requirements) {
+                fn require(&self, requirements: &mut RouteRequirements) {
                     self.handler.require(requirements);
                     $require(self, requirements);
                 }
@@ -320,9 +320,9 @@ macro_rules! delegate_handler {
 }
 
 delegate_handler! {
-    Guarded |wrapper: &Self, requirements: &mut Requirements| requirements.add_guard(&wrapper.guard);
-    Named |wrapper: &Self, requirements: &mut Requirements| requirements.set_route_name(&wrapper.name);
-    WithMetadata |wrapper: &Self, requirements: &mut Requirements| requirements.add_metadata(Rc::clone(&wrapper.metadata));
+    Guarded |wrapper: &Self, requirements: &mut RouteRequirements| requirements.add_guard(&wrapper.guard);
+    Named |wrapper: &Self, requirements: &mut RouteRequirements| requirements.set_route_name(&wrapper.name);
+    WithMetadata |wrapper: &Self, requirements: &mut RouteRequirements| requirements.add_metadata(Rc::clone(&wrapper.metadata));
 }
 
 impl<S: Service> Signature<ViaService> for S {}
@@ -332,7 +332,7 @@ impl<S: Service> Handler<ViaService, ()> for S {
         Service::call(self, request)
     }
 
-    fn require(&self, _: &mut Requirements) {}
+    fn require(&self, _: &mut RouteRequirements) {}
 }
 
 /// A handler as a [`Service`], with the types of its arguments erased.
@@ -376,7 +376,7 @@ where
         self().await.into_response()
     }
 
-    fn require(&self, _: &mut Requirements) {}
+    fn require(&self, _: &mut RouteRequirements) {}
 }
 
 impl<F, R> Handler<(ViaValue,), ()> for F
@@ -388,7 +388,7 @@ where
         self().into_response()
     }
 
-    fn require(&self, _: &mut Requirements) {}
+    fn require(&self, _: &mut RouteRequirements) {}
 }
 
 /// Implements [`Handler`] for one number of arguments. `$Fn` is the function trait, `$await` awaits
@@ -426,7 +426,7 @@ macro_rules! handler {
                 self($($First,)* $Last)$($await)*.into_response()
             }
 
-            fn require(&self, requirements: &mut Requirements) {
+            fn require(&self, requirements: &mut RouteRequirements) {
                 $($First::require(requirements);)*
                 $Last::require(requirements);
             }

@@ -55,7 +55,7 @@
 use crate::app::default_responses::{AppContext, RenderProblems};
 use crate::http::from_request::FromRequestParts;
 use crate::http::request::Request;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::response::{IntoResponse, Response};
 use crate::http::service::{DynService, Endpoint, ErasedService, Service, call_pooled};
 use std::fmt;
@@ -79,7 +79,7 @@ pub trait Middleware {
 
     /// Declares what this middleware needs from the application. Building the application checks
     /// these requirements.
-    fn require(&self, _requirements: &mut Requirements) {}
+    fn require(&self, _requirements: &mut RouteRequirements) {}
 
     /// Wraps one route, fallback or automatic response in this middleware. Called once for each of
     /// them, while the application is under construction. The default calls [`Middleware::run`] for
@@ -113,7 +113,7 @@ impl<M: Middleware + 'static> Middleware for Optional<M> {
         }
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         if let Some(middleware) = &self.0 {
             middleware.require(requirements);
         }
@@ -274,7 +274,7 @@ macro_rules! impl_from_fn {
                 }
 
                 #[allow(unused_variables, reason = "without extractors nothing is needed")]
-                fn require(&self, requirements: &mut Requirements) {
+                fn require(&self, requirements: &mut RouteRequirements) {
                     $($Extractor::require(requirements);)*
                 }
             }
@@ -335,7 +335,7 @@ impl MiddlewareStack {
     }
 
     /// Collects the requirements of all middleware.
-    pub(crate) fn require(&self, requirements: &mut Requirements) {
+    pub(crate) fn require(&self, requirements: &mut RouteRequirements) {
         for node in self.nodes() {
             node.middleware.require(requirements);
         }
@@ -352,7 +352,7 @@ trait ErasedMiddleware {
 
     fn wrap_and_render(&self, next: ErasedService, context: &Rc<AppContext>) -> Rc<dyn Endpoint>;
 
-    fn require(&self, requirements: &mut Requirements);
+    fn require(&self, requirements: &mut RouteRequirements);
 }
 
 impl<M: Middleware + 'static> ErasedMiddleware for Rc<M> {
@@ -364,7 +364,7 @@ impl<M: Middleware + 'static> ErasedMiddleware for Rc<M> {
         Rc::new(RenderProblems::new(context, Self::clone(self).wrap_service(next)))
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         (**self).require(requirements);
     }
 }

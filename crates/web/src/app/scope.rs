@@ -12,7 +12,7 @@ use crate::app::route::{MethodRouter, MethodRoutes};
 use crate::app::route_methods::route_methods;
 use crate::app::route_table::MethodFilter;
 use crate::http::guard::Guard;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::route_options::RouteOptions;
 use crate::http::service::{Endpoint, ErasedService, Service};
 use http::Method;
@@ -89,7 +89,7 @@ impl Scope {
         middleware: M,
         location: &'static Location<'static>,
     ) -> Self {
-        let mut requirements = Requirements::default();
+        let mut requirements = RouteRequirements::default();
         middleware.require(&mut requirements);
         self.builder.require(format!("the middleware ({location})"), requirements);
         // For patterns that are added later, the endpoint must be inside this middleware too.
@@ -168,12 +168,12 @@ impl Scope {
     }
 
     /// What each route inherits from the scope: the path parameters that the middleware added so
-    /// far needs, and the metadata. [`Requirements`] carries both. Other requirements of a
+    /// far needs, and the metadata. [`RouteRequirements`] carries both. Other requirements of a
     /// middleware do not depend on the route, so they are checked only once.
-    fn inherited_requirements(&self) -> Requirements {
-        let mut middleware_requirements = Requirements::default();
+    fn inherited_requirements(&self) -> RouteRequirements {
+        let mut middleware_requirements = RouteRequirements::default();
         self.middleware.require(&mut middleware_requirements);
-        let mut inherited = Requirements::default();
+        let mut inherited = RouteRequirements::default();
         inherited.inherit_from(&middleware_requirements);
         for metadata in &self.metadata {
             inherited.add_metadata(Rc::clone(metadata));

@@ -51,7 +51,7 @@ pub use crate::http::cookies::PrivateCookies;
 pub use crate::http::cookies::SignedCookies;
 pub use crate::http::from_request::{FromRequest, FromRequestParts, ViaParts, ViaRequest};
 pub use crate::http::interim::InterimError;
-pub use crate::http::requirements::Requirements;
+pub use crate::http::requirements::RouteRequirements;
 pub use crate::http::response::content::{Form, Json};
 pub use accept::{Accept, Negotiation};
 pub use client_ip::ClientIp;

@@ -3,7 +3,7 @@
 use super::{FromRequestParts, misconfiguration_problem};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::response::{IntoResponseParts, Response};
 use std::any::type_name;
 use std::ops::Deref;
@@ -105,7 +105,7 @@ impl<T: Clone + 'static> FromRequestParts for State<T> {
         Ok(parts.states().get::<T>().cloned().map(Self))
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         requirements.state::<T>();
     }
 }
@@ -120,7 +120,7 @@ impl<T: 'static> FromRequestParts for StateRef<T> {
         Ok(parts.states().get_rc().map(|value| Self { value }))
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         requirements.state::<T>();
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         let State(seven) = assert_ready(from_parts::<State<Rc<i32>>>(&mut parts_with(states)))
             .expect("the state is present");
         assert_eq!(*seven, 7);
-        let mut requirements = Requirements::default();
+        let mut requirements = RouteRequirements::default();
         State::<Rc<i32>>::require(&mut requirements);
         <Option<State<u8>> as FromRequestParts>::require(&mut requirements);
         let required: Vec<_> = requirements.states().map(|(id, _)| id).collect();
@@ -207,7 +207,7 @@ mod tests {
                 .expect("no error")
                 .is_none()
         );
-        let mut requirements = Requirements::default();
+        let mut requirements = RouteRequirements::default();
         StateRef::<Unclonable>::require(&mut requirements);
         let required: Vec<_> = requirements.states().map(|(id, _)| id).collect();
         assert_eq!(required, [TypeId::of::<Unclonable>()]);

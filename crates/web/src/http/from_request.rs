@@ -4,7 +4,7 @@
 
 use crate::http::problem::Problem;
 use crate::http::request::{Parts, Request};
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 
 /// A value from a request's head. A handler can have any number of such arguments before the last
 /// one.
@@ -56,7 +56,7 @@ pub trait FromRequestParts: Sized {
 
     /// Declares what the application must provide for this extractor to work, such as a state. This
     /// is checked once, when the application is built.
-    fn require(_requirements: &mut Requirements) {}
+    fn require(_requirements: &mut RouteRequirements) {}
 }
 
 /// Marks extractors that consume the whole request.
@@ -110,7 +110,7 @@ pub trait FromRequest<Via = ViaRequest>: Sized {
     }
 
     /// As [`FromRequestParts::require`].
-    fn require(_requirements: &mut Requirements) {}
+    fn require(_requirements: &mut RouteRequirements) {}
 }
 
 impl<T: FromRequestParts> FromRequest<ViaParts> for T {
@@ -119,7 +119,7 @@ impl<T: FromRequestParts> FromRequest<ViaParts> for T {
         T::from_request_parts(&mut parts).await
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         T::require(requirements);
     }
 }
@@ -145,7 +145,7 @@ impl<T: FromRequestParts> FromRequestParts for Result<T, Problem> {
         Ok(T::from_request_parts(parts).await)
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         T::require(requirements);
     }
 }
@@ -156,7 +156,7 @@ impl<T: FromRequest> FromRequest for Result<T, Problem> {
         Ok(T::from_request(request).await)
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         T::require(requirements);
     }
 }

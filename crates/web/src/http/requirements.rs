@@ -1,5 +1,5 @@
-//! Requirements that a handler's arguments place on the application, checked before the server
-//! starts.
+//! What a route requires of the application, through its extractors and middleware. The
+//! application checks it before the server starts.
 
 use crate::http::guard::Guard;
 use crate::http::route_options::RouteOptions;
@@ -29,7 +29,7 @@ pub struct DeclaredProblem {
 /// Collects what the extractors and middleware of one route require, and what they declare about
 /// it.
 #[derive(Clone, Default)]
-pub struct Requirements {
+pub struct RouteRequirements {
     states: Vec<(TypeId, &'static str)>,
     paths: Vec<PathShape>,
     nested_routes: Vec<(String, RouteOptions)>,
@@ -39,7 +39,7 @@ pub struct Requirements {
     config_errors: Vec<String>,
 }
 
-impl Requirements {
+impl RouteRequirements {
     /// Requires a value of type `T`, which the application adds with `.state(..)`.
     pub fn state<T: 'static>(&mut self) {
         self.states.push((TypeId::of::<T>(), type_name::<T>()));
@@ -134,10 +134,10 @@ impl Requirements {
     }
 }
 
-impl fmt::Debug for Requirements {
+impl fmt::Debug for RouteRequirements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let states: Vec<_> = self.states.iter().map(|(_, name)| name).collect();
-        f.debug_struct("Requirements")
+        f.debug_struct("RouteRequirements")
             .field("states", &states)
             .field("paths", &self.paths)
             .field("guards", &self.guards.len())

@@ -1,7 +1,7 @@
 //! Every form of a handler, and how its arguments are extracted.
 
 use http::StatusCode;
-use peregrine_web::extract::Requirements;
+use peregrine_web::extract::RouteRequirements;
 use peregrine_web::extract::{FromRequest, FromRequestParts};
 use peregrine_web::handler::OnDisconnect;
 use peregrine_web::{App, Body, Handler, HandlerExt, Parts, Problem, Request, Response, Service};
@@ -24,7 +24,7 @@ impl<const N: usize> FromRequestParts for Number<N> {
         Ok(Self(parts.head.path().len() + N))
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         requirements.state::<[u8; N]>();
     }
 }

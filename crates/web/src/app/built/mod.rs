@@ -12,7 +12,7 @@ use crate::http::connection::ConnectionInfo;
 use crate::http::head::RequestHead;
 use crate::http::problem::Problem;
 use crate::http::request::Request;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::response::Response;
 use crate::http::service::{Endpoint, Service};
 use crate::http::state::States;
@@ -347,7 +347,7 @@ impl Handler<ViaBuiltApp, ()> for BuiltApp {
         BuiltApp::call(self, request)
     }
 
-    fn require(&self, requirements: &mut Requirements) {
+    fn require(&self, requirements: &mut RouteRequirements) {
         for route in self.routes() {
             let name = format!("{} {} ({})", route.methods, route.pattern, route.location);
             requirements.add_nested_route(name, route.options);

@@ -7,7 +7,7 @@ mod shape;
 use super::{FromRequestParts, misconfiguration_problem, truncate};
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use error::{PathError, PathParameter};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -66,7 +66,7 @@ impl<T: DeserializeOwned> FromRequestParts for Path<T> {
         Self::from_request_parts(parts).await.map(Some)
     }
 
-    fn require(requirements: &mut Requirements) {
+    fn require(requirements: &mut RouteRequirements) {
         shape::require::<T>(requirements);
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the path parameters that a type expects, without a request, by letting the type
 //! deserialize itself from a probe.
 
-use crate::http::requirements::{PathShape, Requirements};
+use crate::http::requirements::{PathShape, RouteRequirements};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor,
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// Records what `T` needs: a number of parameters, or the names of its required fields. Records
 /// nothing for maps, lists, and types that choose their shape during deserialization.
-pub(super) fn require<T: DeserializeOwned>(requirements: &mut Requirements) {
+pub(super) fn require<T: DeserializeOwned>(requirements: &mut RouteRequirements) {
     let mut shape = Shape::Unknown;
     let _ = T::deserialize(Probe { shape: &mut shape });
     match shape {
@@ -301,7 +301,7 @@ mod tests {
     use std::net::IpAddr;
 
     fn shapes<T: DeserializeOwned>() -> Vec<PathShape> {
-        let mut requirements = Requirements::default();
+        let mut requirements = RouteRequirements::default();
         require::<T>(&mut requirements);
         requirements.paths().to_vec()
     }

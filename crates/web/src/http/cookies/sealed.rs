@@ -5,7 +5,7 @@ use crate::http::from_request::FromRequestParts;
 use crate::http::panic::catch_subscriber_panic;
 use crate::http::problem::Problem;
 use crate::http::request::Parts;
-use crate::http::requirements::Requirements;
+use crate::http::requirements::RouteRequirements;
 use crate::http::response::{IntoResponse, IntoResponseParts, Response};
 #[cfg(feature = "cookies-private")]
 use cookie::CookieJar;
@@ -171,7 +171,7 @@ macro_rules! sealed_cookies {
                 Ok(Self { cookies: Cookies::from_request_parts(parts).await?, keys })
             }
 
-            fn require(requirements: &mut Requirements) {
+            fn require(requirements: &mut RouteRequirements) {
                 requirements.state::<CookieKeys>();
             }
         }
