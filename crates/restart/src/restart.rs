@@ -20,7 +20,7 @@ pub struct RestartState {
     pub(crate) handover: Mutex<Option<Arc<HandoverState>>>,
     pub(crate) service_manager: OnceLock<Option<ServiceManager>>,
     pub(crate) notify_state: Mutex<NotifyState>,
-    /// Whether a reload was requested since the last upgrade began.
+    /// Whether a reload was requested since the last upgrade began: its successor must then reload.
     pub(crate) is_reload_requested: AtomicBool,
 }
 
@@ -82,9 +82,10 @@ impl RestartState {
         self.notify_stopping(has_served && lifecycle != Lifecycle::HandingOver);
     }
 
-    /// Records a reload request, so that a successor that is starting also reloads. Returns whether
-    /// another process has taken over: the request must then be sent to that process.
-    pub fn record_reload_request(&self, host: &dyn UpgradeHost) -> bool {
+    /// Makes a successor that is starting reload once it serves, because it may already have read
+    /// its files. Returns whether a successor has taken over: the operator must then send the
+    /// request to that process.
+    pub fn request_successor_reload(&self, host: &dyn UpgradeHost) -> bool {
         // The order matters: an upgrade sets `Lifecycle::HandingOver` before it reads this flag,
         // so the request is seen by at least one process.
         self.is_reload_requested.store(true, Ordering::SeqCst);

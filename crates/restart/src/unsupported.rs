@@ -76,7 +76,7 @@ impl RestartState {
         let Self(()) = self;
     }
 
-    pub fn record_reload_request(&self, _: &dyn UpgradeHost) -> bool {
+    pub fn request_successor_reload(&self, _: &dyn UpgradeHost) -> bool {
         let Self(()) = self;
         false
     }

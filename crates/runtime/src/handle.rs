@@ -114,7 +114,7 @@ impl ServerHandle {
     }
 
     pub(crate) fn run_reload(&self) {
-        let has_handed_over = self.restart.record_reload_request(self);
+        let has_handed_over = self.restart.request_successor_reload(self);
         if has_handed_over {
             catch_subscriber_panic(|| {
                 tracing::warn!(target: "peregrine",
