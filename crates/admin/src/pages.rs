@@ -240,7 +240,7 @@ const WORKER_FAMILIES: &[WorkerFamily] = &[
     worker_family(
         family!(Counter "peregrine_driver_syscalls" ""
             "System calls to submit or wait (io_uring), or to read, write or accept (tokio)."),
-        |worker| Some(worker.driver_metrics.enters.get().into()),
+        |worker| Some(worker.driver_metrics.syscalls.get().into()),
     ),
     worker_family(
         family!(Gauge "peregrine_driver_operations_in_flight" ""

@@ -439,8 +439,9 @@ impl Options {
 /// Counters of one worker's driver since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverStats {
-    /// How often the thread entered the kernel to submit or wait.
-    pub enters: u64,
+    /// The number of system calls: on io_uring, calls of `io_uring_enter`, which submits and waits;
+    /// on tokio, reads, writes, accepts and waits. The simulation counts its waits instead.
+    pub syscalls: u64,
     /// The number of accepted connections.
     pub accepted: u64,
     /// How often receiving stopped because no receive buffer was free.

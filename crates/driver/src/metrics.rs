@@ -31,8 +31,8 @@ pub const ITERATION_BOUNDS: [u64; 13] = [
 // Two workers must not write to the same cache line, or to one that is prefetched with it.
 #[repr(C, align(128))]
 pub struct DriverMetrics {
-    /// See [`DriverStats::enters`](crate::DriverStats::enters).
-    pub enters: Counter,
+    /// See [`DriverStats::syscalls`](crate::DriverStats::syscalls); on tokio, without the waits.
+    pub syscalls: Counter,
     /// See [`DriverStats::buffers_exhausted`](crate::DriverStats::buffers_exhausted).
     pub buffers_exhausted: Counter,
     /// See [`DriverStats::in_flight`](crate::DriverStats::in_flight).

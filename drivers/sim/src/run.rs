@@ -153,7 +153,7 @@ impl Driver for Sim {
         Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks())
     }
 
-    /// `enters` is how often no task could run; `in_flight` is the number of connections on which
+    /// `syscalls` is how often no task could run; `in_flight` is the number of connections on which
     /// the server has sent bytes that the pipe has not accepted yet.
     fn stats(&self) -> DriverStats {
         self.network.with(|state| {
@@ -164,7 +164,7 @@ impl Driver for Sim {
                     .count()
             };
             DriverStats {
-                enters: state.stats.idle_polls,
+                syscalls: state.stats.idle_polls,
                 accepted: state.stats.accepted,
                 buffers_exhausted: state.stats.buffers_exhausted,
                 in_flight: u64::try_from(unsent(Side::Server)).expect("a count fits 64 bits"),

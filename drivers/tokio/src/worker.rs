@@ -68,7 +68,7 @@ impl LocalStats {
     pub(crate) fn record_syscall(&self) {
         increment(&self.syscalls);
         if let Some(metrics) = &self.metrics {
-            metrics.enters.add(1);
+            metrics.syscalls.add(1);
         }
     }
 
@@ -198,14 +198,14 @@ impl Driver for Tokio {
         self.worker.blocking_tasks.set_keep_waiting(keep_waiting);
     }
 
-    /// `enters` is the number of reads, writes, accepts and parks of the thread; the runtime does
+    /// `syscalls` is the number of reads, writes, accepts and parks of the thread; the runtime does
     /// not report polls of the kernel without parking. `in_flight` is the number of connections
     /// with unwritten bytes.
     fn stats(&self) -> DriverStats {
         let parks = Handle::try_current().map_or(0, |handle| handle.metrics().worker_park_count(0));
         let stats = &self.worker.stats;
         DriverStats {
-            enters: stats.syscalls.get() + parks,
+            syscalls: stats.syscalls.get() + parks,
             accepted: stats.accepted.get(),
             buffers_exhausted: self.worker.pool.exhausted(),
             in_flight: stats.pending_writes.get(),

@@ -86,7 +86,7 @@ pub(crate) struct Ring {
     queues: Option<IoUring>,
     /// The number of completions that the next enter is certain to produce.
     inline_completions: u32,
-    enters: u64,
+    enter_calls: u64,
     overflows: u64,
     missing_flags: Vec<SetupFlag>,
 }
@@ -118,7 +118,7 @@ impl Ring {
                     return Ok(Self {
                         queues: Some(queues),
                         inline_completions: 0,
-                        enters: 0,
+                        enter_calls: 0,
                         overflows: 0,
                         missing_flags,
                     });
@@ -143,9 +143,9 @@ impl Ring {
         &self.missing_flags
     }
 
-    /// How often the thread entered the kernel through this ring.
-    pub(crate) fn enters(&self) -> u64 {
-        self.enters
+    /// How often the thread called `io_uring_enter` for this ring.
+    pub(crate) fn enter_calls(&self) -> u64 {
+        self.enter_calls
     }
 
     /// How often completions did not fit into the queue, so that the kernel held some back.
@@ -195,7 +195,7 @@ impl Ring {
     unsafe fn push_slow(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         let queues = self.queues.as_mut().ok_or_else(ring_closed)?;
         for _ in 0..SUBMIT_RETRIES {
-            self.enters += 1;
+            self.enter_calls += 1;
             if let Err(error) = queues.submit()
                 && !is_transient(&error)
             {
@@ -254,7 +254,7 @@ impl Ring {
                 queues.submitter().submit_with_args(completions_min, &arguments)
             }
         };
-        self.enters += 1;
+        self.enter_calls += 1;
         match result {
             Ok(_submitted) => Ok(()),
             Err(error) if is_transient(&error) => Ok(()),

@@ -117,7 +117,7 @@ impl UringWorker {
 
     pub(crate) fn stats(&self) -> DriverStats {
         DriverStats {
-            enters: self.ring.borrow().enters(),
+            syscalls: self.ring.borrow().enter_calls(),
             accepted: self.accepted.get(),
             buffers_exhausted: self.buffers_exhausted.get(),
             in_flight: self.in_flight.get(),
@@ -144,7 +144,7 @@ impl UringWorker {
         let Some(iteration_start) = iteration_start.take() else { return };
         metrics.record_iteration(now.saturating_sub(iteration_start));
         let ring = self.ring.borrow();
-        metrics.enters.set(ring.enters());
+        metrics.syscalls.set(ring.enter_calls());
         metrics.cq_overflows.set(ring.cq_overflows());
         metrics.buffers_exhausted.set(self.buffers_exhausted.get());
         metrics.in_flight.set(self.in_flight.get().cast_signed());

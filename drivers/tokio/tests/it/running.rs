@@ -44,7 +44,7 @@ fn a_receive_without_a_free_buffer_allocates_memory() {
     .expect("the runtime starts");
     assert_eq!(stats.buffers_exhausted, 1);
     assert_eq!(stats.accepted, 17);
-    assert!(stats.enters >= 34, "17 accepts and 17 reads");
+    assert!(stats.syscalls >= 34, "17 accepts and 17 reads");
 }
 
 #[test]
@@ -149,16 +149,16 @@ fn an_idle_worker_sleeps() {
         driver.spawn(async move { drop(listener.accept().await) });
         let timer = driver.clone();
         driver.spawn(async move { timer.sleep_until(Duration::from_secs(600)).await });
-        // Much longer than any interval in a driver; only the number of enters matters.
+        // Much longer than any interval in a driver; only the number of system calls matters.
         let (wake, woken) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(2));
             wake.send(()).expect("the worker waits");
         });
-        let before = driver.stats().enters;
+        let before = driver.stats().syscalls;
         woken.await.expect("the other thread sends");
-        let enters = driver.stats().enters - before;
-        assert!(enters <= 5, "{enters} enters with nothing to do");
+        let syscalls = driver.stats().syscalls - before;
+        assert!(syscalls <= 5, "{syscalls} system calls with nothing to do");
         thread.join().expect("the thread has not panicked");
     })
     .expect("the runtime starts");

@@ -63,12 +63,12 @@ async fn wait_for_wakes_from_threads(rounds: usize) {
 #[test]
 fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let before = driver.stats().enters;
+        let before = driver.stats().syscalls;
         wait_for_wakes_from_threads(30).await;
-        let enters = driver.stats().enters - before;
+        let syscalls = driver.stats().syscalls - before;
         // On a busy machine some wake-ups come before the worker is asleep.
-        assert!(enters >= 5, "the worker never slept in the ring: {enters} enters");
-        assert!(enters < 300, "the worker slept: {enters} enters");
+        assert!(syscalls >= 5, "the worker never slept in the ring: {syscalls} system calls");
+        assert!(syscalls < 300, "the worker polled instead of sleeping: {syscalls} system calls");
     }));
 }
 
@@ -76,10 +76,10 @@ fn another_thread_wakes_a_worker_that_sleeps_in_the_ring() {
 fn another_thread_wakes_a_worker_that_sleeps_in_tokio() {
     join(worker(Options::default(), |driver: Uring| async move {
         let _keep_awake = driver.keep_awake();
-        let before = driver.stats().enters;
+        let before = driver.stats().syscalls;
         wait_for_wakes_from_threads(30).await;
-        let enters = driver.stats().enters - before;
-        assert!(enters < 300, "the worker slept: {enters} enters");
+        let syscalls = driver.stats().syscalls - before;
+        assert!(syscalls < 300, "the worker polled instead of sleeping: {syscalls} system calls");
     }));
 }
 
@@ -305,17 +305,17 @@ async fn receive_without_a_pause() {
 #[test]
 fn awaiting_a_tokio_task_does_not_enter_the_kernel() {
     join(worker(Options::default(), |driver: Uring| async move {
-        let (done, enters) = tokio::sync::oneshot::channel();
+        let (done, syscalls) = tokio::sync::oneshot::channel();
         let inner = driver.clone();
         driver.spawn(async move {
-            let before = inner.stats().enters;
+            let before = inner.stats().syscalls;
             for number in 0..1_000 {
                 assert_eq!(tokio::spawn(async move { number }).await.unwrap(), number);
             }
-            done.send(inner.stats().enters - before).unwrap();
+            done.send(inner.stats().syscalls - before).unwrap();
         });
-        let enters = enters.await.unwrap();
-        assert!(enters < 100, "{enters} enters for 1,000 tasks");
+        let syscalls = syscalls.await.unwrap();
+        assert!(syscalls < 100, "{syscalls} system calls for 1,000 tasks");
     }));
 }
 
@@ -445,12 +445,12 @@ fn an_idle_worker_stays_asleep() {
             _ = listener.accept() => panic!("there is no other connection"),
             () = pause(&driver, 400) => {}
         }
-        let before = (sleeps_of_this_thread(), driver.stats().enters);
+        let before = (sleeps_of_this_thread(), driver.stats().syscalls);
         pause(&driver, 2_000).await;
-        let after = (sleeps_of_this_thread(), driver.stats().enters);
-        let (sleeps, enters) = (after.0 - before.0, after.1 - before.1);
+        let after = (sleeps_of_this_thread(), driver.stats().syscalls);
+        let (sleeps, syscalls) = (after.0 - before.0, after.1 - before.1);
         assert!(sleeps <= 6, "{sleeps} sleeps in two idle seconds");
-        assert!(enters <= 6, "{enters} enters in two idle seconds");
+        assert!(syscalls <= 6, "{syscalls} system calls in two idle seconds");
         join(client);
     }));
 }
