@@ -28,7 +28,7 @@ mod path;
 #[cfg(feature = "conditions")]
 pub(crate) mod precondition;
 mod query;
-mod request_line;
+mod request_head;
 mod state;
 #[cfg(test)]
 pub(crate) mod test_support;
@@ -72,7 +72,7 @@ pub use path::Path;
 #[cfg(feature = "conditions")]
 pub use precondition::Preconditions;
 pub use query::{Query, RawQuery};
-pub use request_line::{MatchedPath, OriginalPath};
+pub use request_head::{MatchedPath, OriginalPath};
 pub use state::{Extension, State, StateRef};
 #[cfg(feature = "typed-headers")]
 pub use typed_header::TypedHeader;
