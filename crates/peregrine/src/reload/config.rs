@@ -324,10 +324,7 @@ impl ConfigReloader {
             let call = AssertUnwindSafe(|| callback(&self.config));
             if let Err(panic) = catch_unwind(call) {
                 drop_panic_payload(panic);
-                report_error(
-                    "peregrine: the function that follows the configuration panicked",
-                    self.quiet,
-                );
+                report_error("peregrine: the on_reload callback panicked", self.quiet);
             }
         }
         Ok(summary(&changes, &needs_restart))
