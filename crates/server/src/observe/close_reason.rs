@@ -12,9 +12,10 @@ pub enum CloseReason {
     PeerClosed,
     /// The peer disconnected in a handshake, or before the response to its request was complete.
     PeerAborted,
-    /// The connection closed in order. Over HTTP/1: after a response with `Connection: close`,
-    /// whichever side requested that. Over HTTP/2: after the peer sent GOAWAY, or after the server
-    /// sent it because the connection used a reserved slot.
+    /// The last response was complete, and the connection could not be reused. Over HTTP/1: the
+    /// request or the response had `Connection: close`, the client uses HTTP/1.0 without
+    /// keep-alive, or the rest of the request's body was too long to discard. Over HTTP/2: the peer
+    /// sent GOAWAY, or the server sent it because the connection used a reserved slot.
     ConnectionClose,
     /// The first byte, or without TLS the whole PROXY header, did not arrive within
     /// `first_byte_timeout`.
@@ -65,8 +66,8 @@ pub enum CloseReason {
     ResponseBodyFailed,
     /// The connection was upgraded to another protocol, which has ended.
     Upgraded,
-    /// The server shut down, and the connection closed because it was idle or its last response was
-    /// complete.
+    /// The server was shutting down, possibly because an upgrade in place replaced it, and the
+    /// connection was idle or its last response was complete.
     Drained,
     /// The connection was still busy when the shutdown timeout expired.
     ForceClosed,
