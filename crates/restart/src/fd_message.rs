@@ -34,11 +34,11 @@ pub(crate) mod handover_message {
     pub(crate) const INPUT: &str = "input";
     /// The sockets of a listener. The rest of the name is the listener's key.
     pub(crate) const LISTENER: &str = "listener ";
-    // To pass something else to successors, add a message here: older successors ignore unknown
-    // names.
+    // To pass something else to successors, add a message before `END`: older successors ignore
+    // unknown names.
     /// All sockets were passed on.
     pub(crate) const END: &str = "end";
-    /// The successor does not listen at the address with this key.
+    /// The successor does not use the listener whose key is in the bytes.
     pub(crate) const UNUSED: &str = "untaken";
     /// The successor is ready, but does not accept connections yet.
     pub(crate) const READY: &str = "ready";

@@ -35,12 +35,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct InheritedListeners {
     link: UnixStream,
     inherited: Vec<ReceivedListener>,
-    /// The flags of the taken sockets. They are cleared when this process has taken over, and thus
-    /// no longer shares the sockets.
+    /// The flags that mark the taken sockets as shared with the predecessor. They are cleared when
+    /// this process has taken over.
     taken: Vec<SocketSharing>,
 }
 
-/// The sockets of one listener.
+/// The sockets of one of the predecessor's listeners.
 #[derive(Debug)]
 struct ReceivedListener {
     key: String,
@@ -157,8 +157,8 @@ impl InheritedListeners {
     }
 
     /// Starts serving when the predecessor permits it, and waits until the predecessor has released
-    /// the sockets. Does nothing if a shutdown is requested first. `check` reports failed
-    /// workers.
+    /// the sockets. If a shutdown is requested first, returns without serving. `check` reports
+    /// failed workers.
     ///
     /// # Errors
     /// The predecessor or a worker ended before serving started.

@@ -3,10 +3,11 @@
 //!
 //! An *upgrade in place* starts the program again, usually a newer version, and passes the
 //! listening sockets to the new process, the *successor*. When the successor is ready, it starts
-//! serving, and only then does this process drain as described at
-//! `ServerHandle::graceful_shutdown`. Connected clients are not affected, and connections in a
-//! listen queue are not lost, since the queues themselves are passed on. If the successor dies or
-//! is not ready in time, the upgrade is abandoned, and this process continues as before.
+//! serving, and only then does this process, its *predecessor*, drain as described at
+//! `ServerHandle::graceful_shutdown`, but without the lame-duck phase. Requests in progress may
+//! take until the shutdown timeout, and connections in a listen queue are not lost, since the
+//! queues themselves are passed on. If the successor dies or is not ready in time, the upgrade is
+//! abandoned, and this process continues as before.
 //!
 //! `Server::serve` upgrades on SIGUSR2, unless the program has its own handler for that signal;
 //! `ServerHandle::upgrade` upgrades at any time. [`UpgradeOptions`] configures what is started.

@@ -1,9 +1,9 @@
 //! Reports reloads, upgrades and the end of the server to the service manager.
 //!
 //! Reloads and an upgrade can be in progress at the same time. Each reports its start, since the
-//! manager waits for that after requesting one (`Type=notify-reload`). The server is reported ready
-//! again when the last of them has completed. A process that has a successor or is stopping sends
-//! no more reports: the manager would attribute them to the successor.
+//! manager waits for that report after it has requested a reload (`Type=notify-reload`). The server
+//! reports that it is ready again when the last of them has completed. A process that has handed
+//! over or is stopping sends no more reports: the manager would attribute them to the successor.
 
 use crate::restart::{RestartState, lock};
 use std::sync::Arc;

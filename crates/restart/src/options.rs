@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The program that an upgrade in place starts, and how long its startup can take. By default it is
+/// The program that an upgrade in place starts, and how long its startup may take. By default it is
 /// this program, read from disk at the time of the upgrade, with the arguments, environment,
 /// working directory and standard streams of this process.
 ///
@@ -35,7 +35,7 @@ pub struct UpgradeOptions {
     on_sigusr2: bool,
 }
 
-/// Environment variables that apply to one process only.
+/// Environment variables that apply to this process only, so its successor must not inherit them.
 const PROCESS_ENV_VARS: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
 impl Default for UpgradeOptions {
@@ -57,10 +57,10 @@ impl UpgradeOptions {
         }
     }
 
-    /// Sets the program to start. By default it is this one, at the path that it was started with,
+    /// Sets the program to start. By default it is this one, at the path with which it was started,
     /// or where it was found if it was started without a path. Symbolic links in the path are
-    /// resolved when the successor is started, so `/srv/app/current/app` is the program of the new
-    /// release.
+    /// resolved when the successor is started, so if `/srv/app/current` links to the new release by
+    /// then, `/srv/app/current/app` starts the new release.
     #[must_use]
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
@@ -88,15 +88,16 @@ impl UpgradeOptions {
         self
     }
 
-    /// Sets how long the successor can take to start serving. The default is 60 s. After that the
-    /// successor is killed, and this process keeps serving.
+    /// Sets how long the successor may take to start serving. The default is 60 s. If it takes
+    /// longer, it is killed, and this process keeps serving.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Ignores SIGUSR2: only `ServerHandle::upgrade` starts an upgrade.
+    /// Leaves SIGUSR2 unhandled, so that only `ServerHandle::upgrade` starts an upgrade. Unless the
+    /// program handles or ignores the signal itself, it then ends the process.
     #[must_use]
     pub fn ignore_sigusr2(mut self) -> Self {
         self.on_sigusr2 = false;

@@ -7,22 +7,22 @@ use std::error::Error;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The name of sockets without a name, as defined by sd_listen_fds_with_names(3).
+/// The name that sd_listen_fds_with_names(3) gives to sockets without a name.
 const UNNAMED: &str = "unknown";
 
 /// The sockets passed to this process. Each can be taken once.
 struct ActivatedSockets {
     /// Each socket with its name: `None` once it was taken, an error if it cannot be used.
     sockets: Vec<(String, Option<Result<Socket, String>>)>,
-    /// Why no sockets were passed.
+    /// The reason to report if no sockets were passed.
     reason: &'static str,
 }
 
 static ACTIVATED: Mutex<Option<ActivatedSockets>> = Mutex::new(None);
 
 /// Takes the sockets named `name` that the service manager passed to this process. Returns an empty
-/// list if it passed no sockets at all and `has_other`: the listener then uses its other address
-/// instead.
+/// list if the manager passed no sockets at all and `has_other`: the listener then uses its other
+/// address instead.
 ///
 /// # Errors
 /// There is no socket with that name.

@@ -43,7 +43,7 @@ pub enum UpgradeError {
     NotServing,
     /// Another upgrade is in progress.
     InProgress,
-    /// This is the first process of its container: all others end when it ends.
+    /// This is the first process of its container (PID 1): the container ends when it ends.
     Pid1,
     /// The successor's program cannot be started.
     Spawn {
@@ -73,8 +73,8 @@ impl fmt::Display for UpgradeError {
             Self::NotServing => f.write_str("not serving: the server is starting or stopping"),
             Self::InProgress => f.write_str("another upgrade is in progress: wait until it ends"),
             Self::Pid1 => f.write_str(
-                "this is the first process of its container, which ends with it: start it under an \
-                 init (`docker run --init`), or start another container instead",
+                "this is the first process of its container, and the container ends with it: start \
+                 it under an init (`docker run --init`), or start another container instead",
             ),
             Self::Spawn { path, cause } => {
                 write!(f, "cannot start the successor {}: {cause}", path.display())

@@ -51,7 +51,7 @@ impl Watchdog {
         WatchdogResponder { ping: self.ping.subscribe(), pong }
     }
 
-    /// Runs the checks on their own thread until a shutdown is requested.
+    /// Runs the checks on a separate thread until a shutdown is requested.
     ///
     /// # Errors
     /// The thread cannot be started.
