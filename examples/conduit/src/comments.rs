@@ -158,7 +158,7 @@ async fn create(
     let inserted: Option<(i64, i64)> = insert.fetch_optional(&*pool).await?;
     let (id, article_id) = inserted.ok_or_else(|| not_found("article"))?;
     let comment = find(&pool, Some(viewer), id).await?;
-    live.tell_comment(article_id, &find(&pool, None, id).await?);
+    live.publish_comment(article_id, &find(&pool, None, id).await?);
     Ok(WithStatus(Json(CommentBody { comment })))
 }
 

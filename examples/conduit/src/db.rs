@@ -13,7 +13,7 @@ pub(crate) const WRITE: &str = "BEGIN IMMEDIATE";
 
 /// The migrations, embedded in the program. A migration that was applied anywhere is never changed:
 /// add a new file instead.
-const STEPS: [&str; 3] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../migrations/0001_users.sql"),
     include_str!("../migrations/0002_articles.sql"),
     include_str!("../migrations/0003_comments.sql"),
@@ -71,12 +71,13 @@ pub(crate) async fn open(
 async fn migrate(connection: &mut SqliteConnection) -> Result<(), OpenError> {
     let mut transaction = connection.begin_with(WRITE).await?;
     let applied = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *transaction).await?;
-    for (number, step) in (1_i64..).zip(STEPS).filter(|(number, _)| *number > applied) {
-        sqlx::raw_sql(step).execute(&mut *transaction).await?;
-        let number = format!("PRAGMA user_version = {number}");
-        sqlx::raw_sql(&number).execute(&mut *transaction).await?;
+    for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > applied)
+    {
+        sqlx::raw_sql(migration).execute(&mut *transaction).await?;
+        let set_version = format!("PRAGMA user_version = {version}");
+        sqlx::raw_sql(&set_version).execute(&mut *transaction).await?;
     }
-    if usize::try_from(applied).is_ok_and(|applied| applied > STEPS.len()) {
+    if usize::try_from(applied).is_ok_and(|applied| applied > MIGRATIONS.len()) {
         return Err(OpenError::Newer(applied));
     }
     transaction.commit().await?;
@@ -90,7 +91,7 @@ mod tests {
     const WAIT_MAX: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn steps_are_applied_once_and_a_later_version_is_left_alone() {
+    async fn migrations_are_applied_once_and_a_later_version_is_left_alone() {
         let folder = tempfile::tempdir().expect("the disk is writable");
         let file = folder.path().join("conduit.db");
         for _ in 0..2 {

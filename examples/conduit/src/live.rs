@@ -1,7 +1,7 @@
-//! Live updates: the readers of each stream of events, and how events are sent to them.
+//! Live updates: the subscribers of each stream of events, and how events are sent to them.
 //!
-//! The readers belong to one process. Several processes would forward events to each other, for
-//! example through Redis.
+//! The subscribers belong to one process. An application of several processes would also have to
+//! forward events between them, for example through Redis.
 
 use crate::articles::{self, Summary};
 use crate::comments::{self, Comment};
@@ -14,13 +14,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The maximum number of readers of all streams together.
-const READERS_MAX: usize = 10_000;
-/// The maximum number of missed events that a reconnecting reader receives.
+/// The maximum number of subscribers of all streams together.
+const SUBSCRIBERS_MAX: usize = 10_000;
+/// The maximum number of missed events that a reconnecting subscriber receives.
 const MISSED_MAX: u32 = 100;
-/// The number of further events that may be queued for a reader. A slower reader is disconnected,
-/// and receives the rest after it reconnects.
-const WAITING_MAX: usize = 64;
+/// The number of further events that may be queued for a subscriber. A subscriber that is too slow
+/// is disconnected, and receives the rest after it reconnects.
+const QUEUED_MAX: usize = 64;
 
 /// A stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub(crate) enum Topic {
     Comments(i64),
 }
 
-/// The readers by topic. All workers share it.
+/// The subscribers by topic. All workers share it.
 #[derive(Clone, Default)]
 pub(crate) struct Live(Arc<Mutex<HashMap<Topic, Vec<Sender>>>>);
 
@@ -40,44 +40,43 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an event to all readers of a topic. Never waits.
-    pub(crate) fn tell(&self, topic: Topic, event: &Event) {
-        let mut readers = self.lock();
-        let Some(of_topic) = readers.get_mut(&topic) else { return };
-        of_topic.retain(|reader| reader.try_send(event.clone()).is_ok());
+    /// Sends an event to all subscribers of a topic. Never waits.
+    pub(crate) fn publish(&self, topic: Topic, event: &Event) {
+        let mut subscribers = self.lock();
+        let Some(of_topic) = subscribers.get_mut(&topic) else { return };
+        of_topic.retain(|subscriber| subscriber.try_send(event.clone()).is_ok());
         if of_topic.is_empty() {
-            readers.remove(&topic);
+            subscribers.remove(&topic);
         }
     }
 
-    /// Adds a reader, or fails with a 503 if there are too many.
-    fn join(&self, topic: Topic) -> Result<(Sender, Sse), Problem> {
-        let (sender, sse) = sse::channel_with_capacity(MISSED_MAX as usize + WAITING_MAX);
-        let mut readers = self.lock();
-        if readers.values().map(Vec::len).sum::<usize>() >= READERS_MAX {
-            // Readers that have disconnected are only removed here and when an event is sent to
-            // them.
-            readers.retain(|_, of_topic| {
-                of_topic.retain(|reader| !reader.is_closed());
+    /// Adds a subscriber, or fails with a 503 if there are too many.
+    fn subscribe(&self, topic: Topic) -> Result<(Sender, Sse), Problem> {
+        let (sender, sse) = sse::channel_with_capacity(MISSED_MAX as usize + QUEUED_MAX);
+        let mut subscribers = self.lock();
+        if subscribers.values().map(Vec::len).sum::<usize>() >= SUBSCRIBERS_MAX {
+            // Disconnected subscribers are removed only here and when an event is sent to them.
+            subscribers.retain(|_, of_topic| {
+                of_topic.retain(|subscriber| !subscriber.is_closed());
                 !of_topic.is_empty()
             });
-            if readers.values().map(Vec::len).sum::<usize>() >= READERS_MAX {
+            if subscribers.values().map(Vec::len).sum::<usize>() >= SUBSCRIBERS_MAX {
                 return Err(Problem::overloaded(30));
             }
         }
-        readers.entry(topic).or_default().push(sender.clone());
+        subscribers.entry(topic).or_default().push(sender.clone());
         // On shutdown, the last event makes clients reconnect after two seconds, to a new process.
         let goodbye =
             Event::default().event("end").data("come again").retry(Duration::from_secs(2));
         Ok((sender, sse.final_event(goodbye)))
     }
 
-    pub(crate) fn tell_article(&self, id: i64, article: &Summary) {
-        self.tell(Topic::Articles, &of_article(id, article));
+    pub(crate) fn publish_article(&self, id: i64, article: &Summary) {
+        self.publish(Topic::Articles, &of_article(id, article));
     }
 
-    pub(crate) fn tell_comment(&self, article_id: i64, comment: &Comment) {
-        self.tell(Topic::Comments(article_id), &of_comment(comment));
+    pub(crate) fn publish_comment(&self, article_id: i64, comment: &Comment) {
+        self.publish(Topic::Comments(article_id), &of_comment(comment));
     }
 }
 
@@ -103,14 +102,14 @@ pub(crate) fn routes(api: ApiScope) -> ApiScope {
     api.tag("live").get("/articles", articles).get("/articles/{slug}/comments", comments)
 }
 
-/// Queries the missed events after adding the reader, so that no event is lost in between. An event
-/// that is published meanwhile may arrive twice.
+/// Queries the missed events after adding the subscriber, so that no event is lost in between. An
+/// event that is published meanwhile may arrive twice.
 async fn articles_live(
     live: StateRef<Live>,
     pool: StateRef<SqlitePool>,
     last: Option<LastEventId<i64>>,
 ) -> Result<Sse, Error> {
-    let (sender, sse) = live.join(Topic::Articles)?;
+    let (sender, sse) = live.subscribe(Topic::Articles)?;
     if let Some(LastEventId(last)) = last {
         for (id, article) in articles::newer_than(&pool, last, MISSED_MAX).await? {
             let _ = sender.try_send(of_article(id, &article));
@@ -126,7 +125,7 @@ async fn comments_live(
     last: Option<LastEventId<i64>>,
 ) -> Result<Sse, Error> {
     let article_id = articles::id_of(&pool, &slug).await?;
-    let (sender, sse) = live.join(Topic::Comments(article_id))?;
+    let (sender, sse) = live.subscribe(Topic::Comments(article_id))?;
     if let Some(LastEventId(last)) = last {
         for comment in comments::newer_than(&pool, article_id, last, MISSED_MAX).await? {
             let _ = sender.try_send(of_comment(&comment));
@@ -140,15 +139,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_not_more_readers_than_there_may_be_and_those_that_left_do_not_count() {
+    fn subscribers_are_limited_and_disconnected_ones_do_not_count() {
         let live = Live::default();
         let topic = |number: usize| Topic::Comments(number as i64 % 10);
-        let readers: Vec<_> =
-            (0..READERS_MAX).map(|number| live.join(topic(number)).expect("not full")).collect();
-        let refused = live.join(Topic::Articles).expect_err("full");
+        let subscribers: Vec<_> = (0..SUBSCRIBERS_MAX)
+            .map(|number| live.subscribe(topic(number)).expect("not full"))
+            .collect();
+        let refused = live.subscribe(Topic::Articles).expect_err("full");
         assert_eq!(refused.status, 503);
-        drop(readers);
-        assert!(live.join(Topic::Articles).is_ok());
+        drop(subscribers);
+        assert!(live.subscribe(Topic::Articles).is_ok());
         assert_eq!(live.lock().len(), 1);
     }
 }

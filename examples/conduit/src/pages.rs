@@ -17,9 +17,9 @@ use serde::Deserialize;
 use sqlx::SqlitePool;
 
 /// The number of articles on a page.
-const PAGE: u32 = 10;
+const ARTICLES_PER_PAGE: u32 = 10;
 /// The number of tags on the front page.
-const TAGS: u32 = 20;
+const FRONT_PAGE_TAGS: u32 = 20;
 
 const ARTICLE: RoutePath<String> = RoutePath::new("/articles/{slug}");
 const AUTHOR: RoutePath<String> = RoutePath::new("/authors/{username}");
@@ -50,20 +50,24 @@ pub(crate) fn routes(scope: Scope) -> Scope {
         .subtree("/assets", Files::embedded::<Assets>().no_index())
 }
 
-/// The number of a page, from 1.
+/// The query string of a list's page.
 #[derive(Deserialize)]
-struct Number {
-    #[serde(default = "first")]
+struct PageQuery {
+    /// The number of the page, from 1.
+    #[serde(default = "first_page")]
     page: u32,
 }
 
-fn first() -> u32 {
+fn first_page() -> u32 {
     1
 }
 
-impl Number {
-    fn page(&self) -> Page {
-        Page { limit: PAGE, offset: self.page.saturating_sub(1).saturating_mul(PAGE) }
+impl PageQuery {
+    fn to_page(&self) -> Page {
+        Page {
+            limit: ARTICLES_PER_PAGE,
+            offset: self.page.saturating_sub(1).saturating_mul(ARTICLES_PER_PAGE),
+        }
     }
 }
 
@@ -101,7 +105,7 @@ struct List {
 impl List {
     fn new(Summaries { articles, articles_count }: Summaries, page: u32) -> Self {
         let page = page.max(1);
-        let has_older = i64::from(page) * i64::from(PAGE) < articles_count;
+        let has_older = i64::from(page) * i64::from(ARTICLES_PER_PAGE) < articles_count;
         let entries = articles.into_iter().map(|article| Entry {
             link: to(ARTICLE, &article.slug),
             author: to(AUTHOR, &article.author.username),
@@ -150,27 +154,28 @@ struct OfProblem<'p> {
 
 async fn front(
     pool: StateRef<SqlitePool>,
-    Query(number): Query<Number>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Html<String>, Error> {
-    render_list(&pool, None, &number).await
+    render_list(&pool, None, &query).await
 }
 
 async fn of_tag(
     pool: StateRef<SqlitePool>,
     Path(tag): Path<String>,
-    Query(number): Query<Number>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Html<String>, Error> {
-    render_list(&pool, Some(tag), &number).await
+    render_list(&pool, Some(tag), &query).await
 }
 
 async fn render_list(
     pool: &SqlitePool,
     tag: Option<String>,
-    number: &Number,
+    query: &PageQuery,
 ) -> Result<Html<String>, Error> {
     let filter = Filter { tag: tag.clone(), ..Filter::default() };
-    let list = List::new(articles::list(pool, None, &filter, number.page()).await?, number.page);
-    let tags = tags::most_used(pool, TAGS).await?.into_iter().map(Link::to_tag).collect();
+    let list = List::new(articles::list(pool, None, &filter, query.to_page()).await?, query.page);
+    let tags =
+        tags::most_used(pool, FRONT_PAGE_TAGS).await?.into_iter().map(Link::to_tag).collect();
     Ok(Html(Front { tag, tags, list }.render()?))
 }
 
@@ -189,11 +194,11 @@ async fn article(
 async fn author(
     pool: StateRef<SqlitePool>,
     Path(username): Path<String>,
-    Query(number): Query<Number>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Html<String>, Error> {
     let profile = profiles::find(&pool, None, &username).await?;
     let filter = Filter { author: Some(username), ..Filter::default() };
-    let list = List::new(articles::list(&pool, None, &filter, number.page()).await?, number.page);
+    let list = List::new(articles::list(&pool, None, &filter, query.to_page()).await?, query.page);
     Ok(Html(OneAuthor { profile, list }.render()?))
 }
 

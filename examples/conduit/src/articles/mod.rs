@@ -196,8 +196,8 @@ async fn create(
 ) -> Result<WithStatus<201, Json<ArticleBody>>, Error> {
     let slug = store::create(&pool, viewer, &article).await?;
     // The event shows the article as an anonymous user sees it.
-    let (id, told) = store::find(&pool, None, &slug).await?;
-    live.tell_article(id, &told.summary);
+    let (id, published) = store::find(&pool, None, &slug).await?;
+    live.publish_article(id, &published.summary);
     show(Some(viewer), pool, Path(slug)).await.map(WithStatus)
 }
 

@@ -24,9 +24,9 @@ pub(super) fn of_title(title: &str) -> String {
     }
 }
 
-/// A slug with a number, for when another article has the plain one.
-pub(super) fn with_number(slug: &str, number: u32) -> String {
-    format!("{slug}-{number:08x}")
+/// The slug with a suffix, for when another article has the plain one.
+pub(super) fn with_suffix(slug: &str, suffix: u32) -> String {
+    format!("{slug}-{suffix:08x}")
 }
 
 /// Whether the slug was derived from this title.
@@ -34,9 +34,9 @@ pub(super) fn is_of_title(slug: &str, title: &str) -> bool {
     let plain = of_title(title);
     let rest = slug.strip_prefix(&*plain);
     rest.is_some_and(|rest| {
-        let number = rest.strip_prefix('-').unwrap_or_default();
+        let suffix = rest.strip_prefix('-').unwrap_or_default();
         rest.is_empty()
-            || (number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            || (suffix.len() == 8 && suffix.bytes().all(|byte| byte.is_ascii_hexdigit()))
     })
 }
 
@@ -54,7 +54,7 @@ mod tests {
             ("../../etc", "etc"),
         ] {
             assert_eq!(of_title(title), slug);
-            assert!(is_of_title(slug, title) && is_of_title(&with_number(slug, 7), title));
+            assert!(is_of_title(slug, title) && is_of_title(&with_suffix(slug, 7), title));
         }
         assert!(!is_of_title("how-to-train", "How to"));
         assert_eq!(of_title(&"x".repeat(500)).len(), CHARS_MAX);

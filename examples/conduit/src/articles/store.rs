@@ -118,8 +118,8 @@ pub(crate) async fn list(
         sqlx::query_as::<_, Found>(LIST).bind(id(viewer)).bind(tag).bind(author).bind(favorited);
     let list = list.bind(page.limit.min(LIMIT_MAX)).bind(page.offset);
     let found = list.fetch_all(&mut *transaction).await?;
-    let count = sqlx::query_scalar(COUNT).bind(id(viewer)).bind(tag).bind(author).bind(favorited);
-    let articles_count = count.fetch_one(&mut *transaction).await?;
+    let total = sqlx::query_scalar(COUNT).bind(id(viewer)).bind(tag).bind(author).bind(favorited);
+    let articles_count = total.fetch_one(&mut *transaction).await?;
     Ok(Summaries {
         articles: found.into_iter().map(|found| found.summary).collect(),
         articles_count,
@@ -258,14 +258,14 @@ pub(super) async fn favorite(
     is_favorite: bool,
 ) -> Result<(), Error> {
     let id = id_of(pool, slug).await?;
-    let (list, step) = match is_favorite {
+    let (edit, delta) = match is_favorite {
         true => {
             ("INSERT INTO favorites (user_id, article_id) VALUES (?, ?) ON CONFLICT DO NOTHING", 1)
         }
         false => ("DELETE FROM favorites WHERE user_id = ? AND article_id = ?", -1),
     };
     let mut transaction = pool.begin_with(db::WRITE).await?;
-    let changed = sqlx::query(list).bind(viewer.id).bind(id).execute(&mut *transaction).await;
+    let changed = sqlx::query(edit).bind(viewer.id).bind(id).execute(&mut *transaction).await;
     let changed = changed.map_err(|error| match error {
         // The article was deleted meanwhile.
         sqlx::Error::Database(cause) if cause.is_foreign_key_violation() => not_found("article"),
@@ -273,8 +273,8 @@ pub(super) async fn favorite(
     })?;
     // Repeating the request changes nothing.
     if changed.rows_affected() > 0 {
-        let count = "UPDATE articles SET favorites_count = favorites_count + ? WHERE id = ?";
-        sqlx::query(count).bind(step).bind(id).execute(&mut *transaction).await?;
+        let update = "UPDATE articles SET favorites_count = favorites_count + ? WHERE id = ?";
+        sqlx::query(update).bind(delta).bind(id).execute(&mut *transaction).await?;
     }
     transaction.commit().await?;
     Ok(())
@@ -304,9 +304,9 @@ async fn free_slug(connection: &mut SqliteConnection, title: &str) -> Result<Str
         if !is_taken.bind(&slug).fetch_one(&mut *connection).await? {
             return Ok(slug);
         }
-        let mut number = [0; 4];
-        getrandom::fill(&mut number)
+        let mut suffix = [0; 4];
+        getrandom::fill(&mut suffix)
             .map_err(|error| internal("the system provides no random numbers", &error))?;
-        slug = slug::with_number(&plain, u32::from_le_bytes(number));
+        slug = slug::with_suffix(&plain, u32::from_le_bytes(suffix));
     }
 }
