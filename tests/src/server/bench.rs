@@ -91,7 +91,11 @@ pub trait Bench {
     fn choose(&self, limit: usize) -> usize;
 
     /// Waits until `condition` holds.
-    fn until(&self, description: &str, condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    fn wait_until(
+        &self,
+        description: &str,
+        condition: impl Fn() -> bool,
+    ) -> impl Future<Output = ()> {
         async move {
             let start = self.now();
             while !condition() {

@@ -330,7 +330,7 @@ impl<W: Wire> Client<W> {
     ///
     /// # Panics
     /// If it does not hold in time.
-    pub async fn until<B: Bench>(
+    pub async fn wait_until<B: Bench>(
         &mut self,
         bench: &B,
         description: &str,

@@ -195,7 +195,7 @@ pub async fn every_request_has_one_line<B: Bench>(bench: &B, way: Way) {
         }
         if status.is_none() {
             let waiting = || site.waiting.load(Ordering::SeqCst) > 1;
-            client.until(bench, "the handler waits", waiting).await;
+            client.wait_until(bench, "the handler waits", waiting).await;
             client.cancel(id);
             sent_bytes.push(0);
         } else {
@@ -279,7 +279,7 @@ pub async fn aborted_requests_have_a_line<B: Bench>(bench: &B, way: Way) {
     let mut client = way.connect(&site.server).await;
     let _id = client.get("/never");
     let waiting = || site.waiting.load(Ordering::SeqCst) == 1;
-    client.until(bench, "the handler waits", waiting).await;
+    client.wait_until(bench, "the handler waits", waiting).await;
     site.server.cut();
     let lines = site.end().await;
     assert_eq!(lines.len(), 1, "{lines:?}");

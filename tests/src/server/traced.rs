@@ -220,12 +220,12 @@ pub async fn a_sampled_request_has_one_span<B: Bench>(bench: &B, way: Way) {
             client.answer(id).await;
         } else {
             client
-                .until(bench, "the handler waits", || site.waiting.load(Ordering::SeqCst) == 1)
+                .wait_until(bench, "the handler waits", || site.waiting.load(Ordering::SeqCst) == 1)
                 .await;
             client.cancel(id);
         }
         let is_closed = || spans_of(&path).first().is_some_and(|span| span.is_closed);
-        bench.until("the span is closed", is_closed).await;
+        bench.wait_until("the span is closed", is_closed).await;
         let found = spans_of(&path);
         let [span] = &found[..] else { panic!("{way:?} {path}: {found:?}") };
         let pattern = format!("/{route}/{{run}}");
@@ -328,7 +328,7 @@ pub async fn a_trace_continues_through_the_server<B: Bench>(bench: &B, way: Way)
     let id = client.ask("GET", &format!("/streams/{}", site.run), &[parent]);
     assert_eq!(client.answer(id).await.text(), "piecepiece");
     let recorded = || site.at_end.lock().expect("the mutex is not poisoned").clone();
-    bench.until("the stream is dropped", || !recorded().is_empty()).await;
+    bench.wait_until("the stream is dropped", || !recorded().is_empty()).await;
     assert!(recorded().contains(trace), "{way:?}: {}", recorded());
     client.close().await;
     site.end().await;

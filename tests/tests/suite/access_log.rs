@@ -104,10 +104,10 @@ fn metric(running: &RunningServer, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().expect("a number")
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
+fn wait_until(description: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "still waiting until {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {description}");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -147,7 +147,7 @@ fn a_file_that_is_moved_away_under_load_loses_no_line(choice: DriverChoice) {
                     .expect("the file exists");
                 moved += 1;
                 handle.reopen_logs();
-                until("the file exists again", || path.exists());
+                wait_until("the file exists again", || path.exists());
             }
             moved
         });
@@ -229,7 +229,7 @@ fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
         .queue_bytes_max(2000);
     let Some(running) = start(choice, log.flush_timeout(Duration::from_millis(50))) else { return };
     ask(address(&running), 0..1);
-    until("the writer blocks", || valve.waits.load(Ordering::SeqCst) == 1);
+    wait_until("the writer blocks", || valve.waits.load(Ordering::SeqCst) == 1);
     // Far more than the buffers hold; every request still gets a response.
     ask(address(&running), 1..500);
     let dropped = metric(&running, FULL);
@@ -269,7 +269,7 @@ fn all_workers_write_whole_lines(choice: DriverChoice) {
             scope.spawn(move || ask(address, client * 1000..client * 1000 + 200));
         }
     });
-    until("every line is written", || metric(&running, LINES) == 1600.0);
+    wait_until("every line is written", || metric(&running, LINES) == 1600.0);
     assert_eq!((metric(&running, FULL), metric(&running, FAILED)), (0.0, 0.0));
     // A line appears soon after its response, without waiting for the end.
     assert_eq!(numbers(&path).len(), 1600);
@@ -342,7 +342,7 @@ mod on_linux {
     fn a_full_disk_loses_lines_and_counts_them(choice: DriverChoice) {
         let Some(running) = start(choice, AccessLogOptions::file("/dev/full")) else { return };
         ask(address(&running), 0..100);
-        until("every line is lost", || metric(&running, FAILED) == 100.0);
+        wait_until("every line is lost", || metric(&running, FAILED) == 100.0);
         assert_eq!((metric(&running, LINES), metric(&running, FULL)), (0.0, 0.0));
         running.graceful_shutdown().expect("the shutdown succeeds");
     }
@@ -376,15 +376,15 @@ mod on_linux {
         fs::write(&ballast, [0; 8192]).expect("the pipe has room");
         let Some(running) = start(choice, AccessLogOptions::file(&path)) else { return };
         ask(address(&running), 0..500);
-        until("the disk is full", || metric(&running, FAILED) > 0.0);
-        until("every line is written or lost", || {
+        wait_until("the disk is full", || metric(&running, FAILED) > 0.0);
+        wait_until("every line is written or lost", || {
             metric(&running, LINES) + metric(&running, FAILED) == 500.0
         });
         let written = metric(&running, LINES);
         assert_eq!(numbers(&path).len() as f64, written, "every written line is complete");
         fs::remove_file(&ballast).expect("the file exists");
         ask(address(&running), 500..510);
-        until("lines are written again", || metric(&running, LINES) >= written + 10.0);
+        wait_until("lines are written again", || metric(&running, LINES) >= written + 10.0);
         running.graceful_shutdown().expect("the shutdown succeeds");
         assert_eq!(numbers(&path)[written as usize..], (500..510).collect::<Vec<_>>());
     }
@@ -471,7 +471,7 @@ mod on_linux {
         rustix::process::kill_process(id, rustix::process::Signal::TERM)
             .expect("the process is running");
         // The shutdown waits for the log, but not for long: the admin listener is the last to end.
-        until("the server has ended", || TcpStream::connect(child.admin).is_err());
+        wait_until("the server has ended", || TcpStream::connect(child.admin).is_err());
         // Whatever the process prints when it exits needs a reader, or a closed pipe.
         drop(unread);
         child.process.wait().expect("the process exits");
@@ -483,10 +483,10 @@ mod on_linux {
         let Some(child) = Child::start(choice, stdout, None) else { return };
         drop(reader);
         // Other tests fork children, which hold the reader too until they exec.
-        until("the pipe has no reader", || (&writer).write(b"\n").is_err());
+        wait_until("the pipe has no reader", || (&writer).write(b"\n").is_err());
         ask(child.address, 0..100);
         // A blocked writer may leave no room for some lines.
-        until("every line is lost", || child.metric(FAILED) + child.metric(FULL) == 100.0);
+        wait_until("every line is lost", || child.metric(FAILED) + child.metric(FULL) == 100.0);
         assert!(child.metric(FAILED) > 0.0);
         child.end();
     }
@@ -496,12 +496,12 @@ mod on_linux {
         let (path, old) = (folder.path().join("access.log"), folder.path().join("old.log"));
         let Some(child) = Child::start(choice, Stdio::null(), Some(&path)) else { return };
         ask(child.address, 0..5);
-        until("the lines are written", || numbers(&path).len() == 5);
+        wait_until("the lines are written", || numbers(&path).len() == 5);
         fs::rename(&path, &old).expect("the file exists");
         let id = rustix::process::Pid::from_child(&child.process);
         rustix::process::kill_process(id, rustix::process::Signal::USR1)
             .expect("the process is running");
-        until("the log is reopened", || path.exists());
+        wait_until("the log is reopened", || path.exists());
         ask(child.address, 5..9);
         child.end();
         assert_eq!((numbers(&old), numbers(&path)), ((0..5).collect(), (5..9).collect()));

@@ -415,7 +415,7 @@ async fn a_handler_that_does_not_read_holds_its_client_back<B: Bench>(bench: &B)
     let mut peer = Peer::new(server.connect());
     let body = pattern(bench.large(if bench.is_virtual() { 150_000 } else { 16_000_000 }));
     peer.post("/count-later", &body);
-    bench.until("the handler waits", || shared.started() == 1).await;
+    bench.wait_until("the handler waits", || shared.started() == 1).await;
     peer.expect_nothing(Duration::from_millis(50)).await;
     assert_eq!(shared.bytes(), 0);
     shared.gate.add_permits(1);
@@ -440,7 +440,7 @@ async fn a_body_that_breaks_off_is_an_error_for_its_reader<B: Bench>(bench: &B) 
         let before = shared.bytes();
         let mut peer = Peer::new(server.connect());
         peer.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc"));
-        bench.until("a part was read", || shared.bytes() == before + 3).await;
+        bench.wait_until("a part was read", || shared.bytes() == before + 3).await;
         peer.reset();
     }
     server.shut_down();
@@ -466,7 +466,7 @@ async fn a_router_is_served_over_http2<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     let waiting: Vec<_> = (0..10).map(|_| client.get("/wait")).collect();
-    bench.until("all handlers wait", || shared.started() == 10).await;
+    bench.wait_until("all handlers wait", || shared.started() == 10).await;
     let version = client.get("/version");
     assert_eq!(client.answer(version).await.text(), "HTTP/2.0 http localhost");
     let id = client.open("POST", "/trailers", &[("te", "trailers")], false);
@@ -619,13 +619,13 @@ async fn an_endless_body_waits_for_its_reader_and_ends_with_it<B: Bench>(bench: 
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
-    bench.until("the body begins", || shared.bytes() > 0).await;
+    bench.wait_until("the body begins", || shared.bytes() > 0).await;
     bench.sleep(Duration::from_millis(300)).await;
     let made = shared.bytes();
     bench.sleep(Duration::from_millis(300)).await;
     assert_eq!(shared.bytes(), made, "nothing is produced without a reader");
     peer.reset();
-    bench.until("the body is dropped", || shared.dropped() == 1).await;
+    bench.wait_until("the body is dropped", || shared.dropped() == 1).await;
     server.cut();
 }
 
@@ -633,7 +633,7 @@ async fn a_panic_is_a_500_and_harms_nobody_else<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut bystander = Peer::new(server.connect());
     bystander.get("/wait");
-    bench.until("the bystander waits", || shared.started() == 1).await;
+    bench.wait_until("the bystander waits", || shared.started() == 1).await;
     let mut peer = Peer::new(server.connect());
     peer.get("/panic");
     let reply = peer.reply().await;
@@ -661,9 +661,9 @@ async fn a_handler_ends_when_its_peer_leaves<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/wait");
-    bench.until("the handler waits", || shared.started() == 1).await;
+    bench.wait_until("the handler waits", || shared.started() == 1).await;
     peer.reset();
-    bench.until("the handler is dropped", || shared.dropped() == 1).await;
+    bench.wait_until("the handler is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-aborted", 1)]);
 }
@@ -697,7 +697,7 @@ async fn a_service_that_is_not_ready_is_waited_for<B: Bench>(bench: &B) {
         peer.get("/wait");
     }
     for count in 1..=5 {
-        bench.until("the next one waits", || shared.started() == count).await;
+        bench.wait_until("the next one waits", || shared.started() == count).await;
         bench.sleep(Duration::from_millis(20)).await;
         assert_eq!(shared.started(), count, "one at a time");
         shared.gate.add_permits(1);
@@ -714,7 +714,7 @@ async fn a_request_that_waits_for_a_service_may_time_out_and_loses_nobody_s_plac
     let (server, shared) = begin_narrow(bench);
     let mut first = Peer::new(server.connect());
     first.get("/wait");
-    bench.until("the first waits", || shared.started() == 1).await;
+    bench.wait_until("the first waits", || shared.started() == 1).await;
     // One request waits too long for the service, another client disconnects while it waits.
     let mut second = Peer::new(server.connect());
     second.get("/hello");
@@ -846,8 +846,8 @@ async fn a_task_may_read_on_after_the_response<B: Bench>(bench: &B) {
         let reply = peer.reply().await;
         assert_eq!((reply.text(), reply.field("connection")), ("answered", None));
         peer.send(&body[10..]);
-        bench.until("the whole body was read", || shared.bytes() == round * length).await;
-        bench.until("the task has ended", || shared.dropped() == round).await;
+        bench.wait_until("the whole body was read", || shared.bytes() == round * length).await;
+        bench.wait_until("the task has ended", || shared.dropped() == round).await;
         peer.expect_alive().await;
     }
     drop(peer);
@@ -889,9 +889,9 @@ async fn a_web_socket_ends_with_its_peer<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.send(HANDSHAKE);
     assert_eq!(peer.reply().await.status, 101);
-    bench.until("the socket is open", || shared.started() == 1).await;
+    bench.wait_until("the socket is open", || shared.started() == 1).await;
     peer.reset();
-    bench.until("the socket is dropped", || shared.dropped() == 1).await;
+    bench.wait_until("the socket is dropped", || shared.dropped() == 1).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.ended("upgraded") + outcome.ended("io-error"), 1, "{outcome:?}");
@@ -911,7 +911,7 @@ async fn stuck_sockets<B: Bench>(
         assert_eq!(peer.reply().await.status, 101);
         peers.push(peer);
     }
-    bench.until("all sockets are open", || shared.started() == count).await;
+    bench.wait_until("all sockets are open", || shared.started() == count).await;
     let mut sent = usize::MAX;
     while sent != shared.bytes() {
         sent = shared.bytes();
@@ -928,7 +928,7 @@ async fn web_sockets_that_push_end_with_peers_that_never_read<B: Bench>(bench: &
     let peers = stuck_sockets(bench, &server, &shared).await;
     let count = peers.len();
     peers.into_iter().for_each(Peer::reset);
-    bench.until("all sockets are dropped", || shared.dropped() == count).await;
+    bench.wait_until("all sockets are dropped", || shared.dropped() == count).await;
     bench.sleep(Duration::from_millis(100)).await;
     bystander.get("/tasks");
     assert_eq!(bystander.reply().await.text(), before.text(), "no task is left");

@@ -217,10 +217,10 @@ fn der(identity: &Identity) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("the text is PEM")
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -388,9 +388,9 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
             }
             handle.reload();
             let count = |status: &TlsStatus| status.reloads + status.failed_reloads;
-            until("the file was reloaded", || count(&tls.status()) > count(&before));
+            wait_until("the file was reloaded", || count(&tls.status()) > count(&before));
             if round % 4 != 3 {
-                until("the new certificate is used", || {
+                wait_until("the new certificate is used", || {
                     seen[round % 2].load(Ordering::Relaxed) > seen_before
                 });
             }
@@ -431,29 +431,29 @@ fn what_another_process_swaps_is_noticed(choice: DriverChoice) {
     version("..2", &all[1]);
     symlink("..2", folder.path("..tmp")).expect("the name is unused");
     std::fs::rename(folder.path("..tmp"), folder.path("..data")).expect("the file exists");
-    until("the swapped link is followed", || shows(&all[1]));
+    wait_until("the swapped link is followed", || shows(&all[1]));
     // As certbot renews: each link is replaced separately.
     version("archive", &all[2]);
     for name in ["tls.crt", "tls.key"] {
         symlink(folder.path("archive").join(name), folder.path("tmp")).expect("the name is unused");
         std::fs::rename(folder.path("tmp"), folder.path(name)).expect("the file exists");
     }
-    until("both links are followed", || shows(&all[2]));
+    wait_until("both links are followed", || shows(&all[2]));
     // In place, by a slow writer whose partial file is noticed.
     let failures = tls.status().failed_reloads;
     std::fs::write(folder.path("tls.crt"), &all[3].certificate[..300]).expect("the file exists");
-    until("the partial file is noticed", || tls.status().failed_reloads > failures);
+    wait_until("the partial file is noticed", || tls.status().failed_reloads > failures);
     assert!(shows(&all[2]));
     folder.write(&all[3]);
-    until("the complete file is used", || shows(&all[3]));
+    wait_until("the complete file is used", || shows(&all[3]));
     // Removed, and restored later.
     let failures = tls.status().failed_reloads;
     std::fs::remove_file(folder.path("tls.key")).expect("the file exists");
-    until("the missing file is noticed", || tls.status().failed_reloads > failures);
+    wait_until("the missing file is noticed", || tls.status().failed_reloads > failures);
     assert!(tls.status().last_error.expect("the last reload failed").contains("tls.key"));
     assert!(shows(&all[3]));
     folder.write(&all[4]);
-    until("the new certificate is used", || shows(&all[4]));
+    wait_until("the new certificate is used", || shows(&all[4]));
     // A certificate that was added while the server runs is watched as well.
     let added = Folder::new();
     added.write(&all[5]);

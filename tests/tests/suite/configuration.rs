@@ -164,7 +164,7 @@ fn status_of(answer: &str) -> u16 {
 }
 
 /// Waits until the admin listener shows `text`.
-fn until_shown(admin: SocketAddr, text: &str) -> String {
+fn wait_until_shown(admin: SocketAddr, text: &str) -> String {
     let begin = Instant::now();
     loop {
         let shown = Peer::to(admin).get("/config", "");
@@ -187,7 +187,7 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
     }
     settings.write("[limits]\nbody_bytes_max = '4 B'\nlame_duck_period = '1s'\n");
     running.handle().reload();
-    until_shown(admin, "body_bytes_max = \"4 B\"");
+    wait_until_shown(admin, "body_bytes_max = \"4 B\"");
     for place in &places {
         assert_eq!(Peer::to(*place).post("0123456789"), 413, "a listener's own section inherits");
         assert_eq!(Peer::to(*place).post("0123"), 200);
@@ -196,7 +196,7 @@ fn limits_that_are_read_again_count_for_new_connections(choice: DriverChoice) {
         assert_eq!(peer.post("0123456789"), 200, "a connection keeps its initial limits");
     }
     // Settings that need a restart do not apply yet, and are not shown.
-    let shown = until_shown(admin, "[limits]");
+    let shown = wait_until_shown(admin, "[limits]");
     assert!(shown.contains("lame_duck_period = \"0s\""), "{shown}");
     drop(old);
     running.graceful_shutdown().expect("the shutdown succeeds");
@@ -238,12 +238,12 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
             page.lines().find(|line| line.starts_with(&format!("{name}{{"))).map(str::to_owned);
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a number")
     };
-    until("the request is in progress", || metric("peregrine_worker_requests") == 1.0);
+    wait_until("the request is in progress", || metric("peregrine_worker_requests") == 1.0);
     settings.write(
         "[limits.overload]\nrequests_max = 1\nmemory_max = '3 MiB'\nretry_after = '70s'\nclient_ipv6_prefix_len = 56\n",
     );
     running.handle().reload();
-    until("the worker uses the new settings", || {
+    wait_until("the worker uses the new settings", || {
         metric("peregrine_worker_memory_max_bytes") == f64::from(3 << 20)
     });
     let refused = old.get("/who", "");
@@ -255,11 +255,11 @@ fn what_workers_take_on_is_read_again(choice: DriverChoice) {
     // A request in progress keeps its limits.
     first.0.write_all(b"x").expect("connected");
     assert_eq!(status_of(&first.answer()), 200);
-    until("the request is complete", || metric("peregrine_worker_requests") == 0.0);
+    wait_until("the request is complete", || metric("peregrine_worker_requests") == 0.0);
     assert_eq!(old.post("x"), 200);
     settings.write("[limits.overload]\nmemory_max = 'off'\n");
     running.handle().reload();
-    until("the worker uses the new settings", || {
+    wait_until("the worker uses the new settings", || {
         metric("peregrine_worker_memory_max_bytes") == 0.0
     });
     drop((old, first));
@@ -271,7 +271,7 @@ fn what_auto_came_to_is_shown(choice: DriverChoice) {
     let settings = Settings::new("");
     let Some(running) = settings.start(choice) else { return };
     let admin = address(running.admin_address());
-    let shown = until_shown(admin, "memory_max = \"auto\"");
+    let shown = wait_until_shown(admin, "memory_max = \"auto\"");
     let (_, told) =
         shown.split_once("# `limits.overload.memory_max` is ").expect("the option is listed");
     let mib = told.split_once(" MiB for each of 1 workers.").expect("the limit is in MiB").0;
@@ -295,7 +295,7 @@ fn listeners_that_the_program_adds_follow_what_it_has_not_set(choice: DriverChoi
     assert_eq!((accepted(follows), accepted(stays)), (200, 200));
     settings.write("[limits]\nbody_bytes_max = '4 B'\n");
     running.handle().reload();
-    until_shown(address(running.admin_address()), "body_bytes_max = \"4 B\"");
+    wait_until_shown(address(running.admin_address()), "body_bytes_max = \"4 B\"");
     assert_eq!((accepted(follows), accepted(stays)), (413, 200));
     running.graceful_shutdown().expect("the shutdown succeeds");
 }
@@ -306,9 +306,9 @@ fn a_lifetime_that_is_read_again_counts_for_busy_connections(choice: DriverChoic
     let place = running.http_address().expect("the server listens on this port");
     settings.write("[limits]\nconnection_age_max = '20ms'\n");
     running.handle().reload();
-    until_shown(address(running.admin_address()), "connection_age_max = \"20ms\"");
+    wait_until_shown(address(running.admin_address()), "connection_age_max = \"20ms\"");
     // On a busy machine a connection may reach its maximum age before its request arrives.
-    until("a response announces the close", || {
+    wait_until("a response announces the close", || {
         let Peer(mut stream) = Peer::to(place);
         let mut answer = String::new();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n";
@@ -338,7 +338,7 @@ fn proxies_that_are_read_again_are_trusted_by_new_connections(choice: DriverChoi
     ] {
         settings.write(text);
         running.handle().reload();
-        until_shown(admin, shown);
+        wait_until_shown(admin, shown);
         assert_eq!(is_trusted(), expected, "{text}");
     }
     running.graceful_shutdown().expect("the shutdown succeeds");
@@ -359,7 +359,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     );
     let lines = |path: &Path, count: usize| {
         let read = || fs::read_to_string(path).unwrap_or_default();
-        until("the lines are written", || read().lines().count() == count);
+        wait_until("the lines are written", || read().lines().count() == count);
         read()
     };
     let gauge = |name: &str| {
@@ -380,14 +380,14 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     settings
         .write(&log(&second, "format = 'json'\ninclude_query = false\nexcluded_routes = ['/']\n"));
     running.handle().reload();
-    until_shown(admin, "format = \"json\"");
+    wait_until_shown(admin, "format = \"json\"");
     peer.post("x");
     peer.get("/who?secret", "");
     let text = lines(&second, 1);
     assert!(text.starts_with('{') && text.contains("/who") && !text.contains("secret"), "{text}");
     assert_eq!(lines(&first, 1).lines().count(), 1);
     assert_eq!(is_good(), 1.0);
-    until("the reload is recorded", || good_at() > began);
+    wait_until("the reload is recorded", || good_at() > began);
 
     for broken in [
         log(&missing, "format = 'json'\n"),
@@ -398,13 +398,13 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
         let then = good_at();
         settings.write(&broken);
         running.handle().reload();
-        until("the reload fails", || is_good() == 0.0);
+        wait_until("the reload fails", || is_good() == 0.0);
         assert_eq!(good_at(), then);
         let shown = Peer::to(admin).get("/config", "");
         assert!(shown.contains("format = \"json\"") && !shown.contains("nowhere"), "{shown}");
         settings.write(&log(&second, "format = 'json'\ninclude_query = false\n"));
         running.handle().reload();
-        until("a reload succeeds again", || is_good() == 1.0);
+        wait_until("a reload succeeds again", || is_good() == 1.0);
     }
     peer.post("x");
     let text = lines(&second, 2);
@@ -412,7 +412,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     // Enabling or disabling the log needs a restart, and this is reported; the log continues.
     settings.write("[access_log]\ntarget = 'off'\nformat = 'common'\n");
     running.handle().reload();
-    until_shown(admin, "format = \"common\"");
+    wait_until_shown(admin, "format = \"common\"");
     peer.get("/who", "");
     let text = lines(&second, 3);
     assert!(text.lines().last().is_some_and(|line| line.contains("\" 200 ")), "{text}");
@@ -455,13 +455,13 @@ fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
     assert!(waiting() > 1.0);
     settings.write(&log(&file));
     running.handle().reload();
-    until_shown(admin, "b.log");
+    wait_until_shown(admin, "b.log");
     peer.get("/who?last", "");
-    until("the queued lines and new lines are written", || {
+    wait_until("the queued lines and new lines are written", || {
         let text = fs::read_to_string(&file).unwrap_or_default();
         text.contains("/who?late") && text.contains("/who?last")
     });
-    until("the queue is empty", || waiting() == 0.0);
+    wait_until("the queue is empty", || waiting() == 0.0);
     assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"write_failed\"}"), 0.0);
     assert_eq!(of("peregrine_access_log_dropped_lines_total{reason=\"queue_full\"}"), 0.0);
     running.graceful_shutdown().expect("the shutdown succeeds");
@@ -491,7 +491,7 @@ fn a_file_that_is_broken_leaves_everything_as_it_was(choice: DriverChoice) {
     // Reload orders are processed one after the other, so this one is last.
     settings.write("[limits]\nbody_bytes_max = '10 B'\n[logging]\nlevel = 'debug'\n");
     running.handle().reload();
-    until_shown(admin, "level = \"debug\"");
+    wait_until_shown(admin, "level = \"debug\"");
     assert_eq!(Peer::to(place).post("0123456789"), 200);
     assert_eq!(
         *heard.lock().expect("the mutex is not poisoned"),
@@ -517,7 +517,7 @@ fn the_admin_listener_shows_what_counts_and_no_secret(choice: DriverChoice) {
     ));
     let Some(running) = settings.start(choice) else { return };
     assert!(running.https_address().is_some());
-    let shown = until_shown(address(running.admin_address()), "[tls.certificates.main]");
+    let shown = wait_until_shown(address(running.admin_address()), "[tls.certificates.main]");
     assert!(shown.contains("content-type: application/toml"), "{shown}");
     let (_, text) = shown.split_once("\r\n\r\n").expect("a head and a body");
     let mut printed = settings.read();
@@ -593,10 +593,10 @@ fn ask(socket: &Path, target: &str) -> String {
     answer
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(description: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -622,10 +622,12 @@ fn sighup_reads_the_file_again(kind: &str) {
     write("");
     let config = ServerConfig::load(&path).expect("the configuration is valid");
     let serving = thread::spawn(move || Server::from_config(config)?.serve(app));
-    until("the server is ready", || ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+    wait_until("the server is ready", || ask(&admin, "/readyz").starts_with("HTTP/1.1 200"));
     write("[limits]\nidle_timeout = '5s'\n");
     kill_process(getpid(), Signal::HUP).expect("this process exists");
-    until("the new value applies", || ask(&admin, "/config").contains("idle_timeout = \"5s\""));
+    wait_until("the new value applies", || {
+        ask(&admin, "/config").contains("idle_timeout = \"5s\"")
+    });
     kill_process(getpid(), Signal::TERM).expect("this process exists");
     serving.join().expect("the task does not panic").expect("the server shuts down cleanly");
 }

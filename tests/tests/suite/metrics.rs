@@ -104,16 +104,16 @@ impl Bench {
         Page::read(&page)
     }
 
-    /// Waits until the page satisfies `is_so`: events at the end of a connection may be counted
+    /// Waits until the page satisfies `condition`: events at the end of a connection may be counted
     /// late.
-    fn until(&self, what: &str, is_so: impl Fn(&Page) -> bool) -> Page {
+    fn wait_until(&self, description: &str, condition: impl Fn(&Page) -> bool) -> Page {
         let begin = Instant::now();
         loop {
             let page = self.page();
-            if is_so(&page) {
+            if condition(&page) {
                 return page;
             }
-            assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}: {page:?}");
+            assert!(begin.elapsed() < PATIENCE, "timed out waiting until {description}: {page:?}");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -302,7 +302,8 @@ fn requests_of_all_workers_and_protocols_are_counted_exactly(choice: DriverChoic
         }
     }
     // A response may arrive before it is counted.
-    let page = bench.until("every request is counted", |page| page.requests(&[]) == 4 * 6 * 5 * 4);
+    let page =
+        bench.wait_until("every request is counted", |page| page.requests(&[]) == 4 * 6 * 5 * 4);
     for (version, scheme) in [("1.1", "http"), ("1.1", "https"), ("2", "http"), ("2", "https")] {
         for (method, route, status) in [
             ("GET", "/birds/{bird}", "200"),
@@ -336,10 +337,12 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
         let mut client = bench.client(way);
         let id = client.get("/never");
         // The client disconnects while its handler runs.
-        bench.until("the handler runs", |page| page.sum("http_server_active_requests", &[]) >= 1.0);
+        bench.wait_until("the handler runs", |page| {
+            page.sum("http_server_active_requests", &[]) >= 1.0
+        });
         client.cancel(id);
         client.break_off();
-        bench.until("no request is active", |page| {
+        bench.wait_until("no request is active", |page| {
             page.sum("http_server_active_requests", &[]) == 0.0
         });
         waits.push(bench.connect());
@@ -349,7 +352,7 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
         wire.send(garbage);
         while matches!(block_on(wire.recv(PATIENCE)), Got::Bytes(_)) {}
     }
-    let page = bench.until("every connection has ended", |page| {
+    let page = bench.wait_until("every connection has ended", |page| {
         let accepted = page.sum("peregrine_connections_accepted_total", &[]);
         let is_over = accepted == page.sum("peregrine_connections_closed_total", &[]);
         // The end of a connection is counted before its slot is released.
@@ -392,7 +395,8 @@ fn whatever_goes_wrong_with_a_request_is_told_once(choice: DriverChoice) {
             _ => other.ask("GET", "/upgraded", &[("connection", "upgrade"), ("upgrade", "test")]),
         };
         block_on(other.head(upgrade));
-        let page = bench.until("every request is counted", |page| page.requests(&[]) == at * 5);
+        let page =
+            bench.wait_until("every request is counted", |page| page.requests(&[]) == at * 5);
         for (route, status, error) in [
             ("/panics", "500", "panic"),
             ("/late", "503", "timeout"),
@@ -415,7 +419,9 @@ fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: Drive
     // The limit of requests in progress is reached.
     let mut waits = bench.client(Way::HTTP1);
     waits.get("/never");
-    bench.until("the request has begun", |page| page.sum("peregrine_worker_requests", &[]) == 1.0);
+    bench.wait_until("the request has begun", |page| {
+        page.sum("peregrine_worker_requests", &[]) == 1.0
+    });
     for way in WAYS {
         let mut client = bench.client(way);
         let status = block_on(async {
@@ -425,8 +431,8 @@ fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: Drive
         assert_eq!(status, 503);
     }
     let shed = [("error_type", "overloaded"), ("http_response_status_code", "503")];
-    let page =
-        bench.until("every request is counted", |page| page.requests(&shed) == WAYS.len() as u64);
+    let page = bench
+        .wait_until("every request is counted", |page| page.requests(&shed) == WAYS.len() as u64);
     assert_eq!(page.requests(&[("error_type", "503")]), 0);
     assert_eq!(page.sum("peregrine_requests_shed_total", &[]), WAYS.len() as f64);
     waits.break_off();
@@ -453,7 +459,7 @@ fn a_body_that_finds_no_memory_is_no_failure_of_the_application(choice: DriverCh
             }
             for (route, error) in [("/full", "overloaded"), ("/fails", "503")] {
                 let labels = [("http_route", route), ("error_type", error)];
-                bench.until("the request is counted", |page| page.requests(&labels) == at);
+                bench.wait_until("the request is counted", |page| page.requests(&labels) == at);
             }
         }
     }
@@ -542,7 +548,7 @@ fn no_peer_can_make_more_of_the_page_than_the_application_has(choice: DriverChoi
             }
         });
     }
-    let page = bench.until("every request is counted", |page| page.requests(&[]) == 2000);
+    let page = bench.wait_until("every request is counted", |page| page.requests(&[]) == 2000);
     assert_eq!(page.requests(&[("http_request_method", "_OTHER"), ("http_route", "")]), 2000);
     assert_eq!(page.series(), 4, "two statuses over two protocols: {page:?}");
 }
@@ -565,11 +571,13 @@ fn limits_and_broken_rules_have_names(choice: DriverChoice) {
     let id = slow.half_a_head();
     assert_eq!(block_on(slow.answer(id)).status(), 408);
     drop(slow);
-    bench.until("the connections are closed", |page| page.sum("peregrine_connections", &[]) == 0.0);
+    bench.wait_until("the connections are closed", |page| {
+        page.sum("peregrine_connections", &[]) == 0.0
+    });
     let all: Vec<_> = (0..5).map(|_| bench.connect()).collect();
     let hit =
         |limit| move |page: &Page| page.sum("peregrine_limits_hit_total", &[("limit", limit)]);
-    let page = bench.until("one connection waits", |page| hit("connections_max")(page) >= 1.0);
+    let page = bench.wait_until("one connection waits", |page| hit("connections_max")(page) >= 1.0);
     drop(all);
     assert_eq!(hit("head_bytes_max")(&page), 2.0, "{page:?}");
     assert_eq!(hit("head_timeout")(&page), 1.0);
@@ -587,7 +595,7 @@ fn handshakes_are_told_with_what_they_agreed_on(choice: DriverChoice) {
     let (status, _) =
         ask(bench.running.https_address().expect("the server has an HTTPS listener"), "/hello", "");
     assert_eq!(status, 400);
-    let page = bench.until("the failure is counted", |page| {
+    let page = bench.wait_until("the failure is counted", |page| {
         page.sum("peregrine_tls_failures_total", &[]) >= 1.0
     });
     let labels = [("version", "TLSv1.3"), ("cipher", "TLS13_AES_128_GCM_SHA256")];
@@ -661,7 +669,7 @@ fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
     let limits = Limits { connections_max: 8, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
     let flood: Vec<_> = (0..200).map(|_| bench.connect()).collect();
-    bench.until("the server is full", |page| page.sum("peregrine_connections", &[]) >= 7.0);
+    bench.wait_until("the server is full", |page| page.sum("peregrine_connections", &[]) >= 7.0);
     for (path, status) in [("/readyz", 200), ("/livez", 200), ("/startupz", 200), ("/nowhere", 404)]
     {
         assert_eq!(ask(bench.admin(), path, "").0, status, "{path}");
@@ -715,7 +723,9 @@ fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice
     assert_eq!(ask(bench.admin(), "/readyz?overload=unready", "").0, 200);
     let mut keeper = TcpStream::connect(public).expect("the server accepts connections");
     keeper.write_all(b"GET /keep HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
-    bench.until("memory is short", |page| page.sum("peregrine_worker_memory_bytes", &[]) > 3.9e6);
+    bench.wait_until("memory is short", |page| {
+        page.sum("peregrine_worker_memory_bytes", &[]) > 3.9e6
+    });
     // The same on the admin listener, and on the application's own listener.
     for place in [bench.admin(), public] {
         assert_eq!(ask(place, "/livez", "").0, 200);
@@ -725,7 +735,7 @@ fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice
     }
     assert_eq!(ask(public, "/hello", "").0, 503);
     drop(keeper);
-    bench.until("memory is free", |page| page.sum("peregrine_worker_memory_bytes", &[]) < 1e6);
+    bench.wait_until("memory is free", |page| page.sum("peregrine_worker_memory_bytes", &[]) < 1e6);
     assert_eq!(ask(bench.admin(), "/readyz?overload=unready", "").0, 200);
     assert_eq!(ask(public, "/hello", ""), (200, "hello".to_owned()));
 }
@@ -814,7 +824,7 @@ fn routes_and_connections_are_listed(choice: DriverChoice) {
     for client in &mut clients {
         block_on(client.expect_alive());
     }
-    let page = bench.until("every worker is idle", |page| {
+    let page = bench.wait_until("every worker is idle", |page| {
         page.sum("peregrine_connections", &[("state", "idle")]) == 4.0
     });
     for protocol in ["http/1", "http/2"] {
@@ -825,7 +835,7 @@ fn routes_and_connections_are_listed(choice: DriverChoice) {
     let (_, connections) = ask(bench.admin(), "/connections", "");
     assert!(connections.starts_with(r#"{"open":4,"workers":[{"worker":0,"#), "{connections}");
     let id = clients[0].get("/never");
-    bench.until("one worker is busy", |page| {
+    bench.wait_until("one worker is busy", |page| {
         page.sum("peregrine_connections", &[("protocol", "http/1"), ("state", "active")]) == 1.0
     });
     clients[0].cancel(id);
@@ -855,7 +865,7 @@ fn sizes_are_those_of_the_content(choice: DriverChoice) {
             assert_eq!(client.answer(id).await.status(), 200);
         });
     }
-    let page = bench.until("every request is counted", |page| page.requests(&[]) == 12);
+    let page = bench.wait_until("every request is counted", |page| page.requests(&[]) == 12);
     let sums = |name: &str, route: &str, method: &str| {
         let labels = [("http_route", route), ("http_request_method", method)];
         page.sum(&format!("http_server_{name}_body_size_bytes_sum"), &labels)
@@ -882,7 +892,7 @@ fn the_drivers_show_what_they_do(choice: DriverChoice) {
         "process_resident_memory_bytes",
         "process_open_fds",
     ] {
-        bench.until(name, |page| page.sum(name, &[]) > 0.0);
+        bench.wait_until(name, |page| page.sum(name, &[]) > 0.0);
     }
     let page = bench.page();
     let workers = page.0.keys().filter(|name| name.starts_with("peregrine_driver_syscalls_total{"));

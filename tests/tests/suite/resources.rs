@@ -119,7 +119,7 @@ fn idle_connections_cost_little_memory_and_no_time(driver: &str) {
     let Some(server) = Server::start(driver, &[]) else { return };
     // The worker's pools fill, and keep their memory.
     drop(server.connect_many(200));
-    server.until("the first peers are gone", |server| server.descriptors() == server.base);
+    server.wait_until("the first peers are gone", |server| server.descriptors() == server.base);
     let before = server.memory_kib();
     let start = Instant::now();
     let peers = server.connect_many(count);
@@ -159,7 +159,7 @@ fn readers_that_do_not_read_cost_bounded_memory(driver: &str) {
     server.stands_still(before);
     server.answers();
     drop(peers);
-    server.until("every connection is closed", |server| server.descriptors() == server.base);
+    server.wait_until("every connection is closed", |server| server.descriptors() == server.base);
     server.ends_well();
 }
 
@@ -215,7 +215,7 @@ fn descriptors_come_back_however_connections_end(driver: &str) {
             }
         }
     }
-    server.until("every connection is closed", |server| server.descriptors() == server.base);
+    server.wait_until("every connection is closed", |server| server.descriptors() == server.base);
     assert_eq!(server.threads(), threads);
     server.answers();
     server.ends_well();
@@ -226,7 +226,7 @@ fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
     // Connections beyond the limit wait in the backlog.
     let mut peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
     // Descriptors opened before the limit was lowered may exceed it.
-    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    server.wait_until("all descriptors are used", |server| server.descriptors() >= 64);
     let share = server.busy_share(Duration::from_secs(1));
     assert!(share < 0.2, "without descriptors the server is busy: {share}");
     peers[0]
@@ -235,7 +235,7 @@ fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
     assert!(peers[0].read(&mut [0; 64]).expect("the server accepted the connection") > 0);
     drop(peers);
     server.answers();
-    server.until("every connection is closed", |server| server.descriptors() == server.base);
+    server.wait_until("every connection is closed", |server| server.descriptors() == server.base);
     server.ends_well();
 }
 
@@ -250,7 +250,7 @@ fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
             peer
         })
         .collect();
-    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    server.wait_until("all descriptors are used", |server| server.descriptors() >= 64);
     // Answered connections are idle, and free their descriptors for waiting ones.
     let (status, report) = server.end(Signal::TERM);
     assert!(status.success() && report.contains("none was cut"), "{status}\n{report}");
@@ -265,7 +265,7 @@ fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
     let settings = [("DESCRIPTORS", "64"), ("ADMIN", "127.0.0.1:0")];
     let Some(server) = Server::start(driver, &settings) else { return };
     let peers: Vec<_> = (0..150).map(|_| server.connect()).collect();
-    server.until("all descriptors are used", |server| server.descriptors() >= 64);
+    server.wait_until("all descriptors are used", |server| server.descriptors() >= 64);
     let admin = server.admin.clone().expect("the server has an admin listener");
     let connect = || {
         let peer = TcpStream::connect(&admin).expect("the server accepts connections");
@@ -284,7 +284,7 @@ fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
         drop(silent);
     }
     drop(peers);
-    server.until("every connection is closed", |server| server.descriptors() <= server.base);
+    server.wait_until("every connection is closed", |server| server.descriptors() <= server.base);
     server.ends_well();
 }
 
@@ -435,7 +435,9 @@ fn a_second_signal_ends_what_the_first_waits_for(driver: &str) {
     peer.write_all(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");
     server.answers();
     server.signal(Signal::TERM);
-    server.until("the listener is closed", |server| TcpStream::connect(&server.address).is_err());
+    server.wait_until("the listener is closed", |server| {
+        TcpStream::connect(&server.address).is_err()
+    });
     let (status, report) = server.end(Signal::INT);
     assert!(status.success(), "{status}\n{report}");
     assert!(report.contains("1 cut"), "{report}");
@@ -542,10 +544,14 @@ impl Server {
         assert!(share < 0.3, "the server is busy with stalled peers: {share}");
     }
 
-    fn until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    fn wait_until(&self, description: &str, condition: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !done(self) {
-            assert!(Instant::now() < end, "never: {what}; {} descriptors", self.descriptors());
+        while !condition(self) {
+            assert!(
+                Instant::now() < end,
+                "never: {description}; {} descriptors",
+                self.descriptors()
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }

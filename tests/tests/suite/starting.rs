@@ -45,10 +45,10 @@ impl Drop for Counted {
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(description: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -70,8 +70,8 @@ fn one_worker_that_cannot_begin_ends_the_others(driver: DriverChoice) {
         Err(error) => panic!("an error other than the application's: {error}"),
         Ok(_) => panic!("one of the workers has no application"),
     }
-    until("the listener is closed", || is_refused(address));
-    until("every application is dropped", || dropped.load(Ordering::SeqCst) == WORKERS);
+    wait_until("the listener is closed", || is_refused(address));
+    wait_until("every application is dropped", || dropped.load(Ordering::SeqCst) == WORKERS);
 }
 
 #[test]

@@ -144,7 +144,7 @@ async fn it_works_in_a_task_that_outlives_its_request<B: Bench>(bench: &B) {
     // The end of the connection must work as well.
     drop(peer);
     let mut expected: Vec<_> = names(bench).collect();
-    bench.until("all tasks are done", || done.lock().len() == expected.len()).await;
+    bench.wait_until("all tasks are done", || done.lock().len() == expected.len()).await;
     let mut names = done.lock().clone();
     names.sort_unstable();
     expected.sort_unstable();
@@ -198,7 +198,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     let route = format!("/block-{number}/{{id}}");
     let stream = format!("/block-stream-{number}");
     peer.get(&format!("/block-{number}/7"));
-    bench.until("the handler is found while it blocks", || log.count(&route) == 1).await;
+    bench.wait_until("the handler is found while it blocks", || log.count(&route) == 1).await;
     release.send(()).unwrap();
     assert_eq!(peer.reply().await.text(), "blocked");
     // There is no second warning.
@@ -207,7 +207,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
     release.send(()).unwrap();
     assert_eq!(peer.reply().await.text(), "blocked");
     peer.get(&stream);
-    bench.until("the stream is found while it blocks", || log.count(&stream) == 1).await;
+    bench.wait_until("the stream is found while it blocks", || log.count(&stream) == 1).await;
     release.send(()).unwrap();
     assert_eq!(peer.reply().await.text(), "streamed");
     let waits = [1, 2, 3].map(|time| format!("/wait-{number}-{time}"));
@@ -253,7 +253,7 @@ async fn a_mounted_handler_that_blocks_is_told_of_with_its_request<B: Bench>(ben
         (format!("route=/mounted-{number}/*"), format!("path=\"/mounted-{number}/block/7\""));
     peer.get(&format!("/mounted-{number}/block/7?secret=1"));
     bench
-        .until("the mount is named while it blocks", || {
+        .wait_until("the mount is named while it blocks", || {
             log.lines().iter().any(|line| {
                 line.contains("spawn_blocking") && line.contains(&format!("/mounted-{number}/*"))
             })
@@ -302,7 +302,7 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     assert_eq!(peer.reply().await.text(), "left");
     server.shut_down();
     let told = format!("tasks={tasks} ");
-    bench.until("the log names the tasks", || log.count(&told) == 1).await;
+    bench.wait_until("the log names the tasks", || log.count(&told) == 1).await;
     server.cut();
     assert_eq!(server.ended().await.snapshot.aborted_tasks, tasks);
     let line = log.line(&told);

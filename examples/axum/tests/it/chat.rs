@@ -1,4 +1,4 @@
-use crate::harness::{Host, Served, Socket, socket, until};
+use crate::harness::{Host, Served, Socket, socket, wait_until};
 use futures_util::{SinkExt, StreamExt};
 use peregrine_axum_examples::chat::app;
 use tokio_tungstenite::tungstenite::Message;
@@ -53,6 +53,6 @@ pub(crate) async fn everybody_hears_everybody_in_the_same_order(host: Host) {
     assert_eq!(ada.hear().await, "bob left");
     assert_eq!(server.get("/names").await.text(), "ada\n");
     drop(ada);
-    until("the room is empty", async || server.get("/names").await.text().is_empty()).await;
+    wait_until("the room is empty", async || server.get("/names").await.text().is_empty()).await;
     server.end().await;
 }

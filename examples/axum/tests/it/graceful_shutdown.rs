@@ -1,4 +1,4 @@
-use crate::harness::{Host, Served, answer, until};
+use crate::harness::{Host, Served, answer, wait_until};
 use axum::Router;
 use axum::routing::get;
 use futures_util::future::join;
@@ -28,16 +28,17 @@ fn gated() -> (Router, Arc<Gate>) {
     (app().route("/held", get(handler)), gate)
 }
 
-async fn until_held(gate: &Gate, count: usize) {
-    until("the requests have started", async || gate.begun.available_permits() == count).await;
+async fn wait_until_held(gate: &Gate, count: usize) {
+    wait_until("the requests have started", async || gate.begun.available_permits() == count).await;
 }
 
-async fn until_refused(address: SocketAddr) {
-    until("the server stops listening", async || TcpStream::connect(address).await.is_err()).await;
+async fn wait_until_refused(address: SocketAddr) {
+    wait_until("the server stops listening", async || TcpStream::connect(address).await.is_err())
+        .await;
 }
 
-async fn until_begun(server: &Served, count: u64) {
-    until("the requests have started", async || {
+async fn wait_until_begun(server: &Served, count: u64) {
+    wait_until("the requests have started", async || {
         server.get("/begun").await.text() == count.to_string()
     })
     .await;
@@ -50,9 +51,9 @@ pub(crate) async fn requests_that_have_begun_are_answered_before_the_end(host: H
     assert_eq!(server.get("/slow/1").await.brief(), (200, "slow, but done"));
     let held: Vec<_> =
         (0..4).map(|_| tokio::spawn(answer(server.request(Method::GET, "/held")))).collect();
-    until_held(&gate, 4).await;
+    wait_until_held(&gate, 4).await;
     let ending = server.stop();
-    until_refused(address).await;
+    wait_until_refused(address).await;
     gate.open.add_permits(4);
     for held in held {
         let answer = held.await.expect("the server responds");
@@ -69,7 +70,7 @@ pub(crate) async fn requests_that_have_begun_are_answered_before_the_end(host: H
 pub(crate) async fn a_body_that_has_begun_is_sent_to_its_end(host: Host) {
     let server = host.serve(app());
     let drip = tokio::spawn(answer(server.request(Method::GET, "/drip/20")));
-    until_begun(&server, 1).await;
+    wait_until_begun(&server, 1).await;
     let ending = server.stop();
     let all: String = (0..20).map(|number| format!("drop {number}\n")).collect();
     assert_eq!(drip.await.expect("the server responds").brief(), (200, all.as_str()));
@@ -80,7 +81,7 @@ pub(crate) async fn idle_connections_are_closed_at_once(host: Host) {
     let server = host.serve(app());
     let mut used = server.connect().await;
     used.send("GET /begun HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    used.until("\r\n\r\n0").await;
+    used.read_until("\r\n\r\n0").await;
     let ending = server.stop();
     let (rest, ()) = join(used.rest(), ending.wait()).await;
     assert_eq!(rest, "");
@@ -91,9 +92,9 @@ pub(crate) async fn a_server_waits_for_what_is_slow_and_for_nothing_else(host: H
     let server = host.serve(app);
     let address = server.address;
     let held = tokio::spawn(answer(server.request(Method::GET, "/held")));
-    until_held(&gate, 1).await;
+    wait_until_held(&gate, 1).await;
     let ending = server.stop();
-    until_refused(address).await;
+    wait_until_refused(address).await;
     assert!(!ending.is_over(), "a request is still running");
     gate.open.add_permits(1);
     assert_eq!(held.await.expect("the server responds").status, 200);
@@ -104,7 +105,7 @@ pub(crate) async fn what_would_never_end_runs_into_its_limit(host: Host) {
     let server = host.serve(app_with_limit(Duration::from_millis(100)));
     assert_eq!(server.get("/forever").await.brief(), (408, ""));
     let late = tokio::spawn(answer(server.request(Method::GET, "/slow/600000")));
-    until_begun(&server, 1).await;
+    wait_until_begun(&server, 1).await;
     let ending = server.stop();
     assert_eq!(late.await.expect("the server responds").brief(), (408, ""));
     ending.wait().await;

@@ -23,7 +23,7 @@ pub(crate) async fn a_handler_may_tell_them_apart(host: Host) {
     let mut raw = server.connect().await;
     for path in ["/implicit", "/explicit", "/length"] {
         raw.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await;
-        let text = raw.until("\r\n\r\n").await;
+        let text = raw.read_until("\r\n\r\n").await;
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     }
     raw.send("GET /implicit HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;

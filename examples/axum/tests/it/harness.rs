@@ -222,8 +222,10 @@ impl Host {
                 });
             }
         });
-        until("the server listens", async || tokio::net::UnixStream::connect(path).await.is_ok())
-            .await;
+        wait_until("the server listens", async || {
+            tokio::net::UnixStream::connect(path).await.is_ok()
+        })
+        .await;
         served
     }
 }
@@ -396,7 +398,7 @@ impl Raw {
     }
 
     /// Reads until `end` arrives and returns everything up to and including it.
-    pub(crate) async fn until(&mut self, end: &str) -> String {
+    pub(crate) async fn read_until(&mut self, end: &str) -> String {
         loop {
             let found = self.read.windows(end.len()).position(|bytes| bytes == end.as_bytes());
             if let Some(place) = found {
@@ -447,11 +449,14 @@ pub(crate) async fn socket(server: &Served, path: &str, agent: Option<&str>) -> 
 }
 
 /// Waits until a condition is true; `what` describes it.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+pub(crate) async fn wait_until<F: Future<Output = bool>>(
+    description: &str,
+    mut condition: impl FnMut() -> F,
+) {
     let mut pauses = 0_u32;
-    while !is_so().await {
+    while !condition().await {
         pauses += 1;
-        assert!(pauses < 6_000, "timed out waiting until {what}");
+        assert!(pauses < 6_000, "timed out waiting until {description}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

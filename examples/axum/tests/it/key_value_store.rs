@@ -40,7 +40,7 @@ pub(crate) async fn a_value_that_is_too_large_is_refused_with_and_without_a_leng
     raw.send(head).await;
     // RFC 9110 §15.5.14 uses another reason phrase than the `http` crate.
     let name = if host.engine.is_peregrine() { "Content" } else { "Payload" };
-    assert_eq!(raw.until("\r\n").await, format!("HTTP/1.1 413 {name} Too Large\r\n"));
+    assert_eq!(raw.read_until("\r\n").await, format!("HTTP/1.1 413 {name} Too Large\r\n"));
     drop(raw);
     // A value without a Content-Length is rejected when it exceeds the limit.
     let pieces = stream::iter(vec![Ok::<_, Infallible>(vec![b'x'; 64 * 1024]); 47]);

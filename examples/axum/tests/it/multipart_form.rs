@@ -53,7 +53,7 @@ pub(crate) async fn forms_that_cannot_be_read_are_refused(host: Host) {
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
     ))
     .await;
-    assert!(raw.until("\r\n").await.starts_with("HTTP/1.1 413 "));
+    assert!(raw.read_until("\r\n").await.starts_with("HTTP/1.1 413 "));
     drop(raw);
     server.end().await;
 }

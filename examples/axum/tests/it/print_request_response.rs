@@ -33,7 +33,7 @@ pub(crate) async fn a_client_that_asks_before_it_sends_is_told_to(host: Host) {
          Content-Length: 5\r\n\r\n",
     )
     .await;
-    assert_eq!(raw.until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(raw.read_until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
     raw.send("hello").await;
     assert!(raw.rest().await.ends_with("\r\n\r\nHELLO"));
     server.end().await;

@@ -30,10 +30,10 @@ pub(crate) async fn each_event_comes_when_it_is_made(host: Host) {
     let mut raw = server.connect().await;
     // A client that reads event by event would wait forever if the server buffered them.
     raw.send("GET /ticks/1000000 HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    let head = raw.until("\r\n\r\n").await;
+    let head = raw.read_until("\r\n\r\n").await;
     assert!(head.contains("transfer-encoding: chunked\r\n"), "{head}");
     for number in 1..=5 {
-        let text = raw.until("\n\n").await;
+        let text = raw.read_until("\n\n").await;
         assert!(text.contains(&format!("id: {number}\n")), "{text}");
     }
     drop(raw);
@@ -45,7 +45,7 @@ pub(crate) async fn a_stream_without_events_shows_that_it_lives(host: Host) {
     let mut raw = server.connect().await;
     raw.send("GET /quiet HTTP/1.1\r\nHost: a\r\n\r\n").await;
     for _ in 0..5 {
-        raw.until(": still here\n\n").await;
+        raw.read_until(": still here\n\n").await;
     }
     drop(raw);
     server.end().await;

@@ -1,4 +1,4 @@
-use crate::harness::{Host, answer, until};
+use crate::harness::{Host, answer, wait_until};
 use crate::multipart::{form, kind};
 use futures_util::stream;
 use peregrine_axum_examples::stream_to_file::app_in;
@@ -84,10 +84,10 @@ pub(crate) async fn two_uploads_of_one_name_do_not_mix(host: Host) {
     for raw in &mut uploads {
         raw.send("PUT /files/same HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n").await;
     }
-    until("both files exist", async || names(folder.path()).len() == 2).await;
+    wait_until("both files exist", async || names(folder.path()).len() == 2).await;
     for (raw, text) in uploads.iter_mut().zip(["first...", "second.."]) {
         raw.send(text).await;
-        let head = raw.until("\r\n\r\n").await;
+        let head = raw.read_until("\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
         assert_eq!(server.get("/files/same").await.brief(), (200, text));
     }
@@ -101,7 +101,7 @@ pub(crate) async fn a_body_that_breaks_off_leaves_no_file(host: Host) {
     let server = host.serve(app_in(folder.path().to_owned()));
     let mut raw = server.connect().await;
     raw.send("PUT /files/half HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf").await;
-    until("the file exists", async || names(folder.path()).len() == 1).await;
+    wait_until("the file exists", async || names(folder.path()).len() == 1).await;
     for name in names(folder.path()) {
         assert_eq!(server.get(&format!("/files/{name}")).await.status, 400, "{name}");
     }
@@ -115,7 +115,7 @@ pub(crate) async fn a_body_that_breaks_off_leaves_no_file(host: Host) {
         // hyper continues as long as it can respond, and the handler reads an error.
         assert!(text.starts_with("HTTP/1.1 400 "), "{text}");
     }
-    until("the file is removed", async || names(folder.path()).is_empty()).await;
+    wait_until("the file is removed", async || names(folder.path()).is_empty()).await;
     assert_eq!(server.get("/files/half").await.status, 404);
     server.end().await;
 }

@@ -21,7 +21,7 @@ pub(crate) async fn peers_are_told_apart(host: Host) {
         let own = raw.address();
         for _ in 0..2 {
             raw.send("GET /peer HTTP/1.1\r\nHost: a\r\n\r\n").await;
-            raw.until(&format!("\r\n\r\n{own}")).await;
+            raw.read_until(&format!("\r\n\r\n{own}")).await;
         }
         own
     }))

@@ -1,4 +1,4 @@
-use crate::harness::{Host, until};
+use crate::harness::{Host, wait_until};
 use crate::log;
 use futures_util::future::join_all;
 use peregrine_axum_examples::tracing_aka_logging::app;
@@ -15,7 +15,7 @@ pub(crate) async fn a_request_s_events_are_in_its_span_in_order(host: Host) {
     .await;
     for number in 0..6 {
         let mark = format!("{} ", path(number));
-        until("the response is logged", async || log::lines(&mark).len() >= 5).await;
+        wait_until("the response is logged", async || log::lines(&mark).len() >= 5).await;
         let span = format!("request{{method=GET uri={mark}route=\"/birds/{{name}}\"");
         let bytes = path(number).len() - 5;
         let told = [

@@ -1,4 +1,4 @@
-use crate::harness::{Host, Served, Socket, answer, socket, until};
+use crate::harness::{Host, Served, Socket, answer, socket, wait_until};
 use futures_util::{SinkExt, StreamExt, future::join_all};
 use peregrine_axum_examples::websockets::{MESSAGES, app};
 use reqwest::Method;
@@ -25,7 +25,7 @@ async fn ended(server: &Served, count: usize) -> Vec<Value> {
         let text = server.get("/ended").await.text().to_owned();
         serde_json::from_str::<Vec<Value>>(&text).expect("a list")
     };
-    until("the sockets have ended", async || talks().await.len() == count).await;
+    wait_until("the sockets have ended", async || talks().await.len() == count).await;
     talks().await
 }
 

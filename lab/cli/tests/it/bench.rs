@@ -294,10 +294,10 @@ impl Ended {
 
 /// Waits until it is so, or stops the test.
 #[track_caller]
-pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn await_that(description: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "it did not come about that {what}");
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "it did not come about that {description}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -23,10 +23,10 @@ fn living(group: u32) -> usize {
     all.values().filter(|process| process.group == group && process.state != 'Z').count()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
+    while !condition() {
+        assert!(Instant::now() < end, "never: {description}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -348,7 +348,7 @@ fn a_client_s_deadline_is_kept() {
             "{:?}",
             matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded)
         )];
-        crate::compare::until("the call is dropped", || case.seen.left() == 1).await;
+        crate::compare::wait_until("the call is dropped", || case.seen.left() == 1).await;
         // A call far from its deadline gets its response.
         let mut request = Request::new(simple(1, 1));
         request.set_timeout(Duration::from_secs(100));

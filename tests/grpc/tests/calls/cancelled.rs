@@ -1,6 +1,6 @@
 //! Calls that are cancelled or slow.
 
-use crate::compare::{Case, same, until};
+use crate::compare::{Case, same, wait_until};
 use peregrine_grpc_tests::messages::{
     Payload, ResponseParameters, SimpleRequest, StreamingInputCallRequest,
     StreamingOutputCallRequest,
@@ -37,10 +37,10 @@ fn a_unary_call_that_is_cancelled_is_dropped() {
             set(request.metadata_mut(), "wait");
             client.unary(request).await
         });
-        until("the call waits", || case.seen.waiting() == 1).await;
+        wait_until("the call waits", || case.seen.waiting() == 1).await;
         assert_eq!(case.seen.left(), 0);
         call.abort();
-        until("the call is dropped", || case.seen.left() == 1).await;
+        wait_until("the call is dropped", || case.seen.left() == 1).await;
         is_well(&case).await;
         nothing()
     });
@@ -58,9 +58,9 @@ fn a_stream_of_requests_that_is_cancelled_is_dropped() {
                 set(request.metadata_mut(), what);
                 client.input(request).await
             });
-            until("the call waits", || case.seen.waiting() == before + 1).await;
+            wait_until("the call waits", || case.seen.waiting() == before + 1).await;
             call.abort();
-            until("the call is dropped", || case.seen.left() == before + 1).await;
+            wait_until("the call is dropped", || case.seen.left() == before + 1).await;
             drop(sender);
         }
         is_well(&case).await;
@@ -80,7 +80,7 @@ fn a_stream_of_responses_that_is_cancelled_is_dropped() {
         }
         assert_eq!(case.seen.left(), 0);
         drop(stream);
-        until("the stream is dropped", || case.seen.left() == 1).await;
+        wait_until("the stream is dropped", || case.seen.left() == 1).await;
         is_well(&case).await;
         nothing()
     });
@@ -101,7 +101,7 @@ fn a_conversation_that_is_cancelled_is_told_so() {
         stream.message().await.expect("the call succeeds").expect("a message");
         assert_eq!(case.seen.left(), 0);
         drop((stream, sender));
-        until("the conversation is over", || case.seen.left() == 1).await;
+        wait_until("the conversation is over", || case.seen.left() == 1).await;
         is_well(&case).await;
         nothing()
     });
@@ -121,12 +121,12 @@ fn a_client_that_vanishes_cancels_everything() {
                 })
             })
             .collect();
-        until("all calls wait", || seen.waiting() == 10).await;
+        wait_until("all calls wait", || seen.waiting() == 10).await;
         drop(client);
         for call in calls {
             call.abort();
         }
-        until("all calls are dropped", || seen.left() == 10).await;
+        wait_until("all calls are dropped", || seen.left() == 10).await;
         nothing()
     });
 }
@@ -176,11 +176,11 @@ fn a_client_makes_no_more_than_its_server_takes() {
         set(request.metadata_mut(), "wait");
         let client = case.client.clone();
         let call = tokio::spawn(async move { client.input(request).await });
-        until("the call waits", || case.seen.waiting() == 1).await;
+        wait_until("the call waits", || case.seen.waiting() == 1).await;
         let made = standing(|| sent.load(Ordering::SeqCst)).await;
         assert!(made < 16_000, "{made} messages were received without a reader");
         call.abort();
-        until("the call is dropped", || case.seen.left() == 1).await;
+        wait_until("the call is dropped", || case.seen.left() == 1).await;
         is_well(&case).await;
         nothing()
     });

@@ -61,15 +61,15 @@ pub(crate) async fn on_ours(case: impl AsyncFn(Case, &str)) {
     }
 }
 
-/// Waits until `is_so` returns true.
-pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until `condition` returns true.
+pub(crate) async fn wait_until(description: &str, condition: impl Fn() -> bool) {
     for _ in 0..3000 {
-        if is_so() {
+        if condition() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("timed out waiting until {what}");
+    panic!("timed out waiting until {description}");
 }
 
 /// An HTTP/1.1 client.

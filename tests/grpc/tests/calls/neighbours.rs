@@ -1,6 +1,6 @@
 //! Other routes on the same port, and commonly mounted services.
 
-use crate::compare::{DRIVERS, Told, http1_client, in_runtime, same, until};
+use crate::compare::{DRIVERS, Told, http1_client, in_runtime, same, wait_until};
 use peregrine::tower::tower;
 use peregrine::{App, Http2Limits, Limits};
 use peregrine_grpc_tests::client::Client;
@@ -183,7 +183,7 @@ fn a_server_keeps_a_call_s_deadline() {
             assert_eq!(answer.status(), 200);
             assert_eq!(answer.headers()["content-type"], "application/grpc");
             assert_eq!(answer.headers()["grpc-status"], "4");
-            until("the call is dropped", || ours.seen.left() == 1).await;
+            wait_until("the call is dropped", || ours.seen.left() == 1).await;
         }
     });
 }

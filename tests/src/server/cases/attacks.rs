@@ -477,7 +477,7 @@ pub async fn a_zero_window<B: Bench>(bench: &B) {
         assert_eq!((response.status(), response.body.len(), response.reset), (200, 0, Some(8)));
     }
     let dropped = || site.shared.dropped.get() == 20;
-    bench.until("the streams were dropped", dropped).await;
+    bench.wait_until("the streams were dropped", dropped).await;
     assert!(site.shared.produced.get() <= 20 * 2_000, "{}", site.shared.produced.get());
     attacker.round_trip().await;
     drop(attacker);
@@ -602,7 +602,7 @@ pub async fn output_that_is_never_read<B: Bench>(bench: &B) {
     // server: their peers are still connected.
     let shared = site.shared.clone();
     let (started, dropped) = (|| shared.endless.get(), || shared.dropped.get());
-    bench.until("the streams were dropped", || dropped() > 0 && dropped() == started()).await;
+    bench.wait_until("the streams were dropped", || dropped() > 0 && dropped() == started()).await;
     let min = if held::limited().is_some() { 1 } else { 100 };
     assert!((min..=100).contains(&started()), "{} of 100 started", started());
     drop(attackers);

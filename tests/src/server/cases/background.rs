@@ -75,7 +75,7 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
                 let mut client = way.connect(&server).await;
                 let id = client.ask("POST", path, &fields(key));
                 client
-                    .until(bench, "the handler waits", || shared.started.get() == number + 1)
+                    .wait_until(bench, "the handler waits", || shared.started.get() == number + 1)
                     .await;
                 if number == 0 {
                     client.cancel(id);
@@ -93,7 +93,7 @@ pub async fn writes_of_disconnected_clients_count<B: Bench>(bench: &B) {
             }
             assert_eq!((shared.started.get(), shared.dropped.get()), (2, 0));
             shared.open(3);
-            bench.until("both are done", || shared.finished.get() == 2).await;
+            bench.wait_until("both are done", || shared.finished.get() == 2).await;
             bench.sleep(SHORT).await;
             let mut client = way.connect(&server).await;
             let id = client.ask("POST", path, &fields("f"));
@@ -125,7 +125,7 @@ pub async fn pages_that_are_refreshed_in_the_background_count<B: Bench>(bench: &
         }
         let mut reserving_client = way.connect(&server).await;
         let reservation = reserving_client.get("/keep");
-        reserving_client.until(bench, "memory is short", || shared.started.get() == 4).await;
+        reserving_client.wait_until(bench, "memory is short", || shared.started.get() == 4).await;
         let id = client.get("/pages/a");
         assert!(client.answer(id).await.field("age").is_some(), "the stale page is served");
         bench.sleep(SHORT).await;
@@ -136,12 +136,14 @@ pub async fn pages_that_are_refreshed_in_the_background_count<B: Bench>(bench: &
         for (number, path) in ["/pages/a", "/pages/b"].into_iter().enumerate() {
             let id = client.get(path);
             assert_eq!(client.answer(id).await.text(), "page");
-            client.until(bench, "the page is fetched", || shared.started.get() == 5 + number).await;
+            client
+                .wait_until(bench, "the page is fetched", || shared.started.get() == 5 + number)
+                .await;
         }
         let id = client.get("/pages/c");
         assert_eq!(client.answer(id).await.status(), 503, "two requests are in progress");
         shared.open(2);
-        bench.until("both are done", || shared.finished.get() == 6).await;
+        bench.wait_until("both are done", || shared.finished.get() == 6).await;
         client.close().await;
         server.shut_down();
         assert_eq!(server.ended().await.cut, []);

@@ -158,16 +158,18 @@ pub async fn a_truncated_large_body_is_noticed<B: Bench>(bench: &B) {
     peer.half_close();
     let received = peer.rest().await;
     assert!(!received.starts_with(b"HTTP/1.1 200"), "{}", received.escape_ascii());
-    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 1).await;
     let consumed_before = shared.consumed.get();
     assert!(consumed_before <= part.len(), "{consumed_before} of {} bytes were read", part.len());
 
     let mut peer = Peer::new(server.connect());
     peer.send(&head);
     peer.send(&part);
-    bench.until("the part is read", || shared.consumed.get() == consumed_before + part.len()).await;
+    bench
+        .wait_until("the part is read", || shared.consumed.get() == consumed_before + part.len())
+        .await;
     peer.reset();
-    bench.until("the handler is dropped", || shared.dropped.get() == 2).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-aborted", 2)]);
@@ -183,7 +185,7 @@ pub async fn small_requests_are_answered_during_large_uploads<B: Bench>(bench: &
         peer.post("/count", &body);
         uploads.push(peer);
     }
-    bench.until("the uploads have started", || shared.started.get() > 0).await;
+    bench.wait_until("the uploads have started", || shared.started.get() > 0).await;
     let mut peer = Peer::new(server.connect());
     for _ in 0..10 {
         peer.expect_alive().await;
@@ -372,9 +374,9 @@ pub async fn a_truncated_body_never_looks_complete<B: Bench>(bench: &B) {
     let before = shared.consumed.get();
     let mut peer = Peer::new(server.connect());
     peer.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
-    bench.until("the handler has read", || shared.consumed.get() == before + 5).await;
+    bench.wait_until("the handler has read", || shared.consumed.get() == before + 5).await;
     peer.reset();
-    bench.until("the handler is dropped", || shared.dropped.get() == 3).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 3).await;
     server.shut_down();
     let outcome = server.ended().await;
     assert_eq!(outcome.endings(), [("peer-aborted", 3)]);
@@ -391,7 +393,7 @@ pub async fn a_malformed_chunk_is_a_400<B: Bench>(bench: &B) {
             let mut peer = Peer::new(server.connect());
             peer.send(format!("{head}3\r\nabc\r\n"));
             if pause {
-                bench.until("the part is read", || shared.consumed.get() > before).await;
+                bench.wait_until("the part is read", || shared.consumed.get() > before).await;
             }
             peer.send(format!("{remaining}GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"));
             let reply = peer.reply().await;
@@ -411,14 +413,14 @@ pub async fn a_handler_that_does_not_read_blocks_its_client<B: Bench>(bench: &B)
     peer.post("/read-after-wait", &body);
     peer.expect_nothing(Duration::from_millis(50)).await;
     // The extractor reads before the handler waits, so the whole body is read here.
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     shared.open(1);
     assert!(peer.reply().await.body == body);
     drop(peer);
 
     let mut peer = Peer::new(server.connect());
     peer.post("/ignore-after-wait", &body);
-    bench.until("the handler waits", || shared.started.get() == 2).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 2).await;
     shared.open(1);
     assert_eq!(peer.reply().await.text(), "waited");
     peer.expect_alive().await;

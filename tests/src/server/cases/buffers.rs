@@ -80,7 +80,7 @@ pub async fn upgrades_that_do_not_read_hold_no_buffer<B: Bench>(bench: &B) {
         peer.send(&bytes);
         non_readers.push(peer);
     }
-    bench.until("all have started", || shared.started.get() == 300).await;
+    bench.wait_until("all have started", || shared.started.get() == 300).await;
     bench.sleep(Duration::from_millis(500)).await;
     assert!(
         bench.chunks_on_loan().is_none_or(|chunks| chunks == 0),
@@ -126,7 +126,7 @@ pub async fn an_abort_is_noticed_during_an_upload<B: Bench>(bench: &B) {
     let mut with_expect = Peer::new(server.connect());
     let head = "POST /hold-body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n";
     with_expect.send(format!("{head}Expect: 100-continue\r\n\r\n"));
-    bench.until("the handlers wait", || shared.started.get() == 3).await;
+    bench.wait_until("the handlers wait", || shared.started.get() == 3).await;
     bench.sleep(Duration::from_millis(100)).await;
     let start = bench.now();
     server.shut_down();

@@ -70,7 +70,7 @@ pub async fn an_abort_ends_a_full_server<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, limits);
     let mut busy = Peer::new(server.connect());
     busy.get("/wait");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     let waiting = Peer::new(server.connect());
     bench.sleep(Duration::from_millis(100)).await;
     server.shut_down();

@@ -30,7 +30,7 @@ pub async fn an_aborted_stream_to_http_1_0_does_not_look_complete<B: Bench>(benc
     let (server, shared) = begin_with(bench, Limits { shutdown_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
     peer.send("GET /gated/5 HTTP/1.0\r\n\r\n");
-    bench.until("the stream started", || shared.started.get() == 1).await;
+    bench.wait_until("the stream started", || shared.started.get() == 1).await;
     shared.open(1);
     peer.expect("piece 0\n").await;
     server.shut_down();
@@ -44,7 +44,7 @@ pub async fn a_timed_out_stream_to_http_1_0_does_not_look_complete<B: Bench>(ben
     let (server, shared) = begin_with(bench, Limits { exchange_timeout: time, ..limits() });
     let mut peer = Peer::new(server.connect());
     peer.send("GET /gated/5 HTTP/1.0\r\n\r\n");
-    bench.until("the stream started", || shared.started.get() == 1).await;
+    bench.wait_until("the stream started", || shared.started.get() == 1).await;
     shared.open(1);
     peer.expect("piece 0\n").await;
     peer.rest().await;
@@ -174,9 +174,9 @@ pub async fn a_half_close_is_noticed_before_the_body_is_read<B: Bench>(bench: &B
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     peer.half_close();
-    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 1).await;
     server.shut_down();
     server.ended().await;
 }
@@ -195,7 +195,7 @@ pub async fn a_reset_is_noticed_behind_buffered_data<B: Bench>(bench: &B) {
         peer.send(request);
         (0..20).for_each(|_| peer.get("/hello"));
     }
-    bench.until("all of them wait", || shared.started.get() == requests.len()).await;
+    bench.wait_until("all of them wait", || shared.started.get() == requests.len()).await;
     bench.sleep(Duration::from_secs(1)).await;
     peers.into_iter().for_each(Peer::reset);
     bench.sleep(Duration::from_secs(4)).await;
@@ -210,7 +210,7 @@ pub async fn a_reset_is_noticed_before_the_body_is_read<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.send("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_secs(1)).await;
     peer.reset();
     bench.sleep(Duration::from_secs(4)).await;

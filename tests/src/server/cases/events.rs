@@ -86,7 +86,7 @@ pub async fn a_drain_ends_event_streams<B: Bench>(bench: &B) {
         readers.push(Reader::begin::<B>(&server, way, "/events/gated").await);
         readers.push(Reader::begin::<B>(&server, way, "/events/quiet").await);
     }
-    bench.until("the streams started", || shared.started.get() == 8).await;
+    bench.wait_until("the streams started", || shared.started.get() == 8).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect_end().await;
@@ -102,7 +102,7 @@ pub async fn the_handler_sends_a_final_event_in_a_drain<B: Bench>(bench: &B) {
     for way in WAYS {
         readers.push(Reader::begin::<B>(&server, way, "/events/goodbye").await);
     }
-    bench.until("the streams started", || shared.started.get() == 4).await;
+    bench.wait_until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect("event: end\ndata: bye\n\n").await;
@@ -120,7 +120,7 @@ pub async fn a_detached_event_stream_continues_during_a_drain<B: Bench>(bench: &
     for way in WAYS {
         readers.push(Reader::begin::<B>(&server, way, "/events/through").await);
     }
-    bench.until("the streams started", || shared.started.get() == 4).await;
+    bench.wait_until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect("data: told\n\n").await;
@@ -137,7 +137,7 @@ pub async fn a_sender_is_notified_of_a_drain<B: Bench>(bench: &B) {
     for way in WAYS {
         readers.push(Reader::begin::<B>(&server, way, "/events/pushed/1").await);
     }
-    bench.until("the events are pushed", || shared.produced.get() == 4).await;
+    bench.wait_until("the events are pushed", || shared.produced.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect("data: 1\n\n").await;
@@ -153,7 +153,7 @@ pub async fn a_sender_is_notified_when_its_reader_disconnects<B: Bench>(bench: &
     let (server, shared) = begin_with(bench, limits());
     for (index, way) in WAYS.into_iter().enumerate() {
         drop(Reader::begin::<B>(&server, way, "/events/flood").await);
-        bench.until("the sender noticed", || shared.finished.get() == index + 1).await;
+        bench.wait_until("the sender noticed", || shared.finished.get() == index + 1).await;
     }
     end(server).await;
 }
@@ -164,10 +164,10 @@ pub async fn a_close_is_noticed_on_a_quiet_event_stream<B: Bench>(bench: &B) {
     for (index, way) in WAYS.into_iter().enumerate() {
         let stream = Reader::begin::<B>(&server, way, "/events/quiet").await;
         let pushed = Reader::begin::<B>(&server, way, "/events/silent").await;
-        bench.until("both have started", || shared.started.get() == 2 * (index + 1)).await;
+        bench.wait_until("both have started", || shared.started.get() == 2 * (index + 1)).await;
         drop((stream, pushed));
-        bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
-        bench.until("the sender noticed", || shared.finished.get() == index + 1).await;
+        bench.wait_until("the stream was dropped", || shared.dropped.get() == index + 1).await;
+        bench.wait_until("the sender noticed", || shared.finished.get() == index + 1).await;
     }
     end(server).await;
 }
@@ -188,7 +188,9 @@ pub async fn a_reader_that_does_not_read_events_blocks_the_producer<B: Bench>(be
         client.get(path);
         clients.push(client);
     }
-    bench.until("the streams ended", || shared.dropped.get() + shared.finished.get() == 4).await;
+    bench
+        .wait_until("the streams ended", || shared.dropped.get() + shared.finished.get() == 4)
+        .await;
     // For each stream, what the kernels buffer and what the server may hold.
     let bytes_max = if bench.is_virtual() { 4 * 4 * 64 * 1024 } else { 4 * (32 << 20) };
     assert!(shared.produced.get() <= bytes_max, "{} bytes were produced", shared.produced.get());
@@ -207,7 +209,7 @@ pub async fn an_event_stream_without_events_stays_open_for_hours(bench: &Simulat
             reader.expect(&format!("data: {number}\n\n")).await;
         }
         reader.reset();
-        bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
+        bench.wait_until("the stream was dropped", || shared.dropped.get() == index + 1).await;
     }
     end(server).await;
 }
@@ -238,7 +240,7 @@ pub async fn a_silent_event_stream_sends_comments_for_hours(bench: &SimulatedBen
             reader.expect_nothing(Duration::from_secs(14)).await;
         }
         drop(reader);
-        bench.until("the stream was dropped", || shared.dropped.get() == index + 1).await;
+        bench.wait_until("the stream was dropped", || shared.dropped.get() == index + 1).await;
     }
     end(server).await;
 }
@@ -308,7 +310,7 @@ pub async fn a_vanished_event_reader_is_disconnected(bench: &SimulatedBench) {
     let start = bench.now();
     bench.sleep(time - Duration::from_secs(1)).await;
     assert_eq!(shared.dropped.get(), 0);
-    bench.until("the reader is disconnected", || shared.dropped.get() == 1).await;
+    bench.wait_until("the reader is disconnected", || shared.dropped.get() == 1).await;
     assert!(bench.now() - start <= time + Duration::from_secs(1), "{:?}", bench.now() - start);
     drop(client);
     assert_eq!(end(server).await.endings(), [("ping-timeout", 1)]);
@@ -322,7 +324,7 @@ pub async fn event_streams_continue_in_the_lame_duck_phase(bench: &SimulatedBenc
     for way in WAYS {
         readers.push(Reader::begin::<SimulatedBench>(&server, way, "/events/quiet").await);
     }
-    bench.until("the streams started", || shared.started.get() == 4).await;
+    bench.wait_until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
         reader.expect_nothing(Duration::from_secs(1)).await;

@@ -12,7 +12,7 @@ pub async fn a_half_closed_peer_has_not_disconnected<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.get("/wait");
     peer.half_close();
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_millis(1_500)).await;
     assert_eq!(shared.dropped.get(), 0);
     shared.open(1);
@@ -31,7 +31,7 @@ pub async fn a_half_closed_http_1_0_peer_gets_its_response<B: Bench>(bench: &B) 
     let mut peer = Peer::new(server.connect());
     peer.send("GET /wait HTTP/1.0\r\n\r\n");
     peer.half_close();
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_millis(500)).await;
     shared.open(1);
     let reply = peer.reply().await;
@@ -55,14 +55,14 @@ pub async fn a_pending_handler_is_cancelled_when_its_client_closes<B: Bench>(ben
             count += 1;
             let mut peer = Peer::new(server.connect());
             peer.send(request);
-            bench.until("the handler waits", || shared.started.get() == count).await;
+            bench.wait_until("the handler waits", || shared.started.get() == count).await;
             if is_half_close {
                 peer.half_close();
-                bench.until("the handler is dropped", || shared.dropped.get() == count).await;
+                bench.wait_until("the handler is dropped", || shared.dropped.get() == count).await;
                 peer.expect_end().await;
             } else {
                 drop(peer);
-                bench.until("the handler is dropped", || shared.dropped.get() == count).await;
+                bench.wait_until("the handler is dropped", || shared.dropped.get() == count).await;
             }
         }
     }
@@ -76,13 +76,13 @@ pub async fn a_run_to_completion_handler_is_not_cancelled<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/wait-to-end");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     peer.half_close();
     peer.expect_end().await;
     bench.sleep(Duration::from_millis(300)).await;
     assert_eq!(shared.dropped.get(), 0);
     shared.open(1);
-    bench.until("the handler has finished", || shared.finished.get() == 1).await;
+    bench.wait_until("the handler has finished", || shared.finished.get() == 1).await;
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-aborted", 1)]);
 }
@@ -94,7 +94,7 @@ pub async fn many_handlers_wait_concurrently<B: Bench>(bench: &B) {
     for peer in &mut peers {
         peer.get("/wait");
     }
-    bench.until("all wait", || shared.started.get() == 30).await;
+    bench.wait_until("all wait", || shared.started.get() == 30).await;
     shared.open(30);
     for peer in &mut peers {
         assert_eq!(peer.reply().await.text(), "waited");

@@ -168,15 +168,15 @@ pub async fn a_reset_ends_the_handler<B: Bench>(bench: &B) {
     let dropped =
         [client.get("/wait"), client.open("POST", "/count", &[], false), client.get("/gated/3")];
     let marked = client.get("/wait-to-end");
-    bench.until("all have started", || shared.started.get() == 4).await;
+    bench.wait_until("all have started", || shared.started.get() == 4).await;
     for id in dropped {
         client.reset(id);
     }
     client.reset(marked);
-    bench.until("three were dropped", || shared.dropped.get() == 3).await;
+    bench.wait_until("three were dropped", || shared.dropped.get() == 3).await;
     assert_eq!(shared.finished.get(), 0);
     shared.open(1);
-    bench.until("the marked handler completes", || shared.finished.get() == 1).await;
+    bench.wait_until("the marked handler completes", || shared.finished.get() == 1).await;
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
     close(server, client).await;
@@ -193,13 +193,13 @@ pub async fn a_broken_connection_ends_all_handlers<B: Bench>(bench: &B) {
         }
         client.open("POST", "/count", &[], false);
         client.round_trip().await;
-        bench.until("all have started", || shared.started.get() == started + 4).await;
+        bench.wait_until("all have started", || shared.started.get() == started + 4).await;
         if is_reset {
             client.break_off();
         } else {
             drop(client);
         }
-        bench.until("all were dropped", || shared.dropped.get() == dropped + 4).await;
+        bench.wait_until("all were dropped", || shared.dropped.get() == dropped + 4).await;
     }
     end(server).await;
 }
@@ -213,7 +213,7 @@ pub async fn a_drain_finishes_streams<B: Bench>(bench: &B) {
     let waiting = client.get("/wait");
     let upload = client.open("POST", "/count", &[], false);
     let stream = client.get("/gated/1");
-    bench.until("all have started", || shared.started.get() == 3).await;
+    bench.wait_until("all have started", || shared.started.get() == 3).await;
     server.shut_down();
     while client.go_away.is_empty() {
         client.round_trip().await;
@@ -238,7 +238,7 @@ pub async fn an_abort_reports_all_streams<B: Bench>(bench: &B) {
     let mut client = Streams::new(server.connect());
     client.get("/wait");
     client.get("/gated/1");
-    bench.until("both have started", || shared.started.get() == 2).await;
+    bench.wait_until("both have started", || shared.started.get() == 2).await;
     server.cut();
     client.ended().await;
     let outcome = server.ended().await;
@@ -348,7 +348,7 @@ pub async fn a_vanished_client_is_disconnected<B: Bench>(bench: &B) {
     let mut vanished = Streams::new(server.connect());
     vanished.answer_no_pings();
     let ids = [present.get("/wait"), vanished.get("/wait")];
-    bench.until("both have started", || shared.started.get() == 2).await;
+    bench.wait_until("both have started", || shared.started.get() == 2).await;
     while shared.dropped.get() == 0 {
         present.listen(SHORT / 7).await;
     }
@@ -416,7 +416,7 @@ pub async fn a_window_that_stays_closed_causes_a_reset<B: Bench>(bench: &B) {
     }
     let empty = client.get("/empty");
     assert_eq!(client.answer(empty).await.status(), 204);
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
     close(server, client).await;
 }
 
@@ -430,7 +430,7 @@ pub async fn a_connection_window_that_stays_closed_ends_its_streams<B: Bench>(be
     for id in all {
         assert_eq!(client.answer(id).await.reset, Some(8), "{id}");
     }
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
     assert!(shared.produced.get() < 200_000, "{}", shared.produced.get());
     close(server, client).await;
 }
@@ -485,7 +485,7 @@ pub async fn a_client_that_reads_everything_is_served<B: Bench>(bench: &B) {
     assert_eq!(client.answer(hello).await.text(), "hello");
     client.reset(endless);
     client.round_trip().await;
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
     close(server, client).await;
 }
 
@@ -550,7 +550,7 @@ pub async fn a_reset_starts_the_idle_timeout<B: Bench>(bench: &B) {
     let (server, shared) = begin_with(bench, Limits { idle_timeout: 2 * SHORT, ..limits() });
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
-    bench.until("the handler has started", || shared.started.get() == 1).await;
+    bench.wait_until("the handler has started", || shared.started.get() == 1).await;
     bench.sleep(3 * SHORT).await;
     client.reset(id);
     client.round_trip().await;
@@ -576,7 +576,7 @@ pub async fn a_handler_that_reads_late_does_not_delay_others<B: Bench>(bench: &B
     let partly_read = client.open("POST", "/sip", &[], false);
     client.upload_part(partly_read, &[7; 65_535], false).await;
     let other = client.open("POST", "/count", &[], false);
-    bench.until("the handler waits", || shared.started.get() > 0).await;
+    bench.wait_until("the handler waits", || shared.started.get() > 0).await;
     bench.sleep(3 * SHORT).await;
     shared.open(1);
     client.upload(partly_read, &[7; 5_000]).await;
@@ -606,7 +606,7 @@ pub async fn reading_a_stalled_upload_opens_the_window<B: Bench>(bench: &B) {
     }
     bench.sleep(4 * SHORT).await;
     shared.open(4);
-    bench.until("the readers get the error", || shared.finished.get() == 4).await;
+    bench.wait_until("the readers get the error", || shared.finished.get() == 4).await;
     client.round_trip().await;
     let id = client.open("POST", "/count", &[], false);
     assert_eq!(client.data_that_fits(id, &[7; 10_000], true), 10_000);
@@ -623,7 +623,7 @@ pub async fn silent_streams_do_not_delay_the_maximum_connection_age<B: Bench>(be
     let (server, shared) = begin_with(bench, limits);
     let mut client = Streams::new(server.connect());
     let id = client.get("/wait");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     client.listen(2 * SHORT).await;
     assert!(!client.go_away.is_empty());
     shared.open(1);
@@ -720,11 +720,11 @@ pub async fn a_protocol_error_ends_the_connection<B: Bench>(bench: &B) {
     let (server, shared) = begin(bench);
     let mut client = Streams::new(server.connect());
     client.get("/wait");
-    bench.until("the handler has started", || shared.started.get() == 1).await;
+    bench.wait_until("the handler has started", || shared.started.get() == 1).await;
     client.frame(FrameType::Data, 0, 0, b"on stream 0");
     client.ended().await;
     assert_eq!(client.go_away.last(), Some(&(1, 1)));
-    bench.until("the handler was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the handler was dropped", || shared.dropped.get() == 1).await;
     server.shut_down();
     assert_eq!(server.ended().await.ended("http2-rejected"), 1);
 }
@@ -739,7 +739,7 @@ pub async fn a_client_that_does_not_read_is_disconnected<B: Bench>(bench: &B) {
     frame::write_window_update(0, 0x7fff_0000, &mut window_update);
     client.send(&window_update);
     client.get("/endless");
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
     drop(client);
     server.shut_down();
     assert_eq!(server.ended().await.ended("write-stalled"), 1);

@@ -135,7 +135,7 @@ pub async fn idle_blocking_threads_do_not_delay_the_end<B: Bench>(bench: &B) {
     let limits = Limits { shutdown_timeout: Duration::from_secs(3600), ..limits() };
     let (server, shared) = begin_with(bench, limits);
     leave_work(bench, &server, &shared, &["/leave-function/0", "/leave-function/0"]).await;
-    bench.until("both are done", || shared.finished.get() == 2).await;
+    bench.wait_until("both are done", || shared.finished.get() == 2).await;
     server.shut_down();
     assert_eq!(server.ended().await.snapshot.abandoned_blocking_tasks, 0);
 }
@@ -152,7 +152,7 @@ pub async fn an_endless_blocking_function_does_not_delay_the_end<B: Bench>(bench
     assert_eq!((outcome.snapshot.abandoned_blocking_tasks, outcome.snapshot.aborted_tasks), (1, 0));
     assert_eq!(shared.finished.get(), 1, "one function is still running");
     shared.open(1);
-    bench.until("the function ends by itself", || shared.finished.get() == 2).await;
+    bench.wait_until("the function ends by itself", || shared.finished.get() == 2).await;
 }
 
 /// A second shutdown request does not wait for blocking functions.
@@ -166,7 +166,7 @@ pub async fn a_second_shutdown_request_abandons_blocking_functions<B: Bench>(ben
     let outcome = server.ended().await;
     assert_eq!((outcome.snapshot.abandoned_blocking_tasks, shared.finished.get()), (1, 0));
     shared.open(1);
-    bench.until("the function ends by itself", || shared.finished.get() == 1).await;
+    bench.wait_until("the function ends by itself", || shared.finished.get() == 1).await;
 }
 
 /// While work is offloaded, the worker serves other requests before the work completes.
@@ -176,7 +176,7 @@ pub async fn offloaded_work_does_not_block_other_requests<B: Bench>(bench: &B) {
     for peer in &mut peers {
         peer.get("/offload");
     }
-    bench.until("all functions run", || shared.started.get() == 3).await;
+    bench.wait_until("all functions run", || shared.started.get() == 3).await;
     let mut other = Peer::new(server.connect());
     for _ in 0..20 {
         other.expect_alive().await;
@@ -211,11 +211,11 @@ pub async fn offloaded_work_completes_after_its_peer_disconnects<B: Bench>(bench
     let (server, shared) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/offload");
-    bench.until("the function runs", || shared.started.get() == 1).await;
+    bench.wait_until("the function runs", || shared.started.get() == 1).await;
     peer.reset();
     let mut other = Peer::new(server.connect());
     other.expect_alive().await;
     shared.open(1);
-    bench.until("the function ends", || shared.finished.get() == 1).await;
+    bench.wait_until("the function ends", || shared.finished.get() == 1).await;
     server.cut();
 }

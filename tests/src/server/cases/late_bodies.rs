@@ -128,9 +128,9 @@ pub async fn a_reset_is_noticed_while_a_body_buffer_is_full<B: Bench>(bench: &B)
     let mut peer = Peer::new(server.connect());
     peer.send(format!("GET /hold HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n"));
     peer.send(pattern(LARGE - 1));
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_secs(1)).await;
     peer.reset();
-    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 1).await;
     drop(server);
 }

@@ -89,7 +89,7 @@ pub async fn requests_beyond_the_limit_get_a_503<B: Bench>(bench: &B) {
             waiting.push((client, id));
         }
         let (client, _) = &mut waiting[1];
-        client.until(bench, "both wait", || shared.started.get() == 2).await;
+        client.wait_until(bench, "both wait", || shared.started.get() == 2).await;
         let mut client = way.connect(&server).await;
         for _ in 0..3 {
             let id = client.get("/hello");
@@ -123,7 +123,7 @@ pub async fn refused_requests_get_different_retry_after_times<B: Bench>(bench: &
         let server = bench.start(with(overload.clone()), None, app(&shared));
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
-        first.until(bench, "the handler waits", || shared.started.get() == 1).await;
+        first.wait_until(bench, "the handler waits", || shared.started.get() == 1).await;
         let mut retry_times = Vec::new();
         for _ in 0..11 {
             // Clients other than those refused before.
@@ -162,7 +162,7 @@ pub async fn health_is_answered_while_memory_is_short<B: Bench>(bench: &B) {
         let server = bench.start(limits, Some(server_tls()), app(&shared));
         let mut reserving_client = Way::HTTP1.connect(&server).await;
         let reservation = reserving_client.get(&format!("/keep/{}", memory_bytes_max / 32 * part));
-        reserving_client.until(bench, "memory is short", || shared.started.get() == 1).await;
+        reserving_client.wait_until(bench, "memory is short", || shared.started.get() == 1).await;
         for way in WAYS {
             let mut client = way.connect(&server).await;
             let id = client.get("/hello");
@@ -311,7 +311,7 @@ pub async fn a_refused_request_gets_no_100_continue<B: Bench>(bench: &B) {
         let server = bench.start(limits, way.is_secure().then(server_tls), app(&shared));
         let mut first = way.connect(&server).await;
         let waiting = first.get("/wait");
-        first.until(bench, "the handler waits", || shared.started.get() == 1).await;
+        first.wait_until(bench, "the handler waits", || shared.started.get() == 1).await;
         for length in [Length::Declared(1_000), Length::Undeclared] {
             let mut client = way.connect(&server).await;
             let id = client.begin("POST", "/echo", &[("expect", "100-continue")], length);
@@ -343,7 +343,7 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
             let mut client = way.connect(&server).await;
             let id = client.get(path);
             let count = clients.len() + 1;
-            client.until(bench, "the handler waits", || shared.started.get() == count).await;
+            client.wait_until(bench, "the handler waits", || shared.started.get() == count).await;
             clients.push((client, id));
         }
         let mut client = way.connect(&server).await;
@@ -355,7 +355,7 @@ pub async fn a_route_has_its_own_limit<B: Bench>(bench: &B) {
         // A client that disconnects frees its slot, like one that is answered.
         let (first_client, _) = clients.remove(0);
         first_client.break_off();
-        client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
+        client.wait_until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
         let id = client.get("/few");
         shared.open(3);
         for (mut client, id) in clients {
@@ -383,7 +383,7 @@ pub async fn too_many_requests_of_a_client_get_a_429<B: Bench>(bench: &B) {
             let mut client = way.connect(&server).await;
             let id = client.ask("GET", "/wait", &from(address));
             let count = waiting.len() + 1;
-            client.until(bench, "the handler waits", || shared.started.get() == count).await;
+            client.wait_until(bench, "the handler waits", || shared.started.get() == count).await;
             waiting.push((client, id));
         }
         let mut client = way.connect(&server).await;

@@ -118,7 +118,7 @@ pub async fn ready_handlers_answer_a_half_closed_pipeline<B: Bench>(bench: &B) {
         assert_eq!(peer.reply().await.text(), "known");
         assert_eq!(peer.reply().await.text(), "abcdef");
         if waits {
-            bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+            bench.wait_until("the handler is dropped", || shared.dropped.get() == 1).await;
         } else {
             assert_eq!(peer.reply().await.text(), "2");
             assert_eq!(peer.reply().await.text(), "hello");

@@ -52,7 +52,7 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
     peer.expect("HTTP/1.1 200 OK").await;
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
     // The kernels' buffers plus the server's limit.
     let bytes_max = if bench.is_virtual() { 64 * 1024 + 3 * 64 * 1024 } else { 32 << 20 };
     assert!(shared.produced.get() <= bytes_max, "{} bytes were produced", shared.produced.get());
@@ -84,7 +84,7 @@ pub async fn a_stream_ends_when_its_reader_disconnects<B: Bench>(bench: &B) {
     peer.get("/endless");
     peer.expect("HTTP/1.1 200 OK").await;
     peer.reset();
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
 
     // Also while it has nothing to send, where the transport detects resets.
     let mut streams = 1;
@@ -94,7 +94,7 @@ pub async fn a_stream_ends_when_its_reader_disconnects<B: Bench>(bench: &B) {
         shared.open(1);
         peer.expect("piece 0\n").await;
         peer.reset();
-        bench.until("the stream was dropped", || shared.dropped.get() == 2).await;
+        bench.wait_until("the stream was dropped", || shared.dropped.get() == 2).await;
         streams += 1;
     }
     // Or while it yields only empty frames. Virtual time does not advance meanwhile.
@@ -102,9 +102,9 @@ pub async fn a_stream_ends_when_its_reader_disconnects<B: Bench>(bench: &B) {
         let mut peer = Peer::new(server.connect());
         let before = shared.started.get();
         peer.get("/endless-nothing");
-        bench.until("the stream started", || shared.started.get() > before).await;
+        bench.wait_until("the stream started", || shared.started.get() > before).await;
         peer.reset();
-        bench.until("the stream was dropped", || shared.dropped.get() == 3).await;
+        bench.wait_until("the stream was dropped", || shared.dropped.get() == 3).await;
         streams += 1;
     }
     server.shut_down();
@@ -119,7 +119,7 @@ pub async fn a_half_closed_reader_gets_the_complete_stream<B: Bench>(bench: &B) 
     let mut peer = Peer::new(server.connect());
     peer.get("/gated/2");
     peer.half_close();
-    bench.until("the stream started", || shared.started.get() == 1).await;
+    bench.wait_until("the stream started", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_millis(700)).await;
     shared.open(2);
     let reply = peer.reply().await;
@@ -137,7 +137,7 @@ pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench:
     for (round, half) in [true, false].into_iter().enumerate() {
         let mut peer = Peer::new(server.connect());
         peer.get("/gated/2");
-        bench.until("the stream started", || shared.started.get() == round + 1).await;
+        bench.wait_until("the stream started", || shared.started.get() == round + 1).await;
         shared.open(1);
         peer.expect("piece 0\n\r\n").await;
         assert_eq!(shared.dropped.get(), round);
@@ -147,7 +147,7 @@ pub async fn a_quiet_stream_is_cancelled_when_its_client_closes<B: Bench>(bench:
         } else {
             drop(peer);
         }
-        bench.until("the stream was dropped", || shared.dropped.get() == round + 1).await;
+        bench.wait_until("the stream was dropped", || shared.dropped.get() == round + 1).await;
     }
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-aborted", 2)]);

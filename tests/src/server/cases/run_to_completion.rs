@@ -19,15 +19,15 @@ pub async fn a_run_to_completion_handler_gets_an_error_for_a_truncated_body<B: B
     let head = "POST /read-to-end HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";
     let mut peer = Peer::new(server.connect());
     peer.send(format!("{head}begin"));
-    bench.until("the handler reads", || shared.consumed.get() == 5).await;
+    bench.wait_until("the handler reads", || shared.consumed.get() == 5).await;
     peer.reset();
-    bench.until("the handler has completed", || shared.finished.get() == 1).await;
+    bench.wait_until("the handler has completed", || shared.finished.get() == 1).await;
 
     let mut peer = Peer::new(server.connect());
     peer.send(format!("{head}begin"));
-    bench.until("the handler reads", || shared.consumed.get() == 10).await;
+    bench.wait_until("the handler reads", || shared.consumed.get() == 10).await;
     peer.half_close();
-    bench.until("the handler has completed", || shared.finished.get() == 2).await;
+    bench.wait_until("the handler has completed", || shared.finished.get() == 2).await;
     drop(peer);
     assert_eq!(shared.dropped.get(), 0);
     server.shut_down();
@@ -45,14 +45,14 @@ pub async fn a_tls_error_does_not_cancel_a_run_to_completion_handler<B: Bench>(b
     peer.get("/wait-to-end");
     // Session tickets come first: a client that does not read them gets no response.
     peer.swallow(Duration::from_millis(500)).await;
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     peer.wire().send_raw(b"\x17\x03\x03\x00\x20not a record that any peer sealed");
     peer.rest().await;
     drop(peer);
     bench.sleep(Duration::from_millis(500)).await;
     assert_eq!(shared.dropped.get(), 0, "the handler was dropped");
     shared.open(1);
-    bench.until("the handler has completed", || shared.finished.get() == 1).await;
+    bench.wait_until("the handler has completed", || shared.finished.get() == 1).await;
     server.shut_down();
     server.ended().await;
 }
@@ -70,7 +70,7 @@ pub async fn a_stalled_write_does_not_cancel_a_run_to_completion_handler(bench: 
     bench.sleep(3 * window).await;
     assert_eq!((shared.started.get(), shared.dropped.get()), (1, 0), "the handler was dropped");
     shared.open(1);
-    bench.until("the handler has completed", || shared.finished.get() == 1).await;
+    bench.wait_until("the handler has completed", || shared.finished.get() == 1).await;
     peer.rest().await;
     server.shut_down();
     server.ended().await;
@@ -109,7 +109,7 @@ pub async fn an_upgraded_protocol_may_await_the_shutdown_request<B: Bench>(bench
     let mut peer = Peer::new(server.connect());
     peer.send(upgrade_to("/upgrade-obedient"));
     assert_eq!(peer.reply().await.status, 101);
-    bench.until("the handler has started", || shared.started.get() == 1).await;
+    bench.wait_until("the handler has started", || shared.started.get() == 1).await;
     server.shut_down();
     assert_eq!(peer.rest().await, b"goodbye");
     let outcome = server.ended().await;

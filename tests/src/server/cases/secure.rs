@@ -122,7 +122,7 @@ pub async fn close_notify_cancels_pending_handlers<B: Bench>(bench: &B) {
             peer.half_close();
             assert_eq!(peer.reply().await.text(), "abc");
             count += 1;
-            bench.until("the work is cancelled", || shared.dropped.get() == count).await;
+            bench.wait_until("the work is cancelled", || shared.dropped.get() == count).await;
             let received = peer.rest().await;
             assert!(!received.ends_with(b"0\r\n\r\n"), "{}", received.escape_ascii());
         }
@@ -142,13 +142,13 @@ pub async fn a_truncated_record_is_not_an_end<B: Bench>(bench: &B) {
     wire.shake_hands(PATIENCE).await;
     let request = b"POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello";
     wire.send(request);
-    bench.until("the handler has read", || shared.consumed.get() == 5).await;
+    bench.wait_until("the handler has read", || shared.consumed.get() == 5).await;
     let record = wire.seal(b"world");
     wire.send_raw(&record[..record.len() - 1]);
     let mut wire = wire.into_wire();
     wire.half_close();
     while let Got::Bytes(_) = wire.recv(PATIENCE).await {}
-    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 1).await;
     assert_eq!((shared.consumed.get(), shared.finished.get()), (5, 0));
     server.shut_down();
     assert_eq!(server.ended().await.endings(), [("peer-aborted", 1)]);

@@ -30,7 +30,7 @@ pub async fn requests_in_progress_are_finished<B: Bench>(bench: &B) {
     let mut peer = Peer::new(server.connect());
     peer.get("/wait");
     peer.get("/hello");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     server.shut_down();
     peer.expect_nothing(Duration::from_millis(50)).await;
     shared.open(1);
@@ -47,7 +47,7 @@ pub async fn no_connection_is_accepted_after_the_shutdown_request<B: Bench>(benc
     let (server, shared) = begin(bench);
     let mut busy = Peer::new(server.connect());
     busy.get("/wait");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     server.shut_down();
     bench.sleep(Duration::from_millis(200)).await;
     shared.open(1);
@@ -67,7 +67,7 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
     streaming.expect("HTTP/1.1 200 OK\r\n").await;
     let mut partial = Peer::new(server.connect());
     partial.send("GET /hel");
-    bench.until("the stream started", || shared.started.get() == 1).await;
+    bench.wait_until("the stream started", || shared.started.get() == 1).await;
     // The other two cannot report that they have started.
     bench.sleep(Duration::from_millis(1500)).await;
     let start = bench.now();
@@ -100,7 +100,7 @@ pub async fn an_abort_ends_everything<B: Bench>(bench: &B) {
     for peer in &mut peers {
         peer.get("/wait");
     }
-    bench.until("all wait", || shared.started.get() == 5).await;
+    bench.wait_until("all wait", || shared.started.get() == 5).await;
     let mut idle = Peer::new(server.connect());
     idle.expect_alive().await;
     server.cut();
@@ -177,7 +177,7 @@ pub async fn tasks_and_streams_may_await_the_shutdown_request<B: Bench>(bench: &
     leave_work(bench, &server, &shared, &["/leave-obedient"]).await;
     let mut peer = Peer::new(server.connect());
     peer.get("/stream-to-the-end");
-    bench.until("the stream started", || shared.started.get() == 2).await;
+    bench.wait_until("the stream started", || shared.started.get() == 2).await;
     assert_eq!(shared.finished.get(), 0);
     server.shut_down();
     assert_eq!(peer.reply().await.text(), "goodbye");
@@ -211,7 +211,7 @@ pub async fn a_shutdown_phase_may_be_unlimited<B: Bench>(bench: &B) {
     leave_work(bench, &server, &shared, &["/leave-task"]).await;
     let mut uploader = Peer::new(server.connect());
     uploader.send("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
-    bench.until("the handler reads", || shared.consumed.get() == 5).await;
+    bench.wait_until("the handler reads", || shared.consumed.get() == 5).await;
     let mut partial = Peer::new(server.connect());
     partial.send("GET /hel");
     server.shut_down();
@@ -242,5 +242,5 @@ pub(super) async fn leave_work<B: Bench>(
         peer.get(path);
         assert_eq!(peer.reply().await.text(), "left", "{path}");
     }
-    bench.until("all work has started", || shared.started.get() == paths.len()).await;
+    bench.wait_until("all work has started", || shared.started.get() == paths.len()).await;
 }

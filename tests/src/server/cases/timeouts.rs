@@ -130,7 +130,7 @@ pub async fn a_body_does_not_time_out_while_it_is_not_read<B: Bench>(bench: &B) 
     let (server, shared) = begin_with(bench, promises.limits());
     let mut peer = Peer::new(server.connect());
     peer.send("POST /ignore-after-wait HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
-    bench.until("the handler waits", || shared.started.get() == 1).await;
+    bench.wait_until("the handler waits", || shared.started.get() == 1).await;
     bench.sleep(2 * SHORT).await;
     shared.open(1);
     let reply: Reply = peer.reply().await;
@@ -243,7 +243,7 @@ pub async fn a_stalled_reader_is_disconnected_in_time<B: Bench>(bench: &B) {
     let start = bench.now();
     let mut peer = Peer::new(server.connect());
     peer.get("/endless");
-    bench.until("the stream was dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the stream was dropped", || shared.dropped.get() == 1).await;
     assert_within(bench, bench.now() - start, SHORT..2 * SHORT);
     peer.rest().await;
     server.shut_down();

@@ -63,7 +63,7 @@ pub async fn a_task_does_not_keep_the_stream_of_an_ended_tunnel<B: Bench>(bench:
     let id = request_protocol(&mut client, "/upgrade-handed-on");
     let response = client.answer(id).await;
     assert_eq!((response.status(), response.is_complete), (200, true));
-    bench.until("the task noticed the end", || shared.finished.get() == 1).await;
+    bench.wait_until("the task noticed the end", || shared.finished.get() == 1).await;
     let hello = client.get("/hello");
     assert_eq!(client.answer(hello).await.text(), "hello");
     server.shut_down();
@@ -111,7 +111,7 @@ pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
     client.data(id, b"x", false);
     client.expect(id, 1).await;
     client.reset(id);
-    bench.until("the protocol has ended", || ended_count() == 1).await;
+    bench.wait_until("the protocol has ended", || ended_count() == 1).await;
     let id = request_protocol(&mut client, "/upgrade-guarded");
     client.data(id, b"x", false);
     client.expect(id, 1).await;
@@ -119,7 +119,7 @@ pub async fn a_tunnel_ends_with_its_peer<B: Bench>(bench: &B) {
     client.ended().await;
     let outcome = server.ended().await;
     assert_eq!(outcome.ended("force-closed"), 1, "{outcome:?}");
-    bench.until("the protocol has ended", || ended_count() == 2).await;
+    bench.wait_until("the protocol has ended", || ended_count() == 2).await;
 }
 
 /// A panic in the other protocol resets its stream, and other streams continue.

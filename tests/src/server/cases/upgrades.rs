@@ -72,7 +72,7 @@ pub async fn a_protocol_that_does_not_read_ends_with_its_peer<B: Bench>(bench: &
     peer.send(request("/upgrade-deaf", "any"));
     assert_eq!(peer.reply().await.status, 101);
     peer.send(pattern(if bench.is_virtual() { 70_000 } else { 300_000 }));
-    bench.until("the protocol has started", || shared.started.get() == 1).await;
+    bench.wait_until("the protocol has started", || shared.started.get() == 1).await;
     bench.sleep(Duration::from_secs(1)).await;
     assert_eq!(shared.dropped.get(), 0);
     peer.reset();

@@ -255,7 +255,9 @@ pub async fn a_peer_that_does_not_read_blocks_the_handler_and_is_disconnected<B:
         socket.keep_windows_shut();
         sockets.push(socket);
     }
-    bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 4).await;
+    bench
+        .wait_until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 4)
+        .await;
     let bytes_max = if bench.is_virtual() { 4 * 5 * 64 * 1024 } else { 4 * (32 << 20) };
     assert!(shared.produced.get() <= bytes_max, "{} bytes were sent", shared.produced.get());
     drop(sockets);
@@ -306,7 +308,7 @@ pub async fn a_drain_gives_handlers_time_to_close<B: Bench>(bench: &B) {
         sockets.push((Socket::open::<B>(&server, way, "/ws/goodbye").await, "goodbye"));
         sockets.push((Socket::open::<B>(&server, way, "/ws/told").await, "told"));
     }
-    bench.until("the handlers started", || shared.started.get() == 8).await;
+    bench.wait_until("the handlers started", || shared.started.get() == 8).await;
     server.shut_down();
     for (socket, text) in &mut sockets {
         socket.expect_text(text).await;
@@ -324,7 +326,7 @@ pub async fn a_drain_ends_handlers_that_ignore_it<B: Bench>(bench: &B) {
     for way in WAYS {
         sockets.push(Socket::open::<B>(&server, way, "/ws/impatient").await);
     }
-    bench.until("the handlers started", || shared.started.get() == 4).await;
+    bench.wait_until("the handlers started", || shared.started.get() == 4).await;
     server.shut_down();
     for socket in &mut sockets {
         socket.expect_close(1_001).await;
@@ -341,7 +343,7 @@ pub async fn an_abort_ends_websockets<B: Bench>(bench: &B) {
     for way in WAYS {
         sockets.push(Socket::open::<B>(&server, way, "/ws/quiet").await);
     }
-    bench.until("the handlers started", || shared.started.get() == 4).await;
+    bench.wait_until("the handlers started", || shared.started.get() == 4).await;
     server.cut();
     for socket in &mut sockets {
         let last = socket.next().await;
@@ -397,7 +399,9 @@ pub async fn peers_may_disconnect_at_any_time<B: Bench>(bench: &B) {
             }
         }
     }
-    bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 16).await;
+    bench
+        .wait_until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 16)
+        .await;
     end(server).await;
 }
 
@@ -414,7 +418,9 @@ pub async fn a_peer_that_answers_may_be_silent_for_hours(bench: &SimulatedBench)
             drop(socket);
         }
     }
-    bench.until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 12).await;
+    bench
+        .wait_until("the handlers ended", || shared.dropped.get() + shared.finished.get() == 12)
+        .await;
     end(server).await;
 }
 

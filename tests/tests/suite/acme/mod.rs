@@ -60,10 +60,10 @@ fn one() -> NonZeroUsize {
     NonZeroUsize::MIN
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {what}");
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "timed out waiting until {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -127,8 +127,8 @@ impl Serving {
         shown(self.https(), &directory.state().root, name)
     }
 
-    fn until_issued(&self, count: u64) {
-        until("the certificate is issued", || self.handle.status().issued >= count);
+    fn wait_until_issued(&self, count: u64) {
+        wait_until("the certificate is issued", || self.handle.status().issued >= count);
     }
 
     /// The metrics page of the admin listener.
@@ -199,7 +199,7 @@ fn names_are_checked_by_tls_and_by_http_and_their_certificates_are_served(driver
                 .expect("client authentication can be set")
         };
         let Some(serving) = Serving::with(acme, &directory, driver, narrow) else { return };
-        serving.until_issued(2);
+        serving.wait_until_issued(2);
         for name in ["a.test", "b.test"] {
             serving.shown(&directory, name).expect("the certificate is trusted");
         }
@@ -245,9 +245,9 @@ fn an_instance_that_did_not_order_answers_for_the_one_that_did(driver: DriverCho
         };
         // The authority validates names at the first server, starting with its first order.
         let Some(asked) = with(&["a.test"]) else { return };
-        asked.until_issued(1);
+        asked.wait_until_issued(1);
         let ordering = with(&["b.test", "c.test"]).expect("the driver is there");
-        ordering.until_issued(2);
+        ordering.wait_until_issued(2);
         assert_eq!(ordering.handle.status().failures, 0, "{kind:?}");
         ordering.shown(&directory, "b.test").expect("the certificate is trusted");
         // A used challenge is not answered any more, and unknown tokens go to the application.
@@ -284,10 +284,10 @@ fn a_server_made_of_a_file_gets_the_certificates_that_it_names(driver: DriverCho
     };
     let place = running.https_address().expect("the server has an HTTPS listener");
     directory.state().tls = Some(place);
-    until("both certificates are issued", || directory.issued() == 2);
+    wait_until("both certificates are issued", || directory.issued() == 2);
     let root = directory.state().root.clone();
     for name in ["a.test", "b.test"] {
-        until("the certificate is served", || shown(place, &root, name).is_ok());
+        wait_until("the certificate is served", || shown(place, &root, name).is_ok());
     }
     running.graceful_shutdown().expect("the shutdown succeeds");
 }
@@ -296,7 +296,7 @@ fn a_server_made_of_a_file_gets_the_certificates_that_it_names(driver: DriverCho
 fn a_stored_certificate_is_served_at_once_though_its_authority_is_gone() {
     let mut directory = Directory::new();
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
-    first.until_issued(1);
+    first.wait_until_issued(1);
     let shown = first.shown(&directory, "a.test").expect("the certificate is trusted");
     first.running.graceful_shutdown().expect("the shutdown succeeds");
     directory.leave();
@@ -311,7 +311,7 @@ fn without_any_certificate_handshakes_are_refused_and_the_server_goes_on() {
     directory.leave();
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
     assert!(serving.shown(&directory, "a.test").is_err());
-    until("two attempts have failed", || serving.handle.status().domains[0].failures >= 2);
+    wait_until("two attempts have failed", || serving.handle.status().domains[0].failures >= 2);
     let status = serving.handle.status();
     assert!(status.failures >= 2, "{status:?}");
     let error = status.domains[0].last_error.as_deref();
@@ -331,13 +331,13 @@ fn a_certificate_is_renewed_when_its_authority_says_so_and_what_it_replaces_is_t
     let directory = Directory::new();
     directory.state().impatient_below = 2;
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(2);
+    serving.wait_until_issued(2);
     let orders = directory.state().orders.clone();
     let replaces: Vec<_> = orders.iter().map(|order| order.replaces.is_some()).collect();
     assert_eq!(replaces, [false, true]);
     // The current certificate is kept until shortly before it expires in 2090.
     let status = serving.handle.status();
-    until("the renewal window is known", || {
+    wait_until("the renewal window is known", || {
         directory.state().asked.last().is_some_and(|a| a == "window")
     });
     assert_eq!((status.issued, status.failures), (2, 0));
@@ -352,9 +352,9 @@ fn without_windows_it_is_renewed_when_two_thirds_of_its_life_are_over() {
         (state.has_no_windows, state.life) = (true, Duration::from_secs(6));
     }
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     let first = serving.shown(&directory, "a.test").expect("the certificate is trusted");
-    serving.until_issued(2);
+    serving.wait_until_issued(2);
     assert_ne!(serving.shown(&directory, "a.test").expect("the certificate is trusted"), first);
     assert_eq!(serving.handle.status().failures, 0);
 }
@@ -367,7 +367,7 @@ fn after_a_failure_the_other_challenge_is_tried_and_the_present_certificate_stay
     directory.state().tls = Some(stranger.local_addr().expect("the socket is bound"));
     thread::spawn(move || while stranger.accept().is_ok() {});
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     let status = serving.handle.status();
     assert_eq!((status.failures, status.domains[0].failures), (1, 0));
     let first = serving.shown(&directory, "a.test").expect("the certificate is trusted");
@@ -382,7 +382,7 @@ fn after_a_failure_the_other_challenge_is_tried_and_the_present_certificate_stay
         state.http = state.tls;
     }
     assert!(serving.handle.renew("a.test") && !serving.handle.renew("b.test"));
-    until("the renewal has failed", || serving.handle.status().failures >= 3);
+    wait_until("the renewal has failed", || serving.handle.status().failures >= 3);
     let error =
         serving.handle.status().domains[0].last_error.clone().expect("the last attempt failed");
     assert!(error.contains("unauthorized") && error.contains("443"), "{error}");
@@ -399,7 +399,7 @@ fn instances_that_share_a_folder_order_once() {
             Serving::start(acme, &directory)
         })
         .collect();
-    until("all instances have certificates", || {
+    wait_until("all instances have certificates", || {
         all.iter().all(|serving| {
             let status = serving.handle.status();
             status.domains.iter().all(|name| name.not_after.is_some())
@@ -424,25 +424,25 @@ fn instances_that_share_a_folder_order_once() {
 fn names_come_and_go_while_the_server_runs() {
     let directory = Directory::new();
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     let handle = serving.handle.clone();
     assert!(
         handle.add_domain("B.test").expect("the name is valid")
             && !handle.add_domain("b.test").expect("the name is valid")
     );
     assert!(handle.add_domain("no name").is_err());
-    serving.until_issued(2);
+    serving.wait_until_issued(2);
     serving.shown(&directory, "b.test").expect("the certificate is trusted");
     assert!(handle.remove_domain("b.test") && !handle.remove_domain("b.test"));
     // Clients that request the removed name get the other certificate, which is not valid for it.
-    until("the certificate is gone", || serving.shown(&directory, "b.test").is_err());
+    wait_until("the certificate is gone", || serving.shown(&directory, "b.test").is_err());
     // The stored certificate is used again.
     assert!(handle.add_domain("b.test").expect("the name is valid"));
-    until("the certificate is back", || serving.shown(&directory, "b.test").is_ok());
+    wait_until("the certificate is back", || serving.shown(&directory, "b.test").is_ok());
     assert_eq!(directory.issued(), 2);
     // The last name may be removed as well.
     assert!(handle.remove_domain("a.test") && handle.remove_domain("b.test"));
-    until("no certificate is served", || serving.tls.status().certificates.is_empty());
+    wait_until("no certificate is served", || serving.tls.status().certificates.is_empty());
 }
 
 /// A process that obtains a certificate.
@@ -504,19 +504,19 @@ fn an_order_of_a_process_that_was_killed_is_gone_on_with() {
     let directory = Directory::new();
     directory.state().is_holding = true;
     let program = Program::start(&directory);
-    until("the certificate is signed", || directory.issued() == 1);
+    wait_until("the certificate is signed", || directory.issued() == 1);
     drop(program);
     let kept = files(&directory.folder("acme"));
     assert!(kept.contains(&"a.test.order.json".to_owned()) && !kept.contains(&"a.test.pem".into()));
     directory.state().is_holding = false;
     let program = Program::start(&directory);
     let root = directory.state().root.clone();
-    until("the certificate is served", || shown(program.address, &root, "a.test").is_ok());
+    wait_until("the certificate is served", || shown(program.address, &root, "a.test").is_ok());
     assert_eq!(directory.state().orders.len(), 1, "nothing was ordered twice");
-    until("the certificate is stored", || {
+    wait_until("the certificate is stored", || {
         files(&directory.folder("acme")).contains(&"a.test.pem".to_owned())
     });
-    until("the order is forgotten", || {
+    wait_until("the order is forgotten", || {
         !files(&directory.folder("acme")).contains(&"a.test.order.json".to_owned())
     });
 }
@@ -526,14 +526,14 @@ fn a_server_that_ends_leaves_its_order_to_the_next_and_frees_the_lock() {
     let directory = Directory::new();
     directory.state().is_holding = true;
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
-    until("the certificate is signed", || directory.issued() == 1);
+    wait_until("the certificate is signed", || directory.issued() == 1);
     let challenges =
         Arc::clone(first.tls.challenges().expect("the TLS configuration answers challenges"));
     first.running.graceful_shutdown().expect("the shutdown succeeds");
     assert!(!challenges.has_http01());
     directory.state().is_holding = false;
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
-    next.until_issued(1);
+    next.wait_until_issued(1);
     next.shown(&directory, "a.test").expect("the certificate is trusted");
     assert_eq!(directory.state().orders.len(), 1, "nothing was ordered twice");
 }
@@ -543,7 +543,7 @@ fn an_order_whose_certificate_is_of_no_use_is_not_gone_on_with() {
     let directory = Directory::new();
     directory.state().mistaken_below = 1;
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     serving.shown(&directory, "a.test").expect("the certificate is trusted");
     assert_eq!((directory.state().orders.len(), serving.handle.status().failures), (2, 1));
 }
@@ -625,7 +625,7 @@ fn a_storage_that_panics_has_failed_and_is_asked_again() {
     let serving = Serving { running: running.expect("the server starts"), handle, tls };
     (state.tls, state.http) = (Some(serving.https()), serving.running.http_address());
     drop(state);
-    until("an attempt has failed and one has panicked", || {
+    wait_until("an attempt has failed and one has panicked", || {
         let status = serving.handle.status();
         status.failures >= 2 && status.panics >= 3
     });
@@ -634,7 +634,7 @@ fn a_storage_that_panics_has_failed_and_is_asked_again() {
     let text = serving.metrics();
     assert!(text.contains("peregrine_acme_panics_total ") && !text.contains("_panics_total 0"));
     is_sound.store(true, Ordering::Release);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     serving.shown(&directory, "a.test").expect("the certificate is trusted");
 }
 
@@ -648,15 +648,15 @@ fn a_certificate_that_cannot_be_stored_is_served_and_nothing_is_ordered_for_noth
         let acme = acme(&directory, &["a.test"]).storage(full);
         let serving = Serving::start(acme, &directory);
         if orders == 1 {
-            serving.until_issued(1);
+            serving.wait_until_issued(1);
             serving.shown(&directory, "a.test").expect("the certificate is trusted");
             assert!(!files(&directory.folder("acme")).contains(&"a.test.pem".to_owned()));
         } else {
-            until("an attempt has failed", || serving.handle.status().failures >= 2);
+            wait_until("an attempt has failed", || serving.handle.status().failures >= 2);
             assert_eq!(directory.issued(), 0);
             // The folder has room again.
             is_full.store(false, Ordering::Release);
-            serving.until_issued(1);
+            serving.wait_until_issued(1);
         }
         assert!(directory.issued() == 1);
     }
@@ -682,7 +682,7 @@ fn an_authority_that_asks_for_patience_gets_it() {
         let directory = Directory::new();
         directory.state().is_busy = Some((status, patience.clone()));
         let serving = Serving::start(acme(&directory, &["a.test", "b.test"]), &directory);
-        until("the attempts have failed", || serving.handle.status().failures >= orders);
+        wait_until("the attempts have failed", || serving.handle.status().failures >= orders);
         // An immediate retry would have happened by now.
         thread::sleep(Duration::from_millis(400));
         let found = serving.handle.status();
@@ -703,7 +703,7 @@ fn an_authority_that_asks_for_patience_gets_it() {
         // An explicit call may retry earlier.
         directory.state().is_busy = None;
         assert!(serving.handle.renew("a.test"));
-        serving.until_issued(1);
+        serving.wait_until_issued(1);
     }
 }
 
@@ -712,7 +712,7 @@ fn an_order_that_takes_its_time_is_asked_for_when_its_authority_says_so() {
     let directory = Directory::new();
     directory.state().is_slow = Some(2);
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     let asked = directory.state().asked.clone();
     let finalized =
         asked.iter().position(|what| what == "finalize").expect("the order was finalized");
@@ -725,20 +725,20 @@ fn an_order_that_takes_its_time_is_asked_for_when_its_authority_says_so() {
 fn an_authority_that_has_forgotten_the_account_is_given_another_one_at_once() {
     let directory = Directory::new();
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     directory.state().accounts[0] = None;
     assert!(serving.handle.renew("a.test"));
-    serving.until_issued(2);
+    serving.wait_until_issued(2);
     assert_eq!(serving.handle.status().failures, 0);
     // Another instance that still has the old certificate takes the new one from the storage.
     let other = Serving::start(acme(&directory, &["b.test"]), &directory);
-    other.until_issued(1);
+    other.wait_until_issued(1);
     assert_eq!(directory.state().accounts.len(), 2);
     directory.state().accounts[1] = None;
     assert!(serving.handle.renew("a.test"));
-    serving.until_issued(3);
+    serving.wait_until_issued(3);
     assert!(other.handle.renew("b.test"));
-    other.until_issued(2);
+    other.wait_until_issued(2);
     assert_eq!(directory.state().accounts.len(), 3);
 }
 
@@ -753,7 +753,7 @@ fn an_account_follows_the_settings() {
     };
     let serve = |acme: Acme, count| {
         let serving = Serving::start(acme, &directory);
-        serving.until_issued(count);
+        serving.wait_until_issued(count);
         assert_eq!(serving.handle.status().failures, 0);
         serving.running.graceful_shutdown().expect("the shutdown succeeds");
         // The next server has another address.
@@ -783,7 +783,7 @@ fn an_account_follows_the_settings() {
 fn half_of_a_certificate_in_the_folder_is_none() {
     let directory = Directory::new();
     let first = Serving::start(acme(&directory, &["a.test"]), &directory);
-    first.until_issued(1);
+    first.wait_until_issued(1);
     first.running.graceful_shutdown().expect("the shutdown succeeds");
     let path = find(&directory.folder("acme"), "a.test.pem");
     let whole = std::fs::read(&path).expect("the file exists");
@@ -795,7 +795,7 @@ fn half_of_a_certificate_in_the_folder_is_none() {
     }
     let next = Serving::start(acme(&directory, &["a.test"]), &directory);
     // The damaged file is not used.
-    next.until_issued(1);
+    next.wait_until_issued(1);
     next.shown(&directory, "a.test").expect("the certificate is trusted");
 }
 

@@ -1,7 +1,7 @@
 //! The same with Pebble, Let's Encrypt's test authority. `tests/outside/acme` builds it and runs
 //! these tests.
 
-use super::{Program, Serving, app, files, one, until};
+use super::{Program, Serving, app, files, one, wait_until};
 use peregrine::acme::{Acme, Challenge};
 use peregrine::prelude::*;
 use peregrine_tls::rustls::crypto::aws_lc_rs::default_provider;
@@ -81,7 +81,7 @@ impl Pebble {
             .expect("the process starts");
         let mut pebble = Self { process, folder, directory, management, http, https };
         let mut is_listening = false;
-        until("Pebble listens or exits", || {
+        wait_until("Pebble listens or exits", || {
             is_listening =
                 TcpStream::connect(directory).and(TcpStream::connect(management)).is_ok();
             is_listening || pebble.process.try_wait().is_ok_and(|status| status.is_some())
@@ -204,7 +204,7 @@ fn pebble_issues_by_both_challenges() {
         let name = format!("{kind:?}.example.org").to_ascii_lowercase();
         let acme = pebble.acme(&[&name, "www.example.org"]).challenges(&[kind]);
         let serving = pebble.serve(acme, pebble.http, pebble.https);
-        until("the certificates are stored", || {
+        wait_until("the certificates are stored", || {
             serving.handle.status().domains.iter().all(|name| name.not_after.is_some())
         });
         super::shown(serving.https(), &root, &name).expect("the certificate is trusted");
@@ -219,7 +219,7 @@ fn pebble_issues_by_both_challenges() {
             next.duration_since(std::time::SystemTime::now()).unwrap_or_default()
         };
         let day = Duration::from_secs(86_400);
-        until("the renewal window is known", || (day * 58..day * 62).contains(&planned()));
+        wait_until("the renewal window is known", || (day * 58..day * 62).contains(&planned()));
         serving.running.graceful_shutdown().expect("the shutdown succeeds");
     }
 }
@@ -232,7 +232,7 @@ fn pebble_renews_what_lives_for_a_short_time_within_its_window() {
     let acme = pebble.acme(&["a.example.org"]);
     let serving = pebble.serve(acme, pebble.http, pebble.https);
     // Each renewal at any time within the lifetime of the previous certificate.
-    (1..=3).for_each(|count| serving.until_issued(count));
+    (1..=3).for_each(|count| serving.wait_until_issued(count));
     let status = serving.handle.status();
     assert_eq!(status.failures, 0, "{status:?}");
     super::shown(serving.https(), &pebble.root(), "a.example.org")
@@ -246,7 +246,7 @@ fn pebble_that_finds_a_stranger_refuses_and_the_other_challenge_is_tried() {
     let stranger = TcpListener::bind(pebble.https).expect("the port is free");
     thread::spawn(move || while stranger.accept().is_ok() {});
     let serving = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, free());
-    serving.until_issued(1);
+    serving.wait_until_issued(1);
     let status = serving.handle.status();
     assert!(status.failures >= 1, "{status:?}");
     super::shown(serving.https(), &pebble.root(), "a.example.org")
@@ -260,7 +260,7 @@ fn pebble_is_asked_once_by_instances_that_share_a_folder() {
     let first = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, pebble.https);
     let second = pebble.serve(pebble.acme(&["a.example.org"]), free(), free());
     let has = |serving: &Serving| serving.handle.status().domains[0].not_after.is_some();
-    until("both servers have the certificate", || has(&first) && has(&second));
+    wait_until("both servers have the certificate", || has(&first) && has(&second));
     let root = pebble.root();
     let shown = |serving: &Serving| super::shown(serving.https(), &root, "a.example.org");
     assert_eq!(
@@ -279,7 +279,7 @@ fn pebble_and_a_process_that_is_killed_at_any_moment_come_to_a_certificate() {
     // A little later each time, until the process finishes first.
     for pause in (0..).map(|step| Duration::from_millis(step * 60)) {
         let program = pebble.program();
-        until("the process has started", || !files(&pebble.path("acme")).is_empty());
+        wait_until("the process has started", || !files(&pebble.path("acme")).is_empty());
         thread::sleep(pause);
         drop(program);
         if files(&pebble.path("acme")).contains(&"a.test.pem".to_owned()) {
@@ -289,7 +289,9 @@ fn pebble_and_a_process_that_is_killed_at_any_moment_come_to_a_certificate() {
     }
     assert!(kills > 3, "{kills}");
     let program = pebble.program();
-    until("the certificate is served", || super::shown(program.address, &root, "a.test").is_ok());
+    wait_until("the certificate is served", || {
+        super::shown(program.address, &root, "a.test").is_ok()
+    });
     // A started order is resumed; an order is lost only if its URL was not stored yet.
     let issued = pebble.says("Issued certificate serial");
     assert!(issued <= 2, "{issued} certificates after {kills} kills");
@@ -301,11 +303,11 @@ fn pebble_wants_accounts_that_exist_elsewhere() {
     let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
     let pebble = Pebble::start(LONG, Some(("kid-1", key)));
     let without = pebble.serve(pebble.acme(&["a.example.org"]), pebble.http, pebble.https);
-    until("the order is refused", || without.handle.status().failures >= 1);
+    wait_until("the order is refused", || without.handle.status().failures >= 1);
     let error = without.handle.status().domains[0].last_error.clone().unwrap_or_default();
     assert!(error.contains("externalAccountRequired"), "{error}");
     without.running.graceful_shutdown().expect("the shutdown succeeds");
     let acme = pebble.acme(&["a.example.org"]).external_account_binding("kid-1", key);
     let with = pebble.serve(acme, pebble.http, pebble.https);
-    with.until_issued(1);
+    with.wait_until_issued(1);
 }

@@ -247,9 +247,9 @@ async fn who_reads_on<B: Bench>(bench: &B, path: &str) {
         assert_eq!((reply.text(), reply.field("connection")), ("answered", None));
         peer.send(&body[10..]);
         let is_read = || seen.bytes.load(Ordering::SeqCst) == round * length;
-        bench.until("the whole body was read", is_read).await;
+        bench.wait_until("the whole body was read", is_read).await;
         let is_over = || seen.dropped.load(Ordering::SeqCst) == round;
-        bench.until("the task has ended", is_over).await;
+        bench.wait_until("the task has ended", is_over).await;
         peer.expect_alive().await;
     }
     drop(peer);
@@ -261,9 +261,9 @@ async fn a_handler_inside_a_layer_ends_when_its_peer_leaves<B: Bench>(bench: &B)
     let (server, seen) = begin(bench);
     let mut peer = Peer::new(server.connect());
     peer.get("/wrapped/wait");
-    bench.until("the handler waits", || seen.started.load(Ordering::SeqCst) == 1).await;
+    bench.wait_until("the handler waits", || seen.started.load(Ordering::SeqCst) == 1).await;
     drop(peer);
-    bench.until("the handler is dropped", || seen.dropped.load(Ordering::SeqCst) == 1).await;
+    bench.wait_until("the handler is dropped", || seen.dropped.load(Ordering::SeqCst) == 1).await;
     server.cut();
 }
 

@@ -1,7 +1,7 @@
 //! Resources passed to a successor besides the public sockets: the admin listener and the ticket
 //! keys.
 
-use crate::restart::program::{Program, answer, ask, until};
+use crate::restart::program::{Program, answer, ask, wait_until};
 use crate::restart::{load, on_both_drivers};
 use peregrine_tls::rustls::{ClientConfig, ClientConnection, HandshakeKind, Stream};
 use rustix::process::Signal;
@@ -81,7 +81,7 @@ fn the_admin_listener_is_the_successors_alone_in_the_end(driver: &str) {
     program.says(" blocks");
     program.upgrade();
     // The old process closes the admin listener once the order arrives, and for good.
-    until("the predecessor leaves", || (0..50).all(|_| !has_counted()));
+    wait_until("the predecessor leaves", || (0..50).all(|_| !has_counted()));
     program.release();
     answer(blocked);
     assert!(program.first_ends().success());
@@ -143,7 +143,7 @@ fn sessions_of_tls_are_resumed_with_the_successor(driver: &str) {
     for _ in 0..3 {
         assert!(resumes(&program, &config));
         program.upgrade();
-        until("the successor serves alone", || {
+        wait_until("the successor serves alone", || {
             program.get("/process") == program.process.to_string()
         });
         // The ticket is from the old process.

@@ -1,7 +1,7 @@
 //! Upgrades that fail: the server continues, and may retry.
 
 use crate::restart::on_both_drivers;
-use crate::restart::program::{Program, ask, is_running, signal_to, until};
+use crate::restart::program::{Program, ask, is_running, signal_to, wait_until};
 use crate::restart::{load, program::answer};
 use rustix::process::Signal;
 use std::fs;
@@ -141,9 +141,9 @@ fn a_successor_whose_predecessor_is_killed_ends(driver: &str) {
     program.says(" is slow");
     program.signal(Signal::KILL);
     program.first_ends();
-    until("the successor has ended", || !is_running(next));
+    wait_until("the successor has ended", || !is_running(next));
     // The kernel tears a ring down, and with it the listener, only after its process is gone.
-    until("the listener is closed", || std::net::TcpStream::connect(address).is_err());
+    wait_until("the listener is closed", || std::net::TcpStream::connect(address).is_err());
 }
 
 #[test]

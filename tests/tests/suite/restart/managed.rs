@@ -152,7 +152,7 @@ fn a_server_is_started_by_the_first_connection_to_a_socket_of_systemd() {
         command.arg(this).args(arguments).stderr(std::process::Stdio::piped());
     });
     let path = program.folder().join("s");
-    crate::restart::program::until("the socket accepts connections", || {
+    crate::restart::program::wait_until("the socket accepts connections", || {
         UnixStream::connect(&path).is_ok()
     });
     program.line = program.says("peregrine 0.");

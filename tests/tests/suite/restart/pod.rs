@@ -1,7 +1,7 @@
 //! The end of a pod: SIGTERM, then a grace period, then SIGKILL, which must find no process.
 
 use crate::restart::on_both_drivers;
-use crate::restart::program::{Program, answer, ask, say, until};
+use crate::restart::program::{Program, answer, ask, say, wait_until};
 use futures_core::Stream;
 use peregrine::prelude::*;
 use peregrine::websocket::{WebSocket, WebSocketUpgrade};
@@ -155,7 +155,7 @@ fn readiness_goes_before_the_door_is_shut(driver: &str) {
     let mut program = Program::start(driver, "app tcp lame=2");
     assert_eq!(program.get("/ready"), "yes");
     program.signal(Signal::TERM);
-    until("the readiness probe fails", || program.get("/ready") == "no");
+    wait_until("the readiness probe fails", || program.get("/ready") == "no");
     assert!(program.first_ends().success());
     assert!(TcpStream::connect(program.address()).is_err());
 }

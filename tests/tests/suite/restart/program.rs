@@ -236,10 +236,10 @@ pub(crate) fn is_running(process: u32) -> bool {
     status.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(description: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "timed out waiting until {what}");
+    while !condition() {
+        assert!(Instant::now() < end, "timed out waiting until {description}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -123,7 +123,9 @@ fn a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request(driver: &str)
         let new = program.folder().join("new-clock");
         fs::write(&new, seconds.to_string()).expect("a file");
         fs::rename(new, program.folder().join("clock")).expect("the same folder");
-        crate::restart::program::until("the clock has jumped", || is_there(year(&ask_a(&program))));
+        crate::restart::program::wait_until("the clock has jumped", || {
+            is_there(year(&ask_a(&program)))
+        });
         assert!(is_there(year(&ask_again())), "the open connection uses the new date");
         clients.goes_on();
     }
@@ -176,7 +178,7 @@ fn probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded(drive
         }
         for _ in 0..20 {
             let before = pages.load(Ordering::Relaxed);
-            crate::restart::program::until("the flood is in progress", || {
+            crate::restart::program::wait_until("the flood is in progress", || {
                 pages.load(Ordering::Relaxed) > before + 32
             });
             for target in ["/livez", "/readyz"] {

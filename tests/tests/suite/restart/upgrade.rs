@@ -1,6 +1,6 @@
 //! Upgrades in place: which process serves which client, and that no request is lost.
 
-use crate::restart::program::{Program, answer, ask, until};
+use crate::restart::program::{Program, answer, ask, wait_until};
 use crate::restart::{PATIENCE, load, on_both_drivers};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
@@ -44,7 +44,7 @@ fn a_successor_serves_where_its_predecessor_did(driver: &str) {
         assert_ne!(program.process, before);
         assert_eq!((program.address(), program.unix()), (address, path.clone()));
         // Both processes may serve for a moment.
-        until("the successor serves alone", || {
+        wait_until("the successor serves alone", || {
             number(&program.get("/process")) == program.process
                 && number(&program.get_unix("/process")) == program.process
         });
@@ -107,7 +107,9 @@ fn any_number_of_workers_may_follow_any_other(driver: &str) {
         program.plan(&format!("app tcp tls workers={workers}"));
         let load = load::Load::start(&program, load::Size { kept: 4, new: 2, tls: 2 });
         program.upgrade();
-        until("the successor serves alone", || number(&program.get("/process")) == program.process);
+        wait_until("the successor serves alone", || {
+            number(&program.get("/process")) == program.process
+        });
         load.ends(&program);
     }
 }
@@ -150,7 +152,9 @@ fn an_application_that_takes_time_to_make_is_waited_for(driver: &str) {
     let mut program = Program::start(driver, "app in-time tcp workers=2");
     assert_eq!(number(&program.get("/process")), program.process);
     program.upgrade();
-    until("the successor serves alone", || number(&program.get("/process")) == program.process);
+    wait_until("the successor serves alone", || {
+        number(&program.get("/process")) == program.process
+    });
 }
 
 fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
@@ -178,7 +182,7 @@ fn an_order_to_reload_during_an_upgrade_reaches_the_successor(driver: &str) {
             counts.sum::<f64>()
         };
         if is_asked {
-            until("the successor has reloaded the certificates", || reloads(&program) == 1.0);
+            wait_until("the successor has reloaded the certificates", || reloads(&program) == 1.0);
         } else {
             assert_eq!(reloads(&program), 0.0);
         }

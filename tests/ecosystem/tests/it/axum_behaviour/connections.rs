@@ -194,11 +194,11 @@ fn gated() -> (Router, Gate) {
     (Router::new().route("/", handler).route("/now", get("now")), gate)
 }
 
-/// Waits until a condition holds, as it must eventually.
-fn until(what: impl Fn() -> bool) -> bool {
+/// Waits until `condition` holds. Returns false if it does not hold within ten seconds.
+fn wait_until(condition: impl Fn() -> bool) -> bool {
     (0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        what()
+        condition()
     })
 }
 
@@ -209,9 +209,9 @@ fn a_handler_is_dropped_when_its_peer_leaves(case: &mut Case) {
         let before = [&gate.begun, &gate.dropped].map(|count| count.available_permits());
         let mut stream = server.connect();
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
-        let has_begun = until(|| gate.begun.available_permits() > before[0]);
+        let has_begun = wait_until(|| gate.begun.available_permits() > before[0]);
         drop(stream);
-        let is_dropped = until(|| gate.dropped.available_permits() > before[1]);
+        let is_dropped = wait_until(|| gate.dropped.available_permits() > before[1]);
         format!("{has_begun} {is_dropped}")
     });
     assert_eq!(seen, "true true");
@@ -235,7 +235,7 @@ fn a_quiet_stream_is_dropped_when_its_peer_leaves(case: &mut Case) {
         drop(stream);
         let sender =
             senders.lock().expect("the mutex is not poisoned").pop().expect("a request arrived");
-        until(|| sender.is_closed()).to_string()
+        wait_until(|| sender.is_closed()).to_string()
     });
     assert_eq!(seen, "true");
 }
@@ -247,11 +247,11 @@ fn shutting_down_lets_a_request_be_answered(case: &mut Case) {
         let before = gate.begun.available_permits();
         let mut stream = server.connect();
         stream.write_all(&Ask::new("GET", "/").bytes()).expect("the server reads");
-        assert!(until(|| gate.begun.available_permits() > before), "the handler begins");
+        assert!(wait_until(|| gate.begun.available_permits() > before), "the handler begins");
         server.shut_down();
         // The shutdown has started once connections are refused.
         assert!(
-            until(|| std::net::TcpStream::connect(server.address).is_err()),
+            wait_until(|| std::net::TcpStream::connect(server.address).is_err()),
             "the shutdown starts"
         );
         gate.open.add_permits(1);
@@ -282,7 +282,7 @@ fn shutting_down_takes_no_new_connections(case: &mut Case) {
         assert!(server.talk("GET / HTTP/1.0\r\n\r\n").ends_with("root"));
         server.shut_down();
         let is_refused = || std::net::TcpStream::connect(server.address).is_err();
-        until(is_refused).to_string()
+        wait_until(is_refused).to_string()
     });
     assert_eq!(seen, "true");
 }

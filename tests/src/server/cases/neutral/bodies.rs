@@ -255,7 +255,7 @@ pub async fn a_handler_that_does_not_read_blocks_its_client<B: Bench>(bench: &B,
     let id = client.begin("POST", "/sip", &[], Length::Declared(60_000));
     client.part(id, &pattern(60_000)).await;
     client.end(id, &[]);
-    client.until(bench, "the handler has read a piece", || shared.started.get() == 1).await;
+    client.wait_until(bench, "the handler has read a piece", || shared.started.get() == 1).await;
     client.expect_nothing(id, SHORT / 10).await;
     shared.open(1);
     assert_eq!(client.answer(id).await.text(), "60000");
@@ -290,7 +290,7 @@ pub async fn an_endless_stream_waits_for_its_reader<B: Bench>(bench: &B, way: Wa
     client.take_no_more();
     let id = client.get("/endless");
     client.head(id).await;
-    client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
+    client.wait_until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
     // The kernels' buffers plus the server's limit.
     let produced_max = if bench.is_virtual() { 4 * 64 * 1024 } else { 32 << 20 };
     assert!(shared.produced.get() <= produced_max, "{} bytes were produced", shared.produced.get());

@@ -36,11 +36,13 @@ pub async fn requests_in_progress_complete<B: Bench>(bench: &B, way: Way) {
             client.part(id, b"hello").await;
         }
         client
-            .until(bench, "the handler has started", || shared.started.get() == clients.len() + 1)
+            .wait_until(bench, "the handler has started", || {
+                shared.started.get() == clients.len() + 1
+            })
             .await;
         clients.push((client, id));
     }
-    clients[2].0.until(bench, "the handler reads", || shared.consumed.get() == 5).await;
+    clients[2].0.wait_until(bench, "the handler reads", || shared.consumed.get() == 5).await;
     site.server.shut_down();
     for (client, id) in &mut clients {
         client.fill(SHORT / 10).await;
@@ -74,7 +76,9 @@ pub async fn requests_in_progress_at_the_deadline_are_aborted_and_reported<B: Be
         let mut client = site.client().await;
         let id = client.get(path);
         client
-            .until(bench, "the handler has started", || shared.started.get() == clients.len() + 1)
+            .wait_until(bench, "the handler has started", || {
+                shared.started.get() == clients.len() + 1
+            })
             .await;
         clients.push((client, id));
     }
@@ -100,7 +104,7 @@ pub async fn a_second_shutdown_request_aborts_at_once<B: Bench>(bench: &B, way: 
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/wait-to-end");
-    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
+    client.wait_until(bench, "the handler waits", || shared.started.get() == 1).await;
     site.server.shut_down();
     client.expect_nothing(id, SHORT / 14).await;
     site.server.cut();
@@ -117,7 +121,7 @@ pub async fn streams_are_notified_of_the_shutdown_request<B: Bench>(bench: &B, w
     let shared = &site.shared;
     let mut client = site.client().await;
     let id = client.get("/stream-to-the-end");
-    client.until(bench, "the handler has started", || shared.started.get() == 1).await;
+    client.wait_until(bench, "the handler has started", || shared.started.get() == 1).await;
     assert_eq!(shared.finished.get(), 0);
     site.server.shut_down();
     let response = client.answer(id).await;

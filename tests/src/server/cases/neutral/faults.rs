@@ -9,7 +9,7 @@ pub async fn a_panic_is_a_500<B: Bench>(bench: &B, way: Way) {
     let site = begin(bench, way);
     let mut other_client = site.client().await;
     let waiting = other_client.get("/wait");
-    other_client.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
+    other_client.wait_until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     for path in ["/panic", "/panic-late", "/panic-eager", "/panic-guard", "POST /panic-guard"] {
         let mut client = site.client().await;
         let hello = client.get("/hello");
@@ -97,13 +97,15 @@ pub async fn unneeded_work_is_cancelled<B: Bench>(bench: &B, way: Way) {
             if path == "/count" {
                 client.part(id, b"hello").await;
             }
-            client.until(bench, "the handler has started", || shared.started.get() > started).await;
+            client
+                .wait_until(bench, "the handler has started", || shared.started.get() > started)
+                .await;
             match ending {
                 "cancel" => client.cancel(id),
                 "reset" => client.break_off(),
                 _ => drop(client),
             }
-            bench.until("the handler is dropped", || shared.dropped.get() > dropped).await;
+            bench.wait_until("the handler is dropped", || shared.dropped.get() > dropped).await;
         }
     }
     assert_eq!(shared.finished.get(), 0);
@@ -118,7 +120,7 @@ pub async fn a_run_to_completion_handler_outlives_its_peer<B: Bench>(bench: &B, 
         let (started, finished) = (shared.started.get(), shared.finished.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end");
-        client.until(bench, "the handler waits", || shared.started.get() > started).await;
+        client.wait_until(bench, "the handler waits", || shared.started.get() > started).await;
         if is_reset {
             client.break_off()
         } else {
@@ -127,7 +129,7 @@ pub async fn a_run_to_completion_handler_outlives_its_peer<B: Bench>(bench: &B, 
         bench.sleep(SHORT / 7).await;
         assert_eq!((shared.dropped.get(), shared.finished.get()), (0, finished));
         shared.open(1);
-        bench.until("the handler has finished", || shared.finished.get() > finished).await;
+        bench.wait_until("the handler has finished", || shared.finished.get() > finished).await;
     }
     site.end().await;
 }
@@ -144,23 +146,25 @@ pub async fn a_run_to_completion_handler_is_notified_when_its_peer_disconnects<B
         let mut client = site.client().await;
         let id = client.begin("POST", "/read-to-end", &[], Length::Declared(100));
         client.part(id, b"begin").await;
-        client.until(bench, "the handler reads", || shared.consumed.get() == 5 * (round + 1)).await;
+        client
+            .wait_until(bench, "the handler reads", || shared.consumed.get() == 5 * (round + 1))
+            .await;
         if is_reset {
             client.break_off()
         } else {
             client.cancel(id)
         }
-        bench.until("the handler has finished", || shared.finished.get() == round + 1).await;
+        bench.wait_until("the handler has finished", || shared.finished.get() == round + 1).await;
         let (started, dropped) = (shared.started.get(), shared.dropped.get());
         let mut client = site.client().await;
         let id = client.get("/wait-to-end-a-moment");
-        client.until(bench, "the handler waits", || shared.started.get() > started).await;
+        client.wait_until(bench, "the handler waits", || shared.started.get() > started).await;
         if is_reset {
             client.break_off()
         } else {
             client.cancel(id)
         }
-        bench.until("the timeout drops the handler", || shared.dropped.get() > dropped).await;
+        bench.wait_until("the timeout drops the handler", || shared.dropped.get() > dropped).await;
     }
     site.end().await;
 }

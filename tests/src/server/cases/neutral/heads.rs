@@ -42,7 +42,7 @@ pub async fn a_pending_handler_delays_later_responses_only_over_http_1<B: Bench>
     let shared = &site.shared;
     let mut client = site.client().await;
     let waiting = client.get("/wait");
-    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
+    client.wait_until(bench, "the handler waits", || shared.started.get() == 1).await;
     let behind = client.get("/hello");
     if way.differs(true, false) {
         client.expect_nothing(behind, SHORT / 10).await;
@@ -344,7 +344,7 @@ pub async fn the_100_is_sent_when_the_handler_reads<B: Bench>(bench: &B, way: Wa
         // A handler that waits before it reads the body leaves the client waiting.
         let started = site.shared.started.get();
         let id = client.begin("POST", "/ignore-after-wait", &expect, length);
-        client.until(bench, "the handler waits", || site.shared.started.get() > started).await;
+        client.wait_until(bench, "the handler waits", || site.shared.started.get() > started).await;
         client.expect_nothing(id, SHORT / 10).await;
         site.shared.open(1);
         let response = client.answer(id).await;

@@ -99,7 +99,7 @@ pub async fn an_endless_stream_of_large_pieces_waits_for_its_reader<B: Bench>(be
     client.take_no_more();
     let id = client.get("/endless-frames/100000");
     client.head(id).await;
-    client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
+    client.wait_until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
     let bytes_max = if bench.is_virtual() { 6 * 100_000 } else { 32 << 20 };
     assert!(shared.produced.get() <= bytes_max, "{} bytes were produced", shared.produced.get());
     client.close().await;

@@ -152,7 +152,9 @@ pub async fn the_access_log_contains_each_exchange<B: Bench>(bench: &B, way: Way
         }
         if text == "cancelled" {
             // The request waits, and is cancelled.
-            client.until(bench, "the handler waits", || started.load(Ordering::SeqCst) == 1).await;
+            client
+                .wait_until(bench, "the handler waits", || started.load(Ordering::SeqCst) == 1)
+                .await;
             client.cancel(id);
         } else {
             client.answer(id).await;
@@ -306,9 +308,9 @@ pub async fn a_mounted_service_is_served<B: Bench>(bench: &B, way: Way) {
     client.close().await;
     let mut client = site.client().await;
     let id = client.get("/below/wait");
-    client.until(bench, "the handler waits", || shared.started.get() == 1).await;
+    client.wait_until(bench, "the handler waits", || shared.started.get() == 1).await;
     client.cancel(id);
-    bench.until("the handler is dropped", || shared.dropped.get() == 1).await;
+    bench.wait_until("the handler is dropped", || shared.dropped.get() == 1).await;
     client.close().await;
     site.end().await;
 }

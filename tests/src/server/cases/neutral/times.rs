@@ -101,7 +101,7 @@ pub async fn a_body_does_not_time_out_while_it_is_not_read<B: Bench>(bench: &B, 
     let site = begin_with(bench, way, limits);
     let mut client = site.client().await;
     let id = client.post("/ignore-after-wait", b"hello").await;
-    client.until(bench, "the handler waits", || site.shared.started.get() == 1).await;
+    client.wait_until(bench, "the handler waits", || site.shared.started.get() == 1).await;
     bench.sleep(2 * SHORT).await;
     site.shared.open(1);
     let response = client.answer(id).await;
@@ -120,7 +120,7 @@ pub async fn a_late_handler_is_a_503<B: Bench>(bench: &B, way: Way) {
     let id = client.get("/wait-a-moment");
     let response = client.answer(id).await;
     assert_eq!((response.status(), response.field("content-type")), (503, PROBLEM));
-    client.until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
+    client.wait_until(bench, "the handler is dropped", || shared.dropped.get() == 1).await;
     client.expect_alive().await;
     shared.open(1);
     let id = client.get("/wait-a-moment");
@@ -172,7 +172,7 @@ pub async fn a_stalled_reader_is_disconnected<B: Bench>(bench: &B, way: Way) {
     let mut client = site.client().await;
     client.take_no_more();
     let id = client.get("/endless");
-    client.until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
+    client.wait_until(bench, "the stream was dropped", || shared.dropped.get() == 1).await;
     let response = client.answer(id).await;
     assert_eq!((response.is_complete, response.reset), (false, way.differs(None, Some(8))));
     client.close().await;
