@@ -50,13 +50,13 @@ async function client() {
     const reason = await attempt(one);
     if (reason !== '') {
       lost += 1;
-      const told = `${reason} (${one.path}, ${one.size / 1000} kB)`;
-      reasons.set(told, (reasons.get(told) ?? 0) + 1);
+      const failure = `${reason} (${one.path}, ${one.size / 1000} kB)`;
+      reasons.set(failure, (reasons.get(failure) ?? 0) + 1);
     }
   }
 }
 
 await Promise.all(Array.from({ length: 8 }, client));
-const told = [...reasons].map(([reason, count]) => `${count} x ${reason}`);
-console.log(`${tries} ${lost} ${told.join('; ')}`.trim());
+const summary = [...reasons].map(([reason, count]) => `${count} x ${reason}`);
+console.log(`${tries} ${lost} ${summary.join('; ')}`.trim());
 process.exit(0);

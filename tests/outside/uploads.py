@@ -53,5 +53,5 @@ for thread in clients:
     thread.start()
 for thread in clients:
     thread.join()
-told = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
-print(f"{TRIES} {sum(reasons.values())} {told}".strip())
+summary = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
+print(f"{TRIES} {sum(reasons.values())} {summary}".strip())

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sighting_is_told_by_wardens_alone() {
+    fn only_wardens_may_report_a_sighting() {
         let client = app(Sightings::default()).test();
         let new = json!({ "bird": "hobby", "place": "above the lake" });
         assert_eq!(client.post("/sightings").json(&new).send_blocking().status(), 401);

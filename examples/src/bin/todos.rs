@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_request_is_told() {
+    fn errors_in_a_request_are_reported() {
         let client = app(Todos::default()).test();
         let empty = client.post("/todos").json(&json!({"text": " "})).send_blocking();
         assert_eq!(empty.status(), 422);

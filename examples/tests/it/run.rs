@@ -265,7 +265,7 @@ fn every_example_tells_what_it_is_and_where_it_listens() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_the_remedy_and_the_port_can_be_chosen() {
+fn a_port_in_use_is_reported_with_the_remedy_and_the_port_can_be_chosen() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let port = taken.local_addr().expect("it is bound").port().to_string();
     for program in ALL {

@@ -12,9 +12,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 /// The fields of an event.
-pub type Told = BTreeMap<&'static str, String>;
+pub type EventFields = BTreeMap<&'static str, String>;
 
-static EVENTS: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+static EVENTS: Mutex<Vec<EventFields>> = Mutex::new(Vec::new());
 
 /// Installs the subscriber, once per process.
 ///
@@ -28,16 +28,16 @@ pub fn listen() {
 }
 
 /// Removes and returns the events of the request with this ID, in order.
-pub fn take(request_id: &str) -> Vec<Told> {
+pub fn take(request_id: &str) -> Vec<EventFields> {
     let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let (matching, others) = events
-        .drain(..)
-        .partition(|fields: &Told| fields.get("request_id").is_some_and(|id| id == request_id));
+    let (matching, others) = events.drain(..).partition(|fields: &EventFields| {
+        fields.get("request_id").is_some_and(|id| id == request_id)
+    });
     *events = others;
     matching
 }
 
-struct Fields(Told);
+struct Fields(EventFields);
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -57,7 +57,7 @@ impl Subscriber for Listener {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut fields = Fields(Told::new());
+        let mut fields = Fields(EventFields::new());
         event.record(&mut fields);
         fields.0.insert("level", event.metadata().level().to_string());
         EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);

@@ -33,7 +33,7 @@ pub(super) fn event_handlers(app: App) -> App {
                 use futures_core::Stream as _;
                 if !has_sent_notice && shutdown_requested.as_mut().poll(cx).is_ready() {
                     has_sent_notice = true;
-                    return Poll::Ready(Some(Event::default().data("told")));
+                    return Poll::Ready(Some(Event::default().data("shutdown")));
                 }
                 events.as_mut().poll_next(cx)
             });

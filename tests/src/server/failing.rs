@@ -44,7 +44,7 @@ pub(super) fn failing_handlers(app: App) -> App {
         })
         .get("/stop-empties", move || {
             stop_setter.store(true, Ordering::SeqCst);
-            "told"
+            "stopped"
         })
         .get("/stall/{seconds}", async |Path(seconds): Path<u64>| stall(seconds))
         .any("/hold-body", async |State(shared): State<Shared>, body: Body| {

@@ -137,11 +137,11 @@ fn closing_handlers(app: App) -> App {
     );
     let app = route(
         app,
-        "/ws/told",
+        "/ws/closing",
         |upgrade| upgrade,
         async |socket, _| {
             socket.wait_closing().await;
-            let _ = socket.send("told").await;
+            let _ = socket.send("closing").await;
         },
     );
     app.get(

@@ -38,7 +38,7 @@ on_both_drivers! {
     what_is_odd_but_sound_is_answered_and_the_connection_goes_on,
     a_thousand_pipelined_requests_are_all_answered_in_order,
     heads_that_trickle_in_are_cut_off,
-    plain_http_on_the_tls_port_is_told_so,
+    plain_http_on_the_tls_port_gets_an_explanation,
     garbage_on_the_tls_port_ends_the_connection,
     handshakes_that_trickle_in_are_cut_off,
     a_half_close_at_any_place_ends_in_an_answer_or_an_end,
@@ -218,7 +218,7 @@ fn heads_that_trickle_in_are_cut_off(driver: DriverChoice) {
     assert_eq!(statuses(&read_all(&mut peer)), [408]);
 }
 
-fn plain_http_on_the_tls_port_is_told_so(driver: DriverChoice) {
+fn plain_http_on_the_tls_port_gets_an_explanation(driver: DriverChoice) {
     let Some(server) = Server::start(driver) else { return };
     let mut peer = connect(server.tls);
     peer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("connected");

@@ -43,7 +43,7 @@ on_both_drivers! {
     a_writer_that_never_takes_anything_holds_nobody_up,
     the_end_waits_for_what_is_not_written,
     all_workers_write_whole_lines,
-    who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for,
+    a_request_shed_by_overload_has_a_line_with_its_target,
 }
 
 /// Only a hang takes this long.
@@ -288,7 +288,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn who_is_refused_for_too_much_to_do_has_a_line_with_what_was_asked_for(choice: DriverChoice) {
+fn a_request_shed_by_overload_has_a_line_with_its_target(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("access.log");
     let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };

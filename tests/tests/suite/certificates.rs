@@ -72,7 +72,7 @@ struct Program {
     errors: BufReader<std::process::ChildStderr>,
     address: SocketAddr,
     /// The lines printed before the last line that was waited for.
-    told: String,
+    skipped: String,
 }
 
 impl Program {
@@ -94,7 +94,7 @@ impl Program {
                 .expect("a process can be started");
         let errors = BufReader::new(process.stderr.take().expect("the stream is piped"));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut program = Self { process, errors, address, told: String::new() };
+        let mut program = Self { process, errors, address, skipped: String::new() };
         let first = program.says("peregrine 0.1.0");
         let (_, rest) = first.split_once("://").expect("an address");
         program.address = rest
@@ -115,7 +115,7 @@ impl Program {
             assert!(length > 0, "never printed {text:?}, but:\n{all}");
             if all[start..].contains(text) {
                 let line = all.split_off(start);
-                self.told.push_str(&all);
+                self.skipped.push_str(&all);
                 return line;
             }
         }
@@ -293,7 +293,7 @@ fn a_certificate_that_expires_soon_is_warned_of_once_at_the_start() {
     let end = now + Duration::from_secs(3 * 86_400 + 3_600);
     folder.write(&folder.authority.issue("short", "localhost", end));
     let mut program = Program::start("tokio", "tls", folder.folder.path());
-    assert!(program.told.contains("expires in 3 days; renew it"), "{}", program.told);
+    assert!(program.skipped.contains("expires in 3 days; renew it"), "{}", program.skipped);
     program.signal(Signal::HUP);
     program.says("TLS was reloaded");
     program.signal(Signal::TERM);

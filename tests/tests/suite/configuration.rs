@@ -272,9 +272,9 @@ fn what_auto_came_to_is_shown(choice: DriverChoice) {
     let Some(running) = settings.start(choice) else { return };
     let admin = address(running.admin_address());
     let shown = wait_until_shown(admin, "memory_max = \"auto\"");
-    let (_, told) =
+    let (_, memory_max) =
         shown.split_once("# `limits.overload.memory_max` is ").expect("the option is listed");
-    let mib = told.split_once(" MiB for each of 1 workers.").expect("the limit is in MiB").0;
+    let mib = memory_max.split_once(" MiB for each of 1 workers.").expect("the limit is in MiB").0;
     let mib: u64 = mib.parse().expect("a number");
     let page = Peer::to(admin).get("/metrics", "");
     let sample = format!("peregrine_worker_memory_max_bytes{{worker=\"0\"}} {}", mib << 20);

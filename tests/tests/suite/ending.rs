@@ -325,7 +325,7 @@ fn a_worker_that_panics_is_named_with_what_it_said_and_the_others_end_in_order()
 }
 
 #[test]
-fn an_application_that_panics_while_it_is_made_is_told_with_what_it_said() {
+fn an_application_that_panics_while_it_is_built_is_reported_with_its_message() {
     let make = || -> App { panic!("no configuration on purpose") };
     let error = TestServer::start_with(|server| server.workers(two()), make).map(drop);
     let text = error.expect_err("the server does not start").to_string();

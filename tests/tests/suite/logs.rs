@@ -80,32 +80,32 @@ fn drivers() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn what_a_server_does_is_told_once() {
+fn a_server_logs_each_message_once() {
     for (mode, of_subscriber) in [("subscriber", 1), ("none", 0)] {
         let (lines, _) = lines_of("tokio", mode, &[]);
         for text in ["peregrine 0.1.0: http://", "peregrine: stopped after"] {
-            let told = with(&lines, text);
-            assert_eq!(told.len(), 1, "{mode}: {lines:?}");
-            let structured = told.iter().filter(|line| line.contains(" INFO ")).count();
-            assert_eq!(structured, of_subscriber, "{mode}: {told:?}");
+            let matching = with(&lines, text);
+            assert_eq!(matching.len(), 1, "{mode}: {lines:?}");
+            let structured = matching.iter().filter(|line| line.contains(" INFO ")).count();
+            assert_eq!(structured, of_subscriber, "{mode}: {matching:?}");
         }
     }
 }
 
 #[test]
-fn what_a_handler_tells_carries_the_request() {
+fn what_a_handler_logs_carries_the_request() {
     for driver in drivers() {
         let requests =
             ["GET /tells/7 HTTP/1.1\r\nX-Request-Id: id-7\r\n", "GET /plain HTTP/1.1\r\n"];
         let (lines, _) = lines_of(driver, "subscriber", &requests);
         for text in ["logs: at once", "logs: after a while", "logs: from the body"] {
-            let told = with(&lines, text);
-            let [line] = told[..] else { panic!("{driver}: {text}: {lines:?}") };
+            let matching = with(&lines, text);
+            let [line] = matching[..] else { panic!("{driver}: {text}: {lines:?}") };
             let span = "request{method=\"GET\" route=\"/tells/{id}\" request_id=\"id-7\"}:";
             assert!(line.contains(span), "{driver}: {line}");
         }
-        let told = with(&lines, "without an id");
-        let [line] = told[..] else { panic!("{driver}: {lines:?}") };
+        let matching = with(&lines, "without an id");
+        let [line] = matching[..] else { panic!("{driver}: {lines:?}") };
         assert!(line.contains("request{method=\"GET\" route=\"/plain\"}:"), "{driver}: {line}");
         let outside: Vec<_> = lines
             .iter()
@@ -116,13 +116,13 @@ fn what_a_handler_tells_carries_the_request() {
 }
 
 #[test]
-fn a_panic_is_told_with_its_route_and_its_request_and_is_no_cancellation() {
+fn a_panic_is_logged_with_its_route_and_its_request_and_is_not_a_cancellation() {
     for driver in drivers() {
         let request = "GET /panics/now HTTP/1.1\r\nX-Request-Id: id-8\r\n";
         let (lines, answers) = lines_of(driver, "subscriber", &[request]);
         assert!(answers[0].starts_with("HTTP/1.1 500 "), "{}", answers[0]);
-        let told = with(&lines, "a handler panicked");
-        let [line] = told[..] else { panic!("{driver}: {lines:?}") };
+        let matching = with(&lines, "a handler panicked");
+        let [line] = matching[..] else { panic!("{driver}: {lines:?}") };
         for field in ["request_id=\"id-8\"", "panic=\"on purpose\"", " route=\"/panics/{when}\" "] {
             assert!(line.contains(field), "{driver}: {field}: {line}");
         }
@@ -137,7 +137,7 @@ fn a_panic_is_told_with_its_route_and_its_request_and_is_no_cancellation() {
 }
 
 #[test]
-fn an_upgraded_protocol_that_blocks_and_panics_is_told_with_its_request_over_both_protocols() {
+fn an_upgraded_protocol_that_blocks_and_panics_is_logged_with_its_request_over_both_protocols() {
     let http1 = |mut peer: TcpStream| {
         let fields =
             "Host: a\r\nX-Request-Id: id-9\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n";
@@ -158,15 +158,15 @@ fn an_upgraded_protocol_that_blocks_and_panics_is_told_with_its_request_over_bot
                 false => http1(connect()),
                 true => http2(connect()),
             });
-            let told = with(&lines, "an upgraded protocol panicked");
-            let [line] = told[..] else { panic!("{driver} {is_http2}: {lines:?}") };
+            let matching = with(&lines, "an upgraded protocol panicked");
+            let [line] = matching[..] else { panic!("{driver} {is_http2}: {lines:?}") };
             let fields =
                 ["request_id=\"id-9\"", "panic=\"on purpose\"", " route=\"/upgrades/{when}\" "];
             for field in fields {
                 assert!(line.contains(field), "{driver} {is_http2}: {field}: {line}");
             }
-            let told = with(&lines, "a handler blocks its thread");
-            let [line] = told[..] else { panic!("{driver} {is_http2}: {lines:?}") };
+            let matching = with(&lines, "a handler blocks its thread");
+            let [line] = matching[..] else { panic!("{driver} {is_http2}: {lines:?}") };
             assert!(line.contains("/upgrades/{when}"), "{driver} {is_http2}: {line}");
         }
     }

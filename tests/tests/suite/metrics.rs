@@ -40,13 +40,13 @@ macro_rules! on_both_drivers {
 on_both_drivers! {
     requests_of_all_workers_and_protocols_are_counted_exactly,
     every_connection_that_was_accepted_ends_once,
-    whatever_goes_wrong_with_a_request_is_told_once,
-    who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails,
+    each_failure_of_a_request_is_counted_once,
+    requests_shed_by_overload_are_counted_apart_from_failures,
     a_body_that_finds_no_memory_is_no_failure_of_the_application,
     those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them,
     no_peer_can_make_more_of_the_page_than_the_application_has,
     limits_and_broken_rules_have_names,
-    handshakes_are_told_with_what_they_agreed_on,
+    handshakes_are_counted_by_what_they_negotiated,
     a_page_that_is_read_under_load_never_contradicts_itself,
     who_asks_is_answered_while_all_workers_are_blocked,
     a_server_that_is_full_answers_those_who_run_it,
@@ -368,9 +368,9 @@ fn every_connection_that_was_accepted_ends_once(choice: DriverChoice) {
     assert_eq!(page.requests(&[("http_route", "/never"), ("error_type", "cancelled")]), 4);
 }
 
-fn whatever_goes_wrong_with_a_request_is_told_once(choice: DriverChoice) {
+fn each_failure_of_a_request_is_counted_once(choice: DriverChoice) {
     let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
-    let told = |page: &Page, route: &str, status: &str, error: &str| {
+    let requests = |page: &Page, route: &str, status: &str, error: &str| {
         let labels =
             [("http_route", route), ("http_response_status_code", status), ("error_type", error)];
         page.requests(&labels)
@@ -403,16 +403,16 @@ fn whatever_goes_wrong_with_a_request_is_told_once(choice: DriverChoice) {
             ("/stream", "200", ""),
             ("/breaks", "200", "aborted"),
         ] {
-            assert_eq!(told(&page, route, status, error), at, "{route}: {page:?}");
+            assert_eq!(requests(&page, route, status, error), at, "{route}: {page:?}");
         }
         other.break_off();
     }
     let page = bench.page();
-    assert_eq!(told(&page, "/upgraded", "101", ""), 2);
+    assert_eq!(requests(&page, "/upgraded", "101", ""), 2);
     assert_eq!(page.sum("peregrine_limits_hit_total", &[("limit", "route_timeout")]), 4.0);
 }
 
-fn who_is_refused_for_too_much_to_do_is_told_apart_from_what_fails(choice: DriverChoice) {
+fn requests_shed_by_overload_are_counted_apart_from_failures(choice: DriverChoice) {
     let overload = OverloadLimits { requests_max: Some(1), ..OverloadLimits::default() };
     let limits = Limits { overload, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
@@ -586,7 +586,7 @@ fn limits_and_broken_rules_have_names(choice: DriverChoice) {
     assert_eq!(page.requests(&[("http_response_status_code", "408")]), 1);
 }
 
-fn handshakes_are_told_with_what_they_agreed_on(choice: DriverChoice) {
+fn handshakes_are_counted_by_what_they_negotiated(choice: DriverChoice) {
     let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
     for _ in 0..3 {
         let mut client = bench.client(Way::HTTP1_TLS);

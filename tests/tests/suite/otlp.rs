@@ -315,7 +315,7 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
         let collector = Collector::start(true);
         let serving = Serving::start(driver, collector.address, PATIENCE);
         let parent = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=1\r\n");
-        let told = serving.ask("/birds/7?secret", &parent);
+        let forwarded = serving.ask("/birds/7?secret", &parent);
         let alone = serving.ask("/birds/8", "");
         let unsampled = serving.ask("/birds/9", &parent.replace("-01\r\n", "-00\r\n"));
         serving.ask("/panic", "");
@@ -365,7 +365,7 @@ fn a_collector_gets_each_sampled_request_as_one_span() {
             };
             spans.iter().find(of).map(|(_, span)| span.clone()).expect("the handler's span")
         };
-        assert_eq!(told, format!("00-{TRACE}-{}-01 a=1", hex(&inside(span).span_id)));
+        assert_eq!(forwarded, format!("00-{TRACE}-{}-01 a=1", hex(&inside(span).span_id)));
         let (_, root) = of("/birds/8");
         assert!(root.parent_span_id.is_empty() && hex(&root.trace_id) != TRACE);
         let expected = format!("00-{}-{}-0", hex(&root.trace_id), hex(&inside(root).span_id));
@@ -396,7 +396,7 @@ fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
         );
         std::fs::write(&file, text).expect("a new file");
         let serving = Serving::of_file(driver, &file);
-        let told = serving.ask("/birds/7", "");
+        let forwarded = serving.ask("/birds/7", "");
         serving.ask("/probe", "");
         let said = serving.end();
         let spans = collector.spans();
@@ -406,7 +406,7 @@ fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
         assert_eq!(names, [("birds", "GET /birds/{id}"), ("birds", "inside")], "{said}");
         let inside =
             spans.iter().find(|(_, span)| span.name == "inside").expect("the span was exported");
-        assert!(told.contains(&hex(&inside.1.span_id)), "{told}");
+        assert!(forwarded.contains(&hex(&inside.1.span_id)), "{forwarded}");
     }
 }
 

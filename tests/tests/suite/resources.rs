@@ -54,16 +54,16 @@ on_both_drivers! {
     a_drain_without_descriptors_answers_everybody_who_waits,
     who_runs_a_server_without_descriptors_is_answered,
     an_endless_stream_that_is_not_to_be_sent_holds_nobody_up,
-    too_few_threads_are_told_before_the_first_line,
-    too_few_descriptors_are_told_before_the_first_line,
+    too_few_threads_are_reported_before_the_first_line,
+    too_few_descriptors_are_reported_before_the_first_line,
     a_signal_under_load_ends_the_process_in_order,
     a_signal_right_after_the_first_line_is_not_lost,
     a_second_signal_ends_what_the_first_waits_for,
 }
 
 #[test]
-fn too_few_descriptors_are_told_where_the_driver_is_chosen() {
-    too_few_descriptors_are_told_before_the_first_line("auto");
+fn too_few_descriptors_are_reported_where_the_driver_is_chosen() {
+    too_few_descriptors_are_reported_before_the_first_line("auto");
 }
 
 /// The longest that anything may take that must happen.
@@ -288,7 +288,7 @@ fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
     server.ends_well();
 }
 
-fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
+fn too_few_descriptors_are_reported_before_the_first_line(driver: &str) {
     const ENOUGH: u32 = 32;
     // A server may inherit descriptors from its parent.
     for inherited in [0, 1, 4] {
@@ -309,18 +309,18 @@ fn too_few_descriptors_are_told_before_the_first_line(driver: &str) {
             let mut rest = String::new();
             errors.read_to_string(&mut rest).expect("text");
             let status = process.wait().expect("the process exits");
-            let told = format!("{inherited} inherited, {free} free: {status}: {line}{rest}");
+            let outcome = format!("{inherited} inherited, {free} free: {status}: {line}{rest}");
             if !is_running {
                 refused += 1;
-                assert!(line.contains("ulimit -n") && status.code() == Some(1), "{told}");
+                assert!(line.contains("ulimit -n") && status.code() == Some(1), "{outcome}");
             }
-            assert_eq!(status.success(), is_running, "{told}");
+            assert_eq!(status.success(), is_running, "{outcome}");
         }
         assert!((1..ENOUGH).contains(&refused), "{refused} refusals: the range covers no failure");
     }
 }
 
-fn too_few_threads_are_told_before_the_first_line(driver: &str) {
+fn too_few_threads_are_reported_before_the_first_line(driver: &str) {
     const ENOUGH: u64 = 16;
     if !rustix::process::geteuid().is_root() {
         // Threads are limited per user, and root has no limit.
@@ -351,13 +351,13 @@ fn too_few_threads_are_told_before_the_first_line(driver: &str) {
         let mut rest = String::new();
         errors.read_to_string(&mut rest).expect("text");
         let status = process.wait().expect("the process exits");
-        let told = format!("{most} threads: {status}: {line}{rest}");
+        let outcome = format!("{most} threads: {status}: {line}{rest}");
         if !is_running {
             refused += 1;
             // Another worker may panic meanwhile, and its message may split the error.
-            assert!(told.contains("TasksMax=") && status.code() == Some(1), "{told}");
+            assert!(outcome.contains("TasksMax=") && status.code() == Some(1), "{outcome}");
         }
-        assert_eq!(status.success(), is_running, "{told}");
+        assert_eq!(status.success(), is_running, "{outcome}");
     }
     assert!((1..ENOUGH - 3).contains(&refused), "{refused} refusals: the range covers no failure");
 }

@@ -82,8 +82,8 @@ impl Workers {
         };
         App::new().get("/", who).get("/moment", moment).get("/block", move || {
             let blocked = block.lock().expect("the mutex is not poisoned").take();
-            if let Some((tell, wait)) = blocked {
-                tell.send(number).expect("the receiver is alive");
+            if let Some((begun, wait)) = blocked {
+                begun.send(number).expect("the receiver is alive");
                 let _ = wait.recv();
             }
             number.to_string()
@@ -154,7 +154,7 @@ impl Long {
     /// The response of `/`.
     fn ask(&mut self) -> (usize, String) {
         self.send("/");
-        told(&self.response())
+        parse_body(&self.response())
     }
 }
 
@@ -169,7 +169,7 @@ fn body(response: &[u8]) -> Option<String> {
 }
 
 /// A worker's number, and the peer's process as it saw it.
-fn told(body: &str) -> (usize, String) {
+fn parse_body(body: &str) -> (usize, String) {
     let (number, who) = body.split_once(' ').expect("the response has two words");
     (number.parse().expect("a number"), who.to_owned())
 }
@@ -260,7 +260,7 @@ fn few_long_connections_are_spread_evenly_over_tls(choice: DriverChoice) {
             for _ in 0..8 {
                 let client = client();
                 let response = client.get(&url).send().await.expect("the server responds");
-                numbers.push(told(&response.text().await.expect("the body is complete")).0);
+                numbers.push(parse_body(&response.text().await.expect("the body is complete")).0);
                 clients.push(client);
             }
             numbers
@@ -284,12 +284,12 @@ fn nobody_waits_for_a_worker_that_is_blocked(choice: DriverChoice) {
         let known = Workers::default();
         let Some(running) = start(server, &known) else { return };
         let place = running.addresses().next().expect("the server has a listener").clone();
-        let (tell, told) = mpsc::channel();
+        let (begun, has_begun) = mpsc::channel();
         let (release, wait) = mpsc::channel();
-        *known.block.lock().expect("the mutex is not poisoned") = Some((tell, wait));
+        *known.block.lock().expect("the mutex is not poisoned") = Some((begun, wait));
         let mut blocking = Long::connect(&place);
         blocking.send("/block");
-        let blocked = told.recv().expect("the handler begins");
+        let blocked = has_begun.recv().expect("the handler begins");
         let mut others: Vec<_> = (0..8).map(|_| Long::connect(&place)).collect();
         for other in &mut others {
             assert_ne!(other.ask().0, blocked, "a blocked worker does not respond");
@@ -572,7 +572,7 @@ async fn answer(client: &Client) -> std::io::Result<usize> {
         }
         got.extend(bytes);
         if let Some(body) = body(&got) {
-            return Ok(told(&body).0);
+            return Ok(parse_body(&body).0);
         }
     }
 }

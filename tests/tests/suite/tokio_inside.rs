@@ -92,8 +92,8 @@ on_drivers! {
         it_works_in_a_mounted_service,
     ;
     kernel:
-        a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks,
-        a_mounted_handler_that_blocks_is_told_of_with_its_request,
+        a_handler_that_blocks_is_reported_once_with_its_route_while_it_blocks,
+        a_mounted_handler_that_blocks_is_reported_with_its_request,
         a_shutdown_says_how_many_tasks_it_waits_for,
 }
 
@@ -167,7 +167,9 @@ async fn it_works_after_an_upgrade<B: Bench>(bench: &B) {
 
 /// The warning names the route and the remedy, and is logged while the handler still blocks. A
 /// handler that only waits causes no warning.
-async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B: Bench>(bench: &B) {
+async fn a_handler_that_blocks_is_reported_once_with_its_route_while_it_blocks<B: Bench>(
+    bench: &B,
+) {
     assert!(Limits::default().blocking_poll_threshold.is_some(), "handlers are watched by default");
     let (log, number) = (Log::start(), number());
     let (release, released) = std::sync::mpsc::channel::<()>();
@@ -231,7 +233,7 @@ async fn a_handler_that_blocks_is_told_of_once_with_its_route_while_it_blocks<B:
 
 /// The routes of a mounted service are not visible outside, so the warning names the request once
 /// it is known to be the cause.
-async fn a_mounted_handler_that_blocks_is_told_of_with_its_request<B: Bench>(bench: &B) {
+async fn a_mounted_handler_that_blocks_is_reported_with_its_request<B: Bench>(bench: &B) {
     let (log, number) = (Log::start(), number());
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = Arc::new(Mutex::new(released));
@@ -301,11 +303,11 @@ async fn a_shutdown_says_how_many_tasks_it_waits_for<B: Bench>(bench: &B) {
     peer.get("/leave");
     assert_eq!(peer.reply().await.text(), "left");
     server.shut_down();
-    let told = format!("tasks={tasks} ");
-    bench.wait_until("the log names the tasks", || log.count(&told) == 1).await;
+    let field = format!("tasks={tasks} ");
+    bench.wait_until("the log names the tasks", || log.count(&field) == 1).await;
     server.cut();
     assert_eq!(server.ended().await.snapshot.aborted_tasks, tasks);
-    let line = log.line(&told);
+    let line = log.line(&field);
     assert!(line.contains("waiting for tasks") && line.contains("Shutdown::requested"), "{line}");
 }
 
@@ -622,11 +624,11 @@ async fn a_mutex(here: ThreadId) {
 
 async fn notified(here: ThreadId) {
     let (ping, pong) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
-    let (heard, told) = (Arc::clone(&ping), Arc::clone(&pong));
+    let (task_ping, task_pong) = (Arc::clone(&ping), Arc::clone(&pong));
     let task = tokio::spawn(async move {
-        heard.notified().await;
+        task_ping.notified().await;
         stayed(here);
-        told.notify_one();
+        task_pong.notify_one();
     });
     ping.notify_one();
     pong.notified().await;

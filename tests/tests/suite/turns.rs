@@ -110,7 +110,7 @@ fn application(done: &Done) -> App {
             ([("content-type", "text/plain"), ("cache-control", "max-age=60")], body)
         }
     };
-    let (told, worked, items, messages) = (of(done), of(done), of(done), of(done));
+    let (reported, worked, items, messages) = (of(done), of(done), of(done), of(done));
     let (until_end, parts) = (of(done), of(done));
     let upload = async move |mut body: Body| {
         while let Some(Ok(part)) = body.next().await {
@@ -155,7 +155,7 @@ fn application(done: &Done) -> App {
     App::new()
         .get("/sends/{who}/{times}", send)
         .post("/parts/by-task", upload_by_task.body_limit(u64::MAX))
-        .get("/done", move || told.load(Ordering::Relaxed).to_string())
+        .get("/done", move || reported.load(Ordering::Relaxed).to_string())
         .get("/work", move || work(&worked))
         .get("/lines", move || NdJson::response(Ready(Arc::clone(&items), 0)))
         .get("/messages", count)
@@ -376,7 +376,7 @@ fn a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready(choice: Driver
     let mut peer = connect(&running);
     peer.write_all(&get_over_http_2("/plain")).expect("connected");
     let mut reads = peer.try_clone().expect("a descriptor");
-    let (tell, told) = mpsc::channel();
+    let (sender, frames) = mpsc::channel();
     let reading = thread::spawn(move || {
         let (mut all, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
         while let Ok(count @ 1..) = reads.read(&mut bytes) {
@@ -386,13 +386,13 @@ fn a_client_of_http_2_is_heard_beside_a_body_that_is_always_ready(choice: Driver
                 && all.len() - at >= 9 + header.length as usize
             {
                 at += 9 + header.length as usize;
-                let _ = tell.send((header.frame_type, header.has_flags(flags::ACK)));
+                let _ = sender.send((header.frame_type, header.has_flags(flags::ACK)));
             }
             all.drain(..at);
         }
     });
     let comes = |what: (FrameType, bool)| {
-        while told.recv_timeout(PATIENCE).expect("the event arrives") != what {}
+        while frames.recv_timeout(PATIENCE).expect("the event arrives") != what {}
     };
     comes((FrameType::Data, false));
     let mut ping = Vec::new();

@@ -98,7 +98,7 @@ under_every_server! {
         a_call_that_takes_too_long_is_ended
     }
     metrics {
-        a_second_server_tells_what_the_first_counted
+        a_second_server_reports_what_the_first_counted
     }
     multipart_form {
         files_in_a_form_are_counted
@@ -143,7 +143,7 @@ under_every_server! {
     }
     testing {
         a_server_answers_as_the_router_does_without_one
-        peers_are_told_apart
+        peers_are_distinguished
         who_is_not_told_of_peers_says_so
     }
     tls {
@@ -159,7 +159,7 @@ under_every_server! {
     }
     tracing_aka_logging {
         a_request_s_events_are_in_its_span_in_order
-        a_failure_is_told_as_one
+        a_failure_is_reported_as_one
     }
     websockets {
         both_sides_talk_at_once_until_the_server_closes

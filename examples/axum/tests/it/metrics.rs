@@ -3,7 +3,7 @@ use futures_util::future::join_all;
 use peregrine_axum_examples::metrics::apps;
 use reqwest::Method;
 
-pub(crate) async fn a_second_server_tells_what_the_first_counted(host: Host) {
+pub(crate) async fn a_second_server_reports_what_the_first_counted(host: Host) {
     let (public, private) = apps();
     let (public, private) = (host.serve(public), host.serve(private));
     let (public_, paths) = (&public, ["/birds/wren", "/birds/rook", "/birds/dodo", "/slow"]);
@@ -21,7 +21,7 @@ pub(crate) async fn a_second_server_tells_what_the_first_counted(host: Host) {
         let labels = format!("method=\"{method}\",path=\"{path}\",status=\"{status}\"");
         format!("http_requests_total{{{labels}}} {count}\n")
     };
-    let told = [
+    let expected = [
         "# TYPE http_requests_total counter\n".to_owned(),
         line("GET", "/birds/{name}", 200, 20),
         line("GET", "/birds/{name}", 410, 10),
@@ -29,7 +29,7 @@ pub(crate) async fn a_second_server_tells_what_the_first_counted(host: Host) {
         line("HEAD", "/slow", 200, 1),
         line("PUT", "/slow", 405, 1),
     ];
-    assert_eq!(private.get("/metrics").await.text(), told.concat());
+    assert_eq!(private.get("/metrics").await.text(), expected.concat());
     public.end().await;
     private.end().await;
 }

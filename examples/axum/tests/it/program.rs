@@ -65,8 +65,8 @@ fn a_name_that_is_not_in_the_list_is_an_error_that_says_so() {
     ] {
         let output = program(arguments).output().expect("the program was built");
         assert_eq!(output.status.code(), Some(2));
-        let told = String::from_utf8(output.stderr).expect("errors are text");
-        assert!(told.contains(text), "{told}");
+        let stderr = String::from_utf8(output.stderr).expect("errors are text");
+        assert!(stderr.contains(text), "{stderr}");
     }
 }
 

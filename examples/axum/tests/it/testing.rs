@@ -14,7 +14,7 @@ pub(crate) async fn a_server_answers_as_the_router_does_without_one(host: Host) 
     server.end().await;
 }
 
-pub(crate) async fn peers_are_told_apart(host: Host) {
+pub(crate) async fn peers_are_distinguished(host: Host) {
     let server = host.serve_by_peer(app().into_make_service_with_connect_info());
     let mut peers = join_all((0..10).map(async |_| {
         let mut raw = server.connect().await;

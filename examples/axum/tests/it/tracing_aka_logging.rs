@@ -18,28 +18,28 @@ pub(crate) async fn a_request_s_events_are_in_its_span_in_order(host: Host) {
         wait_until("the response is logged", async || log::lines(&mark).len() >= 5).await;
         let span = format!("request{{method=GET uri={mark}route=\"/birds/{{name}}\"");
         let bytes = path(number).len() - 5;
-        let told = [
+        let expected = [
             format!("DEBUG {span}}}: began"),
             format!("INFO {span}}}: looking for it"),
             format!("INFO {span}}}: found it"),
             format!("DEBUG {span} status=200}}: answered"),
             format!("DEBUG {span} status=200}}: sent a piece bytes={bytes}"),
         ];
-        assert_eq!(log::lines(&mark), told);
+        assert_eq!(log::lines(&mark), expected);
     }
 }
 
-pub(crate) async fn a_failure_is_told_as_one(host: Host) {
+pub(crate) async fn a_failure_is_reported_as_one(host: Host) {
     log::begin();
     let server = host.serve(app());
     let mark = format!("/broken/{:?}", host.engine);
     assert_eq!(server.get(&mark).await.brief(), (500, ""));
     let span = format!("request{{method=GET uri={mark} route=\"/broken/{{name}}\"");
-    let told = [
+    let expected = [
         format!("DEBUG {span}}}: began"),
         format!("DEBUG {span} status=500}}: answered"),
         format!("ERROR {span} status=500}}: failed class=Status code: 500 Internal Server Error"),
     ];
-    assert_eq!(log::lines(&mark), told);
+    assert_eq!(log::lines(&mark), expected);
     server.end().await;
 }

@@ -44,7 +44,7 @@ async fn titles_may_be_the_same_and_slugs_are_not() {
 }
 
 #[tokio::test]
-async fn what_an_article_lacks_is_told_by_field() {
+async fn missing_parts_of_an_article_are_reported_by_field() {
     let world = world().await;
     let ada = world.user("ada").await;
     let blank = json!(["can't be blank"]);

@@ -2,7 +2,7 @@ use crate::harness::{refused, world};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_profile_tells_whether_who_asks_follows() {
+async fn a_profile_shows_whether_the_viewer_follows_the_user() {
     let world = world().await;
     let (ada, bob) = (world.user("ada").await, world.user("bob smith").await);
     let profile = |following: bool| json!({ "profile": { "username": "bob smith", "bio": null, "image": null, "following": following } });

@@ -30,7 +30,7 @@ fn program(folder: &tempfile::TempDir) -> Command {
 #[test]
 fn what_keeps_it_from_starting_is_told_with_the_cure() {
     let folder = tempfile::tempdir().expect("the disk is writable");
-    for (arguments, variable, code, told) in [
+    for (arguments, variable, code, expected) in [
         (&["--help"][..], None, 0, ""),
         (&["--halp"], None, 2, "`--halp`; see `conduit --help`"),
         (&["--config"], None, 2, "needs the path"),
@@ -58,7 +58,7 @@ fn what_keeps_it_from_starting_is_told_with_the_cure() {
         let output = program(&folder).args(arguments).envs(variable).output().expect("it starts");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?} {variable:?}: {text}");
-        assert!(text.contains(told), "{arguments:?} {variable:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?} {variable:?}: {text}");
         assert!(!text.contains("hush"), "{text}");
     }
     let document =

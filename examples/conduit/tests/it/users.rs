@@ -38,7 +38,7 @@ async fn names_and_addresses_are_had_by_one() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_wrong_is_told_by_field() {
+async fn missing_and_invalid_values_are_reported_by_field() {
     let world = world().await;
     let blank = json!(["can't be blank"]);
     for (path, user, errors) in [
@@ -96,7 +96,7 @@ async fn only_the_right_password_logs_in_and_nobody_tries_for_long() {
 }
 
 #[tokio::test]
-async fn while_somebody_else_writes_a_start_waits_and_a_request_is_told_to_come_again() {
+async fn while_another_process_writes_a_start_waits_and_a_request_gets_retry_after() {
     let folder = tempfile::tempdir().expect("the disk is writable");
     let wait_max = Duration::from_millis(500);
     let settings = peregrine_conduit::Settings { wait_max, ..settings(folder.path()) };
@@ -258,8 +258,9 @@ async fn a_request_of_another_origin_is_answered_so_that_browsers_let_it() {
     let response =
         asked.header("access-control-request-headers", "authorization,content-type").send().await;
     assert_eq!(response.assert_status(204).header("access-control-allow-origin"), Some("*"));
-    let told = world.client.get("/api/user").header("origin", "https://front.example").send().await;
-    assert_eq!(told.assert_status(401).header("access-control-allow-origin"), Some("*"));
+    let response =
+        world.client.get("/api/user").header("origin", "https://front.example").send().await;
+    assert_eq!(response.assert_status(401).header("access-control-allow-origin"), Some("*"));
     assert_eq!(
         world.client.get("/api/nowhere").send().await.assert_status(404).header("content-type"),
         Some("application/json")

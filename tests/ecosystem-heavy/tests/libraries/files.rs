@@ -9,7 +9,7 @@ use tower_http::services::ServeDir;
 
 on_both_drivers! {
     a_folder_is_served_with_conditions_and_ranges,
-    a_folder_without_its_slash_leads_to_the_prefix_that_is_told,
+    a_folder_without_its_slash_redirects_to_the_configured_prefix,
 }
 
 /// A folder with a file, and a subfolder with an index page.
@@ -60,18 +60,20 @@ fn a_folder_is_served_with_conditions_and_ranges(choice: DriverChoice) {
 }
 
 /// It sees the path without the prefix, as under `nest_service`.
-fn a_folder_without_its_slash_leads_to_the_prefix_that_is_told(choice: DriverChoice) {
+fn a_folder_without_its_slash_redirects_to_the_configured_prefix(choice: DriverChoice) {
     let folder = folder();
     let files = ServeDir::new(folder.path());
     let make = move || {
-        let told = files.clone().redirect_path_prefix("/told");
-        App::new().mount("/plain", files.clone()).mount("/told", told)
+        let prefixed = files.clone().redirect_path_prefix("/prefixed");
+        App::new().mount("/plain", files.clone()).mount("/prefixed", prefixed)
     };
     let Some(running) = start(choice, 1, make) else { return };
     let base = base_url(&running);
     in_runtime(async {
         // The client follows redirects.
-        for (prefix, led_to, status) in [("plain", "/nest/", 404), ("told", "/told/nest/", 200)] {
+        for (prefix, led_to, status) in
+            [("plain", "/nest/", 404), ("prefixed", "/prefixed/nest/", 200)]
+        {
             let led = client(None).get(format!("{base}/{prefix}/nest")).send().await;
             let led = led.expect("the server responds");
             assert_eq!((led.url().path(), led.status().as_u16()), (led_to, status));

@@ -251,36 +251,36 @@ fn a_panic_is_caught_and_the_connection_goes_on(choice: DriverChoice) {
 
 /// Collects the lines of a trace, whatever the types of bodies.
 #[derive(Clone, Default)]
-struct Teller(Arc<Mutex<Vec<String>>>);
+struct Recorder(Arc<Mutex<Vec<String>>>);
 
-impl Teller {
-    fn tell(&self, line: String) {
+impl Recorder {
+    fn record(&self, line: String) {
         self.0.lock().expect("the mutex is not poisoned").push(line);
     }
 }
 
-impl<B> OnRequest<B> for Teller {
+impl<B> OnRequest<B> for Recorder {
     fn on_request(&mut self, request: &http::Request<B>, _: &tracing::Span) {
         let secret = &request.headers()[header::AUTHORIZATION];
-        self.tell(format!("{} {secret:?}", request.uri()));
+        self.record(format!("{} {secret:?}", request.uri()));
     }
 }
 
-impl<B> OnResponse<B> for Teller {
+impl<B> OnResponse<B> for Recorder {
     fn on_response(self, response: &http::Response<B>, _: Duration, _: &tracing::Span) {
-        self.tell(response.status().as_str().to_owned());
+        self.record(response.status().as_str().to_owned());
     }
 }
 
 /// Secrets are marked before the trace sees them.
 fn the_trace_tells_of_each_request_and_no_secret(choice: DriverChoice) {
-    let teller = Teller::default();
-    let Teller(told) = teller.clone();
+    let recorder = Recorder::default();
+    let Recorder(recorded) = recorder.clone();
     let trace = move || {
-        let tells = TraceLayer::new_for_http().on_request(teller.clone());
+        let traces = TraceLayer::new_for_http().on_request(recorder.clone());
         ServiceBuilder::new()
             .layer(SetSensitiveRequestHeadersLayer::new([header::AUTHORIZATION]))
-            .layer(tells.on_response(teller.clone()))
+            .layer(traces.on_response(recorder.clone()))
             .into_inner()
     };
     around_both!(choice, trace, async |form, base: String| {
@@ -288,8 +288,8 @@ fn the_trace_tells_of_each_request_and_no_secret(choice: DriverChoice) {
             let ask = client(None).get(format!("{base}{path}")).header("authorization", "sesame");
             assert_eq!(answer(ask).await.status(), 200, "{form}");
         }
-        let told = std::mem::take(&mut *told.lock().expect("the mutex is not poisoned"));
-        assert_eq!(told, ["/id Sensitive", "200", "/text Sensitive", "200"], "{form}");
+        let recorded = std::mem::take(&mut *recorded.lock().expect("the mutex is not poisoned"));
+        assert_eq!(recorded, ["/id Sensitive", "200", "/text Sensitive", "200"], "{form}");
     });
 }
 

@@ -151,8 +151,9 @@ fn the_page_has_all_its_files(choice: DriverChoice) {
                 assert!(page.contains(file), "{form}: the page refers to {file}");
                 let (status, headers, text) = get(&format!("/docs/{file}")).await;
                 assert_eq!(status, 200, "{form}: {file}");
-                let told = headers["content-type"].to_str().expect("the header value is text");
-                assert!(told.contains(kind), "{form}: {file} is {told}");
+                let content_type =
+                    headers["content-type"].to_str().expect("the header value is text");
+                assert!(content_type.contains(kind), "{form}: {file} is {content_type}");
                 assert!(text.contains(has), "{form}: {file}");
             }
             assert_eq!(get("/docs/nothing.js").await.0, 404, "{form}");

@@ -1,6 +1,6 @@
 //! Calls that complete.
 
-use crate::compare::{Told, same};
+use crate::compare::{Summary, same};
 use peregrine_grpc_tests::messages::{
     EchoStatus, Payload, ResponseParameters, SimpleRequest, StreamingInputCallRequest,
     StreamingOutputCallRequest, StreamingOutputCallResponse,
@@ -18,7 +18,7 @@ const REQUESTS: [usize; 4] = [27_182, 8, 1828, 45_904];
 const RESPONSES: [i32; 4] = [31_415, 9, 2653, 58_979];
 
 /// A summary of a payload, without its bytes.
-fn told(payload: Option<&Payload>) -> String {
+fn summarize(payload: Option<&Payload>) -> String {
     match payload {
         Some(payload) if *payload == Payload::new(payload.body.len()) => {
             format!("{} bytes", payload.body.len())
@@ -29,15 +29,15 @@ fn told(payload: Option<&Payload>) -> String {
 }
 
 /// A summary of the metadata, except those that differ between any two servers.
-fn told_metadata(metadata: &MetadataMap) -> String {
+fn summarize_metadata(metadata: &MetadataMap) -> String {
     let mut all: Vec<_> = metadata.clone().into_headers().into_iter().collect();
     all.retain(|(name, _)| name.as_ref().is_some_and(|name| name != "date"));
     all.sort_by_key(|(name, _)| name.as_ref().map(ToString::to_string));
     format!("{all:?}")
 }
 
-fn told_status(status: &Status) -> String {
-    format!("{:?} {:?} {}", status.code(), status.message(), told_metadata(status.metadata()))
+fn summarize_status(status: &Status) -> String {
+    format!("{:?} {:?} {}", status.code(), status.message(), summarize_metadata(status.metadata()))
 }
 
 fn simple(request: usize, response: i32) -> SimpleRequest {
@@ -58,25 +58,27 @@ fn echo(code: Code, message: &str) -> Option<EchoStatus> {
 }
 
 /// Everything received on a stream: messages, how it ends, and its trailers.
-async fn all(response: Result<Response<Streaming<StreamingOutputCallResponse>>, Status>) -> Told {
+async fn all(
+    response: Result<Response<Streaming<StreamingOutputCallResponse>>, Status>,
+) -> Summary {
     let (metadata, mut stream, _) = match response {
         Ok(response) => response.into_parts(),
-        Err(status) => return vec![told_status(&status)],
+        Err(status) => return vec![summarize_status(&status)],
     };
-    let mut all = vec![told_metadata(&metadata)];
+    let mut all = vec![summarize_metadata(&metadata)];
     loop {
         match stream.message().await {
-            Ok(Some(message)) => all.push(told(message.payload.as_ref())),
+            Ok(Some(message)) => all.push(summarize(message.payload.as_ref())),
             Ok(None) => break,
             Err(status) => {
-                all.push(told_status(&status));
+                all.push(summarize_status(&status));
                 break;
             }
         }
     }
     match stream.trailers().await {
-        Ok(trailers) => all.extend(trailers.as_ref().map(told_metadata)),
-        Err(status) => all.push(told_status(&status)),
+        Ok(trailers) => all.extend(trailers.as_ref().map(summarize_metadata)),
+        Err(status) => all.push(summarize_status(&status)),
     }
     all
 }
@@ -84,11 +86,11 @@ async fn all(response: Result<Response<Streaming<StreamingOutputCallResponse>>, 
 #[test]
 fn unary_calls_are_answered() {
     same(async |case| {
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         for (request, response) in [(0, 0), (1, 1), (271_828, 314_159), (100, 1_000_000)] {
             let answer = case.client.unary(simple(request, response)).await.expect("a response");
-            answers.push(told_metadata(answer.metadata()));
-            answers.push(told(answer.get_ref().payload.as_ref()));
+            answers.push(summarize_metadata(answer.metadata()));
+            answers.push(summarize(answer.get_ref().payload.as_ref()));
         }
         answers.push(format!("{:?}", case.client.empty("EmptyCall").await.is_ok()));
         answers
@@ -105,10 +107,10 @@ fn many_calls_at_a_time_are_answered() {
                 tokio::spawn(async move { client.unary(simple(100, number)).await })
             })
             .collect();
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         for call in calls {
             let answer = call.await.expect("the task does not panic").expect("a response");
-            answers.push(told(answer.get_ref().payload.as_ref()));
+            answers.push(summarize(answer.get_ref().payload.as_ref()));
         }
         answers
     });
@@ -119,7 +121,7 @@ fn a_client_may_stream() {
     same(async |case| {
         let requests =
             REQUESTS.map(|size| StreamingInputCallRequest { payload: Some(Payload::new(size)) });
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         for requests in [&requests[..], &requests[..1], &[]] {
             let request = Request::new(tokio_stream::iter(requests.to_vec()));
             let answer = case.client.input(request).await.expect("a response");
@@ -150,19 +152,19 @@ fn both_may_stream_by_turns() {
         let answer = case.client.duplex(Request::new(ReceiverStream::new(receiver))).await;
         let (metadata, mut stream, _) =
             answer.expect("the response begins before the request ends").into_parts();
-        let mut answers = vec![told_metadata(&metadata)];
+        let mut answers = vec![summarize_metadata(&metadata)];
         for (request, response) in REQUESTS.into_iter().zip(RESPONSES) {
             let mut request_of_one = outputs(&[response]);
             request_of_one.payload = Some(Payload::new(request));
             sender.send(request_of_one).await.expect("the receiver is alive");
             let message = stream.message().await.expect("the call succeeds").expect("a message");
-            answers.push(told(message.payload.as_ref()));
+            answers.push(summarize(message.payload.as_ref()));
         }
         // The client ends its half, and the server sends the rest.
         sender.send(outputs(&RESPONSES)).await.expect("the receiver is alive");
         drop(sender);
         while let Some(message) = stream.message().await.expect("the call succeeds") {
-            answers.push(told(message.payload.as_ref()));
+            answers.push(summarize(message.payload.as_ref()));
         }
         answers
     });
@@ -189,7 +191,7 @@ fn a_stream_may_be_empty() {
 #[test]
 fn a_call_may_end_before_its_requests_do() {
     same(async |case| {
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         // The response is complete while the client still sends.
         for what in ["ignore", "refuse"] {
             let (sender, receiver) = mpsc::channel(1);
@@ -197,7 +199,7 @@ fn a_call_may_end_before_its_requests_do() {
             request.metadata_mut().insert("x-do", what.parse().expect("a value"));
             answers.push(match case.client.input(request).await {
                 Ok(answer) => answer.get_ref().aggregated_payload_size.to_string(),
-                Err(status) => told_status(&status),
+                Err(status) => summarize_status(&status),
             });
             drop(sender);
         }
@@ -209,7 +211,7 @@ fn a_call_may_end_before_its_requests_do() {
         drop(sender);
         // The connection stays open.
         let answer = case.client.unary(simple(1, 1)).await.expect("a response");
-        answers.push(told(answer.get_ref().payload.as_ref()));
+        answers.push(summarize(answer.get_ref().payload.as_ref()));
         answers
     });
 }
@@ -223,14 +225,14 @@ fn an_endless_client_hears_of_an_early_end() {
         let mut request = Request::new(requests);
         request.metadata_mut().insert("x-do", "refuse".parse().expect("a value"));
         let status = case.client.input(request).await.expect_err("the call fails");
-        vec![told_status(&status)]
+        vec![summarize_status(&status)]
     });
 }
 
 #[test]
 fn errors_have_their_codes_and_messages() {
     same(async |case| {
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         for (code, message) in [
             (Code::Unknown, "test status message"),
             (Code::NotFound, ""),
@@ -238,7 +240,7 @@ fn errors_have_their_codes_and_messages() {
         ] {
             let request = SimpleRequest { response_status: echo(code, message), ..simple(1, 1) };
             let status = case.client.unary(request).await.expect_err("the call fails");
-            answers.push(told_status(&status));
+            answers.push(summarize_status(&status));
             for sizes in [&[][..], &RESPONSES] {
                 let mut request = outputs(sizes);
                 request.response_status = echo(code, message);
@@ -254,11 +256,11 @@ fn errors_have_their_codes_and_messages() {
 #[test]
 fn what_does_not_exist_is_unimplemented() {
     same(async |case| {
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         for method in ["UnimplementedCall", "/grpc.testing.UnimplementedService/UnimplementedCall"]
         {
             let status = case.client.empty(method).await.expect_err("the call fails");
-            answers.push(told_status(&status));
+            answers.push(summarize_status(&status));
         }
         answers
     });
@@ -277,7 +279,7 @@ fn metadata_come_and_go() {
         let mut request = Request::new(simple(1, 1));
         with_metadata(request.metadata_mut());
         let answer = case.client.unary(request).await.expect("a response");
-        let mut answers = vec![told_metadata(answer.metadata())];
+        let mut answers = vec![summarize_metadata(answer.metadata())];
         let back = answer
             .metadata()
             .get_bin("x-grpc-test-echo-trailing-bin")
@@ -297,20 +299,20 @@ fn large_metadata_are_taken() {
         let value = "v".repeat(8000).parse().expect("a value");
         request.metadata_mut().insert("x-grpc-test-echo-initial", value);
         let answer = case.client.unary(request).await.expect("a response");
-        vec![told_metadata(answer.metadata())]
+        vec![summarize_metadata(answer.metadata())]
     });
 }
 
 #[test]
 fn messages_may_be_compressed() {
     same(async |case| {
-        let mut answers = Told::new();
+        let mut answers = Summary::new();
         for compression in [CompressionEncoding::Gzip, CompressionEncoding::Zstd] {
             let client = case.client.clone().compressing(compression);
             let answer = client.unary(simple(271_828, 314_159)).await.expect("a response");
             assert!(answer.metadata().get("grpc-encoding").is_some());
-            answers.push(told_metadata(answer.metadata()));
-            answers.push(told(answer.get_ref().payload.as_ref()));
+            answers.push(summarize_metadata(answer.metadata()));
+            answers.push(summarize(answer.get_ref().payload.as_ref()));
             let requests: Vec<_> = RESPONSES.iter().map(|size| outputs(&[*size, 1])).collect();
             let request = Request::new(tokio_stream::iter(requests));
             answers.extend(all(client.duplex(request).await).await);
@@ -323,7 +325,7 @@ fn messages_may_be_compressed() {
 fn large_messages_arrive() {
     same(async |case| {
         let answer = case.client.unary(simple(10_000_000, 10_000_000)).await.expect("a response");
-        let mut answers = vec![told(answer.get_ref().payload.as_ref())];
+        let mut answers = vec![summarize(answer.get_ref().payload.as_ref())];
         let mut request = outputs(&[5_000_000, 5_000_000]);
         request.payload = Some(Payload::new(5_000_000));
         let requests = vec![request.clone(), request];
@@ -332,7 +334,7 @@ fn large_messages_arrive() {
         );
         let too_large =
             case.client.unary(simple(0, 70_000_000)).await.expect_err("the message is too large");
-        answers.push(told_status(&too_large));
+        answers.push(summarize_status(&too_large));
         answers
     });
 }
@@ -353,7 +355,7 @@ fn a_client_s_deadline_is_kept() {
         let mut request = Request::new(simple(1, 1));
         request.set_timeout(Duration::from_secs(100));
         let answer = case.client.unary(request).await.expect("a response");
-        answers.push(told(answer.get_ref().payload.as_ref()));
+        answers.push(summarize(answer.get_ref().payload.as_ref()));
         answers
     });
 }

@@ -87,7 +87,7 @@ fn a_stream_of_responses_that_is_cancelled_is_dropped() {
 }
 
 #[test]
-fn a_conversation_that_is_cancelled_is_told_so() {
+fn the_server_is_notified_of_a_cancelled_call() {
     same(async |case| {
         let (sender, receiver) = mpsc::channel(1);
         let answer = case.client.duplex(Request::new(ReceiverStream::new(receiver))).await;

@@ -30,10 +30,10 @@ pub(crate) struct Case {
 }
 
 /// A case's summary of its responses.
-pub(crate) type Told = Vec<String>;
+pub(crate) type Summary = Vec<String>;
 
 /// Runs `case` against every server. Its summary must be the same for each.
-pub(crate) fn same(case: impl AsyncFn(Case) -> Told) {
+pub(crate) fn same(case: impl AsyncFn(Case) -> Summary) {
     in_runtime(async {
         let theirs = Theirs::start().await;
         let client = Client::new(channel(theirs.address()).await);

@@ -1,6 +1,6 @@
 //! Other routes on the same port, and commonly mounted services.
 
-use crate::compare::{DRIVERS, Told, http1_client, in_runtime, same, wait_until};
+use crate::compare::{DRIVERS, Summary, http1_client, in_runtime, same, wait_until};
 use peregrine::tower::tower;
 use peregrine::{App, Http2Limits, Limits};
 use peregrine_grpc_tests::client::Client;
@@ -23,9 +23,9 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-async fn health_and_reflection(channel: Channel) -> Told {
+async fn health_and_reflection(channel: Channel) -> Summary {
     let mut health = HealthClient::new(channel.clone());
-    let mut answers = Told::new();
+    let mut answers = Summary::new();
     for service in ["", "test", "nothing"] {
         let request = HealthCheckRequest { service: service.to_owned() };
         let answer = health.check(request.clone()).await.map(tonic::Response::into_inner);
@@ -222,6 +222,6 @@ fn a_connection_takes_thousands_of_calls() {
         for call in calls {
             call.await.expect("every call gets a response");
         }
-        Told::new()
+        Summary::new()
     });
 }

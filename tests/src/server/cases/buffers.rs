@@ -103,7 +103,7 @@ pub async fn a_stream_of_empty_pieces_does_not_starve_others<B: Bench>(bench: &B
     empty.expect("HTTP/1.1 200 OK").await;
     let mut peer = Peer::new(server.connect());
     peer.get("/stop-empties");
-    assert_eq!(peer.reply().await.text(), "told");
+    assert_eq!(peer.reply().await.text(), "stopped");
     let end = empty.expect("0\r\n\r\n").await;
     let end = String::from_utf8_lossy(&end);
     assert!(end.contains("stopped"), "no other task ran: {end}");

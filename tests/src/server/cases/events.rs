@@ -123,7 +123,7 @@ pub async fn a_detached_event_stream_continues_during_a_drain<B: Bench>(bench: &
     bench.wait_until("the streams started", || shared.started.get() == 4).await;
     server.shut_down();
     for reader in &mut readers {
-        reader.expect("data: told\n\n").await;
+        reader.expect("data: shutdown\n\n").await;
         reader.expect_nothing(A_MOMENT).await;
     }
     let outcome = server.ended().await;

@@ -306,7 +306,7 @@ pub async fn a_drain_gives_handlers_time_to_close<B: Bench>(bench: &B) {
     let mut sockets = Vec::new();
     for way in WAYS {
         sockets.push((Socket::open::<B>(&server, way, "/ws/goodbye").await, "goodbye"));
-        sockets.push((Socket::open::<B>(&server, way, "/ws/told").await, "told"));
+        sockets.push((Socket::open::<B>(&server, way, "/ws/closing").await, "closing"));
     }
     bench.wait_until("the handlers started", || shared.started.get() == 8).await;
     server.shut_down();

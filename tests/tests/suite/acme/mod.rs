@@ -327,7 +327,7 @@ fn without_any_certificate_handshakes_are_refused_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_certificate_is_renewed_when_its_authority_says_so_and_what_it_replaces_is_told() {
+fn a_certificate_is_renewed_when_its_authority_says_so_and_the_order_names_the_replaced_one() {
     let directory = Directory::new();
     directory.state().impatient_below = 2;
     let serving = Serving::start(acme(&directory, &["a.test"]), &directory);

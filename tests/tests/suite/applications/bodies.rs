@@ -17,7 +17,7 @@ use std::time::Duration;
 on_both_drivers! {
     every_form_comes_and_goes,
     lines_are_read_as_they_come_and_sent_as_they_are_made,
-    lines_that_are_wrong_too_long_or_cut_off_are_told,
+    invalid_too_long_and_truncated_lines_are_reported,
     a_reader_that_waits_holds_its_writer_back,
 }
 
@@ -134,7 +134,7 @@ fn lines_are_read_as_they_come_and_sent_as_they_are_made(choice: DriverChoice) {
     assert_eq!(sum, b"4999950000");
 }
 
-fn lines_that_are_wrong_too_long_or_cut_off_are_told(choice: DriverChoice) {
+fn invalid_too_long_and_truncated_lines_are_reported(choice: DriverChoice) {
     let Some(running) = start(choice, Arc::default()) else { return };
     for (body, status, part) in [
         ("1\nx\n".to_owned(), 400, "\"line\":2"),

@@ -34,12 +34,12 @@ fn mounts() -> App {
     let router = Router::new().route("/peer", get(peer)).route("/client", get(client));
     let made = router.clone().into_make_service_with_connect_info::<SocketAddr>();
     let seen = tower::util::MapRequestLayer::new(|mut request: http::Request<SendBody>| {
-        let told = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let ConnectInfo(peer) = *told.expect("the layer has it");
+        let connect_info = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let ConnectInfo(peer) = *connect_info.expect("the layer has it");
         request.extensions_mut().insert(Seen(peer));
         request
     });
-    App::new().mount("/told", tower(router).connect_info(ConnectInfo)).mount("/made", made).scope(
+    App::new().mount("/tower", tower(router).connect_info(ConnectInfo)).mount("/made", made).scope(
         "/layer",
         |scope| {
             let say = async |Attached(Seen(peer)): Attached<Seen>| peer.to_string();
@@ -49,21 +49,21 @@ fn mounts() -> App {
 }
 
 /// The paths of each way, an address list, and the client address expected for its leftmost entry.
-const TOLD: [&str; 3] = ["/told/peer", "/made/peer", "/layer/peer"];
+const PEER_PATHS: [&str; 3] = ["/tower/peer", "/made/peer", "/layer/peer"];
 const CLIENTS: [(&str, &str); 3] =
     [("1.1.1.1, 192.0.2.1:40", "192.0.2.1:40"), ("192.0.2.2", "192.0.2.2:0"), ("junk", "")];
 
 #[test]
 fn routers_and_layers_see_the_client_that_a_trusted_proxy_tells() {
     let client = mounts().test().with_trusted_proxies(["10.0.0.0/8"]);
-    for path in TOLD {
+    for path in PEER_PATHS {
         for (list, expected) in CLIENTS.into_iter().take(2) {
             let response = client.get(path).header("x-forwarded-for", list).send_blocking();
             assert_eq!(response.text(), expected, "{path}");
         }
     }
     let response =
-        client.get("/told/client").header("x-forwarded-for", "192.0.2.1").send_blocking();
+        client.get("/tower/client").header("x-forwarded-for", "192.0.2.1").send_blocking();
     assert_eq!(response.text(), "192.0.2.1");
 }
 
@@ -74,7 +74,7 @@ fn routers_see_the_client_of_each_request_on(choice: DriverChoice) {
         let server = bench.start_behind(gate, Limits::default(), None, mounts);
         for way in [Way::HTTP1, Way::HTTP2] {
             let mut client = way.connect(&server).await;
-            for path in TOLD {
+            for path in PEER_PATHS {
                 for (list, expected) in CLIENTS {
                     let id = client.ask("GET", path, &[("x-forwarded-for", list)]);
                     let answer = client.answer(id).await;

@@ -188,9 +188,9 @@ fn what_the_document_says_is_what_the_handlers_do(choice: DriverChoice) {
         let content = response["content"]
             .as_object()
             .unwrap_or_else(|| panic!("{method} {path} {status} is not documented"));
-        let is_told =
+        let is_documented =
             content.keys().any(|media_type| head.contains(&format!("content-type: {media_type}")));
-        assert!(is_told, "{method} {path}: {content:?}\n{head}");
+        assert!(is_documented, "{method} {path}: {content:?}\n{head}");
     }
     assert!(operation("get", "/birds/live")["responses"]["101"].is_object());
 }
@@ -205,9 +205,9 @@ fn middleware_that_refuses_is_in_the_document_of_what_it_guards(choice: DriverCh
     for token in ["bad", "good", "good", "good"] {
         let head = get_as(&running, "/robots/me", token);
         let status: u16 = head.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
-        let told = &guarded[status.to_string()]["content"];
+        let documented = &guarded[status.to_string()]["content"];
         let media_type = if status == 200 { "text/plain" } else { "application/problem+json" };
-        assert!(told[media_type].is_object(), "{status} {guarded}");
+        assert!(documented[media_type].is_object(), "{status} {guarded}");
         refused.push(status);
     }
     assert!(refused.starts_with(&[401, 200]) && refused.contains(&429), "{refused:?}");

@@ -36,7 +36,7 @@ on_both_drivers! {
     an_upstream_that_is_down_is_left_out_and_the_others_answer,
     what_may_be_sent_again_is_and_what_may_not_is_not,
     an_upstream_that_says_nothing_or_nonsense_costs_a_gateway_error,
-    a_client_that_leaves_is_told_to_the_upstream,
+    the_upstream_is_notified_when_a_client_leaves,
     a_client_that_closes_ends_its_request_at_the_upstream,
     a_path_does_not_lead_out_of_what_is_meant,
     checks_find_who_is_ill_and_who_is_well_again,
@@ -708,7 +708,7 @@ fn an_upstream_that_says_nothing_or_nonsense_costs_a_gateway_error(choice: Drive
     assert!(status(&broken) == 200 && broken.ends_with("half"), "{broken}");
 }
 
-fn a_client_that_leaves_is_told_to_the_upstream(choice: DriverChoice) {
+fn the_upstream_is_notified_when_a_client_leaves(choice: DriverChoice) {
     let left = Arc::new(AtomicUsize::new(0));
     let noted = Arc::clone(&left);
     let (url, asked) = peer(move |_, mut stream| {

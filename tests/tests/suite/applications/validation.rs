@@ -22,7 +22,7 @@ async fn create(Valid(Json(account)): Valid<Json<Account>>) -> String {
     format!("{} {}", account.user_name, account.numbers.len())
 }
 
-fn broken_rules_are_told_whether_the_body_is_here_or_comes(choice: DriverChoice) {
+fn broken_rules_are_reported_whether_the_body_is_buffered_or_streamed(choice: DriverChoice) {
     let server = Server::bind("127.0.0.1:0").driver(choice).workers(NonZeroUsize::MIN).quiet();
     let running = match server.start(|| App::new().post("/", create)) {
         Err(error @ Error::Driver { .. }) => return eprintln!("skipped: {error}"),
@@ -56,11 +56,11 @@ fn broken_rules_are_told_whether_the_body_is_here_or_comes(choice: DriverChoice)
 
 #[test]
 fn on_tokio() {
-    broken_rules_are_told_whether_the_body_is_here_or_comes(DriverChoice::Tokio);
+    broken_rules_are_reported_whether_the_body_is_buffered_or_streamed(DriverChoice::Tokio);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn on_uring() {
-    broken_rules_are_told_whether_the_body_is_here_or_comes(DriverChoice::Uring);
+    broken_rules_are_reported_whether_the_body_is_buffered_or_streamed(DriverChoice::Uring);
 }

@@ -29,7 +29,7 @@ on_both_drivers! { @isolated
     a_panic_of_a_handler_is_a_500,
     a_panic_below_the_access_log_is_a_500,
     spans_that_panic_keep_nobody_from_an_answer,
-    refusals_are_told_and_nothing_ends,
+    refusals_are_logged_and_nothing_ends,
     requests_whose_keys_cannot_be_kept_are_answered,
     certificates_are_read_again,
 }
@@ -38,7 +38,7 @@ on_both_drivers! { @isolated
 const DESCRIPTORS_MAX: u64 = 300;
 
 /// Events since the case began, each of which panicked.
-static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The span operation that panics as well.
 static OF_SPANS: Mutex<&str> = Mutex::new("");
@@ -95,7 +95,7 @@ struct Tell;
 impl Visit for Tell {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" {
-            TOLD.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{value:?}"));
+            LOGGED.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{value:?}"));
         }
     }
 }
@@ -108,14 +108,14 @@ fn begin() -> MutexGuard<'static, ()> {
     INSTALLED.call_once(|| {
         tracing::subscriber::set_global_default(Broken).expect("no other test sets a subscriber")
     });
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clear();
     *OF_SPANS.lock().unwrap_or_else(PoisonError::into_inner) = "";
     guard
 }
 
-fn was_told(text: &str) -> bool {
-    let told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    told.iter().any(|one| one.contains(text))
+fn was_logged(text: &str) -> bool {
+    let logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    logged.iter().any(|one| one.contains(text))
 }
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -176,7 +176,7 @@ fn connections_are_accepted_when_there_are_descriptors_again(driver: DriverChoic
             peer
         })
         .collect();
-    wait_for(|| was_told("cannot accept"));
+    wait_for(|| was_logged("cannot accept"));
     drop(hoard);
     for peer in peers {
         assert!(receive(peer).ends_with("\r\n\r\nhello"));
@@ -190,7 +190,7 @@ fn a_panic_of_a_handler_is_a_500(driver: DriverChoice) {
     let Some(running) = start(driver, |server| server) else { return };
     let answer = receive(send(&running, "GET /panics HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
-    assert!(was_told("a handler panicked"));
+    assert!(was_logged("a handler panicked"));
     ends_well(running);
 }
 
@@ -205,7 +205,7 @@ fn a_panic_below_the_access_log_is_a_500(driver: DriverChoice) {
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
     let answer = get("/logged/fine");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(was_told("panicked") && was_told("completed"));
+    assert!(was_logged("panicked") && was_logged("completed"));
     ends_well(running);
 }
 
@@ -228,7 +228,7 @@ fn spans_that_panic_keep_nobody_from_an_answer(driver: DriverChoice) {
     }
 }
 
-fn refusals_are_told_and_nothing_ends(driver: DriverChoice) {
+fn refusals_are_logged_and_nothing_ends(driver: DriverChoice) {
     let _one = begin();
     let Some(running) = start(driver, |server| server) else { return };
     for _ in 0..2 {
@@ -241,7 +241,7 @@ fn refusals_are_told_and_nothing_ends(driver: DriverChoice) {
         let answer = receive(send(&running, misdirected));
         assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
     }
-    wait_for(|| was_told("were rejected"));
+    wait_for(|| was_logged("were rejected"));
     ends_well(running);
 }
 
@@ -282,7 +282,7 @@ impl IdempotencyStore for Forgets {
 fn requests_whose_keys_cannot_be_kept_are_answered(driver: DriverChoice) {
     let _one = begin();
     let Some(running) = start(driver, |server| server) else { return };
-    for (path, status, told) in [
+    for (path, status, logged) in [
         ("/keys/forgotten", 201, "could not be stored"),
         ("/keys/undone", 503, "could not be freed"),
         ("/no-keys/forgotten", 503, "could not be looked up"),
@@ -292,7 +292,7 @@ fn requests_whose_keys_cannot_be_kept_are_answered(driver: DriverChoice) {
         );
         let answer = receive(send(&running, head));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
-        assert!(was_told(told), "{path}");
+        assert!(was_logged(logged), "{path}");
     }
     ends_well(running);
 }
@@ -324,6 +324,6 @@ fn certificates_are_read_again(driver: DriverChoice) {
     fs::write(&certificate, made.cert.pem()).expect("a new file");
     running.handle().reload();
     wait_for(|| tls.status().reloads == 1);
-    assert!(was_told("TLS was not reloaded") && was_told("TLS was reloaded"));
+    assert!(was_logged("TLS was not reloaded") && was_logged("TLS was reloaded"));
     ends_well(running);
 }

@@ -16,7 +16,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt};
 
 on_both_drivers! { @isolated
     each_layer_has_what_its_filter_lets_through,
-    what_goes_on_without_its_client_is_told_of_its_request,
+    a_handler_that_continues_without_its_client_logs_its_request,
 }
 
 /// The lines of two layers: all events, and those of the application and its requests.
@@ -66,8 +66,8 @@ fn begin() -> MutexGuard<'static, ()> {
 }
 
 fn app() -> App {
-    let tells = || {
-        tracing::info!(target: "ours", "told");
+    let logs = || {
+        tracing::info!(target: "ours", "logged");
         "hello"
     };
     let goes_on = |then: fn()| {
@@ -79,7 +79,7 @@ fn app() -> App {
     App::new()
         .wrap(SetRequestId::new())
         .wrap(AccessLog::new())
-        .get("/tells", tells)
+        .get("/logs", logs)
         .get("/says-nothing", || "hello")
         .scope("/keys", |scope| {
             scope
@@ -100,32 +100,32 @@ fn each_layer_has_what_its_filter_lets_through(driver: DriverChoice) {
     let _one = begin();
     let Some(running) = start(driver) else { return };
     let get = |path: &str, last: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n{last}\r\n");
-    let both = get("/tells", "") + &get("/says-nothing", "");
+    let both = get("/logs", "") + &get("/says-nothing", "");
     let answers =
-        receive(send(&running, both.repeat(REQUESTS) + &get("/tells", "Connection: close\r\n")));
+        receive(send(&running, both.repeat(REQUESTS) + &get("/logs", "Connection: close\r\n")));
     assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 2 * REQUESTS + 1);
     running.graceful_shutdown().expect("the shutdown succeeds");
     for (layer, name) in [(&ALL, "all"), (&OURS, "ours")] {
-        let told = lines(layer, "ours: told");
-        assert_eq!(told.len(), REQUESTS + 1, "{name}: {told:#?}");
-        let is_named = |line: &String| line.contains("request_id=") && line.contains("/tells");
-        assert!(told.iter().all(is_named), "{name}: {told:#?}");
+        let logged = lines(layer, "ours: logged");
+        assert_eq!(logged.len(), REQUESTS + 1, "{name}: {logged:#?}");
+        let is_named = |line: &String| line.contains("request_id=") && line.contains("/logs");
+        assert!(logged.iter().all(is_named), "{name}: {logged:#?}");
     }
     assert_eq!(lines(&ALL, "completed").len(), 2 * REQUESTS + 1);
     assert_eq!(lines(&OURS, "").len(), REQUESTS + 1);
 }
 
-fn what_goes_on_without_its_client_is_told_of_its_request(driver: DriverChoice) {
+fn a_handler_that_continues_without_its_client_logs_its_request(driver: DriverChoice) {
     let _one = begin();
     let Some(running) = start(driver) else { return };
-    for (path, told) in [("/keys/pays", "paid"), ("/keys/panics", "a handler panicked")] {
+    for (path, message) in [("/keys/pays", "paid"), ("/keys/panics", "a handler panicked")] {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: \"{path}\"\r\nContent-Length: 0\r\n\r\n"
         );
         let answer = receive(send(&running, head));
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-        wait_for(|| !lines(&ALL, told).is_empty());
-        let all = lines(&ALL, told);
+        wait_for(|| !lines(&ALL, message).is_empty());
+        let all = lines(&ALL, message);
         assert!(
             all.len() == 1 && all[0].contains(path) && all[0].contains("request_id="),
             "{all:?}"

@@ -232,10 +232,10 @@ fn a_router_is_served_over_tls_and_nothing_else(choice: DriverChoice) {
         let answer = while_served(serving, choice, move || {
             let mut plain = std::net::TcpStream::connect(address).expect("a peer");
             let _ = plain.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-            let mut told = Vec::new();
-            let _ = plain.read_to_end(&mut told);
+            let mut received = Vec::new();
+            let _ = plain.read_to_end(&mut received);
             assert!(
-                !told.windows(4).any(|part| part == b" 200"),
+                !received.windows(4).any(|part| part == b" 200"),
                 "the TLS listener does not accept plain HTTP"
             );
             ask_over_tls(address)

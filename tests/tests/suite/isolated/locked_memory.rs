@@ -164,12 +164,12 @@ struct Program {
 impl Program {
     /// The program, or why the tests would show nothing.
     fn ready() -> Result<Self, String> {
-        let told = |error: std::io::Error| format!("the program cannot be prepared: {error}");
-        let folder = tempfile::tempdir().map_err(told)?;
-        set_permissions(folder.path(), Permissions::from_mode(0o755)).map_err(told)?;
+        let describe = |error: std::io::Error| format!("the program cannot be prepared: {error}");
+        let folder = tempfile::tempdir().map_err(describe)?;
+        set_permissions(folder.path(), Permissions::from_mode(0o755)).map_err(describe)?;
         let path = folder.path().join("server");
-        copy(std::env::current_exe().map_err(told)?, &path).map_err(told)?;
-        set_permissions(&path, Permissions::from_mode(0o755)).map_err(told)?;
+        copy(std::env::current_exe().map_err(describe)?, &path).map_err(describe)?;
+        set_permissions(&path, Permissions::from_mode(0o755)).map_err(describe)?;
         let is_root = rustix::process::geteuid().is_root();
         let user = is_root.then(|| 400_000 + std::process::id() % 100_000);
         let program = Self { path, user, _folder: folder };

@@ -36,14 +36,14 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Running clients.
 pub(crate) struct Load {
-    told: Arc<Told>,
+    progress: Arc<Progress>,
     size: Size,
     thread: thread::JoinHandle<()>,
 }
 
 /// The results of the clients.
 #[derive(Default)]
-struct Told {
+struct Progress {
     is_over: AtomicBool,
     answered: AtomicU64,
     connected: AtomicU64,
@@ -55,16 +55,16 @@ struct Told {
 impl Load {
     pub(crate) fn start(program: &Program, size: Size) -> Self {
         take_descriptors();
-        let told = Arc::<Told>::default();
+        let progress = Arc::<Progress>::default();
         let tls = (size.tls > 0).then(|| (program.tls_address(), connector(program)));
-        let (address, shared) = (program.address(), Arc::clone(&told));
+        let (address, shared) = (program.address(), Arc::clone(&progress));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let clients = tokio::task::LocalSet::new();
             let all = clients.run_until(run(address, tls, size, shared));
             runtime.expect("a runtime").block_on(all);
         };
-        let load = Self { told, size, thread: thread::spawn(work) };
+        let load = Self { progress, size, thread: thread::spawn(work) };
         load.goes_on();
         load
     }
@@ -72,37 +72,41 @@ impl Load {
     /// Waits until there were some more responses than there are connections.
     pub(crate) fn goes_on(&self) {
         let Size { kept, new, tls } = self.size;
-        let enough = self.told.answered.load(Ordering::Relaxed) + 2 * (kept + new + tls) as u64;
+        let enough = self.progress.answered.load(Ordering::Relaxed) + 2 * (kept + new + tls) as u64;
         let end = Instant::now() + PATIENCE;
-        while self.told.answered.load(Ordering::Relaxed) < enough {
-            assert!(Instant::now() < end, "no request is answered any more: {}", self.told.lost());
+        while self.progress.answered.load(Ordering::Relaxed) < enough {
+            assert!(
+                Instant::now() < end,
+                "no request is answered any more: {}",
+                self.progress.lost()
+            );
             thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Stops the clients, none of which may have lost a request.
     pub(crate) fn ends(self, program: &Program) {
-        self.told.is_over.store(true, Ordering::Relaxed);
+        self.progress.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("clients do not panic");
-        let told = &self.told;
+        let progress = &self.progress;
         assert!(
-            told.lost.lock().expect("the mutex is not poisoned").is_empty(),
+            progress.lost.lock().expect("the mutex is not poisoned").is_empty(),
             "lost: {}",
-            told.lost()
+            progress.lost()
         );
         // A retried request must not have been started the first time.
         let begun =
             fs::read_to_string(program.folder().join("begun")).expect("the file was written");
-        let again = told.again.lock().expect("the mutex is not poisoned");
+        let again = progress.again.lock().expect("the mutex is not poisoned");
         let begun = begun.lines().map(|line| line.parse().expect("a number on each line"));
         let twice: Vec<u64> = begun.filter(|number| again.contains(number)).collect();
         assert!(twice.is_empty(), "started, but retried without a response: {twice:?}");
-        let (answered, connected) = (&told.answered, &told.connected);
+        let (answered, connected) = (&progress.answered, &progress.connected);
         say(&format!("{answered:?} answered on {connected:?} connections, {} again", again.len()));
     }
 }
 
-impl Told {
+impl Progress {
     fn lost(&self) -> String {
         let lost = self.lost.lock().expect("the mutex is not poisoned");
         format!("{} {:?}", lost.len(), lost.iter().take(20).collect::<Vec<_>>())
@@ -131,48 +135,48 @@ async fn run(
     address: SocketAddr,
     tls: Option<(SocketAddr, TlsConnector)>,
     size: Size,
-    told: Arc<Told>,
+    progress: Arc<Progress>,
 ) {
     let all = size.kept + size.new + size.tls;
     // Many clients send now and then, and few send continuously.
     let pause = Duration::from_micros(500 * all as u64);
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..size.kept + size.new {
-        let (told, is_kept) = (Arc::clone(&told), number < size.kept);
+        let (progress, is_kept) = (Arc::clone(&progress), number < size.kept);
         clients.spawn_local(async move {
-            client(is_kept, pause, &told, async || TcpStream::connect(address).await).await;
+            client(is_kept, pause, &progress, async || TcpStream::connect(address).await).await;
         });
     }
     for _ in 0..size.tls {
-        let (told, (address, connector)) =
-            (Arc::clone(&told), tls.clone().expect("the load uses TLS"));
+        let (progress, (address, connector)) =
+            (Arc::clone(&progress), tls.clone().expect("the load uses TLS"));
         clients.spawn_local(async move {
             let connect = async || {
                 let name = ServerName::try_from("localhost").expect("a name");
                 connector.connect(name, TcpStream::connect(address).await?).await
             };
-            client(true, pause, &told, connect).await;
+            client(true, pause, &progress, connect).await;
         });
     }
     while clients.join_next().await.is_some() {}
 }
 
 /// One client, until the load ends.
-async fn client<S, C>(is_kept: bool, pause: Duration, told: &Told, connect: C)
+async fn client<S, C>(is_kept: bool, pause: Duration, progress: &Progress, connect: C)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: AsyncFn() -> io::Result<S>,
 {
     let mut connection: Option<S> = None;
-    let lost = |text: String| told.lost.lock().expect("the mutex is not poisoned").push(text);
-    while !told.is_over.load(Ordering::Relaxed) {
+    let lost = |text: String| progress.lost.lock().expect("the mutex is not poisoned").push(text);
+    while !progress.is_over.load(Ordering::Relaxed) {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let is_used = connection.is_some();
         let mut stream = match connection.take() {
             Some(stream) => stream,
             None => match timeout(PATIENCE, connect()).await {
                 Ok(Ok(stream)) => {
-                    told.connected.fetch_add(1, Ordering::Relaxed);
+                    progress.connected.fetch_add(1, Ordering::Relaxed);
                     stream
                 }
                 Ok(Err(error)) => return lost(format!("{number} did not connect: {error}")),
@@ -181,12 +185,12 @@ where
         };
         match timeout(PATIENCE, exchange(&mut stream, number, !is_kept)).await {
             Ok(Ok(goes_on)) => {
-                told.answered.fetch_add(1, Ordering::Relaxed);
+                progress.answered.fetch_add(1, Ordering::Relaxed);
                 connection = goes_on.then_some(stream);
                 sleep(pause).await;
             }
             Ok(Err(Failed::Unanswered(_))) if is_used => {
-                told.again.lock().expect("the mutex is not poisoned").insert(number);
+                progress.again.lock().expect("the mutex is not poisoned").insert(number);
             }
             Ok(Err(failed)) => return lost(format!("{number} (used: {is_used}): {failed:?}")),
             Err(_) => return lost(format!("{number} was not answered in time")),

@@ -234,10 +234,10 @@ fn the_watchdog_is_told_while_every_worker_goes_on(driver: &str) {
         .0
         .set_read_timeout(Some(std::time::Duration::from_millis(1500)))
         .expect("the timeout is not zero");
-    let mut told = 0;
+    let mut notifications = 0;
     while manager.0.recv(&mut [0; 4096]).is_ok() {
-        told += 1;
-        assert!(told < 4, "no notification while one worker is blocked");
+        notifications += 1;
+        assert!(notifications < 4, "no notification while one worker is blocked");
     }
     manager.0.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
     program.release();

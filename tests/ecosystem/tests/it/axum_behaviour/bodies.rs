@@ -259,7 +259,7 @@ fn a_get_may_have_a_body(case: &mut Case) {
 
 fn a_peer_that_waits_for_100_is_told_to_go_on(case: &mut Case) {
     case.serve(Router::new().route("/", post(async |text: String| text)));
-    let told = case.each(|server| {
+    let received = case.each(|server| {
         use std::io::{Read, Write};
         let mut stream = server.connect();
         let head =
@@ -272,7 +272,7 @@ fn a_peer_that_waits_for_100_is_told_to_go_on(case: &mut Case) {
             crate::axum_behaviour::reply::Reply::read(&mut stream, false).expect("a response");
         format!("{} {}", String::from_utf8_lossy(&interim), reply.text())
     });
-    assert_eq!(told, "HTTP/1.1 100 Continue\r\n\r\n hello");
+    assert_eq!(received, "HTTP/1.1 100 Continue\r\n\r\n hello");
 }
 
 fn a_peer_that_waits_for_100_is_not_told_if_nobody_reads(case: &mut Case) {

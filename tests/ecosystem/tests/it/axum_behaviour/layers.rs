@@ -221,20 +221,20 @@ fn errors_of_one_method_are_turned_into_answers(case: &mut Case) {
 fn errors_of_a_service_are_turned_into_answers(case: &mut Case) {
     let fails =
         tower::service_fn(async |_: Request| Err::<Response, _>(std::io::Error::other("broken")));
-    let told = async |error: std::io::Error| (StatusCode::BAD_GATEWAY, error.to_string());
-    let service = HandleError::new(fails, told);
+    let to_response = async |error: std::io::Error| (StatusCode::BAD_GATEWAY, error.to_string());
+    let service = HandleError::new(fails, to_response);
     case.serve(Router::new().route("/", get_service(service)));
     case.get("/").is(502, "broken");
 }
 
 fn an_error_may_be_told_with_what_extractors_give(case: &mut Case) {
-    let told = async |uri: Uri, error: BoxError| {
+    let to_response = async |uri: Uri, error: BoxError| {
         (
             StatusCode::GATEWAY_TIMEOUT,
             format!("{uri}: {}", error.is::<tower::timeout::error::Elapsed>()),
         )
     };
-    let layer = ServiceBuilder::new().layer(HandleErrorLayer::new(told)).layer(limit());
+    let layer = ServiceBuilder::new().layer(HandleErrorLayer::new(to_response)).layer(limit());
     case.serve(Router::new().route("/never", get(pending::<()>)).layer(layer));
     case.get("/never?x").is(504, "/never?x: true");
 }

@@ -14,7 +14,7 @@ cases! {
     a_204_has_neither_body_nor_length,
     a_304_has_no_body,
     a_205_has_an_empty_body,
-    a_status_of_its_own_number_is_told,
+    a_status_without_a_standard_meaning_is_sent,
     tuples_set_status_and_fields,
     of_a_field_that_is_set_twice_one_value_is_sent,
     fields_may_be_appended,
@@ -77,7 +77,7 @@ fn a_205_has_an_empty_body(case: &mut Case) {
     case.get("/").is(205, "").has("content-length", "0");
 }
 
-fn a_status_of_its_own_number_is_told(case: &mut Case) {
+fn a_status_without_a_standard_meaning_is_sent(case: &mut Case) {
     let status = StatusCode::from_u16(799).expect("three digits");
     case.serve(Router::new().route("/", get((status, "own"))));
     case.get("/").is(799, "own");

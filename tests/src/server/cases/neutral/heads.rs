@@ -239,7 +239,7 @@ fn reporting_app() -> App {
         let all = [values("cookie"), values("x-twice"), values("host"), values("connection")];
         format!("{method} {path} {query} {authority} | {}", all.join(" | "))
     };
-    App::new().get("/hello", hello).any("/told/{*rest}", fields)
+    App::new().get("/hello", hello).any("/report/{*rest}", fields)
 }
 
 /// Fields reach the handler as they were sent, including repeated ones. Several `Cookie` fields are
@@ -251,12 +251,12 @@ pub async fn fields_reach_the_handler<B: Bench>(bench: &B, way: Way) {
     let cookies =
         way.differs(vec![("cookie", "a=1; b=2")], vec![("cookie", "a=1"), ("cookie", "b=2")]);
     let all: Vec<_> = twice.into_iter().chain(cookies).collect();
-    let id = client.ask("BREW", "/told/it?x=%20y", &all);
+    let id = client.ask("BREW", "/report/it?x=%20y", &all);
     let response = client.answer(id).await;
     let host = way.differs("localhost", "");
     assert_eq!(
         response.text(),
-        format!("BREW /told/it x=%20y localhost | a=1; b=2 | a + b, c | {host} | ")
+        format!("BREW /report/it x=%20y localhost | a=1; b=2 | a + b, c | {host} | ")
     );
     client.expect_alive().await;
     client.close().await;
@@ -269,7 +269,7 @@ pub async fn connection_fields_are_only_for_http_1<B: Bench>(bench: &B, way: Way
     let site = begin_app(bench, way, limits(), reporting_app);
     let mut client = site.client().await;
     for field in [("connection", "keep-alive"), ("keep-alive", "5"), ("upgrade", "h2c")] {
-        let id = client.ask("GET", "/told/it", &[field]);
+        let id = client.ask("GET", "/report/it", &[field]);
         let response = client.answer(id).await;
         let (status, reset) = way.differs((200, None), (0, Some(1)));
         assert_eq!((response.status(), response.reset), (status, reset), "{field:?}");
@@ -283,7 +283,7 @@ pub async fn connection_fields_are_only_for_http_1<B: Bench>(bench: &B, way: Way
 pub async fn a_request_has_one_host<B: Bench>(bench: &B, way: Way) {
     let site = begin_app(bench, way, limits(), reporting_app);
     let mut client = site.client().await;
-    let id = client.ask("GET", "/told/it", &[("host", "elsewhere")]);
+    let id = client.ask("GET", "/report/it", &[("host", "elsewhere")]);
     let response = client.answer(id).await;
     let (status, reset) = way.differs((400, None), (0, Some(1)));
     assert_eq!((response.status(), response.reset), (status, reset), "{response:?}");
