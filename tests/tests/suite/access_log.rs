@@ -40,7 +40,7 @@ macro_rules! on_both_drivers {
 on_both_drivers! {
     a_file_that_is_moved_away_under_load_loses_no_line,
     a_log_that_cannot_be_opened_again_goes_on,
-    a_writer_that_never_takes_anything_holds_nobody_up,
+    a_blocked_log_writer_delays_no_request,
     the_end_waits_for_what_is_not_written,
     all_workers_write_whole_lines,
     a_request_shed_by_overload_has_a_line_with_its_target,
@@ -222,7 +222,7 @@ impl Write for Valve {
     }
 }
 
-fn a_writer_that_never_takes_anything_holds_nobody_up(choice: DriverChoice) {
+fn a_blocked_log_writer_delays_no_request(choice: DriverChoice) {
     let valve = Valve::default();
     let log = AccessLogOptions::writer(valve.clone())
         .format(AccessLogFormat::Common)
@@ -333,9 +333,9 @@ mod on_linux {
 
     on_both_drivers! {
         a_full_disk_loses_lines_and_counts_them,
-        a_disk_that_is_full_for_a_while_has_whole_lines_only,
-        a_pipe_that_nobody_reads_holds_nobody_up,
-        a_closed_pipe_holds_nobody_up,
+        a_disk_that_is_full_for_a_while_gets_only_complete_lines,
+        an_unread_pipe_delays_no_request,
+        a_closed_pipe_delays_no_request,
         a_signal_opens_the_file_again,
     }
 
@@ -370,7 +370,7 @@ mod on_linux {
         }
     }
 
-    fn a_disk_that_is_full_for_a_while_has_whole_lines_only(choice: DriverChoice) {
+    fn a_disk_that_is_full_for_a_while_gets_only_complete_lines(choice: DriverChoice) {
         let Some(small) = Small::mount() else { return };
         let (path, ballast) = (small.0.path().join("access.log"), small.0.path().join("ballast"));
         fs::write(&ballast, [0; 8192]).expect("the pipe has room");
@@ -461,7 +461,7 @@ mod on_linux {
         }
     }
 
-    fn a_pipe_that_nobody_reads_holds_nobody_up(choice: DriverChoice) {
+    fn an_unread_pipe_delays_no_request(choice: DriverChoice) {
         let Some(mut child) = Child::start(choice, Stdio::piped(), None) else { return };
         let unread = child.process.stdout.take();
         // A pipe holds 64 KiB, and the queues here 4 KiB.
@@ -477,7 +477,7 @@ mod on_linux {
         child.process.wait().expect("the process exits");
     }
 
-    fn a_closed_pipe_holds_nobody_up(choice: DriverChoice) {
+    fn a_closed_pipe_delays_no_request(choice: DriverChoice) {
         let (reader, writer) = io::pipe().expect("a descriptor is free");
         let stdout = Stdio::from(writer.try_clone().expect("a descriptor is free"));
         let Some(child) = Child::start(choice, stdout, None) else { return };

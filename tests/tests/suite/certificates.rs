@@ -226,7 +226,7 @@ fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn sighup_reloads_and_the_log_says_what_or_why_not() {
+fn sighup_reloads_and_the_log_reports_the_result() {
     for driver in drivers() {
         let folder = Folder::new();
         let (old, new) = (folder.issue("old"), folder.issue("new"));
@@ -343,7 +343,7 @@ macro_rules! on_both_drivers {
 
 on_both_drivers! {
     nothing_fails_under_load_while_certificates_change,
-    what_another_process_swaps_is_noticed,
+    files_swapped_by_another_process_are_reloaded,
     the_next_server_resumes_the_sessions_of_this_one,
 }
 
@@ -405,7 +405,7 @@ fn nothing_fails_under_load_while_certificates_change(choice: DriverChoice) {
     }
 }
 
-fn what_another_process_swaps_is_noticed(choice: DriverChoice) {
+fn files_swapped_by_another_process_are_reloaded(choice: DriverChoice) {
     let folder = Folder::new();
     let all: Vec<_> = (0..6).map(|number| folder.issue(&number.to_string())).collect();
     // As Kubernetes mounts a secret.

@@ -38,7 +38,7 @@ on_both_drivers! {
     what_workers_take_on_is_read_again,
     what_auto_came_to_is_shown,
     the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload,
-    a_log_that_nobody_reads_goes_elsewhere_after_a_reload,
+    a_reload_redirects_a_log_whose_pipe_is_not_read,
     a_file_that_is_broken_leaves_everything_as_it_was,
     the_admin_listener_shows_what_counts_and_no_secret,
     workers_with_one_queue_share_its_connections,
@@ -419,7 +419,7 @@ fn the_access_log_goes_elsewhere_and_looks_otherwise_after_a_reload(choice: Driv
     running.graceful_shutdown().expect("the shutdown succeeds");
 }
 
-fn a_log_that_nobody_reads_goes_elsewhere_after_a_reload(choice: DriverChoice) {
+fn a_reload_redirects_a_log_whose_pipe_is_not_read(choice: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     let [pipe, file] = ["pipe", "b.log"].map(|name| folder.path().join(name));
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();

@@ -43,16 +43,16 @@ on_both_drivers! {
     each_failure_of_a_request_is_counted_once,
     requests_shed_by_overload_are_counted_apart_from_failures,
     a_body_that_finds_no_memory_is_no_failure_of_the_application,
-    those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them,
+    an_overloaded_server_responds_on_a_flooded_admin_listener,
     no_peer_can_make_more_of_the_page_than_the_application_has,
     limits_and_broken_rules_have_names,
     handshakes_are_counted_by_what_they_negotiated,
     a_page_that_is_read_under_load_never_contradicts_itself,
-    who_asks_is_answered_while_all_workers_are_blocked,
-    a_server_that_is_full_answers_those_who_run_it,
+    the_admin_listener_responds_while_all_workers_are_blocked,
+    a_full_server_responds_on_the_admin_listener,
     clients_of_the_admin_listener_keep_no_probe_out,
     who_has_no_memory_is_ready_unless_somebody_asks_for_that,
-    readiness_goes_first_and_the_listener_last,
+    readiness_fails_first_and_the_listener_closes_last,
     a_server_that_starts_is_not_ready,
     routes_and_connections_are_listed,
     the_pages_are_nowhere_else,
@@ -467,7 +467,7 @@ fn a_body_that_finds_no_memory_is_no_failure_of_the_application(choice: DriverCh
 
 /// Both at the same time: clients exceed the limits, and many requests for pages of the admin
 /// listener.
-fn those_who_run_an_overloaded_server_are_answered_in_a_flood_of_them(choice: DriverChoice) {
+fn an_overloaded_server_responds_on_a_flooded_admin_listener(choice: DriverChoice) {
     let overload = OverloadLimits { requests_max: Some(2), ..OverloadLimits::default() };
     let limits = Limits { overload, ..Limits::default() };
     let make = || {
@@ -644,7 +644,7 @@ fn a_page_that_is_read_under_load_never_contradicts_itself(choice: DriverChoice)
     assert!(bench.page().requests(&[]) > 0);
 }
 
-fn who_asks_is_answered_while_all_workers_are_blocked(choice: DriverChoice) {
+fn the_admin_listener_responds_while_all_workers_are_blocked(choice: DriverChoice) {
     let Some(bench) = Bench::start(choice, 2, Limits::default(), app) else { return };
     assert_eq!(ask(bench.admin(), "/livez", "").0, 200);
     // With this many connections, each of two workers has at least one.
@@ -665,7 +665,7 @@ fn who_asks_is_answered_while_all_workers_are_blocked(choice: DriverChoice) {
     drop((clients, ids));
 }
 
-fn a_server_that_is_full_answers_those_who_run_it(choice: DriverChoice) {
+fn a_full_server_responds_on_the_admin_listener(choice: DriverChoice) {
     let limits = Limits { connections_max: 8, ..Limits::default() };
     let Some(bench) = Bench::start(choice, 1, limits, app) else { return };
     let flood: Vec<_> = (0..200).map(|_| bench.connect()).collect();
@@ -740,7 +740,7 @@ fn who_has_no_memory_is_ready_unless_somebody_asks_for_that(choice: DriverChoice
     assert_eq!(ask(public, "/hello", ""), (200, "hello".to_owned()));
 }
 
-fn readiness_goes_first_and_the_listener_last(choice: DriverChoice) {
+fn readiness_fails_first_and_the_listener_closes_last(choice: DriverChoice) {
     let limits = Limits {
         lame_duck_period: Duration::from_millis(1500),
         drain_idle_timeout: Duration::ZERO,

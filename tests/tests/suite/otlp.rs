@@ -411,7 +411,7 @@ fn a_server_made_of_a_file_sends_its_spans_where_that_says() {
 }
 
 #[test]
-fn a_collector_that_does_not_answer_holds_nobody_up() {
+fn a_collector_that_does_not_respond_delays_no_request() {
     let refused = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let (deaf, refused) = (Collector::start(false), refused.expect("a port is free"));
     let answers = Collector::start(true);

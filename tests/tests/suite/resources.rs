@@ -51,8 +51,8 @@ on_both_drivers! {
     many_small_chunks_cost_no_more_than_their_bytes,
     descriptors_come_back_however_connections_end,
     a_server_without_descriptors_neither_spins_nor_dies,
-    a_drain_without_descriptors_answers_everybody_who_waits,
-    who_runs_a_server_without_descriptors_is_answered,
+    a_drain_without_descriptors_responds_to_all_waiting_clients,
+    the_admin_listener_responds_while_no_descriptors_are_left,
     an_endless_stream_that_is_not_to_be_sent_holds_nobody_up,
     too_few_threads_are_reported_before_the_first_line,
     too_few_descriptors_are_reported_before_the_first_line,
@@ -239,7 +239,7 @@ fn a_server_without_descriptors_neither_spins_nor_dies(driver: &str) {
     server.ends_well();
 }
 
-fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
+fn a_drain_without_descriptors_responds_to_all_waiting_clients(driver: &str) {
     let settings = [("DESCRIPTORS", "64"), ("SHUTDOWN_SECONDS", "25")];
     let Some(server) = Server::start(driver, &settings) else { return };
     let peers: Vec<_> = (0..150)
@@ -261,7 +261,7 @@ fn a_drain_without_descriptors_answers_everybody_who_waits(driver: &str) {
     }
 }
 
-fn who_runs_a_server_without_descriptors_is_answered(driver: &str) {
+fn the_admin_listener_responds_while_no_descriptors_are_left(driver: &str) {
     let settings = [("DESCRIPTORS", "64"), ("ADMIN", "127.0.0.1:0")];
     let Some(server) = Server::start(driver, &settings) else { return };
     let peers: Vec<_> = (0..150).map(|_| server.connect()).collect();

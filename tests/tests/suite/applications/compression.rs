@@ -19,7 +19,7 @@ on_both_drivers! {
     small_and_large_responses_arrive_whole,
     head_and_ranges_have_no_coded_content,
     an_event_arrives_before_the_next_is_made,
-    a_large_response_that_is_compressed_holds_nobody_up,
+    compressing_a_large_response_delays_no_other_request,
     packed_bodies_are_read_and_bombs_are_not,
 }
 
@@ -197,7 +197,7 @@ fn an_event_arrives_before_the_next_is_made(choice: DriverChoice) {
     }
 }
 
-fn a_large_response_that_is_compressed_holds_nobody_up(choice: DriverChoice) {
+fn compressing_a_large_response_delays_no_other_request(choice: DriverChoice) {
     let Some(running) = start(choice, pages) else { return };
     let mut large = connect(&running);
     // Brotli is the slowest.

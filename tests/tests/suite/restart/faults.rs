@@ -8,14 +8,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 on_both_drivers! {
-    a_successor_that_is_killed_is_given_up,
-    a_successor_that_ends_is_given_up,
+    an_upgrade_whose_successor_is_killed_is_abandoned,
+    an_upgrade_whose_successor_exits_is_abandoned,
     a_successor_whose_application_contradicts_itself_says_why,
     a_successor_that_is_never_ready_is_killed,
     a_program_that_cannot_be_started_is_named,
     one_upgrade_is_made_at_a_time,
     an_order_to_end_ends_the_successor_too,
-    a_successor_that_is_told_to_end_is_given_up,
+    an_upgrade_whose_successor_is_terminated_is_abandoned,
     a_successor_whose_predecessor_is_killed_ends,
 }
 
@@ -39,7 +39,7 @@ fn goes_on_after(driver: &str, plan: &str, next: &str, fails: impl FnOnce(&mut P
     assert!(path.exists());
 }
 
-fn a_successor_that_is_killed_is_given_up(driver: &str) {
+fn an_upgrade_whose_successor_is_killed_is_abandoned(driver: &str) {
     goes_on_after(driver, "app tcp unix workers=2", "hangs tcp unix", |program| {
         program.signal(Signal::USR2);
         let next = program.next();
@@ -50,7 +50,7 @@ fn a_successor_that_is_killed_is_given_up(driver: &str) {
     });
 }
 
-fn a_successor_that_ends_is_given_up(driver: &str) {
+fn an_upgrade_whose_successor_exits_is_abandoned(driver: &str) {
     goes_on_after(driver, "app tcp unix", "app dies", |program| {
         program.signal(Signal::USR2);
         let line = program.says("no upgrade");
@@ -120,7 +120,7 @@ fn an_order_to_end_ends_the_successor_too(driver: &str) {
     assert!(!path.exists());
 }
 
-fn a_successor_that_is_told_to_end_is_given_up(driver: &str) {
+fn an_upgrade_whose_successor_is_terminated_is_abandoned(driver: &str) {
     goes_on_after(driver, "app tcp unix", "hangs tcp unix", |program| {
         program.signal(Signal::USR2);
         let next = program.next();

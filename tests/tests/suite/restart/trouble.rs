@@ -15,10 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 on_both_drivers! {
-    a_process_that_stood_still_answers_everybody_who_waited,
+    a_stopped_process_responds_to_waiting_clients_when_it_resumes,
     a_wall_clock_that_jumps_ends_no_connection_and_loses_no_request,
-    a_program_to_which_nobody_listens_ends_in_order,
-    probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded,
+    a_program_whose_output_is_not_read_shuts_down_normally,
+    probes_and_clients_get_responses_while_the_admin_listener_is_flooded,
 }
 
 /// Longer than any peer timeout of the plan `hurry`.
@@ -39,7 +39,7 @@ fn reads(stream: &mut TcpStream, content: &str) -> io::Result<String> {
 
 const KEPT: &[u8] = b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n";
 
-fn a_process_that_stood_still_answers_everybody_who_waited(driver: &str) {
+fn a_stopped_process_responds_to_waiting_clients_when_it_resumes(driver: &str) {
     let mut program = Program::start(driver, "app tcp unix admin hurry workers=2");
     // A kept connection that sends again, a request in progress, and an incomplete upload.
     let mut kept = program.connects();
@@ -145,7 +145,7 @@ fn ask_a(program: &Program) -> String {
     text
 }
 
-fn a_program_to_which_nobody_listens_ends_in_order(driver: &str) {
+fn a_program_whose_output_is_not_read_shuts_down_normally(driver: &str) {
     let program = Program::start(driver, "app tcp");
     program.get("/process");
     assert!(program.ends_unheard().success());
@@ -161,7 +161,7 @@ fn probed(address: SocketAddr, target: &str) -> io::Result<String> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-fn probes_are_answered_and_clients_too_while_the_admin_listener_is_flooded(driver: &str) {
+fn probes_and_clients_get_responses_while_the_admin_listener_is_flooded(driver: &str) {
     let mut program = Program::start(driver, "app tcp admin workers=2");
     let clients = load::Load::start(&program, load::Size { kept: 64, new: 8, tls: 0 });
     let address = program.admin_address();
