@@ -72,7 +72,7 @@ impl SimClient {
         drop(self.0.idle.take());
     }
 
-    /// Returns the client's number in the events.
+    /// Returns the number by which the events identify the client.
     pub(super) fn id(&self) -> u64 {
         self.0.id
     }
@@ -97,7 +97,7 @@ impl SimClient {
     fn connect(&self) -> SimConnection {
         let connection = self.0.server.connect_to(self.0.listener);
         let (client_id, connection_id) = (self.id(), connection.id());
-        self.sim().log(format!("client {client_id}: has connection {connection_id}"));
+        self.sim().log(format!("client {client_id}: opens connection {connection_id}"));
         connection
     }
 
@@ -109,6 +109,6 @@ impl SimClient {
 
 impl fmt::Debug for SimClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimClient").field("number", &self.id()).finish_non_exhaustive()
+        f.debug_struct("SimClient").field("id", &self.id()).finish_non_exhaustive()
     }
 }

@@ -199,6 +199,6 @@ impl AsyncWrite for SimConnection {
 
 impl fmt::Debug for SimConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimConnection").field("number", &self.id()).finish_non_exhaustive()
+        f.debug_struct("SimConnection").field("id", &self.id()).finish_non_exhaustive()
     }
 }

@@ -15,7 +15,7 @@ pub struct SimRequestError {
     pub kind: SimErrorKind,
 }
 
-/// Why a request got no response. In all cases except
+/// Why a request got no complete response. In all cases except
 /// [`ConnectionRefused`](Self::ConnectionRefused), it is possible that the server executed the
 /// request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct SimRequestError {
 pub enum SimErrorKind {
     /// The connection was refused.
     ConnectionRefused,
-    /// The connection was reset.
+    /// The connection was reset, by a fault, by the server or by the test.
     ConnectionReset,
     /// The server closed the connection before the response was complete.
     UnexpectedEof,

@@ -13,7 +13,7 @@ pub struct Failure {
     virtual_time: Duration,
     steps: u64,
     pub(super) digest: u64,
-    /// Requests without a response, and how long they had waited.
+    /// Requests that were still waiting for their responses, and for how long.
     pending_requests: Vec<(String, Duration)>,
     events: Vec<(Duration, String)>,
     /// The outcome of the other run with this seed.

@@ -3,8 +3,8 @@
 use peregrine_driver_sim::Faults as NetworkFaults;
 use std::time::Duration;
 
-/// The faults of the simulated network. Probabilities are per mille of the segments of
-/// data, or of the attempts: 0 is never, 1,000 is always.
+/// The faults of the simulated network. Probabilities are per mille of the segments of data, or of
+/// the attempts to connect or accept, or of the polls: 0 is never, 1,000 is always.
 ///
 /// For a fault at an exact point, use the clients: see [`SimRequest`](super::SimRequest) and
 /// [`SimConnection`](super::SimConnection).
@@ -26,9 +26,10 @@ impl Faults {
         Self(NetworkFaults::none())
     }
 
-    /// Faults without loss, as on any real network. Data is split anywhere, delayed by up to 20 ms,
-    /// and sent in small segments; buffers are small; accepting fails temporarily; timers of the
-    /// server are up to 3 ms late; futures are polled without a reason. This is the default.
+    /// Faults without loss, as on any real network. Data is split at any byte, delayed by up to
+    /// 20 ms, and sent in small segments; buffers are small; accepting fails temporarily; timers of
+    /// the server are up to 3 ms late; tasks are polled although nothing woke them. This is the
+    /// default, except for seed 0.
     pub fn harmless() -> Self {
         Self(NetworkFaults::harmless())
     }
@@ -78,8 +79,8 @@ impl Faults {
         self.change(|faults| faults.refuse_per_mille = per_mille)
     }
 
-    /// Makes the server fail to accept a connection, as if it were out of descriptors. It then
-    /// retries.
+    /// Makes the server fail to accept a connection, as if it were out of descriptors. The server
+    /// then retries.
     pub fn accept_errors(self, per_mille: u32) -> Self {
         self.change(|faults| faults.accept_error_per_mille = per_mille)
     }
@@ -89,7 +90,8 @@ impl Faults {
         self.change(|faults| faults.timer_late_ms_max = milliseconds(delay_max))
     }
 
-    /// Polls a random task of the server or of the test without a reason. The maximum is 900.
+    /// Polls a random task of the server or of the test although nothing woke it. `per_mille` is
+    /// capped at 900.
     pub fn spurious_polls(self, per_mille: u32) -> Self {
         self.change(|faults| faults.spurious_wake_per_mille = per_mille.min(900))
     }

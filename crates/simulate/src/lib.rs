@@ -40,12 +40,13 @@
 //! # What is not simulated
 //!
 //! - `std::time::Instant` and `SystemTime` always return real time. This also affects parts of
-//!   Peregrine that use them: the lifetimes of sessions, cached responses, idempotency keys and
-//!   tokens, and how fast rate limits recover.
+//!   Peregrine that use those clocks: the lifetimes of sessions, cached responses, idempotency keys
+//!   and tokens, and how fast rate limits recover.
 //! - Sockets of the application: those of tokio panic, because the runtime has no I/O. Files, and
-//!   databases that need no sockets, are real. While a task waits only for one of these, the
-//!   simulator has no event to wait for: virtual time advances too far, or the run fails as a
-//!   deadlock. Use a substitute in tests, or a second simulated server.
+//!   databases that need no sockets, are real. While tasks wait only for one of these, the
+//!   simulator does not know that an event is pending: virtual time jumps to the next timer, or, if
+//!   there is none, the run fails as a deadlock. Use a substitute in tests, or a second simulated
+//!   server.
 //!   `tokio::task::spawn_blocking` works; virtual time stands still while it runs.
 //! - The admin listener, the access log, certificate files and signals do not exist.
 //! - A simulation creates its own runtime: use a plain `#[test]`, because `#[tokio::test]` creates
@@ -55,9 +56,9 @@
 //!
 //! # What breaks repetition
 //!
-//! A seed only determines the decisions of the simulator. It does not determine what an application
-//! gets from elsewhere: the order of `HashMap` and `HashSet` (use `BTreeMap` or a fixed hasher),
-//! random numbers (use [`Sim::random_below`] in tests), the branch that `tokio::select!` polls
+//! A seed determines only the decisions of the simulator, not what an application gets from
+//! elsewhere: the order of `HashMap` and `HashSet` (use `BTreeMap` or a fixed hasher), random
+//! numbers (use [`Sim::random_below`] in tests), the branch that `tokio::select!` polls
 //! first (write `biased;`), threads, real clocks, and state that outlives a run, such as statics.
 //! When a test has failed, its seed runs a second time, and the message says whether that run
 //! failed in the same way. [`Simulation::check_determinism`] does this for all seeds.

@@ -32,7 +32,7 @@ pub(super) struct SimState {
     failure: RefCell<Option<String>>,
     failed: Notify,
     pub(super) servers: RefCell<Vec<Rc<SimServerState>>>,
-    /// Requests without a response, and when they started.
+    /// Requests that still wait for their responses, and when they started.
     pending: RefCell<BTreeMap<u64, (String, Duration)>>,
     last_request_id: Cell<u64>,
     last_client_id: Cell<u64>,
@@ -81,8 +81,7 @@ impl Sim {
     }
 
     /// Starts a task that runs concurrently with the test, such as a client. If it panics, the run
-    /// fails. The task keeps running when the returned [`JoinHandle`] is dropped, and is dropped
-    /// when the test ends.
+    /// fails. Dropping the returned [`JoinHandle`] does not stop the task; the end of the run does.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
@@ -168,7 +167,7 @@ impl Sim {
         self.0.failed.notify_one();
     }
 
-    /// Called when a handler or another part of the application panics.
+    /// Logs a panic of the application. Fails the run, unless the test allows such panics.
     pub(super) fn on_app_panic(&self, message: &str) {
         self.log(format!("the application panics: {message}"));
         if !self.0.allows_panics {
@@ -212,7 +211,7 @@ impl Sim {
         self.0.last_client_id.get()
     }
 
-    /// Records that a request waits for its response, until the result is dropped.
+    /// Records that a request waits for its response, until the returned value is dropped.
     pub(super) fn track_request(&self, request: String) -> PendingRequest {
         let id = self.0.last_request_id.get() + 1;
         self.0.last_request_id.set(id);

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Runs a test once for each of many seeds, with faults and limits. [`seeds`](super::seeds) is the
-/// short form.
+/// Runs a test once for each of many seeds, with configurable faults and limits.
+/// [`seeds`](super::seeds) is the short form, with the defaults.
 ///
 /// ```
 /// use peregrine::prelude::*;
@@ -96,12 +96,13 @@ impl Simulation {
         Self { faults: Some(faults), ..self }
     }
 
-    /// Sets the maximum time of a run on the virtual clock. Default: one week.
+    /// Sets the maximum time of a run on the virtual clock. A run that takes longer fails. Default:
+    /// one week.
     pub fn time_max(self, time_max: Duration) -> Self {
         Self { time_max, ..self }
     }
 
-    /// Sets how often network tasks can be polled in a run. Default: 10 million.
+    /// Sets how often network tasks may be polled in a run before it fails. Default: 10 million.
     pub fn steps_max(self, steps_max: u64) -> Self {
         Self { steps_max, ..self }
     }

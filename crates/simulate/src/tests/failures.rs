@@ -81,7 +81,7 @@ last events:
        0.000 s  the test starts
        0.000 s  client 1: GET /never
        0.000 s  connection 3: a client connects
-       0.000 s  client 1: has connection 3
+       0.000 s  client 1: opens connection 3
        0.000 s  connection 3: accepted
 "
     );
@@ -140,13 +140,13 @@ requests without a response:
 last events:
        0.000 s  client 1: GET /slow/3
        0.000 s  connection 3: a client connects
-       0.000 s  client 1: has connection 3
+       0.000 s  client 1: opens connection 3
        0.000 s  connection 3: accepted
        1.000 s  connection 3: the client closes it
        1.000 s  client 1: no response to GET /slow/3: the client gave up after 1s
        1.000 s  client 1: GET /slow/7
        1.000 s  connection 8: a client connects
-       1.000 s  client 1: has connection 8
+       1.000 s  client 1: opens connection 8
        1.000 s  connection 3: the server closes it
        1.000 s  connection 8: accepted
        2.000 s  runs from seed 4 on fail
